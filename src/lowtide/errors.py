@@ -1,0 +1,70 @@
+"""What can go wrong, each with the remedy in its text."""
+
+from __future__ import annotations
+
+
+class LowtideError(Exception):
+    """Base of every error that lowtide raises on purpose."""
+
+
+class BudgetError(LowtideError, ValueError):
+    """A budget that cannot be read, or that makes no sense on this device."""
+
+
+class InfeasibleBudget(LowtideError):
+    """No plan fits the budget. Nothing has been changed: no parameter, buffer or generator.
+
+    Arguments:
+        message: names budget, floor, smallest feasible budget and the operators that set the floor.
+        budget_B: what was asked.
+        floor_B: proved: no schedule of the planned class lives in fewer bytes.
+        smallest_B: the smallest budget for which a plan was found; None when none was.
+        operators: the operators that set the floor, largest first.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        budget_B: int = 0,
+        floor_B: int = 0,
+        smallest_B: int | None = None,
+        operators: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(message)
+        self.budget_B = budget_B
+        self.floor_B = floor_B
+        self.smallest_B = smallest_B
+        self.operators = operators
+
+
+class CaptureError(LowtideError):
+    """The program could not be captured, or a part of it would run outside the plan."""
+
+
+class RecompileLimit(CaptureError):
+    """torch would stop compiling and go on in eager, outside the budget."""
+
+
+class UnsupportedOperator(CaptureError):
+    """An operator that lowtide cannot carry out faithfully."""
+
+
+class BackwardError(LowtideError, RuntimeError):
+    """A backward pass whose values are gone, or that is not supported."""
+
+
+class PlanError(LowtideError):
+    """Base of everything that can be wrong with a plan."""
+
+
+class IllegalPlan(PlanError):
+    """A schedule breaks a rule; the text names the rule and the step."""
+
+
+class PlanFileError(PlanError):
+    """A plan file that is damaged, foreign, or of another version."""
+
+
+class PlanMismatch(PlanError):
+    """A plan that was made for another program, shape, torch, device or thread count."""

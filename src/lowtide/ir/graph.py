@@ -1,0 +1,227 @@
+"""What there is to plan: values, the recipes that bring them about, and the program that ran first.
+
+A *value* is one immutable content. A *recipe* is one way to bring values about. The *program* is the
+order in which the captured network ran its recipes; every other recipe is an alternative. A value may
+have several recipes: the same one again (rematerialisation), the replay of a random one, another
+implementation. Nothing here knows torch.
+
+Units: `_B` bytes, `_s` seconds.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from functools import cached_property
+
+import msgspec
+
+from lowtide.ir.call import Arg, NamedArg, Read
+from lowtide.ir.geometry import Geometry
+
+
+class Role(enum.Enum):
+    """What a value is to the person who trains."""
+
+    PARAMETER = "parameter"
+    BUFFER = "buffer"
+    INPUT = "input"
+    CONSTANT = "constant"
+    ACTIVATION = "activation"
+    OUTPUT = "output"  # handed to the caller by a forward segment
+    UPDATE = "update"  # new content of a mutated input: written back by the caller at the boundary
+    TANGENT = "tangent"  # gradient of an output: given by the caller
+    GRADIENT = "gradient"  # handed to the caller by a backward segment
+    GENERATOR = "generator"  # state of the random generator before a random recipe ran
+
+
+class Effect(enum.Enum):
+    """Whether a recipe may be run more than once."""
+
+    PURE = "pure"
+    RANDOM = "random"  # advances the generator: runs once, in program order; a replay recipe may exist
+    OPAQUE = "opaque"  # not known to be pure: runs once, in program order
+
+
+class Value(msgspec.Struct, frozen=True):
+    """One immutable content: what some recipe produced, or what the caller gave.
+
+    Arguments:
+        id: its index in `Graph.values`.
+        size_B: bytes of the storage it needs, exact (not rounded to the allocator's granule).
+        geometry: of the tensor over that storage.
+        arrives: the segment at whose start the caller gives it; None when a recipe produces it.
+        persistent: lives for the whole step at a home of its own; no plan can drop it.
+        leaves: the segment at whose end it is handed to the caller; None when it stays inside.
+        held: after leaving, the caller keeps it to the end of the step (else it lets go at once).
+        readable_through: the last segment that may read it; None for no limit. A mutated input ends
+            with the segment after which it is overwritten.
+    """
+
+    id: int
+    name: str
+    size_B: int
+    role: Role
+    geometry: Geometry | None = None
+    arrives: int | None = None
+    persistent: bool = False
+    leaves: int | None = None
+    held: bool = True
+    readable_through: int | None = None
+
+
+class MiniTrace(msgspec.Struct, frozen=True):
+    """A recipe's own allocations, in order: measured, or assumed to be its outputs alone.
+
+    Arguments:
+        events: `+size_B` for an allocation, `-(k + 1)` for the release of the k-th allocation.
+        outputs: per output of the recipe, the allocation that holds it; None when it allocated nothing
+            (an empty tensor, or one that lives in a storage it took over).
+        workers_B: upper bound of bytes that worker threads hold meanwhile, beside the events.
+        measured: False for an assumption.
+    """
+
+    events: tuple[int, ...] = ()
+    outputs: tuple[int | None, ...] = ()
+    workers_B: int = 0
+    measured: bool = False
+
+    @property
+    def peak_B(self) -> int:
+        """Most bytes allocated at once by the recipe itself, outputs and workers included."""
+        sizes = [e for e in self.events if e >= 0]
+        now = top = 0
+        for event in self.events:
+            now += event if event >= 0 else -sizes[-event - 1]
+            top = max(top, now)
+        return top + self.workers_B
+
+
+class Takeover(msgspec.Struct, frozen=True):
+    """Consumption: the recipe overwrites `value`, which can never be read again; its storage now holds output `output`.
+
+    `output` is an index into `Recipe.outputs`; None when the storage is merely given up.
+    """
+
+    value: int
+    output: int | None = None
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """Where a recipe comes from in the user's source."""
+
+    module: str = ""  # qualified name of the submodule, "transformer.h.0.mlp"
+    source: str = ""  # "model.py:88"
+    text: str = ""  # that line
+
+
+class Recipe(msgspec.Struct, frozen=True):
+    """One way to bring values about: run `op` on `reads`.
+
+    Arguments:
+        id: its index in `Graph.recipes`.
+        op: name of the operator, `"aten.addmm.default"`.
+        outputs: ids of the values it produces. Each may be dropped alone, and a run may keep any subset.
+        paths: per output, the indices that lead to it in what the operator returns; `()` is the result itself.
+        reads: the tensors it reads; `args` and `kwargs` name them by `Ref`.
+        segment: where the program runs it; for an alternative, the first segment that may.
+        consumes: values whose storage it overwrites.
+        engine: where it runs.
+        time_s: seconds of one run.
+        trace: its own allocations.
+        state: the generator's state, a value. A RANDOM recipe produces it (last of its outputs, without a
+            path: a run that keeps it saves the state first); a PURE one with a state reads it and replays.
+    """
+
+    id: int
+    op: str
+    outputs: tuple[int, ...]
+    reads: tuple[Read, ...] = ()
+    paths: tuple[tuple[int, ...], ...] = ()
+    args: tuple[Arg, ...] = ()
+    kwargs: tuple[NamedArg, ...] = ()
+    segment: int = 0
+    effect: Effect = Effect.PURE
+    consumes: tuple[Takeover, ...] = ()
+    engine: str = "compute"
+    time_s: float = 0.0
+    trace: MiniTrace = MiniTrace()
+    state: int | None = None
+    origin: Origin = Origin()
+
+    @property
+    def read_values(self) -> tuple[int, ...]:
+        """Ids of the values it reads, the generator state of a replay included, without repetition."""
+        ids = [r.value for r in self.reads]
+        if self.effect is Effect.PURE and self.state is not None:
+            ids.append(self.state)
+        return tuple(dict.fromkeys(ids))
+
+
+class Option(msgspec.Struct, frozen=True):
+    """One way to serve a group: these recipes may run, the group's others may not."""
+
+    name: str
+    recipes: tuple[int, ...]
+
+
+class Group(msgspec.Struct, frozen=True):
+    """Alternatives that are chosen as one (a forward with its backward; several operators fused).
+
+    Recipes outside every group are always allowed. `options[0]` is what the program runs.
+    """
+
+    name: str
+    options: tuple[Option, ...]
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """A stretch of generated code between two returns to the caller.
+
+    Arguments:
+        name: "forward", "backward", "update", ...
+        part: which captured graph of the bundle it belongs to. A value may be touched only in segments of
+            its own part, unless a link hands it over (it then leaves one part and arrives in another).
+    """
+
+    name: str
+    part: int = 0
+
+
+class Graph(msgspec.Struct, frozen=True, dict=True):
+    """Everything a planner may know.
+
+    Arguments:
+        program: recipe ids in the order in which the captured network first ran them; segments do not decrease.
+        name: for people.
+        key: hash of what was captured, so that a plan finds its program again.
+    """
+
+    values: tuple[Value, ...]
+    recipes: tuple[Recipe, ...]
+    program: tuple[int, ...]
+    segments: tuple[Segment, ...]
+    groups: tuple[Group, ...] = ()
+    name: str = ""
+    key: str = ""
+
+    @cached_property
+    def producers(self) -> tuple[tuple[int, ...], ...]:
+        """Per value, the recipes that can bring it about, the program's own first."""
+        found: list[list[int]] = [[] for _ in self.values]
+        in_program = set(self.program)
+        rest = (r.id for r in self.recipes if r.id not in in_program)
+        for recipe in (*self.program, *rest):
+            for value in self.recipes[recipe].outputs:
+                found[value].append(recipe)
+        return tuple(tuple(f) for f in found)
+
+    @property
+    def persistent_B(self) -> int:
+        """Bytes that live for the whole step whatever the plan."""
+        return sum(v.size_B for v in self.values if v.persistent)
+
+    @property
+    def arriving(self) -> Iterator[Value]:
+        """Values that the caller gives."""
+        return (v for v in self.values if v.arrives is not None)

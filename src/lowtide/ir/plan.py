@@ -1,0 +1,127 @@
+"""A problem, an outcome, and the plan that a person holds.
+
+Units: `_B` bytes, `_s` seconds.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import msgspec
+
+from lowtide.ir.graph import Graph
+from lowtide.ir.schedule import Schedule
+
+
+class Status(enum.Enum):
+    """How a solve ended; the text says what to do next."""
+
+    OPTIMAL = "No schedule of the bound's class is faster."
+    FEASIBLE = "Legal; stopped at the work limit. Compare its time with the bound, or allow more work."
+    INTERRUPTED = "Legal; planning was interrupted, this is the best plan until then."
+    UNSOLVED = "No plan was found, and none was proved impossible. Raise the budget or allow more work."
+    INFEASIBLE = "Proved impossible. Raise the budget to the smallest one named."
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """Plan `graph` so that live bytes never exceed `budget_B`.
+
+    Arguments:
+        budget_B: device bytes for everything in the graph, its persistent values included.
+        seed: for planners that search; the same seed and work give the same outcome.
+        work: effort, in planner-independent units of roughly one proposed change each.
+        time_limit_s: stop searching after this long even if work is left; None for no limit.
+            A limit that strikes makes the outcome depend on the machine's speed.
+    """
+
+    graph: Graph
+    budget_B: int
+    seed: int = 0
+    work: int = 200_000
+    time_limit_s: float | None = None
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What a planner found.
+
+    Arguments:
+        schedule: None when UNSOLVED or INFEASIBLE.
+        solver: which planner made the schedule.
+        bound_s: no schedule of `bound_class` within the budget is faster.
+        floor_B: no schedule of `floor_class` lives in fewer bytes.
+        floor_recipes: the recipes that set the floor.
+        smallest_B: smallest budget for which a plan is known; None when not looked for.
+        stats: what the solve did, for people (moves tried, nodes, seconds per stage, ...).
+    """
+
+    schedule: Schedule | None
+    status: Status
+    solver: str
+    bound_s: float = 0.0
+    bound_class: str = "any schedule"
+    floor_B: int = 0
+    floor_class: str = "any schedule"
+    floor_recipes: tuple[int, ...] = ()
+    smallest_B: int | None = None
+    stats: dict[str, Any] = {}
+
+
+class Environment(msgspec.Struct, frozen=True):
+    """Where the measurements behind a plan were made; a plan is used only where they agree."""
+
+    torch: str = ""
+    device: str = ""
+    threads: int = 0
+    lowtide: str = ""
+
+
+class Covers(msgspec.Struct, frozen=True):
+    """What the budget counts and what it could not know."""
+
+    inside: tuple[str, ...] = ()
+    outside: tuple[str, ...] = ()
+
+
+class PlanRecord(msgspec.Struct, frozen=True, dict=True):
+    """A plan as data: one joint timeline over one or more captured graphs, with its claims.
+
+    Arguments:
+        graph: profiled; for a bundle, the merged graph whose segments say which part they belong to.
+        outside_B: bytes that live for the whole step and belong to no value of the graph (parameters that no
+            captured graph reads, say). `budget_B` and `peak_B` include them.
+        peak_B: predicted most bytes at once.
+        time_s: predicted seconds of one step.
+        keep_all_peak_B, keep_all_time_s: the same for the plan that keeps everything.
+        budget_kind: "enforced", "capped" or "accounted".
+        version: of the file format.
+    """
+
+    graph: Graph
+    schedule: Schedule
+    outcome: Outcome
+    budget_B: int
+    peak_B: int
+    time_s: float
+    keep_all_peak_B: int
+    keep_all_time_s: float
+    outside_B: int = 0
+    budget_kind: str = "accounted"
+    covers: Covers = Covers()
+    environment: Environment = Environment()
+    version: int = 1
+
+    @property
+    def gap(self) -> float:
+        """How much slower than the proved bound the plan may be: `time_s / bound_s - 1`."""
+        return max(0.0, self.time_s / self.outcome.bound_s - 1.0) if self.outcome.bound_s > 0 else float("inf")
+
+    @property
+    def overhead(self) -> float:
+        """Predicted extra time over keeping everything, as a fraction."""
+        return self.time_s / self.keep_all_time_s - 1.0 if self.keep_all_time_s > 0 else 0.0
+
+    @property
+    def bound_overhead(self) -> float:
+        """The least overhead that the bound leaves possible, as a fraction."""
+        return max(0.0, self.outcome.bound_s / self.keep_all_time_s - 1.0) if self.keep_all_time_s > 0 else 0.0
