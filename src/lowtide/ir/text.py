@@ -1,0 +1,207 @@
+"""Versioned JSON of the vocabulary: graphs, schedules, layouts, problems, outcomes, plans and machines.
+
+A file is one object: `format`, `kind`, `version`, for plans a `digest` of the body, and the `body`. JSON has no
+infinities; they are written as `{"$float": "inf"}`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import numbers
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from lowtide.errors import PlanFileError
+from lowtide.ir.graph import Graph
+from lowtide.ir.layout import Layout
+from lowtide.ir.machine import Machine
+from lowtide.ir.plan import Outcome, PlanRecord, Problem, Status
+from lowtide.ir.schedule import Schedule
+
+FORMAT = "lowtide"
+VERSION = 1
+KINDS: dict[type, str] = {
+    Graph: "graph",
+    Schedule: "schedule",
+    Layout: "layout",
+    Problem: "problem",
+    Outcome: "outcome",
+    PlanRecord: "plan",
+    Machine: "machine",
+}
+_MARK = "$float"
+
+T = TypeVar("T", Graph, Schedule, Layout, Problem, Outcome, PlanRecord, Machine)
+
+
+class _Header(msgspec.Struct):
+    format: str
+    kind: str
+    version: int
+    body: Any
+    digest: str | None = None
+
+
+def dumps(value: Graph | Schedule | Layout | Problem | Outcome | PlanRecord | Machine) -> str:
+    """Writes a value as one line of JSON with a header.
+
+    Raises:
+        PlanFileError: if it is none of the kinds, or holds something that has no text form.
+    """
+    kind = KINDS.get(type(value))
+    if kind is None:
+        raise PlanFileError(f"a {type(value).__name__} has no file format; writable are {', '.join(KINDS.values())}")
+    try:
+        body = _escape(msgspec.to_builtins(value, enc_hook=_plain_number))
+        if isinstance(value, Outcome | PlanRecord):  # by name, so that its wording may change
+            outcome = value if isinstance(value, Outcome) else value.outcome
+            _outcome_of(body, kind)["status"] = outcome.status.name
+    except (TypeError, ValueError) as error:
+        raise PlanFileError(f"cannot write this {kind}: {error}") from error
+    header = {"format": FORMAT, "kind": kind, "version": VERSION}
+    if kind == "plan":
+        header["digest"] = _digest(body)
+    return msgspec.json.encode({**header, "body": body}).decode()
+
+
+def loads(text: str | bytes, type: type[T], source: str = "this text") -> T:
+    """Reads what `dumps` wrote.
+
+    Arguments:
+        text: JSON.
+        type: which of the kinds is expected.
+        source: how to name the text in errors, a file's path.
+
+    Raises:
+        PlanFileError: if the text is damaged, truncated, foreign, of another kind or of another version.
+    """
+    kind = KINDS[type]
+    header = _header(text, kind, source)
+    if header.digest is not None and header.digest != _digest(header.body):
+        raise PlanFileError(f"{source} is damaged: its content does not match its digest. {_remedy(kind)}")
+    try:
+        body = _unescape(header.body)
+        if kind in ("outcome", "plan"):
+            outcome = _outcome_of(body, kind)
+            outcome["status"] = Status[outcome["status"]].value
+        value = msgspec.convert(body, type)
+    except (msgspec.ValidationError, ValueError, KeyError, TypeError) as error:
+        raise PlanFileError(f"{source} is damaged: {error}. {_remedy(kind)}") from error
+    if isinstance(value, PlanRecord) and value.version != VERSION:
+        raise PlanFileError(_other_version(source, kind, value.version))
+    return value
+
+
+def save_plan(record: PlanRecord, path: str | os.PathLike[str]) -> None:
+    """Writes a plan file; readers see the old file or the whole new one, never a part.
+
+    Raises:
+        PlanFileError: if the plan holds something that has no text form.
+        OSError: if the folder cannot be written.
+    """
+    target = Path(path)
+    text = dumps(record)
+    handle, name = tempfile.mkstemp(prefix=target.name, suffix=".tmp", dir=target.parent)
+    try:
+        with open(handle, "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, target)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def load_plan(path: str | os.PathLike[str]) -> PlanRecord:
+    """Reads a plan file back.
+
+    Raises:
+        PlanFileError: if there is no such file, or it is damaged, foreign, or of another version.
+    """
+    source = f"plan file {os.fspath(path)}"
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise PlanFileError(f"{source} cannot be read: {reason}. Name a file that lowtide saved.") from error
+    return loads(data, PlanRecord, source)
+
+
+def _header(text: str | bytes, kind: str, source: str) -> _Header:
+    """Reads and judges what stands around the body."""
+    try:
+        data = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise PlanFileError(f"{source} is truncated or damaged: {error}. {_remedy(kind)}") from error
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise PlanFileError(f"{source} is not a lowtide file: it has no such header. Name a file that lowtide saved.")
+    version = data.get("version")
+    if isinstance(version, int) and version != VERSION:
+        raise PlanFileError(_other_version(source, kind, version))
+    if data.get("kind") != kind:
+        raise PlanFileError(f"{source} holds a {data.get('kind')!r}, not a {kind}. Name a {kind} file.")
+    try:
+        return msgspec.convert(data, _Header)
+    except msgspec.ValidationError as error:
+        raise PlanFileError(f"{source} is damaged: {error}. {_remedy(kind)}") from error
+
+
+def _other_version(source: str, kind: str, version: int) -> str:
+    age, tool = ("newer", "a newer lowtide") if version > VERSION else ("older", "the lowtide that wrote it")
+    return (
+        f"{source} has format version {version}, which is {age} than this lowtide's {VERSION}. "
+        f"Read it with {tool}, or make the {kind} again."
+    )
+
+
+def _remedy(kind: str) -> str:
+    return "Make the plan again and save it." if kind == "plan" else f"Write the {kind} again."
+
+
+def _digest(body: object) -> str:
+    """Of the canonical text, so that pretty-printing a file does not damage it."""
+    return hashlib.sha256(msgspec.json.encode(body, order="sorted")).hexdigest()
+
+
+def _outcome_of(body: Any, kind: str) -> Any:
+    return body if kind == "outcome" else body["outcome"]
+
+
+def _plain_number(value: object) -> object:
+    """Numbers of other libraries, in a planner's statistics."""
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real):
+        return float(value)
+    raise TypeError(f"a {type(value).__name__} has no text form")
+
+
+def _escape(tree: Any) -> Any:
+    """Replaces the floats that JSON lacks; shares everything else with `tree`."""
+    if isinstance(tree, float):
+        return tree if math.isfinite(tree) else {_MARK: str(tree)}
+    if isinstance(tree, dict):
+        if _MARK in tree:
+            raise ValueError(f"the key {_MARK!r} is reserved")
+        return {key: _escape(item) for key, item in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [_escape(item) for item in tree]
+    return tree
+
+
+def _unescape(tree: Any) -> Any:
+    """The inverse of `_escape`."""
+    if isinstance(tree, dict):
+        if _MARK in tree:
+            return float(str(tree[_MARK]))
+        return {key: _unescape(item) for key, item in tree.items()}
+    if isinstance(tree, list):
+        return [_unescape(item) for item in tree]
+    return tree
