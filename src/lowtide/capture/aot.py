@@ -1,0 +1,158 @@
+"""A Dynamo backend that captures joint graphs and lets an executor of ours run in their place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import torch
+from torch import fx
+
+from lowtide.capture.extract import Extraction
+from lowtide.capture.joint import Joint, joint_from
+from lowtide.capture.origin import module_name
+from lowtide.capture.rewrite import rewrite
+from lowtide.capture.slots import Slots, honest_modules, slots_of
+from lowtide.capture.symbols import ShapeKey, Symbols, describe_shapes, shape_key
+from lowtide.device.semiprivate import aot_autograd, backward_traced_as_eager, forbid_donation
+from lowtide.ir.graph import Graph
+
+
+class Executor(Protocol):
+    """What runs in place of a captured graph. Argument lists are boxed: the callee empties them."""
+
+    def forward(self, arguments: list[Any]) -> Sequence[Any]: ...
+
+    def backward(self, arguments: list[Any]) -> Sequence[Any]: ...
+
+
+@dataclass(eq=False)
+class Captured:
+    """One captured graph: how to specialise it, and how it exchanges values with its caller.
+
+    Arguments:
+        joint: the graph; nodes carry fake values with possibly symbolic sizes.
+        slots: what passes from forward to backward; empty for inference.
+        label: for people, in order of capture.
+    """
+
+    joint: Joint
+    slots: Slots
+    label: str = ""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Captured:
+        return self
+
+    @cached_property
+    def _symbolic(self) -> tuple[int, ...]:
+        return tuple(i for i, p in enumerate(self.joint.primals) if isinstance(p.meta.get("val"), torch.SymInt))
+
+    def key(self, arguments: Sequence[Any]) -> ShapeKey:
+        """What distinguishes this call's shapes from others of the same graph."""
+        return shape_key(self._symbolic, arguments)
+
+    def specialise(self, arguments: Sequence[Any] | None) -> Specialised:
+        """The graph for the sizes of one call; with None, for the sizes it was traced with."""
+        symbols = Symbols(self.joint.primals, arguments)
+        extraction = Extraction(self.joint, symbols)
+        graph = extraction.run()
+        shapes = describe_shapes(self.joint.primals, self.joint.names, symbols)
+        return Specialised(self, extraction, symbols, graph, shapes)
+
+
+@dataclass(eq=False)
+class Specialised:
+    """A captured graph with every size a number: the IR graph and the way back to the caller's arguments.
+
+    Arguments:
+        graph: before profiling.
+        shapes: name and shape of each tensor that the caller gives.
+    """
+
+    captured: Captured
+    extraction: Extraction
+    symbols: Symbols
+    graph: Graph
+    shapes: tuple[tuple[str, str], ...]
+
+    @property
+    def held(self) -> list[Any]:
+        """Arguments without a text form, by the index that `Held` names."""
+        return self.extraction.held
+
+
+def make_backend(executor_for: Callable[[Captured], Executor]) -> Callable[..., Callable[..., Any]]:
+    """A Dynamo backend `(gm, inputs) -> callable`.
+
+    Arguments:
+        executor_for: called once per captured graph, while it is being compiled.
+    """
+
+    def backend(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        names = {i: _primal_name(p) for i, p in enumerate(gm.graph.find_nodes(op="placeholder"))}
+
+        def partition(
+            joint_gm: fx.GraphModule,
+            joint_inputs: object,  # noqa: ARG001
+            *,
+            num_fwd_outputs: int,
+            static_lifetime_input_indices: Sequence[int] | None = None,
+            **_: object,
+        ) -> tuple[fx.GraphModule, fx.GraphModule]:
+            joint = rewrite(joint_from(joint_gm, num_fwd_outputs, static_lifetime_input_indices or (), names))
+            captured = Captured(joint, slots_of(joint))
+            forward, backward = honest_modules(joint, captured.slots)
+            forward.meta["lowtide"] = backward.meta["lowtide"] = (captured, executor_for(captured))
+            return forward, backward
+
+        def compile_forward(module: fx.GraphModule, _: object) -> Callable[..., Any]:
+            forbid_donation()
+            return _boxed(module.meta["lowtide"][1].forward)
+
+        def compile_backward(module: fx.GraphModule, _: object) -> Callable[..., Any]:
+            return _boxed(module.meta["lowtide"][1].backward)
+
+        def compile_inference(module: fx.GraphModule, _: object) -> Callable[..., Any]:
+            joint = joint_from(module, None, _parameters(module), names)
+            return _boxed(executor_for(Captured(joint, Slots((), (), ()))).forward)
+
+        compiled = aot_autograd(
+            fw_compiler=compile_forward,
+            bw_compiler=compile_backward,
+            inference_compiler=compile_inference,
+            partition_fn=partition,
+            decompositions=None,
+        )
+        with backward_traced_as_eager():
+            return compiled(gm, inputs)  # type: ignore[no-any-return]
+
+    return backend
+
+
+def _boxed(function: Callable[[list[Any]], Sequence[Any]]) -> Callable[..., Any]:
+    def call(arguments: list[Any]) -> Sequence[Any]:
+        return function(arguments)
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call
+
+
+def _parameters(module: fx.GraphModule) -> list[int]:
+    """Indices of the primals that are parameters or buffers, where AOTAutograd does not tell."""
+    context = torch._guards.TracingContext.try_get()
+    metadata = getattr(context, "fw_metadata", None)
+    return list(getattr(metadata, "static_input_indices", None) or [])
+
+
+def _primal_name(placeholder: fx.Node) -> str:
+    """`transformer.wte.weight`, from the source that Dynamo recorded, or the placeholder's own name."""
+    source = getattr(placeholder, "_dynamo_source", None) or getattr(placeholder.meta.get("grapharg"), "source", None)
+    try:
+        path = source.name() if callable(getattr(source, "name", None)) else str(getattr(source, "name", ""))
+    except (AttributeError, NotImplementedError):
+        path = ""
+    name = module_name(path) if path else ""
+    return name or re.sub(r"^[lg]_(self_|model_)?|_$", "", placeholder.name.lower())

@@ -1,0 +1,37 @@
+"""Where a captured node comes from: the user's module and source line."""
+
+from __future__ import annotations
+
+import re
+
+from torch import fx
+
+from lowtide.ir.graph import Origin
+
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>[^\n]*)\n\s*(?P<text>[^\n]*)')
+_INSIDE_TORCH = re.compile(r"[/\\]torch[/\\](?!.*site-packages)|[/\\]lowtide[/\\]frontends[/\\]")
+_PART = re.compile(r"\.?_(?:modules|parameters|buffers)\['?([^'\]]+)'?\]|\.([A-Za-z_]\w*)|\['?(\w+)'?\]")
+
+
+def origin_of(node: fx.Node) -> Origin:
+    """The innermost frame of the user's own code that led to a node; for a backward node, of its forward."""
+    trace = node.meta.get("stack_trace") or ""
+    frames = [m for m in _FRAME.finditer(trace) if not _INSIDE_TORCH.search(m["file"])]
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
+    path = ""
+    for entry in stack.values():
+        path = entry[0] if isinstance(entry, tuple) else str(entry)
+    if not frames:
+        return Origin(module=module_name(path))
+    frame = frames[-1]
+    file = "/".join(frame["file"].replace("\\", "/").split("/")[-2:])
+    return Origin(module=module_name(path), source=f"{file}:{frame['line']}", text=frame["text"].strip())
+
+
+def module_name(path: str) -> str:
+    """`L['self']._modules['h']._modules['0'].mlp` -> `h.0.mlp`: the name that `named_modules` gives."""
+    root = re.match(r"L\['[^']*'\]|G\['[^']*'\]", path)
+    rest = path[root.end() :] if root else path
+    parts = [a or b or c for a, b, c in _PART.findall(rest)]
+    skip = {"_modules", "_parameters", "_buffers", "__self__", "__closure__", "cell_contents", "fn", "model"}
+    return ".".join(p for p in parts if p not in skip)

@@ -1,0 +1,126 @@
+"""Rewrites of the joint graph that make every forward operator safe to run again, and the backward eager's own.
+
+Each is a pass `Joint -> None` on the captured module, before anything is extracted; `PASSES` is the list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import fx
+
+from lowtide.capture.joint import Joint, bind, overload
+
+aten = torch.ops.aten
+
+
+def drop_running_statistics(joint: Joint) -> None:
+    """Batch norm's backward in training does not read the running statistics: remove the edge.
+
+    They are overwritten after the forward, so saving them for the backward would fail autograd's version check.
+    """
+    for node in joint.module.graph.nodes:
+        op = overload(node)
+        if op is None or op.overloadpacket not in (
+            aten.native_batch_norm_backward,
+            aten.batch_norm_backward,
+            aten.cudnn_batch_norm_backward,
+            aten.miopen_batch_norm_backward,
+        ):
+            continue
+        bound = bind(node, op)
+        if not bound.get("train", bound.get("update", True)):
+            continue
+        position = {a.name: i for i, a in enumerate(op._schema.arguments)}
+        for name in ("running_mean", "running_var"):
+            if name in position and position[name] < len(node.args):
+                node.update_arg(position[name], None)
+
+
+def snapshot_mutated_inputs(joint: Joint) -> None:
+    """Everything reads a copy of an input that will be overwritten, so that a later rerun reads the old content.
+
+    A running mean is a few kilobytes; the copy lives on only as long as some rerun may need it.
+    """
+    graph = joint.module.graph
+    for primal, output in joint.mutated.items():
+        users = [u for u in primal.users if u.op != "output"]
+        if not users:
+            continue
+        first = next(n for n in graph.nodes if n in set(users))
+        with graph.inserting_before(first):
+            copy = graph.call_function(aten.clone.default, (primal,))
+        copy.meta = {k: primal.meta[k] for k in ("val", "tensor_meta") if k in primal.meta}
+        value = primal.meta["val"]
+        with value.fake_mode if hasattr(value, "fake_mode") else torch.no_grad():
+            copy.meta["val"] = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+        copy.meta["partitioner_tag"] = "is_forward"
+        for user in users:
+            user.replace_input_with(primal, copy)
+        if output is primal:
+            continue
+
+
+def dropout_backward_as_eager(joint: Joint) -> None:
+    """Below 32 bits, computes dropout's gradient with eager's rounding of `1 / (1 - p)`.
+
+    Eager's `F.dropout` divides the mask by `1 - p` in the tensor's dtype; the captured backward multiplies by a
+    scale computed in 64 bits. In float32 both round alike.
+    """
+    graph = joint.module.graph
+    for node in list(graph.nodes):
+        op = overload(node)
+        if op is None or op.overloadpacket is not aten.native_dropout_backward:
+            continue
+        gradient, mask, _ = node.args
+        dtype = gradient.meta["val"].dtype
+        if dtype not in (torch.bfloat16, torch.float16) or gradient.meta["val"].device.type != "cpu":
+            continue
+        forward = _dropout_of(mask)
+        if forward is None:
+            continue
+        p = bind(forward, overload(forward))["p"]  # type: ignore[arg-type]
+        with graph.inserting_before(node):
+            weight = _like(graph, aten._to_copy.default, (mask,), {"dtype": dtype}, node)
+            scaled = _like(graph, aten.div.Scalar, (weight, 1.0 - p), {}, node)
+            result = _like(graph, aten.mul.Tensor, (gradient, scaled), {}, node)
+        node.replace_all_uses_with(result)
+        graph.erase_node(node)
+
+
+def _dropout_of(mask: fx.Node) -> fx.Node | None:
+    """The dropout that made a mask, through getitem and views."""
+    node = mask
+    while isinstance(node, fx.Node) and node.op == "call_function":
+        op = overload(node)
+        if op is not None and op.overloadpacket is aten.native_dropout:
+            return node
+        node = node.args[0]  # type: ignore[assignment]
+    return None
+
+
+def _like(graph: fx.Graph, target: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object], model: fx.Node) -> fx.Node:
+    """A node with fresh bytes of the model node's geometry."""
+    node = graph.call_function(target, args, kwargs)  # type: ignore[arg-type]
+    node.meta = dict(model.meta)
+    value = model.meta["val"]
+    with value.fake_mode:
+        node.meta["val"] = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+    return node
+
+
+PASSES: tuple[Callable[[Joint], None], ...] = (
+    drop_running_statistics,
+    snapshot_mutated_inputs,
+    dropout_backward_as_eager,
+)
+
+
+def rewrite(joint: Joint) -> Joint:
+    """Applies every pass and removes what became unused."""
+    for apply in PASSES:
+        apply(joint)
+    joint.module.graph.eliminate_dead_code()
+    joint.module.graph.lint()
+    return joint

@@ -1,0 +1,125 @@
+"""Every name of torch that is not part of its documented surface, in one place.
+
+Each entry says what it is needed for. `missing()` tests all of them against the installed torch, so that a
+release that moves one is met by a sentence instead of a traceback.
+
+| name | since | needed for |
+| --- | --- | --- |
+| `torch._dynamo.backends.common.aot_autograd` | 2.0 | capture: joint graph through `partition_fn` |
+| `torch._guards.TracingContext` | 2.0 | capture: read the metadata of the forward |
+| `fw_metadata.bw_donated_idxs` | 2.5 | capture: slots must not be donated, or `retain_graph` breaks |
+| `torch._functorch.config.backward_pass_autocast` | 2.9 | capture: the backward is traced as eager runs it |
+| `torch._dynamo.compiled_autograd.compiled_autograd_enabled` | 2.4 | runtime: refuse what would bypass the plan |
+| `torch._dynamo.config.fail_on_recompile_limit_hit` | 2.6 | frontends: a budget must not lapse silently |
+| `torch._dynamo.utils.counters` | 2.0 | frontends: was there a graph break |
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+_LOG = logging.getLogger("lowtide")
+TESTED = ("2.11", "2.13")
+
+
+def aot_autograd(**options: Any) -> Callable[..., Any]:
+    """AOTAutograd as a Dynamo backend, with our partition function and compilers."""
+    from torch._dynamo.backends.common import aot_autograd as make
+
+    return make(**options)  # type: ignore[no-any-return, no-untyped-call]
+
+
+@contextlib.contextmanager
+def backward_traced_as_eager() -> Iterator[None]:
+    """Traces the backward with autocast off, as eager runs a backward that is called outside autocast."""
+    from torch._functorch import config
+
+    if not hasattr(config, "backward_pass_autocast"):
+        yield
+        return
+    with config.patch(backward_pass_autocast="off"):  # type: ignore[attr-defined]
+        yield
+
+
+def forbid_donation() -> None:
+    """Tells AOTAutograd, while it compiles a forward, that no saved tensor may be reused in the backward."""
+    context = torch._guards.TracingContext.try_get()
+    if context is not None and context.fw_metadata is not None:
+        context.fw_metadata.bw_donated_idxs = []
+
+
+def compiled_autograd_enabled() -> bool:
+    """Whether a backward would be inlined into another graph instead of calling our code."""
+    from torch._dynamo import compiled_autograd
+
+    return bool(compiled_autograd.compiled_autograd_enabled)
+
+
+def graph_breaks() -> dict[str, int]:
+    """How often Dynamo broke a graph so far in this process, by reason."""
+    from torch._dynamo.utils import counters
+
+    return dict(counters["graph_break"])
+
+
+@contextlib.contextmanager
+def loud_recompile_limit() -> Iterator[None]:
+    """Makes Dynamo raise where it would silently go on in eager."""
+    import torch._dynamo
+
+    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
+        yield
+
+
+def recompile_limit_error() -> type[Exception]:
+    """What Dynamo raises at the recompile limit when told to."""
+    from torch._dynamo.exc import FailOnRecompileLimitHit
+
+    return FailOnRecompileLimitHit
+
+
+def backend_failure() -> type[Exception]:
+    """What Dynamo wraps an error in that was raised inside a backend."""
+    from torch._dynamo.exc import BackendCompilerFailed
+
+    return BackendCompilerFailed
+
+
+def detect_fake_mode(examples: list[Any]) -> contextlib.AbstractContextManager[Any]:
+    """The fake mode that made the given fake tensors, to make one more."""
+    mode = torch._guards.detect_fake_mode(examples)
+    return mode if mode is not None else contextlib.nullcontext()
+
+
+def missing() -> list[str]:
+    """Names of this file that the installed torch lacks; empty on every tested release."""
+    probes: dict[str, Callable[[], object]] = {
+        "aot_autograd": lambda: __import__("torch._dynamo.backends.common", fromlist=["aot_autograd"]).aot_autograd,
+        "TracingContext.try_get": lambda: torch._guards.TracingContext.try_get,
+        "compiled_autograd_enabled": compiled_autograd_enabled,
+        "FailOnRecompileLimitHit": recompile_limit_error,
+        "BackendCompilerFailed": backend_failure,
+        "counters": graph_breaks,
+        "fail_on_recompile_limit_hit": lambda: torch._dynamo.config.fail_on_recompile_limit_hit,
+        "detect_fake_mode": lambda: torch._guards.detect_fake_mode,
+    }
+    lacking = []
+    for name, probe in probes.items():
+        try:
+            probe()
+        except (AttributeError, ImportError):
+            lacking.append(name)
+    return lacking
+
+
+def warn_if_untested() -> None:
+    """Logs once when this torch is newer or older than what lowtide was tested on."""
+    release = ".".join(torch.__version__.split(".")[:2])
+    low, high = (tuple(map(int, t.split("."))) for t in TESTED)
+    if not low <= tuple(map(int, release.split("."))) <= high:
+        _LOG.warning("torch %s was not tested with this lowtide (tested: %s to %s)", torch.__version__, *TESTED)
