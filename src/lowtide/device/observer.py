@@ -1,0 +1,181 @@
+"""Real allocator events of a block of code, taken from torch's own profiler.
+
+What the profiler can see, and what it cannot:
+
+- Events of the calling thread, and of threads to which torch hands its thread-local state (autograd's device
+  threads). Allocations made by the worker threads of a parallel CPU operator are not reported.
+- On CPU, a block that was allocated before the observation began is unknown to the reporter, so its release is not
+  an event: start observing before the memory of interest is allocated. On CUDA such releases are events too.
+- On CPU sizes are the requested bytes; on CUDA they are rounded by the caching allocator.
+
+Units: `_B` bytes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any
+
+import msgspec
+import torch
+from torch._C._profiler import _EventType
+from torch.autograd.profiler import profile as _profile
+
+from lowtide.errors import LowtideError
+
+_QUIET = "6"  # one above the highest severity that kineto knows; its default already hides all but its own start and stop
+
+
+class AllocationEvent(msgspec.Struct, frozen=True, gc=False):
+    """One allocation (`size_B` > 0) or release (`size_B` < 0), by which thread, at which address, `order`-th of all."""
+
+    order: int
+    thread: int
+    address: int
+    size_B: int
+
+
+class Observation(msgspec.Struct, frozen=True):
+    """What an allocator did during a block of code.
+
+    Arguments:
+        events: in the order in which they happened.
+    """
+
+    events: tuple[AllocationEvent, ...] = ()
+
+    @property
+    def peak_B(self) -> int:
+        """Most bytes above the level at entry. O(events)."""
+        now = top = 0
+        for event in self.events:
+            now += event.size_B
+            top = max(top, now)
+        return top
+
+    @property
+    def end_B(self) -> int:
+        """Bytes above the level at entry when the block ended. O(events)."""
+        return sum(event.size_B for event in self.events)
+
+
+class Observer:
+    """A context that observes one block; the results are there after its end, also when the block raised.
+
+    Arguments:
+        device: whose allocator, `"cpu"` or `"cuda"`.
+    """
+
+    def __init__(self, device: str = "cpu") -> None:
+        self._device = device
+        self._session: _profile | None = None
+        self._observation: Observation | None = None
+
+    @property
+    def observation(self) -> Observation:
+        """The finished observation.
+
+        Raises:
+            LowtideError: while the block still runs, or before it ran.
+        """
+        if self._observation is None:
+            raise LowtideError("an observation has results only after its block has ended")
+        return self._observation
+
+    @property
+    def events(self) -> tuple[AllocationEvent, ...]:
+        """Events of the finished observation."""
+        return self.observation.events
+
+    @property
+    def peak_B(self) -> int:
+        """Most bytes above the level at entry."""
+        return self.observation.peak_B
+
+    @property
+    def end_B(self) -> int:
+        """Bytes above the level at entry when the block ended."""
+        return self.observation.end_B
+
+    def __enter__(self) -> Observer:
+        if self._session is not None or self._observation is not None:
+            raise LowtideError("an observer observes one block; make another one with observe()")
+        if torch.autograd._profiler_enabled():
+            raise LowtideError("a torch profiler is already running; end it (or the outer observe()) first")
+        session = _profile(profile_memory=True)
+        with _quiet_start():
+            session.__enter__()
+        self._session = session
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        session, self._session = self._session, None
+        if session is None:
+            return
+        session.__exit__(kind, error, trace)
+        results = session.kineto_results
+        tree = results.experimental_event_tree() if results is not None else []
+        self._observation = _read(tree, self._device)
+
+
+def observe(device: str = "cpu") -> Observer:
+    """Records every allocator event of a `with` block.
+
+    Arguments:
+        device: `"cpu"` or `"cuda"`.
+
+    Returns: a context; `peak_B`, `end_B`, `events` and `observation` can be read once the block has ended. Costs
+        half a millisecond per block and about a microsecond per operator in it.
+
+    Raises:
+        LowtideError: on entry, if a torch profiler is already running.
+    """
+    return Observer(device)
+
+
+class _quiet_start:
+    """Keeps kineto from announcing each session on stderr: it reads its log level once, at the first session."""
+
+    def __enter__(self) -> None:
+        self._added = "KINETO_LOG_LEVEL" not in os.environ
+        if self._added:
+            os.environ["KINETO_LOG_LEVEL"] = _QUIET
+
+    def __exit__(self, *_: object) -> None:
+        if self._added:
+            os.environ.pop("KINETO_LOG_LEVEL", None)
+
+
+def _allocations(tree: list[Any], device: str) -> Iterator[tuple[int, int, int, int]]:
+    pending = tree[::-1]
+    while pending:
+        event = pending.pop()
+        if event.tag == _EventType.Allocation:
+            fields = event.extra_fields
+            if fields.device.type == device:
+                yield event.start_time_ns, event.start_tid, fields.ptr, fields.alloc_size
+        pending.extend(reversed(event.children))
+
+
+def _read(tree: list[Any], device: str) -> Observation:
+    """Orders the profiler's records by time, and drops releases whose allocation it did not see.
+
+    The CPU reporter keeps addresses of earlier sessions; a release of such an address by this one carries a size
+    from then. On CUDA every release is real.
+    """
+    live: dict[int, int] = {}
+    events: list[AllocationEvent] = []
+    for _, thread, address, size_B in sorted(_allocations(tree, device), key=lambda record: record[0]):
+        if size_B > 0:
+            live[address] = size_B
+        elif address in live:
+            size_B = -live.pop(address)
+        elif device == "cpu":
+            continue
+        if size_B:
+            events.append(AllocationEvent(len(events), thread, address, size_B))
+    return Observation(tuple(events))
