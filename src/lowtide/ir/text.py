@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from lowtide.errors import PlanFileError
+from lowtide.errors import IllegalPlan, PlanFileError
+from lowtide.ir.check import check
 from lowtide.ir.graph import Graph
 from lowtide.ir.layout import Layout
 from lowtide.ir.machine import Machine
@@ -120,10 +121,10 @@ def save_plan(record: PlanRecord, path: str | os.PathLike[str]) -> None:
 
 
 def load_plan(path: str | os.PathLike[str]) -> PlanRecord:
-    """Reads a plan file back.
+    """Reads a plan file and checks that its schedule is legal and lives within the peak it claims.
 
     Raises:
-        PlanFileError: if there is no such file, or it is damaged, foreign, or of another version.
+        PlanFileError: if there is no such file, or it is damaged, foreign, of another version or illegal.
     """
     source = f"plan file {os.fspath(path)}"
     try:
@@ -131,7 +132,12 @@ def load_plan(path: str | os.PathLike[str]) -> PlanRecord:
     except OSError as error:
         reason = error.strerror or str(error)
         raise PlanFileError(f"{source} cannot be read: {reason}. Name a file that lowtide saved.") from error
-    return loads(data, PlanRecord, source)
+    record = loads(data, PlanRecord, source)
+    try:
+        check(record.graph, record.schedule, record.peak_B - record.outside_B)
+    except IllegalPlan as error:
+        raise PlanFileError(f"{source} holds an illegal plan: {error}. {_remedy('plan')}") from error
+    return record
 
 
 def _header(text: str | bytes, kind: str, source: str) -> _Header:
