@@ -1,0 +1,199 @@
+"""Why each value that matters is where it is: size, fate, reason, cost and the line of the user's source.
+
+Nothing about the plan is decided or computed anew here; the schedule is read and put into words.
+
+Units: `_B` bytes, `_s` seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from io import StringIO
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from lowtide.ir.graph import Graph, Role
+from lowtide.ir.plan import PlanRecord
+from lowtide.ir.schedule import Boundary
+from lowtide.report.fate import Fate, fates
+from lowtide.report.headline import Headline, headline, headline_rows
+from lowtide.units import format_B, format_s
+
+_SHORT = 0.1  # of the schedule, and at least _FEW steps: what stays for less, inside one segment, is short-lived
+_FEW = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One value that matters.
+
+    Arguments:
+        name: of the value in the captured graph.
+        fate: "kept", "short-lived", "given", "handed over", "rematerialised n times", "replayed n times" or
+            "moved n times".
+        because: why, in a sentence without a verb to spare.
+        cost_s: seconds that the plan pays to bring it back; 0 for what it keeps.
+        module: qualified name of the submodule that made it.
+        source: "model.py:88", and `text` is that line.
+    """
+
+    name: str
+    size_B: int
+    fate: str
+    because: str
+    cost_s: float
+    module: str
+    source: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A plan in words.
+
+    Arguments:
+        rows: the values that matter, most bytes first, at most `top` of them.
+        matter: how many there are in all.
+        matter_B: bytes of all of them together, those at the peak and those brought back.
+    """
+
+    headline: Headline
+    rows: tuple[Row, ...]
+    matter: int
+    matter_B: int
+
+
+def explain(record: PlanRecord, top: int = 20) -> Explanation:
+    """Explains a plan, value by value.
+
+    A value matters when the device holds it at the peak, or when the plan brings it back. Values that live for
+    the whole step whatever the plan are in the headline's persistent bytes instead.
+
+    Arguments:
+        record: a legal plan.
+        top: most rows to return, at least 0.
+
+    Returns:
+        The headline and the rows, by size, then in order of appearance.
+    """
+    head, graph = headline(record), record.graph
+    matter = [
+        fate
+        for fate in fates(graph, record.schedule)
+        if not graph.values[fate.value].persistent
+        and graph.values[fate.value].size_B > 0
+        and (fate.reruns or fate.fetches or fate.covering(head.peak.step))
+    ]
+    matter.sort(key=lambda fate: (-graph.values[fate.value].size_B, fate.value))
+    cuts = tuple(i for i, step in enumerate(record.schedule.steps) if isinstance(step, Boundary))
+    return Explanation(
+        headline=head,
+        rows=tuple(_row(graph, fate, head, cuts) for fate in matter[: max(top, 0)]),
+        matter=len(matter),
+        matter_B=sum(graph.values[fate.value].size_B for fate in matter),
+    )
+
+
+def _row(graph: Graph, fate: Fate, head: Headline, cuts: tuple[int, ...]) -> Row:
+    value = graph.values[fate.value]
+    producers = graph.producers[fate.value]
+    origin = graph.recipes[producers[0]].origin if producers else None
+    name, because = _verdict(graph, fate, head, cuts)
+    return Row(
+        name=value.name,
+        size_B=value.size_B,
+        fate=name,
+        because=because,
+        cost_s=fate.paid_s,
+        module=origin.module if origin else "",
+        source=origin.source if origin else "",
+        text=origin.text.strip() if origin else "",
+    )
+
+
+def _verdict(graph: Graph, fate: Fate, head: Headline, cuts: tuple[int, ...]) -> tuple[str, str]:
+    """The fate's name and the reason for it."""
+    value, peak = graph.values[fate.value], head.peak.step
+    if fate.fetches:
+        return f"moved {_times(fate.fetches)}", _away(fate, peak, "copied back")
+    if fate.reruns:
+        verb = "replayed" if fate.replays == len(fate.reruns) else "rematerialised"
+        return f"{verb} {_times(len(fate.reruns))}", _away(fate, peak, f"{format_s(fate.redo_s)} to redo")
+    stay = fate.covering(peak) or (0, 0)
+    held = f"held across {_steps(*stay)}"
+    if value.arrives is not None:
+        return "given", f"the caller gave it; {held}; peak is step {peak}"
+    if value.leaves is not None and value.role in (Role.OUTPUT, Role.UPDATE, Role.GRADIENT):
+        return "handed over", f"the caller gets it after {graph.segments[value.leaves].name}; {held}"
+    redo = f"{format_s(fate.redo_s)} to redo" if fate.redo_s > 0 else "cannot run twice"
+    crosses = any(stay[0] < cut < stay[1] for cut in cuts)
+    if not crosses and stay[1] - stay[0] < max(_SHORT * head.steps, _FEW):
+        return "short-lived", f"made and used up in {_steps(*stay)}, around the peak at step {peak}"
+    return "kept", f"{redo}, {held}; peak is step {peak}"
+
+
+def _away(fate: Fate, peak: int, price: str) -> str:
+    """Where a value that comes back was absent, and whether that spared the peak."""
+    spared = fate.absence(peak)
+    gap = spared or fate.longest_absence()
+    if gap is None:
+        return f"{price}, first made only in passing"
+    where = f" and so at the peak, step {peak}" if spared else f"; peak is step {peak}"
+    return f"{price}, away in {_steps(*gap)}{where}"
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def _steps(start: int, stop: int) -> str:
+    return f"steps {start}-{stop - 1}" if stop - start > 1 else f"step {start}"
+
+
+def renderable(explanation: Explanation) -> RenderableType:
+    """The explanation as a rich renderable: the headline, then one line per value."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("value", overflow="fold")
+    table.add_column("bytes", justify="right", no_wrap=True)
+    table.add_column("fate", no_wrap=True)
+    table.add_column("because", overflow="fold", ratio=2)
+    table.add_column("cost", justify="right", no_wrap=True)
+    table.add_column("from", overflow="fold", ratio=2)
+    for row in explanation.rows:
+        place = Text(" ".join(part for part in (row.module, row.source) if part))
+        place.append(f"\n{row.text}" if row.text else "", style="dim")
+        cost = format_s(row.cost_s) if row.cost_s > 0 else ""
+        fate = Text(row.fate, style=_style(row.fate))
+        table.add_row(Text(row.name), format_B(row.size_B), fate, row.because, cost, place)
+    count = f"{len(explanation.rows)} of {explanation.matter} values that matter"
+    shown = f"{count}, {format_B(explanation.matter_B)} in all"
+    return Group(headline_table(explanation.headline), Text(), table, Text(shown, style="dim"))
+
+
+def headline_table(head: Headline) -> Table:
+    """The headline as a rich table of label and text."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for label, text in headline_rows(head):
+        table.add_row(label, Text(text))
+    return table
+
+
+def _style(fate: str) -> str:
+    if fate.startswith(("rematerialised", "replayed", "moved")):
+        return "yellow"
+    return "green" if fate == "kept" else ""
+
+
+def render(explanation: Explanation, width: int = 140) -> str:
+    """The explanation as plain text.
+
+    Arguments:
+        width: columns of the page.
+    """
+    page = StringIO()
+    Console(file=page, width=width, color_system=None, legacy_windows=False).print(renderable(explanation))
+    return page.getvalue()

@@ -1,0 +1,162 @@
+"""The numbers that a plan is judged by, and the place where its peak is.
+
+Units: `_B` bytes, `_s` seconds; overheads and gaps are fractions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lowtide.ir.graph import Graph, Origin
+from lowtide.ir.plan import Environment, PlanRecord
+from lowtide.ir.schedule import Boundary, Drop, Fetch, Run, Send, Step
+from lowtide.ir.simulate import simulate
+from lowtide.units import format_B, format_percent, format_s
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """Where a schedule lives in the most bytes.
+
+    Arguments:
+        step: index in the schedule.
+        segment: name of the segment.
+        what: the operator that runs there, or what else the step does.
+        origin: the operator's place in the user's source; empty when the step runs none.
+    """
+
+    step: int
+    segment: str
+    what: str
+    origin: Origin
+
+    def __str__(self) -> str:
+        place = " ".join(part for part in (self.origin.module, self.origin.source) if part)
+        return f"step {self.step} ({self.segment}): {self.what}" + (f", {place}" if place else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """A plan's claims, ready to be shown.
+
+    Arguments:
+        steps: how many the schedule has.
+        floor_operators: the operators that set the floor, with their source lines.
+        bound_class: the schedules for which the bound holds.
+        covers_inside, covers_outside: what the budget counts, and what it could not know.
+    """
+
+    name: str
+    steps: int
+    budget_B: int
+    budget_kind: str
+    peak_B: int
+    peak: Peak
+    persistent_B: int
+    keep_all_peak_B: int
+    floor_B: int
+    floor_class: str
+    floor_operators: tuple[str, ...]
+    time_s: float
+    keep_all_time_s: float
+    overhead: float
+    bound_s: float
+    bound_overhead: float
+    gap: float
+    bound_class: str
+    status: str
+    status_text: str
+    solver: str
+    covers_inside: tuple[str, ...]
+    covers_outside: tuple[str, ...]
+    environment: Environment
+
+
+def headline(record: PlanRecord) -> Headline:
+    """Reads a plan's claims off its record.
+
+    Arguments:
+        record: a legal plan.
+    """
+    outcome, graph = record.outcome, record.graph
+    return Headline(
+        name=graph.name,
+        steps=len(record.schedule.steps),
+        budget_B=record.budget_B,
+        budget_kind=record.budget_kind,
+        peak_B=record.peak_B,
+        peak=peak_of(record),
+        persistent_B=graph.persistent_B + record.outside_B,
+        keep_all_peak_B=record.keep_all_peak_B,
+        floor_B=outcome.floor_B,
+        floor_class=outcome.floor_class,
+        floor_operators=tuple(describe_recipe(graph, r) for r in outcome.floor_recipes),
+        time_s=record.time_s,
+        keep_all_time_s=record.keep_all_time_s,
+        overhead=record.overhead,
+        bound_s=outcome.bound_s,
+        bound_overhead=record.bound_overhead,
+        gap=record.gap,
+        bound_class=outcome.bound_class,
+        status=outcome.status.name,
+        status_text=outcome.status.value,
+        solver=outcome.solver,
+        covers_inside=record.covers.inside,
+        covers_outside=record.covers.outside,
+        environment=record.environment,
+    )
+
+
+def peak_of(record: PlanRecord) -> Peak:
+    """The step at which the plan lives in the most bytes."""
+    steps = record.schedule.steps
+    index = simulate(record.graph, record.schedule).peak_step or 0  # a legal schedule has a step
+    segment = max((s.segment for s in steps[: index + 1] if isinstance(s, Boundary)), default=0)
+    step = steps[index]
+    origin = record.graph.recipes[step.recipe].origin if isinstance(step, Run) else Origin()
+    return Peak(index, record.graph.segments[segment].name, describe_step(record.graph, step), origin)
+
+
+def describe_recipe(graph: Graph, recipe: int) -> str:
+    """A recipe for people: its operator, submodule and source line."""
+    found = graph.recipes[recipe]
+    place = " ".join(part for part in (found.origin.module, found.origin.source) if part)
+    return f"{found.op} ({place})" if place else found.op
+
+
+def describe_step(graph: Graph, step: Step) -> str:
+    """A step for people, in a few words."""
+    match step:
+        case Run(recipe=recipe):
+            return graph.recipes[recipe].op
+        case Drop(value=value):
+            return f"drop {graph.values[value].name}"
+        case Send(value=value, memory=memory):
+            return f"copy {graph.values[value].name} to {memory}"
+        case Fetch(value=value, memory=memory):
+            return f"copy {graph.values[value].name} back from {memory}"
+        case Boundary(segment=segment):
+            return f"start of {graph.segments[segment].name}"
+
+
+def headline_rows(head: Headline) -> tuple[tuple[str, str], ...]:
+    """The headline as label and text, in reading order, for every printer to share."""
+    gap = "no bound" if head.gap == float("inf") else format_percent(head.gap)
+    bound = f"{format_s(head.bound_s)} ({format_percent(head.bound_overhead)} overhead), for {head.bound_class}"
+    rows = [
+        ("budget", f"{format_B(head.budget_B)}, {head.budget_kind}"),
+        ("predicted peak", f"{format_B(head.peak_B)} of {format_B(head.keep_all_peak_B)} when all is kept"),
+        ("where", str(head.peak)),
+        ("persistent", f"{format_B(head.persistent_B)} that no plan can drop"),
+        ("proved floor", f"{format_B(head.floor_B)}, for {head.floor_class}"),
+        ("set by", "; ".join(head.floor_operators)),
+        ("predicted time", f"{format_s(head.time_s)}, {format_s(head.keep_all_time_s)} when all is kept"),
+        ("overhead", format_percent(head.overhead)),
+        ("proved bound", bound if head.bound_s > 0 else "none"),
+        ("gap", gap),
+        ("status", f"{head.status.lower()}: {head.status_text}"),
+        ("solver", head.solver),
+        ("covers", "; ".join(head.covers_inside)),
+        ("outside", "; ".join(head.covers_outside)),
+    ]
+    return tuple((label, text) for label, text in rows if text)

@@ -1,0 +1,137 @@
+"""A plan as one HTML file that needs nothing but a browser: numbers, memory over time, values, covers.
+
+Units: `_B` bytes, `_s` seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+from importlib.resources import files
+from os import PathLike
+from pathlib import Path
+
+from lowtide.ir.plan import PlanRecord
+from lowtide.report.drawing import draw_svg, pointer_data
+from lowtide.report.explain import Explanation, Row, explain
+from lowtide.report.headline import Headline, headline_rows
+from lowtide.report.timeline import keep_all_curve, plan_curve
+from lowtide.units import format_B, format_percent, format_s
+
+_ROWS = 500  # a browser sorts that many without a pause
+
+
+def write_html(record: PlanRecord, path: str | PathLike[str]) -> None:
+    """Writes the report of a plan.
+
+    Arguments:
+        record: a legal plan.
+        path: of the file to write; an existing one is replaced.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    Path(path).write_text(html_of(record), encoding="utf-8")
+
+
+def html_of(record: PlanRecord) -> str:
+    """The report of a plan as the text of one self-contained page."""
+    told = explain(record, top=_ROWS)
+    plan, plain = plan_curve(record), keep_all_curve(record)
+    head = told.headline
+    name = head.name or "lowtide plan"
+    body = [
+        f"<h1>{escape(name)}</h1>",
+        f'<p class="dim">{escape(head.status_text)} Peak at {escape(str(head.peak))}.</p>',
+        _cards(head),
+        "<h2>Memory over one step</h2>",
+        _legend(),
+        f'<div class="chart">{draw_svg(plan, plain, record.budget_B)}<div id="tip" class="tip"></div></div>',
+        "<h2>The plan</h2>",
+        _facts(headline_rows(head)),
+        "<h2>The values that matter</h2>",
+        _values(told),
+        "<h2>Where it was measured</h2>",
+        _facts(_environment(head)),
+    ]
+    resources = files("lowtide.report")
+    style = resources.joinpath("page.css").read_text(encoding="utf-8")
+    script = resources.joinpath("page.js").read_text(encoding="utf-8")
+    return "\n".join(
+        [
+            '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{escape(name)}</title><style>\n{style}</style></head><body>",
+            *body,
+            f'<script type="application/json" id="curve">{pointer_data(plan, plain)}</script>',
+            f"<script>\n{script}</script></body></html>\n",
+        ]
+    )
+
+
+def _cards(head: Headline) -> str:
+    gap = "no bound" if head.gap == float("inf") else format_percent(head.gap)
+    cards = [
+        ("budget", format_B(head.budget_B), head.budget_kind),
+        ("predicted peak", format_B(head.peak_B), f"{format_B(head.keep_all_peak_B)} when all is kept"),
+        ("proved floor", format_B(head.floor_B), head.floor_class),
+        ("predicted time", format_s(head.time_s), f"{format_s(head.keep_all_time_s)} when all is kept"),
+        ("overhead", format_percent(head.overhead), f"at least {format_percent(head.bound_overhead)} by the bound"),
+        ("gap", gap, f"{head.status.lower()}, by {head.solver}"),
+    ]
+    told = "".join(
+        f'<div class="card"><span class="dim">{escape(label)}</span><b>{escape(value)}</b>'
+        f'<span class="dim">{escape(note)}</span></div>'
+        for label, value, note in cards
+    )
+    return f'<div class="cards">{told}</div>'
+
+
+def _legend() -> str:
+    entries = [
+        ("plan", "the plan, predicted"),
+        ("plain", "keep all, predicted"),
+        ("budget", "budget"),
+        ("again", "recipes that run again"),
+        ("dim", "persistent"),
+    ]
+    spans = "".join(f'<span><i style="background:var(--{colour})"></i>{text}</span>' for colour, text in entries)
+    return f'<p class="legend dim">{spans}</p>'
+
+
+def _facts(rows: Iterable[tuple[str, str]]) -> str:
+    told = "".join(f"<tr><th>{escape(label)}</th><td>{escape(text)}</td></tr>" for label, text in rows)
+    return f'<table class="facts"><tbody>{told}</tbody></table>'
+
+
+def _environment(head: Headline) -> list[tuple[str, str]]:
+    place = head.environment
+    rows = [
+        ("torch", place.torch),
+        ("device", place.device),
+        ("threads", str(place.threads or "")),
+        ("lowtide", place.lowtide),
+    ]
+    return [(label, text or "not recorded") for label, text in rows]
+
+
+def _values(told: Explanation) -> str:
+    heads = [("value", ""), ("bytes", "n"), ("fate", ""), ("because", ""), ("cost", "n"), ("from", "")]
+    row = "".join(f'<th class="sorts"{" data-number" if kind else ""}>{text}</th>' for text, kind in heads)
+    shown = f"{len(told.rows)} of {told.matter} values that matter, {format_B(told.matter_B)} in all. "
+    note = "A value matters when the device holds it at the peak, or when the plan brings it back."
+    rows = "".join(_value(r) for r in told.rows)
+    table = f'<div class="scroll"><table><thead><tr>{row}</tr></thead><tbody>{rows}</tbody></table></div>'
+    return f'<p class="dim">{escape(shown + note)}</p>{table}'
+
+
+def _value(row: Row) -> str:
+    place = " ".join(part for part in (row.module, row.source) if part)
+    cost = format_s(row.cost_s) if row.cost_s > 0 else ""
+    return (
+        f"<tr><td>{escape(row.name)}</td>"
+        f'<td class="number" data-key="{row.size_B}">{format_B(row.size_B)}</td>'
+        f"<td>{escape(row.fate)}</td><td>{escape(row.because)}</td>"
+        f'<td class="number" data-key="{row.cost_s!r}">{cost}</td>'
+        f"<td>{escape(place)}<br><code>{escape(row.text)}</code></td></tr>"
+    )

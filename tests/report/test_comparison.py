@@ -1,0 +1,77 @@
+"""Predicted beside observed: the error's denominator, bit equality, and what counts as a broken promise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from io import StringIO
+
+import pytest
+from plan_records import MiB
+from rich.console import Console
+
+from lowtide.report.comparison import Comparison, comparison_rows, comparison_table, loss_table
+
+RUN = Comparison(
+    name="tiny", budget_B=60 * MiB, budget_kind="accounted", persistent_B=20 * MiB, predicted_peak_B=51 * MiB,
+    observed_peak_B=50 * MiB, plain_peak_B=100 * MiB, predicted_time_s=0.12, keep_all_time_s=0.1,
+    observed_time_s=0.13, plain_time_s=0.104, spread=0.02, bound_s=0.11, bound_class="program order",
+    losses=(5.0, 4.0, 3.5), plain_losses=(5.0, 4.0, 3.5), states_equal=(("parameters", True), ("generator", True)),
+)  # fmt: skip
+
+
+def _text(table: object) -> str:
+    page = StringIO()
+    Console(file=page, width=140, color_system=None).print(table)
+    return page.getvalue()
+
+
+def test_error_is_taken_over_what_a_plan_can_change() -> None:
+    assert RUN.peak_error == pytest.approx(1 / 30)
+    assert replace(RUN, persistent_B=50 * MiB).peak_error == 0.0
+
+
+def test_ratios() -> None:
+    assert RUN.overhead == pytest.approx(0.25)
+    assert RUN.predicted_overhead == pytest.approx(0.2)
+    assert RUN.bound_overhead == pytest.approx(0.1)
+    assert RUN.gap == pytest.approx(0.12 / 0.11 - 1)
+    assert replace(RUN, bound_s=0.0).gap == float("inf")
+
+
+def test_a_kept_promise() -> None:
+    assert RUN.unequal_steps == ()
+    assert RUN.broken == ()
+
+
+@pytest.mark.parametrize(
+    ("losses", "unequal"),
+    [((5.0, 4.0000000001, 3.5), (1,)), ((5.0, 4.0), (2,)), ((5.0, 4.0, 3.5, 3.0), (3,)), ((-0.0, 4.0, 3.5), (0,))],
+)
+def test_one_bit_is_enough(losses: tuple[float, ...], unequal: tuple[int, ...]) -> None:
+    plain = (0.0, 4.0, 3.5) if losses[0] == 0.0 else RUN.plain_losses
+    run = replace(RUN, losses=losses, plain_losses=plain)
+    assert run.unequal_steps == unequal
+    assert run.broken
+
+
+def test_every_broken_promise_is_named() -> None:
+    run = replace(RUN, observed_peak_B=61 * MiB, states_equal=(("parameters", True), ("generator state", False)))
+    assert run.broken == ("final generator state differ", "the observed peak is 1.00 MiB over the budget")
+    assert replace(RUN, losses=(), plain_losses=()).broken
+
+
+def test_tables_show_both_sides() -> None:
+    text = _text(comparison_table(RUN))
+    for fact in ("60.0 MiB, accounted", "51.0 MiB", "50.0 MiB", "3.3 %", "25.0 %", "20.0 %", "3 of 3 steps", "yes"):
+        assert fact in text
+    assert "NO" in _text(comparison_table(replace(RUN, states_equal=(("parameters", False),))))
+    assert comparison_rows(replace(RUN, bound_s=0.0))[8][:2] == ("gap to the bound", "no bound")
+
+
+def test_losses_are_thinned_but_differences_stay() -> None:
+    plain = tuple(float(i) for i in range(100))
+    ours = (*plain[:37], 99.0, *plain[38:])
+    lines = _text(loss_table(replace(RUN, plain_losses=plain, losses=ours), most=10)).splitlines()
+    assert len(lines) < 16
+    assert [line.split()[0] for line in lines if line.rstrip().endswith("differ")] == ["37"]
+    assert lines[-1].split()[0] == "99"
