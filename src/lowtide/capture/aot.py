@@ -30,6 +30,16 @@ class Executor(Protocol):
 
 
 @dataclass(eq=False)
+class _Uncopied:
+    """Carries the executor through AOTAutograd, which deep-copies the backward's module with its meta."""
+
+    executor: Executor
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Uncopied:
+        return self
+
+
+@dataclass(eq=False)
 class Captured:
     """One captured graph: how to specialise it, and how it exchanges values with its caller.
 
@@ -43,12 +53,16 @@ class Captured:
     slots: Slots
     label: str = ""
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Captured:
-        return self
-
     @cached_property
     def _symbolic(self) -> tuple[int, ...]:
         return tuple(i for i, p in enumerate(self.joint.primals) if isinstance(p.meta.get("val"), torch.SymInt))
+
+    @cached_property
+    def unchanged(self) -> dict[int, int]:
+        """Per result of the forward that replaces an argument's content, that argument."""
+        position = {p: i for i, p in enumerate(self.joint.primals)}
+        outputs = self.joint.forward_outputs
+        return {i: position[p] for p, new in self.joint.mutated.items() for i, o in enumerate(outputs) if o is new}
 
     def key(self, arguments: Sequence[Any]) -> ShapeKey:
         """What distinguishes this call's shapes from others of the same graph."""
@@ -105,15 +119,15 @@ def make_backend(executor_for: Callable[[Captured], Executor]) -> Callable[..., 
             joint = rewrite(joint_from(joint_gm, num_fwd_outputs, static_lifetime_input_indices or (), names))
             captured = Captured(joint, slots_of(joint))
             forward, backward = honest_modules(joint, captured.slots)
-            forward.meta["lowtide"] = backward.meta["lowtide"] = (captured, executor_for(captured))
+            forward.meta["lowtide"] = backward.meta["lowtide"] = _Uncopied(executor_for(captured))
             return forward, backward
 
         def compile_forward(module: fx.GraphModule, _: object) -> Callable[..., Any]:
             forbid_donation()
-            return _boxed(module.meta["lowtide"][1].forward)
+            return _boxed(module.meta["lowtide"].executor.forward)
 
         def compile_backward(module: fx.GraphModule, _: object) -> Callable[..., Any]:
-            return _boxed(module.meta["lowtide"][1].backward)
+            return _boxed(module.meta["lowtide"].executor.backward)
 
         def compile_inference(module: fx.GraphModule, _: object) -> Callable[..., Any]:
             joint = joint_from(module, None, _parameters(module), names)

@@ -146,9 +146,6 @@ class Joint:
     statics: frozenset[int]
     names: dict[int, str] = field(default_factory=dict)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Joint:
-        return self  # AOTAutograd copies modules that carry this in their meta
-
     @property
     def trains(self) -> bool:
         """Whether there is a backward."""

@@ -60,12 +60,14 @@ class PlannedExecutor:
         plan_for: called with the arguments when no plan is in force for a key; installs and returns one, or
             raises before anything has run.
         token_at: index of the token among the backward's arguments.
+        always_ask: while true, `plan_for` is asked even where a plan is in force.
         forwards, backwards: how often this really ran: the proof that a step did not go past the plan.
     """
 
     key_of: Callable[[Sequence[Any]], Key]
     plan_for: Callable[[PlannedExecutor, Key, Sequence[Any]], Loaded]
     token_at: int
+    always_ask: Callable[[], bool] = lambda: False
     forwards: int = 0
     backwards: int = 0
     _in_force: dict[Key, Loaded] = field(default_factory=dict)
@@ -84,6 +86,10 @@ class PlannedExecutor:
         """Takes every plan out of force: the next call of each shape asks for a new one."""
         self._in_force.clear()
 
+    def in_force(self, key: Key) -> Loaded:
+        """The plan for a shape, which must have one."""
+        return self._in_force[key]
+
     @property
     def keys(self) -> tuple[Key, ...]:
         """Shapes for which a plan is in force."""
@@ -97,7 +103,7 @@ class PlannedExecutor:
                 "Train without torch._dynamo.config.compiled_autograd."
             )
         key = self.key_of(arguments)
-        loaded = self._in_force.get(key)
+        loaded = None if self.always_ask() else self._in_force.get(key)
         if loaded is None:
             loaded = self.plan_for(self, key, arguments)
         self.forwards += 1

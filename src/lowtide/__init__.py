@@ -1,0 +1,58 @@
+"""Train the same PyTorch network, bit for bit, inside the bytes you name.
+
+Names are loaded when they are first used, so that planning from a file never imports torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "fit": "lowtide.frontends.fit",
+    "plan": "lowtide.frontends.plan",
+    "Plan": "lowtide.frontends.plan",
+    "parse_budget": "lowtide.units",
+    "LowtideError": "lowtide.errors",
+    "BudgetError": "lowtide.errors",
+    "InfeasibleBudget": "lowtide.errors",
+    "CaptureError": "lowtide.errors",
+    "RecompileLimit": "lowtide.errors",
+    "UnsupportedOperator": "lowtide.errors",
+    "BackwardError": "lowtide.errors",
+    "PlanError": "lowtide.errors",
+    "IllegalPlan": "lowtide.errors",
+    "PlanFileError": "lowtide.errors",
+    "PlanMismatch": "lowtide.errors",
+}
+
+if TYPE_CHECKING:
+    from lowtide.errors import BackwardError as BackwardError
+    from lowtide.errors import BudgetError as BudgetError
+    from lowtide.errors import CaptureError as CaptureError
+    from lowtide.errors import IllegalPlan as IllegalPlan
+    from lowtide.errors import InfeasibleBudget as InfeasibleBudget
+    from lowtide.errors import LowtideError as LowtideError
+    from lowtide.errors import PlanError as PlanError
+    from lowtide.errors import PlanFileError as PlanFileError
+    from lowtide.errors import PlanMismatch as PlanMismatch
+    from lowtide.errors import RecompileLimit as RecompileLimit
+    from lowtide.errors import UnsupportedOperator as UnsupportedOperator
+    from lowtide.frontends.fit import fit as fit
+    from lowtide.frontends.plan import Plan as Plan
+    from lowtide.frontends.plan import plan as plan
+    from lowtide.units import parse_budget as parse_budget
+
+__all__ = sorted([*_HOME, "__version__"])
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(importlib.import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'lowtide' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})

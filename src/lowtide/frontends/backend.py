@@ -1,0 +1,47 @@
+"""`torch.compile(model, backend="lowtide", options={"budget": ...})`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from lowtide.errors import BudgetError
+from lowtide.frontends.session import Session
+from lowtide.pipeline import PlanOptions
+from lowtide.units import parse_budget
+
+_KNOWN = {"budget", "seed", "work", "time_limit_s"}
+
+
+def lowtide(
+    gm: fx.GraphModule, inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, **_: object
+) -> Callable[..., Any]:
+    """The Dynamo backend.
+
+    Every graph is planned by itself, inside the whole budget, when a shape is met for the first time; `lowtide.fit`
+    also plans several graphs of one model together. From the first use on, Dynamo raises at its recompile limit in
+    this process, where it would otherwise go on in eager, outside the budget.
+
+    Arguments:
+        options: `budget` (required), `seed`, `work`, `time_limit_s`.
+
+    Raises:
+        BudgetError: if the budget is missing or malformed, or an option is unknown.
+    """
+    options = dict(options or {})
+    if unknown := sorted(set(options) - _KNOWN):
+        raise BudgetError(f"unknown options {unknown}; the lowtide backend knows {sorted(_KNOWN)}")
+    if "budget" not in options:
+        raise BudgetError('the lowtide backend needs options={"budget": ...}, for example "6GiB" or "60% of plain"')
+    plan_options = PlanOptions(
+        budget=parse_budget(options["budget"]),
+        seed=options.get("seed", 0),
+        work=options.get("work"),
+        time_limit_s=options.get("time_limit_s"),
+    )
+    torch._dynamo.config.fail_on_recompile_limit_hit = True
+    session = Session(plan_options)
+    return session.backend(gm, inputs)  # type: ignore[no-any-return]

@@ -1,0 +1,91 @@
+"""The graphs of one step, found by a call that computes nothing, and their union on one timeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from lowtide.capture.aot import Specialised
+from lowtide.capture.exchange import interfaces_of
+from lowtide.ir.bundle import Bundle, Part, merge
+from lowtide.ir.call import Read
+from lowtide.ir.graph import Graph
+from lowtide.ir.interface import Interface
+from lowtide.runtime.executor import Key, PlannedExecutor
+
+
+@dataclass(eq=False)
+class Call:
+    """One captured graph as one step calls it.
+
+    Arguments:
+        executor, key: where the plan will be installed.
+        specialised: the graph for this call's shapes.
+        inputs: per argument, the address of its storage (None for numbers).
+        outputs: per result, the address of the storage that a dry call returned.
+    """
+
+    executor: PlannedExecutor
+    key: Key
+    specialised: Specialised
+    inputs: tuple[int | None, ...]
+    outputs: tuple[int | None, ...] = ()
+
+    @property
+    def interfaces(self) -> tuple[Interface, ...]:
+        """How the graph exchanges values with its caller."""
+        return interfaces_of(self.specialised)
+
+
+def address(thing: Any) -> int | None:
+    """Identifies the bytes of a tensor; None for anything else, and for tensors without bytes."""
+    if not isinstance(thing, torch.Tensor) or thing.layout is not torch.strided:
+        return None
+    return thing.untyped_storage().data_ptr() or None
+
+
+def call_of(executor: PlannedExecutor, key: Key, specialised: Specialised, arguments: Sequence[Any]) -> Call:
+    """Describes a call before its arguments are given away."""
+    return Call(executor, key, specialised, tuple(address(a) for a in arguments))
+
+
+def bundle_of(calls: Sequence[Call], graphs: Sequence[Graph]) -> Bundle:
+    """All graphs of a step on one timeline; bytes that several of them see are counted once.
+
+    Arguments:
+        graphs: per call, its profiled graph.
+    """
+    seen: set[int] = set()
+    produced: dict[int, tuple[int, int]] = {}  # address -> (call, result)
+    shared: list[set[int]] = [set() for _ in calls]
+    released: list[set[int]] = [set() for _ in calls]
+    for index, call in enumerate(calls):
+        interfaces = call.interfaces
+        for position, value in enumerate(interfaces[0].arguments):
+            where = call.inputs[position] if position < len(call.inputs) else None
+            if value is None or where is None:
+                continue
+            if where in seen or where in produced:
+                shared[index].add(value)
+            seen.add(where)
+            if where in produced and len(interfaces) > 1 and position < len(interfaces[1].results):
+                gradient = interfaces[1].results[position]
+                if isinstance(gradient, Read):
+                    released[index].add(gradient.value)
+        produced |= {where: (index, k) for k, where in enumerate(call.outputs) if where is not None}
+    parts = [Part(g, frozenset(s), frozenset(r)) for g, s, r in zip(graphs, shared, released, strict=True)]
+    return merge(parts)
+
+
+def outside_B(tensors: Iterable[torch.Tensor], calls: Sequence[Call], device: str) -> int:
+    """Bytes of the given tensors' storages on a device that no call is given. Shared storages count once."""
+    given = {where for call in calls for where in call.inputs if where is not None}
+    sizes: dict[int, int] = {}
+    for tensor in tensors:
+        where = address(tensor)
+        if where is not None and where not in given and tensor.device.type == device:
+            sizes[where] = tensor.untyped_storage().nbytes()
+    return sum(sizes.values())

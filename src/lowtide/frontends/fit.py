@@ -1,0 +1,145 @@
+"""`lowtide.fit`: the same model, trained inside a budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from lowtide.device.generator_guard import unchanged_generators
+from lowtide.errors import CaptureError
+from lowtide.frontends.compiling import compiled_call, run_loudly
+from lowtide.frontends.plan import NOTHING_CAPTURED, Plan
+from lowtide.frontends.session import Discover, Session
+from lowtide.ir.plan import PlanRecord
+from lowtide.ir.text import load_plan
+from lowtide.pipeline import PlanOptions, Watch
+from lowtide.units import Budget, parse_budget
+
+M = TypeVar("M", bound=torch.nn.Module)
+
+
+@dataclass(eq=False)
+class Fitted:
+    """The handle of a fitted model, at `model.lowtide`.
+
+    A copy of the model (`copy.deepcopy`, pickling) is a plain one: its handle is None.
+    """
+
+    session: Session
+
+    @property
+    def plan(self) -> Plan | None:
+        """The latest training plan; None before the first step."""
+        record = self.session.record
+        return None if record is None else Plan(record)
+
+    @property
+    def plans(self) -> list[Plan]:
+        """Every plan in force, one per shape and graph."""
+        return [Plan(r) for r in self.session.plans.values()]
+
+    @property
+    def calls(self) -> int:
+        """How many graph forwards ran in lowtide's code."""
+        return self.session.calls
+
+    def set_budget(self, budget: int | str | Budget) -> None:
+        """Changes the budget; the next call of each shape is planned anew, nothing is compiled again.
+
+        Backwards that are outstanding still use the plan of their forward.
+        """
+        from dataclasses import replace
+
+        self.session.replan(replace(self.session.options, budget=parse_budget(budget)))
+
+    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
+        return (_no_handle, ())
+
+
+def _no_handle() -> None:
+    return None
+
+
+def fit(
+    model: M,
+    budget: int | str | Budget | None = None,
+    *,
+    optimizer: torch.optim.Optimizer | None = None,
+    plan: str | Path | Plan | None = None,
+    seed: int = 0,
+    work: int | None = None,
+    time_limit_s: float | None = None,
+    dynamic: bool | None = None,
+    watch: Watch | None = None,
+) -> M:
+    """Makes a model train inside a budget, and returns it.
+
+    Nothing is planned yet: the first call of each shape captures, measures and plans, before anything of the
+    model runs. Names in `state_dict`, hooks and attributes stay as they are. Train exactly as before.
+
+    Arguments:
+        model: any `nn.Module`.
+        budget: bytes, "6GiB", "60%" of the device, "60% of plain"; see `parse_budget`.
+        optimizer: named in `Plan.covers`.
+        plan: a saved plan, or a `Plan`, to use for the training graph instead of planning. Its budget is taken if
+            none is given. Checked against program, shapes, torch, device and threads.
+        seed, work, time_limit_s: see `Problem`.
+        dynamic: as in `torch.compile`.
+        watch: told of planning's progress.
+
+    Raises:
+        BudgetError: if the budget is malformed or missing.
+        PlanFileError: if the plan file cannot be used.
+
+    The first call raises `InfeasibleBudget` if no plan fits, and `CaptureError` if nothing was captured.
+    """
+    given: PlanRecord | None = None
+    if plan is not None:
+        given = plan.record if isinstance(plan, Plan) else load_plan(plan)
+        budget = given.budget_B if budget is None else budget
+    options = PlanOptions(budget=parse_budget(budget), seed=seed, work=work, time_limit_s=time_limit_s)  # type: ignore[arg-type]
+    session = Session(
+        options,
+        persistent=(*model.parameters(), *model.buffers()),
+        has_optimizer=optimizer is not None,
+        given=given,
+        watch=watch,
+        whole_model=True,
+    )
+    compiled = compiled_call(model, session.backend, dynamic)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return _guarded(session, compiled, args, kwargs)
+
+    model._compiled_call_impl = call  # type: ignore[assignment]
+    model.lowtide = Fitted(session)  # type: ignore[assignment]
+    return model
+
+
+def _guarded(session: Session, compiled: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """One call of a fitted model: in lowtide's code, or an error."""
+    before = session.calls
+    if session.broken:
+        session.step_key = _signature(args, kwargs)
+    try:
+        result = run_loudly(compiled, args, kwargs)
+    except Discover:
+        session.step_key = _signature(args, kwargs)
+        with unchanged_generators(), session.dry() as calls:
+            run_loudly(compiled, args, kwargs)
+        session.plan_calls(calls)
+        result = run_loudly(compiled, args, kwargs)
+    if session.calls == before:
+        raise CaptureError(NOTHING_CAPTURED)
+    return result
+
+
+def _signature(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, ...]:
+    """The shapes of a call, as a key: sizes of every tensor, whether gradients are on."""
+    sizes = [n for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor) for n in (-1, *leaf.shape)]
+    return (int(torch.is_grad_enabled()), *sizes)

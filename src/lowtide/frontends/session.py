@@ -1,0 +1,204 @@
+"""One fitted model: its budget, its captured graphs, and the plans in force.
+
+A session is what the backend asks for an executor while a graph is compiled, and for a plan when a shape is met
+for the first time. Where a model breaks into several graphs, all of them are found first by a call that computes
+nothing, and planned as one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from lowtide.capture.aot import Captured, make_backend
+from lowtide.device.semiprivate import graph_breaks
+from lowtide.errors import PlanMismatch
+from lowtide.frontends.covers import covers_of
+from lowtide.frontends.discovery import Call, address, bundle_of, call_of, outside_B
+from lowtide.ir.plan import PlanRecord
+from lowtide.ir.schedule import Schedule
+from lowtide.pipeline import PlanOptions, Watch, environment, measure, plan_graph
+from lowtide.profile.cache import ProfileCache
+from lowtide.runtime.dry import dry_results
+from lowtide.runtime.executor import Key, Loaded, PlannedExecutor, load
+
+_LOG = logging.getLogger("lowtide")
+
+
+class Discover(BaseException):
+    """Unwinds a call that met the first of several graphs without a plan: find the others before planning.
+
+    Not an `Exception`, so that no handler in the user's own forward takes it for an error.
+    """
+
+
+@dataclass(eq=False)
+class Session:
+    """State of one `fit`, one `plan`, or one compiled backend.
+
+    Arguments:
+        options: how to plan.
+        persistent: gives the tensors that live through the step whether or not a graph reads them.
+        has_optimizer: whether an optimizer was named (its state is outside the budget for now, and said so).
+        given: a saved plan to use for the training graph instead of planning.
+        watch: told of planning's progress.
+    """
+
+    options: PlanOptions
+    persistent: Iterable[torch.Tensor] = ()
+    has_optimizer: bool = False
+    given: PlanRecord | None = None
+    watch: Watch | None = None
+    plans: dict[tuple[tuple[int, Key], ...], PlanRecord] = field(default_factory=dict)
+    executors: list[PlannedExecutor] = field(default_factory=list)
+    whole_model: bool = False  # a wrapper of ours sees every call, so discovery is possible
+    step_key: Key = ()  # distinguishes the calls of a broken model, set by that wrapper
+    cache: ProfileCache = field(default_factory=ProfileCache)
+    _dry: list[Call] | None = None
+    _captured: dict[int, Captured] = field(default_factory=dict)
+    _breaks_before: int = field(default_factory=lambda: sum(graph_breaks().values()))
+    _given_used: bool = False
+
+    def __post_init__(self) -> None:
+        self.persistent = tuple(self.persistent)
+        self.backend = make_backend(self._executor_for)
+
+    # what the rest of lowtide asks ----------------------------------------------------------------------------
+
+    @property
+    def calls(self) -> int:
+        """How many graph forwards really ran in lowtide's code."""
+        return sum(e.forwards for e in self.executors)
+
+    @property
+    def broken(self) -> bool:
+        """Whether Dynamo broke a graph since this session began."""
+        return sum(graph_breaks().values()) > self._breaks_before
+
+    @property
+    def record(self) -> PlanRecord | None:
+        """The latest plan that trains, or else the latest plan; None before the first step."""
+        plans = list(self.plans.values())
+        training = [p for p in plans if len(p.graph.segments) > 1]
+        return (training or plans or [None])[-1]
+
+    @contextlib.contextmanager
+    def dry(self) -> Iterator[list[Call]]:
+        """Inside, graphs compute nothing and are listed in the order of their calls."""
+        self._dry, calls = [], []
+        try:
+            calls = self._dry
+            yield calls
+        finally:
+            self._dry = None
+
+    def plan_calls(self, calls: Sequence[Call], install: bool = True) -> PlanRecord:
+        """Plans the graphs of one step as one and puts the result in force."""
+        options = self.options
+        device = _device_of(calls)
+        graphs = [measure(c.specialised.graph, c.specialised.held, options.machine, self.cache) for c in calls]
+        bundle = bundle_of(calls, graphs) if len(calls) > 1 else None
+        graph = bundle.graph if bundle is not None else graphs[0]
+        trains = any(len(g.segments) > 1 for g in graphs)
+        record = self._given_for(graph.key, trains, device)
+        if record is None:
+            record = plan_graph(
+                graph,
+                options,
+                outside_B=outside_B(self.persistent, calls, device),
+                device=device,
+                covers=covers_of(trains, self.has_optimizer, len(calls)),
+                watch=self.watch,
+            )
+        if install:
+            self.plans[tuple((self.executors.index(c.executor), c.key) for c in calls)] = record
+            for index, call in enumerate(calls):
+                mine = record.schedule if bundle is None else bundle.schedule_of(record.schedule, index)
+                local = record.graph if bundle is None else graphs[index]
+                self._install(call, local, mine)
+        _LOG.info("planned %d graph(s): %s of %s B", len(calls), record.peak_B, record.budget_B)
+        return record
+
+    def replan(self, options: PlanOptions) -> None:
+        """Takes every plan out of force; the next call of each shape is planned with the new options."""
+        self.options, self.given = options, None
+        self.plans.clear()
+        for executor in self.executors:
+            executor.forget()
+
+    def with_watch(self, watch: Watch | None) -> Session:
+        """The same session told to report its planning to `watch`."""
+        return replace(self, watch=watch)
+
+    # what the backend and the executors ask -------------------------------------------------------------------
+
+    def _executor_for(self, captured: Captured) -> PlannedExecutor:
+        executor = PlannedExecutor(
+            key_of=lambda arguments: (*self.step_key, *captured.key(arguments)),
+            plan_for=self._plan_for,
+            token_at=captured.slots.token if captured.joint.trains else -1,
+            always_ask=lambda: self._dry is not None,
+        )
+        self.executors.append(executor)
+        self._captured[id(executor)] = captured
+        return executor
+
+    def _plan_for(self, executor: PlannedExecutor, key: Key, arguments: Sequence[Any]) -> Loaded:
+        captured = self._captured[id(executor)]
+        if self._dry is None and self.whole_model and self.broken:
+            raise Discover
+        call = call_of(executor, key, captured.specialise(arguments), arguments)
+        if self._dry is not None:
+            return self._dry_call(call, captured, arguments)
+        self.plan_calls([call])
+        return executor.in_force(key)
+
+    def _dry_call(self, call: Call, captured: Captured, arguments: Sequence[Any]) -> Loaded:
+        interface = call.interfaces[0]
+        token = torch.zeros(1, dtype=torch.int64)
+        specialised = call.specialised
+        results = dry_results(specialised.graph, interface, arguments, specialised.held, captured.unchanged, token)
+        call.outputs = tuple(address(r) for r in results[: len(captured.joint.forward_outputs)])
+        assert self._dry is not None
+        self._dry.append(call)
+        return Loaded(0, (lambda _: results,), token)
+
+    def _install(self, call: Call, graph: Any, schedule: Schedule) -> None:
+        loaded = load(graph, schedule, call.interfaces, call.specialised.held)
+        call.executor.install(call.key, loaded)
+
+    def _given_for(self, key: str, trains: bool, device: str) -> PlanRecord | None:
+        """The saved plan, if it is for this program; evaluation graphs and later shapes are planned anew."""
+        if self.given is None or not trains:
+            return None
+        if self.given.graph.key != key:
+            if self._given_used:
+                return None
+            raise PlanMismatch(
+                f"the saved plan was made for another program or other shapes (graph {self.given.graph.key}, this is {key}). "
+                "Plan again with lowtide.plan on this model and these inputs."
+            )
+        here, there = environment(device), self.given.environment
+        for fact in ("torch", "device", "threads"):
+            if getattr(here, fact) != getattr(there, fact):
+                raise PlanMismatch(
+                    f"the saved plan was measured with {fact} {getattr(there, fact)!r}, here it is {getattr(here, fact)!r}. "
+                    "Plan again here, or restore that environment."
+                )
+        self._given_used = True
+        return self.given
+
+
+def _device_of(calls: Sequence[Call]) -> str:
+    """The device type that holds most of what the calls are given."""
+    count: dict[str, int] = {}
+    for call in calls:
+        for value in call.specialised.graph.values:
+            if value.geometry is not None:
+                count[value.geometry.device] = count.get(value.geometry.device, 0) + value.size_B
+    return max(count, key=lambda d: count[d], default="cpu")

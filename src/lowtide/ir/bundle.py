@@ -1,0 +1,128 @@
+"""Several captured graphs as one: their forwards in order, then their backwards in reverse, under one budget.
+
+A graph break splits a step into parts. Between the parts the caller's code runs, so a value of one part can be
+touched only in that part's own segments; what one part holds counts all the same while another runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import msgspec
+
+from lowtide.ir.call import Read
+from lowtide.ir.graph import Graph, Group, Option, Recipe, Segment, Takeover, Value
+from lowtide.ir.schedule import Boundary, Drop, Fetch, Run, Schedule, Send, Step
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One captured graph of a bundle.
+
+    Arguments:
+        graph: with one segment, or two.
+        shared: values whose bytes another part already counts (a tied weight, the output of an earlier part).
+        released: gradients that only another part's backward waits for: the caller lets go of them at once.
+    """
+
+    graph: Graph
+    shared: frozenset[int] = frozenset()
+    released: frozenset[int] = frozenset()
+
+
+class Bundle(msgspec.Struct, frozen=True):
+    """A merged graph and the way back to its parts.
+
+    Arguments:
+        graph: all parts on one timeline.
+        values, recipes: per part, what its ids were raised by.
+        segments: per part, the merged index of each of its segments.
+    """
+
+    graph: Graph
+    values: tuple[int, ...]
+    recipes: tuple[int, ...]
+    segments: tuple[tuple[int, ...], ...]
+
+    def schedule_of(self, schedule: Schedule, part: int) -> Schedule:
+        """The steps of one part, in that part's own ids."""
+        mine = {merged: local for local, merged in enumerate(self.segments[part])}
+        value, recipe = self.values[part], self.recipes[part]
+        steps: list[Step] = []
+        here = -1
+        for step in schedule.steps:
+            if isinstance(step, Boundary):
+                here = step.segment
+                if here in mine:
+                    steps.append(Boundary(mine[here]))
+            elif here in mine:
+                if isinstance(step, Run):
+                    steps.append(Run(step.recipe - recipe, tuple(v - value for v in step.keep)))
+                elif isinstance(step, Drop):
+                    steps.append(Drop(step.value - value, step.memory))
+                else:
+                    kind = Send if isinstance(step, Send) else Fetch
+                    steps.append(kind(step.value - value, step.memory))
+        return Schedule(tuple(steps))
+
+
+def merge(parts: Sequence[Part]) -> Bundle:
+    """Puts the parts on one timeline: first segments in order, second segments in reverse. O(recipes + values)."""
+    later = [i for i in reversed(range(len(parts))) if len(parts[i].graph.segments) > 1]
+    place = {(i, 0): i for i in range(len(parts))} | {(p, 1): len(parts) + k for k, p in enumerate(later)}
+    segments = [Segment("", 0)] * len(place)
+    values: list[Value] = []
+    recipes: list[Recipe] = []
+    groups: list[Group] = []
+    program: list[list[int]] = [[] for _ in place]
+    value_base, recipe_base = [], []
+    for index, part in enumerate(parts):
+        graph = part.graph
+        value_base.append(len(values))
+        recipe_base.append(len(recipes))
+        spot = [place[index, s] for s in range(len(graph.segments))]
+        for local, segment in enumerate(graph.segments):
+            segments[spot[local]] = Segment(f"{segment.name} {index + 1}", index)
+        values += [_value(v, part, value_base[-1], spot) for v in graph.values]
+        recipes += [_recipe(r, value_base[-1], recipe_base[-1], spot) for r in graph.recipes]
+        groups += [
+            Group(g.name, tuple(Option(o.name, tuple(r + recipe_base[-1] for r in o.recipes)) for o in g.options))
+            for g in graph.groups
+        ]
+        for recipe in graph.program:
+            program[spot[graph.recipes[recipe].segment]].append(recipe + recipe_base[-1])
+    key = hashlib.sha256("+".join(p.graph.key for p in parts).encode()).hexdigest()[:16]
+    merged = Graph(
+        values=tuple(values),
+        recipes=tuple(recipes),
+        program=tuple(r for segment in program for r in segment),
+        segments=tuple(segments),
+        groups=tuple(groups),
+        key=key,
+    )
+    spots = tuple(tuple(place[i, s] for s in range(len(p.graph.segments))) for i, p in enumerate(parts))
+    return Bundle(merged, tuple(value_base), tuple(recipe_base), spots)
+
+
+def _value(value: Value, part: Part, base: int, spot: Sequence[int]) -> Value:
+    return msgspec.structs.replace(
+        value,
+        id=value.id + base,
+        size_B=0 if value.id in part.shared else value.size_B,
+        arrives=None if value.arrives is None else spot[value.arrives],
+        leaves=None if value.leaves is None else spot[value.leaves],
+        held=value.held and value.id not in part.released,
+        readable_through=None if value.readable_through is None else spot[value.readable_through],
+    )
+
+
+def _recipe(recipe: Recipe, values: int, recipes: int, spot: Sequence[int]) -> Recipe:
+    return msgspec.structs.replace(
+        recipe,
+        id=recipe.id + recipes,
+        outputs=tuple(v + values for v in recipe.outputs),
+        reads=tuple(Read(r.value + values, r.views, r.geometry) for r in recipe.reads),
+        consumes=tuple(Takeover(t.value + values, t.output) for t in recipe.consumes),
+        segment=spot[recipe.segment],
+        state=None if recipe.state is None else recipe.state + values,
+    )
