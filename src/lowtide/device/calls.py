@@ -86,7 +86,8 @@ def constant(const: Const) -> Any:
     if const.kind == "device":
         return torch.device(const.text)
     found = getattr(torch, const.text.removeprefix("torch."), None)
-    if not isinstance(found, {"dtype": torch.dtype, "layout": torch.layout, "memory_format": torch.memory_format}[const.kind]):
+    kinds = {"dtype": torch.dtype, "layout": torch.layout, "memory_format": torch.memory_format}
+    if not isinstance(found, kinds[const.kind]):
         raise UnsupportedOperator(f"torch {torch.__version__} has no {const.kind} {const.text!r}")
     return found
 
@@ -111,7 +112,7 @@ def decode(arg: Arg, refs: Sequence[Any], held: Sequence[Any] = ()) -> Any:
             return constant(arg)
         case Held(index=index):
             if index >= len(held):
-                raise UnsupportedOperator(f"argument {index} of the capture is not in the file: capture the program again")
+                raise UnsupportedOperator(f"argument {index} is held by the capture alone: capture the program again")
             return held[index]
         case _:
             return arg

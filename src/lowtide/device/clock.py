@@ -25,7 +25,13 @@ def once_s(call: Callable[[], object], device: str = "cpu") -> float:
 
 
 def median_s(
-    call: Callable[[], object], *, device: str = "cpu", warmups: int = 1, repeats: int = 3, most: int = 30, cap_s: float = 0.03
+    call: Callable[[], object],
+    *,
+    device: str = "cpu",
+    warmups: int = 1,
+    repeats: int = 3,
+    most: int = 30,
+    cap_s: float = 0.03,
 ) -> float:
     """Median seconds of a call after warming up.
 

@@ -49,15 +49,16 @@ def fingerprint(device: str = "cpu") -> Fingerprint:
         device: torch device type, `"cpu"` or `"cuda"`.
     """
     cuda = device == "cuda"
-    capability = torch.backends.cpu.get_cpu_capability()  # type: ignore[no-untyped-call]
+    capability = torch.backends.cpu.get_cpu_capability()
     if cuda:
-        capability = f"sm_{''.join(map(str, torch.cuda.get_device_capability()))} cuda {torch.version.cuda} {capability}"
+        major, minor = torch.cuda.get_device_capability()
+        capability = f"sm_{major}{minor} cuda {torch.version.cuda} {capability}"
     return Fingerprint(
         torch=str(torch.__version__),
         device=device_name(device),
         threads=torch.get_num_threads(),
         capability=capability,
-        mkldnn=bool(torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled),
+        mkldnn=bool(torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled),  # type: ignore[no-untyped-call]
         deterministic=torch.are_deterministic_algorithms_enabled(),
         dtype=str(torch.get_default_dtype()).removeprefix("torch."),
         warm_heap=is_warm(),

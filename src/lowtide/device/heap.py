@@ -30,8 +30,8 @@ def keep_warm() -> bool:
     mallopt = ctypes.CDLL(None).mallopt
     mallopt.argtypes = (ctypes.c_int, ctypes.c_int)
     mallopt.restype = ctypes.c_int
-    settings = ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, _NEVER_B), (_TOP_PAD, _PAD_B))
-    _warm = all([mallopt(name, value) == 1 for name, value in settings])
+    accepted = [mallopt(_MMAP_MAX, 0), mallopt(_TRIM_THRESHOLD, _NEVER_B), mallopt(_TOP_PAD, _PAD_B)]
+    _warm = all(answer == 1 for answer in accepted)
     return _warm
 
 

@@ -25,7 +25,8 @@ from torch.autograd.profiler import profile as _profile
 
 from lowtide.errors import LowtideError
 
-_QUIET = "6"  # one above the highest severity that kineto knows; its default already hides all but its own start and stop
+# One above the severity of the lines that announce start and stop; kineto's default shows only those.
+_QUIET = "6"
 
 
 class AllocationEvent(msgspec.Struct, frozen=True, gc=False):
@@ -102,11 +103,11 @@ class Observer:
     def __enter__(self) -> Observer:
         if self._session is not None or self._observation is not None:
             raise LowtideError("an observer observes one block; make another one with observe()")
-        if torch.autograd._profiler_enabled():
+        if torch._C._autograd._profiler_enabled():
             raise LowtideError("a torch profiler is already running; end it (or the outer observe()) first")
         session = _profile(profile_memory=True)
         with _quiet_start():
-            session.__enter__()
+            session.__enter__()  # type: ignore[no-untyped-call]
         self._session = session
         return self
 
@@ -116,7 +117,7 @@ class Observer:
         session, self._session = self._session, None
         if session is None:
             return
-        session.__exit__(kind, error, trace)
+        session.__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
         results = session.kineto_results
         tree = results.experimental_event_tree() if results is not None else []
         self._observation = _read(tree, self._device)

@@ -1,0 +1,143 @@
+"""Measurements on disk: one file per fingerprint, safe under several processes, replaced as a whole.
+
+Writing merges: under a lock the file is read again, new entries are added, and the result replaces the file in one
+step. Neither of two processes loses what the other measured, and an interruption leaves the old file or the new one.
+
+Units: `_B` bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import time
+from pathlib import Path
+
+import msgspec
+import platformdirs
+from filelock import FileLock, Timeout
+
+from lowtide.device.fingerprint import Fingerprint
+from lowtide.profile.measurement import Measurement
+
+_LOG = logging.getLogger("lowtide")
+_VERSION = 1
+_PATIENCE_s = 10.0
+
+
+class _File(msgspec.Struct):
+    """The content of one file."""
+
+    version: int
+    fingerprint: Fingerprint
+    entries: dict[str, Measurement] = {}
+
+
+def default_folder() -> Path:
+    """Where measurements are kept: `$LOWTIDE_CACHE_DIR/profiles`, else in the user's cache folder."""
+    chosen = os.environ.get("LOWTIDE_CACHE_DIR")
+    return (Path(chosen) if chosen else Path(platformdirs.user_cache_dir("lowtide"))) / "profiles"
+
+
+class ProfileCache:
+    """Measurements by fingerprint and signature.
+
+    Arguments:
+        folder: made when first written to; `default_folder()` when None.
+        period_s: `put` writes to disk when the last write is this long ago.
+    """
+
+    def __init__(self, folder: Path | None = None, *, period_s: float = 1.0) -> None:
+        self.folder = folder or default_folder()
+        self._period_s = period_s
+        self._known: dict[str, dict[str, Measurement]] = {}
+        self._new: dict[Fingerprint, dict[str, Measurement]] = {}
+        self._written_s = time.monotonic()
+
+    def get(self, fingerprint: Fingerprint, key: str) -> Measurement | None:
+        """A measurement made earlier, by this process or another one; None if there is none."""
+        return self._table(fingerprint).get(key)
+
+    def put(self, fingerprint: Fingerprint, key: str, measurement: Measurement) -> None:
+        """Remembers a measurement, and writes to disk now and then."""
+        self._table(fingerprint)[key] = measurement
+        self._new.setdefault(fingerprint, {})[key] = measurement
+        if time.monotonic() - self._written_s > self._period_s:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes everything that is not on disk yet. A disk that cannot be written to is a warning, not an error."""
+        self._written_s = time.monotonic()
+        for fingerprint in list(self._new):
+            path = self._path(fingerprint)
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                with FileLock(f"{path}.lock", timeout=_PATIENCE_s):
+                    entries = {**_read(path), **self._new[fingerprint]}
+                    _replace(path, msgspec.json.encode(_File(_VERSION, fingerprint, entries)))
+            except (OSError, Timeout) as error:
+                _LOG.warning("measurements could not be saved to %s: %s", path, error)
+                return
+            self._table(fingerprint).update(entries)
+            del self._new[fingerprint]
+
+    def entries(self) -> int:
+        """How many measurements are on disk."""
+        return sum(len(_read(path)) for path in self._files())
+
+    def size_B(self) -> int:
+        """Bytes on disk."""
+        return sum(path.stat().st_size for path in self._files())
+
+    def clear(self) -> None:
+        """Deletes every measurement, damaged files that were set aside included."""
+        for path in self._files():
+            with FileLock(f"{path}.lock", timeout=_PATIENCE_s):
+                path.unlink(missing_ok=True)
+        for path in self.folder.glob("*.damaged*"):
+            path.unlink(missing_ok=True)
+        self._known.clear()
+        self._new.clear()
+
+    def _files(self) -> list[Path]:
+        return sorted(self.folder.glob("*.json"))
+
+    def _path(self, fingerprint: Fingerprint) -> Path:
+        return self.folder / f"{hashlib.sha256(fingerprint.key.encode()).hexdigest()[:16]}.json"
+
+    def _table(self, fingerprint: Fingerprint) -> dict[str, Measurement]:
+        if fingerprint.key not in self._known:
+            self._known[fingerprint.key] = _read(self._path(fingerprint))
+        return self._known[fingerprint.key]
+
+
+def _read(path: Path) -> dict[str, Measurement]:
+    """The entries of a file; a damaged one is set aside and counts as empty."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        _LOG.warning("measurements could not be read from %s: %s", path, error)
+        return {}
+    try:
+        file = msgspec.json.decode(content, type=_File)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        aside = path.with_suffix(f".damaged{time.time_ns()}")
+        _LOG.warning("%s is damaged (%s); it is kept as %s and measured again", path, error, aside.name)
+        try:
+            os.replace(path, aside)
+        except OSError as problem:
+            _LOG.warning("%s could not be set aside: %s", path, problem)
+        return {}
+    return file.entries if file.version == _VERSION else {}
+
+
+def _replace(path: Path, content: bytes) -> None:
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,277 @@
+"""A captured graph made real: every distinct operator signature is run once, and the graph is told what it cost.
+
+Recipes are visited in topological order, and what flows on is the geometry that a run returned, never the captured
+one: fake tensors have wrong strides and dtypes often enough to break both the traces and the sizes.
+
+Units: `_B` bytes, `_s` seconds.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from lowtide.device.fingerprint import Fingerprint, fingerprint
+from lowtide.errors import UnsupportedOperator
+from lowtide.ir.call import Read
+from lowtide.ir.geometry import Geometry
+from lowtide.ir.graph import Effect, Graph, Recipe, Value
+from lowtide.profile.cache import ProfileCache
+from lowtide.profile.findings import Correction, Profiled, ProfileReport
+from lowtide.profile.machines import MACHINES
+from lowtide.profile.measurement import Measurement, output_paths, resized
+from lowtide.profile.recording import isolation, record
+from lowtide.profile.roofline import assumed_trace, predict_s, replayed
+from lowtide.profile.signature import Signature, viewed
+
+_LOG = logging.getLogger("lowtide")
+Watch = Callable[[int, int, str], None]
+
+
+def profile_graph(
+    graph: Graph, *, held: Sequence[Any] = (), cache: ProfileCache | None = None, watch: Watch | None = None
+) -> Profiled:
+    """Measures every distinct operator signature of a graph on this machine.
+
+    Arguments:
+        graph: as captured.
+        held: what the `Held` arguments of its recipes stand for.
+        cache: measurements to reuse and extend; None measures everything and writes nothing.
+        watch: called before each recipe with (recipes done, recipes in all, operator).
+
+    Returns: the graph with measured times, mini-traces, geometries and sizes, and a report. Nothing of the process
+        is changed: no generator, no mode. An operator that cannot be run alone keeps an assumed trace and a
+        predicted time, and is named in the report.
+
+    Raises:
+        KeyboardInterrupt: when interrupted; what was measured until then is in the cache.
+
+    O(recipes) plus a few runs of each distinct signature; memory of one operator at a time.
+    """
+    walk = _Walk(graph, held, cache)
+    start = time.perf_counter()
+    try:
+        with isolation():
+            for done, recipe in enumerate(_topological(graph)):
+                if watch is not None:
+                    watch(done, len(graph.recipes), recipe.op)
+                walk.visit(recipe)
+    finally:
+        if cache is not None:
+            cache.flush()
+    return walk.finish(time.perf_counter() - start)
+
+
+def _topological(graph: Graph) -> Iterator[Recipe]:
+    """The program's recipes, then the alternatives, each as soon as something has produced what it reads."""
+    known = {v.id for v in graph.arriving} | {v.id for v in graph.values if v.persistent}
+    in_program = set(graph.program)
+    pending = [r for r in graph.recipes if r.id not in in_program]
+    for recipe in graph.program:
+        yield graph.recipes[recipe]
+        known.update(graph.recipes[recipe].outputs)
+    while pending:
+        ready = [r for r in pending if known.issuperset(r.read_values)] or pending
+        for recipe_ in ready:
+            yield recipe_
+            known.update(recipe_.outputs)
+        done = {r.id for r in ready}
+        pending = [r for r in pending if r.id not in done]
+
+
+class _Walk:
+    """What is known so far: real geometry and size per value, measurement per signature, new recipes.
+
+    Invariant: `geometry[v]` is real once the first recipe that produces v has been visited; until then, and for
+    values of recipes that could not be run, it is the captured one.
+    """
+
+    def __init__(self, graph: Graph, held: Sequence[Any], cache: ProfileCache | None) -> None:
+        self.graph = graph
+        self.held = held
+        self.cache = cache
+        self.geometry = [v.geometry for v in graph.values]
+        self.size_B = [v.size_B for v in graph.values]
+        self.produced: set[int] = set()
+        self.recipes: dict[int, Recipe] = {}
+        self.measurements: dict[str, Measurement | str] = {}  # by signature; a text says why there is none
+        self.signatures: dict[int, str] = {}
+        self.fingerprints: dict[str, Fingerprint] = {}
+        self.views: dict[tuple[Geometry, tuple[Any, ...]], Geometry | None] = {}
+        self.measured = self.cached = 0
+        self.found: dict[str, list[Any]] = {}
+
+    def visit(self, recipe: Recipe) -> None:
+        """Measures one recipe, or copies what it repeats."""
+        original = replayed(self.graph, recipe)
+        if original in self.recipes and original is not None:
+            self.recipes[recipe.id] = _replay(recipe, self.recipes[original])
+            return
+        reads = tuple(self._read(recipe, read) for read in recipe.reads)
+        recipe = msgspec.structs.replace(recipe, reads=reads)
+        measurement = self._measurement(recipe)
+        if measurement is None:
+            self._assume(recipe)
+            return
+        self._learn(recipe, measurement)
+        trace = measurement.trace(recipe)
+        self.recipes[recipe.id] = msgspec.structs.replace(recipe, time_s=measurement.time_s, trace=trace)
+        if measurement.flaw:
+            self._note("inexact", (recipe.op, measurement.flaw))
+
+    def _note(self, kind: str, what: Any) -> None:
+        self.found.setdefault(kind, []).append(what)
+
+    def _read(self, recipe: Recipe, read: Read) -> Read:
+        base = self.geometry[read.value]
+        if base is None:
+            return read
+        key = (base, read.views)
+        if key not in self.views:
+            try:
+                self.views[key] = viewed(base, read.views, self.held)
+            except (RuntimeError, ValueError, IndexError, UnsupportedOperator) as error:
+                _LOG.warning("%s: a view of its input cannot be taken (%s)", recipe.op, error)
+                self.views[key] = None
+        real = self.views[key]
+        if real is None:
+            self._note("views", recipe.op)
+            return read
+        return msgspec.structs.replace(read, geometry=real)
+
+    def _measurement(self, recipe: Recipe) -> Measurement | None:
+        if recipe.effect is Effect.OPAQUE:
+            self._note("opaque", recipe.op)
+            return None
+        passed = [r.geometry for r in recipe.reads]
+        known = tuple(g for g in passed if g is not None)
+        if len(known) < len(passed):
+            self._note("failed", (recipe.op, "it reads something that has no geometry"))
+            return None
+        signature = Signature(recipe.op, recipe.args, recipe.kwargs, known)
+        found = self._recall(signature)
+        if isinstance(found, str):
+            self._note("failed", (recipe.op, found))
+            return None
+        for value, path in zip(recipe.outputs, output_paths(recipe), strict=False):
+            if self.size_B[value] and found.at(path) is None:
+                self._note("failed", (recipe.op, f"it returned no tensor at {path}"))
+                return None
+        return found
+
+    def _recall(self, signature: Signature) -> Measurement | str:
+        key = signature.key
+        if key in self.measurements:
+            return self.measurements[key]
+        device = signature.device
+        if device not in self.fingerprints:
+            self.fingerprints[device] = fingerprint(device)
+        place = self.fingerprints[device]
+        cache = self.cache if signature.portable else None
+        found: Measurement | str | None = cache.get(place, key) if cache is not None else None
+        if found is not None:
+            self.cached += 1
+        else:
+            found = self._record(signature)
+            if cache is not None and isinstance(found, Measurement):
+                cache.put(place, key, found)
+        self.measurements[key] = found
+        return found
+
+    def _record(self, signature: Signature) -> Measurement | str:
+        try:
+            measurement = record(signature, self.held)
+        except Exception as error:
+            # Anything an operator raises on made-up inputs must not stop a training that would have worked.
+            reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            _LOG.warning("%s cannot be measured (%s): time predicted, memory assumed", signature.op, reason)
+            return reason
+        self.measured += 1
+        return measurement
+
+    def _assume(self, recipe: Recipe) -> None:
+        self.produced.update(recipe.outputs)
+        graph = msgspec.structs.replace(self.graph, values=self._values())
+        time_s = predict_s(graph, recipe, MACHINES["cpu"])
+        self.recipes[recipe.id] = msgspec.structs.replace(recipe, time_s=time_s, trace=assumed_trace(graph, recipe))
+
+    def _learn(self, recipe: Recipe, measurement: Measurement) -> None:
+        """Corrects geometry and size of what the recipe produces, from the first recipe that produces it."""
+        heirs = {t.output: t.value for t in recipe.consumes if t.output is not None}
+        claimed: set[int] = set()
+        for position, (value, path) in enumerate(zip(recipe.outputs, output_paths(recipe), strict=False)):
+            result = measurement.at(path)
+            first = value not in self.produced
+            self.produced.add(value)
+            size_B = 0
+            if position in heirs:
+                size_B = self.size_B[heirs[position]]
+            elif result is not None and result.allocation is not None:
+                if result.allocation in claimed:
+                    self._note("shared", recipe.op)
+                else:
+                    size_B = result.size_B
+                claimed.add(result.allocation)
+            elif result is not None and result.alias is not None:
+                self._note("aliases", recipe.op)
+            self.size_B[value] = size_B if first else max(size_B, self.size_B[value])
+            if result is not None:
+                self._compare(recipe, value, result.geometry, first)
+
+    def _compare(self, recipe: Recipe, value: int, real: Geometry, first: bool) -> None:
+        before = self.geometry[value]
+        if before is not None and _same(before, real):
+            return
+        if first:
+            self._note("corrected", Correction(value, recipe.op, before, real))
+            self.geometry[value] = real
+        else:
+            self._note("conflicts", recipe.op)
+
+    def _values(self) -> tuple[Value, ...]:
+        return tuple(
+            msgspec.structs.replace(v, geometry=g, size_B=s)
+            for v, g, s in zip(self.graph.values, self.geometry, self.size_B, strict=True)
+        )
+
+    def finish(self, seconds_s: float) -> Profiled:
+        """The new graph: recipes with the final sizes in their traces, values corrected."""
+        recipes = []
+        for old in self.graph.recipes:
+            recipe = self.recipes[old.id]
+            events = recipe.trace.events
+            for value, home in zip(recipe.outputs, recipe.trace.outputs, strict=False):
+                if home is not None:  # another recipe of the same value may need more
+                    events = resized(events, home, self.size_B[value])
+            trace = msgspec.structs.replace(recipe.trace, events=events)
+            recipes.append(msgspec.structs.replace(recipe, trace=trace))
+        graph = msgspec.structs.replace(self.graph, values=self._values(), recipes=tuple(recipes))
+        found: dict[str, Any] = {kind: tuple(items) for kind, items in self.found.items()}
+        report = ProfileReport(
+            signatures=len(self.measurements),
+            measured=self.measured,
+            cached=self.cached,
+            seconds_s=seconds_s,
+            **found,
+        )
+        return Profiled(graph, report)
+
+
+def _same(a: Geometry, b: Geometry) -> bool:
+    """Whether two geometries address the same bytes the same way; strides of single elements do not count."""
+    if (a.dtype, a.shape, a.offset) != (b.dtype, b.shape, b.offset):
+        return False
+    if a.numel == 0:
+        return True
+    return all(x == y for n, x, y in zip(a.shape, a.stride, b.stride, strict=True) if n > 1)
+
+
+def _replay(recipe: Recipe, original: Recipe) -> Recipe:
+    """Time and trace of the recipe that it repeats, outputs found by value."""
+    homes = dict(zip(original.outputs, original.trace.outputs, strict=False))
+    trace = msgspec.structs.replace(original.trace, outputs=tuple(homes.get(v) for v in recipe.outputs))
+    return msgspec.structs.replace(recipe, reads=original.reads, time_s=original.time_s, trace=trace)

@@ -1,0 +1,219 @@
+"""One operator signature, run alone and watched: twice for its allocator events, then a few times for its seconds.
+
+The rules are those that make a sequence of mini-traces equal the allocator events of a real step: real geometry,
+the same call form as generated code, no gradient, no modes, a cold and a warm run that have to agree.
+
+Units: `_B` bytes, `_s` seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from lowtide.device.calls import arguments, resolve
+from lowtide.device.clock import median_s
+from lowtide.device.observer import AllocationEvent, observe
+from lowtide.profile.measurement import Measurement, Result, resized
+from lowtide.profile.samples import samples
+from lowtide.profile.signature import Signature, geometry_of
+
+# The only CPU kernels seen to allocate on worker threads, which the profiler does not report.
+_WORKERS_ALLOCATE = frozenset({"aten._scaled_dot_product_flash_attention_for_cpu_backward.default"})
+
+
+@contextlib.contextmanager
+def isolation() -> Iterator[None]:
+    """Runs operators as generated code does, and leaves no mark: modes off, generators put back, no collector.
+
+    The collector must not run inside a recording: it would release tensors of somebody else.
+    """
+    cuda = torch.cuda.is_available() and bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+    cpu_state = torch.get_rng_state()
+    cuda_states = torch.cuda.get_rng_state_all() if cuda else []
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(_disable_current_modes())
+            stack.enter_context(torch.no_grad())
+            stack.enter_context(torch.autocast("cpu", enabled=False))
+            if cuda:
+                stack.enter_context(torch.autocast("cuda", enabled=False))
+            yield
+    finally:
+        if collecting:
+            gc.enable()
+        torch.set_rng_state(cpu_state)
+        if cuda_states:
+            torch.cuda.set_rng_state_all(cuda_states)
+
+
+def record(signature: Signature, held: Sequence[Any] = ()) -> Measurement:
+    """Measures one signature; call it inside `isolation`.
+
+    Arguments:
+        signature: what to run.
+        held: what its `Held` arguments stand for.
+
+    Returns: seconds, events and results. Memory in use meanwhile: the operator's inputs, results and workspace.
+
+    Raises:
+        UnsupportedOperator: if the operator or an argument does not exist here.
+        Exception: whatever the operator raises on inputs that are valid but meaningless.
+    """
+    data_dependent = _depends_on_data(signature)
+    mask = True if data_dependent else None  # the most that it can select
+    try:
+        measurement = _record(signature, samples(signature, mask=mask), held)
+    except (RuntimeError, ZeroDivisionError):
+        if not any(g.dtype.startswith(("int", "uint")) for g in signature.reads):
+            raise
+        measurement = _record(signature, samples(signature, integer=1, mask=mask), held)
+    if data_dependent:
+        return msgspec.structs.replace(measurement, flaw="its size depends on data")
+    return measurement
+
+
+class _Log(NamedTuple):
+    """One run: its events in the form of a mini-trace, its results, and what is wrong with them."""
+
+    events: tuple[int, ...]
+    results: tuple[Result, ...]
+    workers_B: int
+    flaw: str
+
+
+def _record(signature: Signature, tensors: list[torch.Tensor], held: Sequence[Any]) -> Measurement:
+    args, kwargs = arguments(signature.args, signature.kwargs, tensors, held)
+    call = functools.partial(resolve(signature.op), *args, **kwargs)
+    cold = _run(call, tensors, signature)
+    warm = _run(call, tensors, signature)
+    log = _safer(cold, warm)
+    time_s = median_s(call, device=signature.device, warmups=0)
+    return Measurement(time_s, log.events, log.results, log.workers_B, log.flaw)
+
+
+def _run(call: Callable[[], Any], tensors: list[torch.Tensor], signature: Signature) -> _Log:
+    with observe(signature.device) as seen:
+        result = call()
+    own, others = _by_thread(seen.events)
+    flaw = ""
+    events: list[int] = []
+    live: dict[int, int] = {}  # address -> allocation
+    count = 0
+    for event in own:
+        if event.size_B > 0:
+            events.append(event.size_B)
+            live[event.address] = count
+            count += 1
+        elif event.address in live:
+            events.append(-(live.pop(event.address) + 1))
+        else:
+            flaw = "it released memory that it did not allocate"
+    results, odd = _results(result, live, tensors)
+    forgotten = set(live.values()) - {r.allocation for r in results}
+    if forgotten:
+        events += [-(k + 1) for k in sorted(forgotten, reverse=True)]
+        flaw = "it kept memory that is no result"
+    for r in results:  # a caching allocator reports whole blocks; the storage's own size is what plans count
+        if r.allocation is not None:
+            events = list(resized(tuple(events), r.allocation, r.size_B))
+    return _Log(tuple(events), results, _workers_B(signature, events, results, others), odd or flaw)
+
+
+def _by_thread(events: Sequence[AllocationEvent]) -> tuple[list[AllocationEvent], list[list[AllocationEvent]]]:
+    """The calling thread's events (the first thread to allocate), and the other threads' one by one."""
+    threads: dict[int, list[AllocationEvent]] = {}
+    for event in events:
+        threads.setdefault(event.thread, []).append(event)
+    own, *others = list(threads.values()) or [[]]
+    return own, others
+
+
+def _results(result: Any, live: dict[int, int], tensors: list[torch.Tensor]) -> tuple[tuple[Result, ...], str]:
+    given = {t.untyped_storage().data_ptr(): i for i, t in reversed(list(enumerate(tensors))) if t.numel()}
+    found: list[Result] = []
+    flaw = ""
+    pending: list[tuple[tuple[int, ...], Any]] = [((), result)]
+    while pending:
+        path, item = pending.pop()
+        if isinstance(item, tuple | list):
+            pending += [((*path, i), part) for i, part in reversed(list(enumerate(item)))]
+        elif isinstance(item, torch.Tensor) and item.layout is not torch.strided:
+            flaw = f"it returned a tensor of layout {item.layout}"
+        elif isinstance(item, torch.Tensor):
+            storage = item.untyped_storage()
+            address, size_B = storage.data_ptr(), storage.nbytes()
+            allocation = live.get(address) if size_B else None
+            alias = given.get(address) if size_B and allocation is None else None
+            found.append(Result(path, geometry_of(item), size_B, allocation, alias))
+    return tuple(found), flaw
+
+
+def _workers_B(
+    signature: Signature, events: list[int], results: tuple[Result, ...], others: list[list[AllocationEvent]]
+) -> int:
+    """Sum over the other threads of the most that each held.
+
+    Where the kernel is known to allocate on workers that the profiler does not see, their share is bounded by the
+    calling thread's own temporaries: it works on an equal part, and its buffers for all threads are among them.
+    """
+    seen_B = 0
+    for thread in others:
+        now = top = 0
+        for event in thread:
+            now += event.size_B
+            top = max(top, now)
+        seen_B += top
+    threads = torch.get_num_threads()
+    if signature.op in _WORKERS_ALLOCATE and threads > 1:
+        kept = {r.allocation for r in results}
+        seen_B += _temporary_peak_B(events, kept) * (threads - 1) // threads
+    return seen_B
+
+
+def _temporary_peak_B(events: list[int], kept: set[int | None]) -> int:
+    sizes = [e for e in events if e >= 0]
+    now = top = 0
+    count = -1
+    for event in events:
+        count += event >= 0
+        if event >= 0:
+            now += 0 if count in kept else event
+        else:
+            now -= sizes[-event - 1]
+        top = max(top, now)
+    return top
+
+
+def _safer(cold: _Log, warm: _Log) -> _Log:
+    """The warm run where both agree; otherwise per event the larger of both, or the run with the higher peak."""
+    workers_B = max(cold.workers_B, warm.workers_B)
+    if cold.events == warm.events and cold.results == warm.results:
+        return warm._replace(workers_B=workers_B)
+    flaw = "two runs of it differed"
+    same_shape = len(cold.events) == len(warm.events) and all(
+        a == b or (a >= 0 and b >= 0) for a, b in zip(cold.events, warm.events, strict=True)
+    )
+    if same_shape and [r.allocation for r in cold.results] == [r.allocation for r in warm.results]:
+        larger = tuple(max(a, b) if a >= 0 else a for a, b in zip(cold.events, warm.events, strict=True))
+        return _Log(larger, warm.results, workers_B, flaw)
+    higher = max((warm, cold), key=lambda log: _temporary_peak_B(list(log.events), set()))
+    return higher._replace(workers_B=workers_B, flaw=flaw)
+
+
+def _depends_on_data(signature: Signature) -> bool:
+    target = resolve(signature.op)
+    tags = getattr(target, "tags", ())
+    if torch.Tag.dynamic_output_shape in tags:
+        masks = any(g.dtype in ("bool", "uint8") for g in signature.reads)
+        return masks or not signature.op.startswith(("aten.index.", "aten._unsafe_index."))
+    return False
