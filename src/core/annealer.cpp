@@ -1,0 +1,175 @@
+#include "annealer.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "moves.hpp"
+
+namespace lowtide {
+
+Annealer::Annealer(Retention& state, const Cooling& cooling)
+    : state_(&state), cooling_(cooling), random_(cooling.seed), lowest_peak_(state.peak()) {
+  listed_.assign(static_cast<std::size_t>(state.program().gap_count()), 0);
+  const Program& program = state.program();
+  for (Index g = 0; g < program.gap_count(); ++g) {
+    const Index value = program.gap_value[at(g)];
+    const bool last = g - program.first_gap(value) == program.uses[value].size();
+    // Between neighbouring stages nothing lies idle.
+    if (program.is_free(g) && (last || program.gap_end(g) > program.gap_start(g) + 1)) free_.push_back(g);
+    if (state.tau(g) != KEEP) note_dropped(g);
+  }
+  Picos total = 0;
+  for (Picos t : program.run_time) total += t;
+  scale_ = std::max(1.0, static_cast<double>(total) / std::max<Index>(1, program.stage_count()));
+  weight_ = std::max(1.0, static_cast<double>(total)) / std::max<double>(1.0, static_cast<double>(state.budget()));
+  temperature_ = cooling.start * scale_;
+  const double steps = std::max(1.0, static_cast<double>(cooling.moves));
+  cool_ = std::pow(std::max(1e-9, cooling.end) / std::max(1e-9, cooling.start), 1.0 / steps);
+  energy_ = energy();
+  lowest_taus_ = state.taus();
+  remember();
+}
+
+double Annealer::energy() const {
+  double energy = static_cast<double>(state_->time());
+  if (state_->fits()) return energy;
+  const double over = static_cast<double>(state_->peak() - state_->budget());
+  const double mean = static_cast<double>(state_->excess()) / state_->program().stage_count();
+  return energy + weight_ * (over + 2.0 * mean);
+}
+
+Index Annealer::pick_gap() { return free_[at(random_.below(static_cast<Index>(free_.size())))]; }
+
+// A stage inside the gap, often one above the budget when there is any.
+Index Annealer::pick_stage(Index gap) {
+  const Index start = state_->program().gap_start(gap), end = state_->program().gap_end(gap);
+  const Index length = end - start;
+  Index stage = start + 1 + random_.below(std::max<Index>(1, length));
+  if (!state_->fits())
+    for (int i = 0; i < 3; ++i) {
+      const Index other = start + 1 + random_.below(std::max<Index>(1, length));
+      if (state_->live(other) > state_->live(stage)) stage = other;
+    }
+  return std::min(stage, end);
+}
+
+void Annealer::note_dropped(Index gap) {
+  if (listed_[at(gap)]) return;
+  listed_[at(gap)] = 1;
+  dropped_.push_back(gap);
+}
+
+Index Annealer::pick_dropped() {
+  while (!dropped_.empty()) {
+    const std::size_t i = at(random_.below(static_cast<Index>(dropped_.size())));
+    if (state_->tau(dropped_[i]) != KEEP) return dropped_[i];
+    listed_[at(dropped_[i])] = 0;
+    dropped_[i] = dropped_.back();
+    dropped_.pop_back();
+  }
+  return -1;
+}
+
+void Annealer::flip(Index gap) {
+  const Program& program = state_->program();
+  const Index start = program.gap_start(gap), end = program.gap_end(gap);
+  const Index now = state_->tau(gap);
+  const Index dice = random_.below(100);
+  Index tau;
+  if (now == KEEP) {
+    tau = dice < 75 ? start + 1 : dice < 85 ? NEVER : start + 1 + random_.below(std::max<Index>(1, end - start));
+  } else if (dice < 60) {
+    tau = KEEP;
+  } else {
+    tau = dice < 70 ? NEVER : dice < 80 ? start + 1 : start + 1 + random_.below(std::max<Index>(1, end - start));
+  }
+  if (tau != now) changes_.push_back({gap, tau});
+}
+
+void Annealer::propose() {
+  const Program& program = state_->program();
+  changes_.clear();
+  const Index dice = random_.below(100);
+  const Index gap = pick_gap();
+  const Index value = program.gap_value[at(gap)];
+  if (dice < 30) {
+    flip(gap);
+  } else if (dice < 55) {
+    const Index stage = pick_stage(gap);
+    if (!drop_across(*state_, value, stage, changes_)) return;
+    if (random_.below(2) == 0) drop_siblings(*state_, value, stage, changes_);
+    drop_parents(*state_, value, stage, random_.below(6), changes_);
+  } else if (dice < 75) {
+    const Index kept = pick_dropped();
+    if (kept < 0) return flip(gap);
+    keep_across(*state_, program.gap_value[at(kept)], program.gap_end(kept), random_.below(3), changes_);
+  } else if (dice < 90) {
+    // Keep one, drop another that lies across the same stage.
+    const Index kept = pick_dropped();
+    if (kept < 0) return flip(gap);
+    const Index stage = pick_stage(kept);
+    changes_.push_back({kept, KEEP});
+    for (int i = 0; i < 12; ++i) {
+      const Index other = pick_gap();
+      if (other == kept || program.gap_start(other) >= stage || program.gap_end(other) <= stage) continue;
+      if (drop_across(*state_, program.gap_value[at(other)], stage, changes_)) break;
+    }
+  } else {
+    const Index count = 2 + random_.below(3);
+    for (Index i = 0; i < count; ++i) {
+      const Index other = pick_gap();
+      const auto same = [&](const Change& c) { return c.gap == other; };
+      if (std::none_of(changes_.begin(), changes_.end(), same)) flip(other);
+    }
+  }
+}
+
+void Annealer::remember() {
+  if (state_->fits()) {
+    if (found_ && state_->time() >= best_time_) return;
+    found_ = true;
+    best_time_ = state_->time();
+    best_taus_ = state_->taus();
+    return;
+  }
+  if (found_) return;
+  const Bytes peak = state_->peak();
+  if (peak < lowest_peak_) {
+    lowest_peak_ = peak;
+    lowest_taus_ = state_->taus();
+  }
+}
+
+void Annealer::adapt() {
+  weight_ *= state_->fits() ? 0.995 : 1.03;
+  energy_ = energy();
+}
+
+bool Annealer::run(std::int64_t moves) {
+  if (free_.empty()) return true;
+  for (std::int64_t i = 0; i < moves && !done(); ++i) {
+    ++tried_;
+    temperature_ *= cool_;
+    if (tried_ % 1000 == 0) adapt();
+    propose();
+    if (changes_.empty() || !state_->apply(changes_)) continue;
+    const double energy = this->energy();
+    if (energy <= energy_ || energy - energy_ <= -temperature_ * std::log(random_.unit())) {
+      ++accepted_;
+      energy_ = energy;
+      for (const Change& c : changes_)
+        if (c.tau != KEEP) note_dropped(c.gap);
+      state_->commit();
+      remember();
+    } else {
+      state_->undo();
+    }
+  }
+  return done();
+}
+
+bool Annealer::is_valid() const {
+  return state_->is_valid() && (!found_ || best_taus_.size() == state_->taus().size()) && tried_ >= accepted_;
+}
+
+}  // namespace lowtide

@@ -1,0 +1,68 @@
+// Annealer: simulated annealing over the taus of a retention.
+//
+// Minimises   time + weight * (over + 2 * mean excess),   over = max(0, peak - budget)
+// with an adaptive weight: it grows while the state does not fit and shrinks slowly while it does. The mean
+// excess tells apart states whose peaks are equal. Metropolis rule, geometric cooling over `moves` proposals.
+// The best retention that fits is remembered; `lowest_peak` is the least peak seen, whether it fits or not.
+// The same seed and number of proposals give the same result, however run() is sliced.
+// Invariant: the retention is settled between calls.
+#pragma once
+#include <vector>
+
+#include "random.hpp"
+#include "retention.hpp"
+
+namespace lowtide {
+
+struct Cooling {
+  std::uint64_t seed = 0;
+  std::int64_t moves = 100000;  // proposals until cold
+  double start = 0.5;           // first temperature, in mean run times of a stage
+  double end = 0.005;           // last one
+  Picos enough = 0;             // stop at a retention that fits and takes no longer
+};
+
+class Annealer {
+ public:
+  Annealer(Retention& state, const Cooling& cooling);
+  // At most `moves` more proposals; true when the cooling is complete or a result is good enough.
+  bool run(std::int64_t moves);
+
+  bool found() const { return found_; }
+  Picos best_time() const { return best_time_; }
+  const std::vector<Index>& best_taus() const { return best_taus_; }
+  Bytes lowest_peak() const { return lowest_peak_; }
+  const std::vector<Index>& lowest_taus() const { return lowest_taus_; }
+  std::int64_t tried() const { return tried_; }
+  std::int64_t accepted() const { return accepted_; }
+  bool is_valid() const;
+
+ private:
+  static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
+  bool done() const { return tried_ >= cooling_.moves || (found_ && best_time_ <= cooling_.enough); }
+  double energy() const;
+  void propose();
+  void flip(Index gap);
+  Index pick_gap();
+  Index pick_stage(Index gap);
+  Index pick_dropped();
+  void note_dropped(Index gap);
+  void remember();
+  void adapt();
+
+  Retention* state_;
+  Cooling cooling_;
+  Random random_;
+  std::vector<Index> free_;      // gaps worth changing
+  std::vector<Index> dropped_;   // gaps that are not kept, each once; may hold some that are kept again
+  std::vector<char> listed_;     // gap -> whether dropped_ has it
+  std::vector<Change> changes_;
+  double weight_, scale_, temperature_, cool_, energy_;
+  std::int64_t tried_ = 0, accepted_ = 0;
+  bool found_ = false;
+  Picos best_time_ = 0;
+  Bytes lowest_peak_;
+  std::vector<Index> best_taus_, lowest_taus_;
+};
+
+}  // namespace lowtide

@@ -1,0 +1,183 @@
+// Python's view of the core: conversions only. Long calls release the interpreter lock.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+#include "annealer.hpp"
+#include "floors.hpp"
+#include "greedy.hpp"
+
+namespace nb = nanobind;
+using namespace lowtide;
+
+namespace {
+
+using Ints = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Longs = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+template <class T, class Array>
+std::vector<T> copy_of(const Array& array) {
+  return std::vector<T>(array.data(), array.data() + array.size());
+}
+
+template <class T>
+nb::ndarray<nb::numpy, T, nb::ndim<1>> to_numpy(std::vector<T> items) {
+  auto* kept = new std::vector<T>(std::move(items));
+  nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
+  return nb::ndarray<nb::numpy, T, nb::ndim<1>>(kept->data(), {kept->size()}, owner);
+}
+
+Rows rows_of(const Ints& begin, const Ints& item) {
+  Rows rows;
+  rows.begin = copy_of<Index>(begin);
+  rows.item = copy_of<Index>(item);
+  return rows;
+}
+
+void require(bool condition, const char* what) {
+  if (!condition) throw std::invalid_argument(what);
+}
+
+Index checked(Index i, Index count) {
+  require(i >= 0 && i < count, "index out of range");
+  return i;
+}
+
+void check_change(const Program& program, Index gap, Index tau) {
+  checked(gap, program.gap_count());
+  require(tau <= program.stage_count() || tau == NEVER, "a tau past the last stage");
+  require(tau == KEEP || (program.is_free(gap) && tau > program.gap_start(gap)), "a tau that its gap cannot have");
+}
+
+std::vector<Index> checked_taus(const Program& program, const Ints& taus) {
+  require(static_cast<Index>(taus.size()) == program.gap_count(), "one tau per gap");
+  std::vector<Index> copy = copy_of<Index>(taus);
+  for (Index g = 0; g < program.gap_count(); ++g) check_change(program, g, copy[static_cast<std::size_t>(g)]);
+  return copy;
+}
+
+bool apply(Retention& state, const std::vector<Index>& gaps, const std::vector<Index>& taus) {
+  require(gaps.size() == taus.size(), "as many gaps as taus");
+  std::vector<Change> changes;
+  for (std::size_t i = 0; i < gaps.size(); ++i) {
+    check_change(state.program(), gaps[i], taus[i]);
+    for (const Change& c : changes) require(c.gap != gaps[i], "a gap twice in one change");
+    changes.push_back({gaps[i], taus[i]});
+  }
+  return state.apply(changes);
+}
+
+nb::tuple rows_to_numpy(const Rows& rows) { return nb::make_tuple(to_numpy(rows.begin), to_numpy(rows.item)); }
+
+nb::tuple reruns(const Retention& state) {
+  Rows rows;
+  for (Index t = 0; t < state.program().stage_count(); ++t) rows.push_row(state.reruns(t));
+  return rows_to_numpy(rows);
+}
+
+// Per value: start, end, start, end, ...
+nb::tuple spans(const Retention& state) {
+  Rows rows;
+  std::vector<Index> row;
+  for (Index v = 0; v < state.program().value_count(); ++v) {
+    row.clear();
+    for (const Span& s : state.spans(v)) row.insert(row.end(), {s.start, s.end});
+    rows.push_row(row);
+  }
+  return rows_to_numpy(rows);
+}
+
+std::vector<Bytes> live(const Retention& state) {
+  std::vector<Bytes> live;
+  for (Index t = 0; t < state.program().stage_count(); ++t) live.push_back(state.live(t));
+  return live;
+}
+
+void bind_program(nb::module_& m) {
+  nb::class_<Program>(m, "Program")
+      .def("__init__",
+           [](Program* self, const Ints& output_begin, const Ints& output, const Ints& read_begin, const Ints& read,
+              const Longs& run_time, const Longs& rerun_time, const Longs& trace_peak, const Longs& rerun_peak, const Ints& rerun_through,
+              const Ints& part, const Longs& size, const Ints& pinned_from, const Ints& lost_from, Bytes fixed) {
+             auto program = std::make_unique<Program>();
+             program->outputs = rows_of(output_begin, output);
+             program->reads = rows_of(read_begin, read);
+             program->run_time = copy_of<Picos>(run_time);
+             program->rerun_time = copy_of<Picos>(rerun_time);
+             program->trace_peak = copy_of<Bytes>(trace_peak);
+             program->rerun_peak = copy_of<Bytes>(rerun_peak);
+             program->rerun_through = copy_of<Index>(rerun_through);
+             program->part = copy_of<Index>(part);
+             program->size = copy_of<Bytes>(size);
+             program->pinned_from = copy_of<Index>(pinned_from);
+             program->lost_from = copy_of<Index>(lost_from);
+             program->fixed = fixed;
+             require(program->is_valid(), "not a stage program: see program.hpp");
+             program->index();
+             new (self) Program(std::move(*program));
+           })
+      .def_prop_ro("gap_value", [](const Program& p) { return to_numpy(p.gap_value); }, nb::rv_policy::move)
+      .def("gap_start", [](const Program& p, Index g) { return p.gap_start(checked(g, p.gap_count())); })
+      .def("gap_end", [](const Program& p, Index g) { return p.gap_end(checked(g, p.gap_count())); })
+      .def("gap_at", [](const Program& p, Index v, Index t) { return p.gap_at(checked(v, p.value_count()), t); })
+      .def("is_free", [](const Program& p, Index g) { return p.is_free(checked(g, p.gap_count())); })
+      .def("operator_floors", [](const Program& p) { return to_numpy(operator_floors(p)); })
+      .def("cut_floor", [](const Program& p, Index t) { return cut_floor(p, checked(t, p.stage_count())); },
+           nb::call_guard<nb::gil_scoped_release>());
+}
+
+void bind_search(nb::module_& m) {
+  nb::class_<Retention>(m, "Retention")
+      .def(nb::init<const Program&, Bytes, Index>(), nb::arg("program"), nb::arg("budget_B"),
+           nb::arg("closure_cap") = 2000, nb::keep_alive<1, 2>())
+      .def("set_budget", &Retention::set_budget)
+      .def("apply", &apply)
+      .def("commit", &Retention::commit)
+      .def("undo", &Retention::undo)
+      .def("assign", [](Retention& s, const Ints& taus) { return s.assign(checked_taus(s.program(), taus)); })
+      .def_prop_ro("taus", [](const Retention& s) { return to_numpy(s.taus()); }, nb::rv_policy::move)
+      .def_prop_ro("time_ps", &Retention::time)
+      .def_prop_ro("peak_B", &Retention::peak)
+      .def_prop_ro("peak_stage", &Retention::peak_stage)
+      .def_prop_ro("excess_B", &Retention::excess)
+      .def_prop_ro("is_possible", &Retention::is_possible)
+      .def_prop_ro("fits", &Retention::fits)
+      .def("live_B", [](const Retention& s) { return to_numpy(live(s)); })
+      .def("reruns", &reruns)
+      .def("spans", &spans)
+      .def("is_valid", &Retention::is_valid);
+  nb::class_<Greedy>(m, "Greedy")
+      .def(nb::init<Retention&, Index>(), nb::arg("state"), nb::arg("candidates") = 6, nb::keep_alive<1, 2>())
+      .def("run", &Greedy::run, nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("tried", &Greedy::tried);
+  nb::class_<Annealer>(m, "Annealer")
+      .def("__init__",
+           [](Annealer* self, Retention& state, std::uint64_t seed, std::int64_t moves, double start, double end,
+              Picos enough) {
+             new (self) Annealer(state, Cooling{seed, moves, start, end, enough});
+           },
+           nb::arg("state"), nb::arg("seed"), nb::arg("moves"), nb::arg("start"), nb::arg("end"), nb::arg("enough_ps") = 0,
+           nb::keep_alive<1, 2>())
+      .def("run", &Annealer::run, nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("found", &Annealer::found)
+      .def_prop_ro("best_time_ps", &Annealer::best_time)
+      .def_prop_ro("best_taus", [](const Annealer& a) { return to_numpy(a.best_taus()); }, nb::rv_policy::move)
+      .def_prop_ro("lowest_peak_B", &Annealer::lowest_peak)
+      .def_prop_ro("lowest_taus", [](const Annealer& a) { return to_numpy(a.lowest_taus()); }, nb::rv_policy::move)
+      .def_prop_ro("tried", &Annealer::tried)
+      .def_prop_ro("accepted", &Annealer::accepted)
+      .def("is_valid", &Annealer::is_valid);
+}
+
+}  // namespace
+
+NB_MODULE(_core, m) {
+  m.attr("KEEP") = KEEP;
+  m.attr("NEVER") = NEVER;
+  bind_program(m);
+  bind_search(m);
+}

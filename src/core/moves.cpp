@@ -1,0 +1,72 @@
+#include "moves.hpp"
+
+#include <algorithm>
+
+namespace lowtide {
+
+namespace {
+
+std::size_t at(Index i) { return static_cast<std::size_t>(i); }
+
+bool has_change(const std::vector<Change>& changes, Index gap) {
+  return std::any_of(changes.begin(), changes.end(), [&](const Change& c) { return c.gap == gap; });
+}
+
+}  // namespace
+
+bool drop_across(const Retention& state, Index value, Index stage, std::vector<Change>& changes) {
+  const Program& program = state.program();
+  if (program.producer[at(value)] >= stage) return false;
+  const Index gap = program.gap_at(value, stage);
+  const Index start = program.gap_start(gap);
+  if (program.gap_end(gap) <= stage && gap - program.first_gap(value) < program.uses[value].size()) return false;
+  if (start >= stage || !program.is_free(gap) || has_change(changes, gap) || !state.available(value, stage))
+    return false;
+  const Span* span = state.span_at(value, stage);
+  // Brought back before this stage and kept since: keep it only from later on.
+  const bool brought = span && span->start > start;
+  changes.push_back({gap, brought ? stage + 1 : start + 1});
+  return true;
+}
+
+void drop_parents(const Retention& state, Index value, Index stage, Index depth, std::vector<Change>& changes) {
+  if (depth == 0 || changes.size() >= 64) return;
+  const Program& program = state.program();
+  for (Index parent : program.reads[program.producer[at(value)]]) {
+    if (drop_across(state, parent, stage, changes)) drop_parents(state, parent, stage, depth - 1, changes);
+  }
+}
+
+void drop_siblings(const Retention& state, Index value, Index stage, std::vector<Change>& changes) {
+  const Program& program = state.program();
+  for (Index sibling : program.outputs[program.producer[at(value)]])
+    if (sibling != value) drop_across(state, sibling, stage, changes);
+}
+
+void keep_across(const Retention& state, Index value, Index stage, Index depth, std::vector<Change>& changes) {
+  const Program& program = state.program();
+  if (program.producer[at(value)] >= stage || changes.size() >= 64) return;
+  const Index gap = program.gap_at(value, stage);
+  if (state.tau(gap) == KEEP || has_change(changes, gap)) return;
+  changes.push_back({gap, KEEP});
+  if (depth == 0) return;
+  for (Index parent : program.reads[program.producer[at(value)]])
+    keep_across(state, parent, stage, depth - 1, changes);
+}
+
+Picos closure_time(const Retention& state, Index value, Index stage, Index limit) {
+  const Program& program = state.program();
+  std::vector<Index> found{program.producer[at(value)]};
+  Picos time = 0;
+  for (std::size_t i = 0; i < found.size() && i < at(limit); ++i) {
+    time += program.rerun_time[at(found[i])];
+    for (Index parent : program.reads[found[i]]) {
+      const Index recipe = program.producer[at(parent)];
+      if (state.available(parent, stage)) continue;
+      if (std::find(found.begin(), found.end(), recipe) == found.end()) found.push_back(recipe);
+    }
+  }
+  return time;
+}
+
+}  // namespace lowtide

@@ -1,0 +1,26 @@
+// Moves: changes of a retention that are worth trying. Pure functions of the state; none applies anything.
+#pragma once
+#include <vector>
+
+#include "retention.hpp"
+
+namespace lowtide {
+
+// Appends the change that makes `value` absent across `stage` (it is neither read nor made there); false if its
+// gap there is not free or it is absent already.
+bool drop_across(const Retention& state, Index value, Index stage, std::vector<Change>& changes);
+
+// Appends drops across `stage` of what the producer of `value` reads, `depth` levels deep: a dropped value
+// keeps its parents alive unless they go too.
+void drop_parents(const Retention& state, Index value, Index stage, Index depth, std::vector<Change>& changes);
+
+// Appends drops across `stage` of the other outputs of the producer of `value`: one rerun brings them all back.
+void drop_siblings(const Retention& state, Index value, Index stage, std::vector<Change>& changes);
+
+// Appends KEEP for the gap of `value` at `stage`, and for what its producer reads, `depth` levels deep.
+void keep_across(const Retention& state, Index value, Index stage, Index depth, std::vector<Change>& changes);
+
+// Time to bring `value` back at `stage`: reruns of its producer and of what that misses, at most `limit` of them.
+Picos closure_time(const Retention& state, Index value, Index stage, Index limit);
+
+}  // namespace lowtide

@@ -1,0 +1,74 @@
+#include "program.hpp"
+
+#include <algorithm>
+
+namespace lowtide {
+
+namespace {
+std::size_t at(Index i) { return static_cast<std::size_t>(i); }
+}  // namespace
+
+Index Program::gap_start(Index gap) const {
+  const Index value = gap_value[at(gap)];
+  const Index k = gap - first_gap(value);
+  return k == 0 ? producer[at(value)] : uses[value][k - 1];
+}
+
+Index Program::gap_end(Index gap) const {
+  const Index value = gap_value[at(gap)];
+  const Index k = gap - first_gap(value);
+  const Slice use = uses[value];
+  return k == use.size() ? stage_count() - 1 : use[k];
+}
+
+Index Program::gap_at(Index value, Index stage) const {
+  const Slice use = uses[value];
+  return first_gap(value) + static_cast<Index>(std::lower_bound(use.begin(), use.end(), stage) - use.begin());
+}
+
+bool Program::is_free(Index gap) const {
+  const Index value = gap_value[at(gap)];
+  const Index start = gap_start(gap);
+  return start < pinned_from[at(value)] && rerun_through[at(producer[at(value)])] > start;
+}
+
+bool Program::is_lost(Index gap) const { return gap_start(gap) == lost_from[at(gap_value[at(gap)])]; }
+
+void Program::index() {
+  producer.assign(size.size(), -1);
+  std::vector<std::vector<Index>> users(size.size());
+  for (Index t = 0; t < stage_count(); ++t) {
+    for (Index v : outputs[t]) producer[at(v)] = t;
+    for (Index v : reads[t]) users[at(v)].push_back(t);
+  }
+  uses = Rows{};
+  gap_value.clear();
+  for (Index v = 0; v < value_count(); ++v) {
+    uses.push_row(users[at(v)]);
+    gap_value.insert(gap_value.end(), users[at(v)].size() + 1, v);
+  }
+}
+
+bool Program::is_valid() const {
+  const std::size_t n = at(stage_count());
+  if (!outputs.is_valid() || !reads.is_valid() || reads.size() != stage_count() || fixed < 0) return false;
+  if (run_time.size() != n || rerun_time.size() != n || trace_peak.size() != n || rerun_peak.size() != n || rerun_through.size() != n ||
+      part.size() != n || pinned_from.size() != size.size() || lost_from.size() != size.size())
+    return false;
+  std::vector<Index> made(size.size(), -1);
+  for (Index t = 0; t < stage_count(); ++t) {
+    if (run_time[at(t)] < 0 || rerun_time[at(t)] < 0 || trace_peak[at(t)] < 0 || rerun_peak[at(t)] < 0) return false;
+    const Slice read = reads[t];
+    for (Index i = 0; i < read.size(); ++i) {
+      if (read[i] < 0 || read[i] >= value_count() || made[at(read[i])] < 0) return false;
+      if (std::find(read.begin(), read.begin() + i, read[i]) != read.begin() + i) return false;
+    }
+    for (Index v : outputs[t]) {
+      if (v < 0 || v >= value_count() || made[at(v)] >= 0 || size[at(v)] < 0) return false;
+      made[at(v)] = t;
+    }
+  }
+  return std::find(made.begin(), made.end(), -1) == made.end();
+}
+
+}  // namespace lowtide

@@ -1,0 +1,63 @@
+// Program: what the retention kernel plans. Torch-free, solver-free, all in flat arrays.
+//
+// A program is a sequence of STAGES 0 .. n-1. Stage t first reruns what its base recipe misses, then runs the
+// base recipe itself, once. Every VALUE is an output of exactly one stage; values that the caller gives are
+// outputs of a stage that takes no time, and values that are handed over are read by a stage without outputs.
+//
+// The USES of a value are the stages that read it, in order. They cut its life into GAPS: from production to the
+// first use, between two uses, and from the last use to the end; a value with k uses has k + 1 gaps. Gap g of
+// value v has the number first_gap(v) + g and covers the stages in (start, end].
+//
+// Units: Bytes, Picos (1e-12 s), Index = position of a stage, a value or a gap.
+#pragma once
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "rows.hpp"
+
+namespace lowtide {
+
+constexpr Index NEVER = std::numeric_limits<Index>::max();
+
+struct Program {
+  // Given.
+  Rows outputs;                       // stage -> values
+  Rows reads;                         // stage -> values, without repetition, all produced earlier
+  std::vector<Picos> run_time;        // stage -> time of its first run
+  std::vector<Picos> rerun_time;      // stage -> time of a rerun
+  std::vector<Bytes> trace_peak;      // stage -> most bytes its run allocates by itself, outputs included
+  std::vector<Bytes> rerun_peak;      // stage -> the same for a rerun
+  std::vector<Index> rerun_through;   // stage -> last stage that may rerun it; -1 for never
+  std::vector<Index> part;            // stage -> a rerun of one part happens only in stages of that part
+  std::vector<Bytes> size;            // value -> bytes
+  std::vector<Index> pinned_from;     // value -> gaps that start at this stage or later cannot be dropped; NEVER
+  std::vector<Index> lost_from;       // value -> at the end of this stage the caller lets go of it; NEVER
+  Bytes fixed = 0;                    // bytes that live throughout
+
+  // Derived by index().
+  std::vector<Index> producer;        // value -> stage
+  Rows uses;                          // value -> stages, increasing
+  std::vector<Index> gap_value;       // gap -> value
+
+  Index stage_count() const { return outputs.size(); }
+  Index value_count() const { return static_cast<Index>(size.size()); }
+  Index gap_count() const { return static_cast<Index>(gap_value.size()); }
+  Index first_gap(Index value) const { return uses.begin[static_cast<std::size_t>(value)] + value; }
+  // First stage after which the gap begins, and the last stage that belongs to it.
+  Index gap_start(Index gap) const;
+  Index gap_end(Index gap) const;
+  // The gap of `value` that covers `stage`; requires producer < stage.
+  Index gap_at(Index value, Index stage) const;
+  // Whether dropping in this gap can ever be legal and useful.
+  bool is_free(Index gap) const;
+  // Whether the value cannot be kept through this gap: the caller lets go of it where the gap begins.
+  bool is_lost(Index gap) const;
+
+  // Fills the derived arrays. Requires the given ones; O(stages + reads).
+  void index();
+  // The comment at the top, as code: sizes agree, every value has one producer, reads point backwards.
+  bool is_valid() const;
+};
+
+}  // namespace lowtide

@@ -1,0 +1,377 @@
+#include "retention.hpp"
+
+#include <algorithm>
+
+namespace lowtide {
+
+namespace {
+
+// Calls gone(x) for what only `before` has and come(x) for what only `after` has.
+template <class Gone, class Come>
+void difference(std::vector<Index> before, std::vector<Index> after, Gone gone, Come come) {
+  std::sort(before.begin(), before.end());
+  std::sort(after.begin(), after.end());
+  auto b = before.begin(), a = after.begin();
+  while (b != before.end() || a != after.end()) {
+    if (a == after.end() || (b != before.end() && *b < *a)) {
+      gone(*b++);
+    } else if (b == before.end() || *a < *b) {
+      come(*a++);
+    } else {
+      ++a, ++b;
+    }
+  }
+}
+
+}  // namespace
+
+void Retention::Journal::clear() {
+  taus.clear();
+  reruns.clear();
+  spans.clear();
+  local.clear();
+}
+
+Retention::Retention(const Program& program, Bytes budget, Index closure_cap)
+    : program_(&program), budget_(budget), closure_cap_(at(closure_cap)), work_cap_(16 * at(closure_cap)) {
+  const std::size_t n = at(program.stage_count()), m = at(program.value_count());
+  tau_.assign(at(program.gap_count()), KEEP);
+  rec_.resize(n);
+  rerun_at_.resize(n);
+  spans_.resize(m);
+  live_.assign(n, program.fixed);
+  local_.assign(n, 0);
+  is_dirty_.assign(n, 0);
+  stage_touched_.assign(n, 0);
+  value_touched_.assign(m, 0);
+  seen_.assign(n, 0);
+  last_read_.assign(m, -1);
+  for (Picos t : program.run_time) time_ += t;
+  set_budget(budget);
+  for (Index v = 0; v < program.value_count(); ++v) {
+    build_spans(v, fresh_spans_);
+    set_spans(v, fresh_spans_);
+  }
+  for (Index t = 0; t < program.stage_count(); ++t) set_local(t, simulate(t));
+  for (Index t : touched_stages_) stage_touched_[at(t)] = 0;
+  touched_stages_.clear();
+  journal_.clear();
+  std::vector<Change> lost;
+  for (Index g = 0; g < program.gap_count(); ++g)
+    if (program.is_lost(g)) lost.push_back({g, KEEP});
+  possible_ = lost.empty() || apply(lost);
+  if (possible_) commit();
+}
+
+void Retention::set_budget(Bytes budget) {
+  budget_ = budget;
+  excess_ = 0;
+  for (Bytes b : live_) excess_ += std::max<Bytes>(0, b - budget_);
+}
+
+Bytes Retention::peak() const { return live_.empty() ? program_->fixed : *std::max_element(live_.begin(), live_.end()); }
+
+Index Retention::peak_stage() const {
+  return static_cast<Index>(std::max_element(live_.begin(), live_.end()) - live_.begin());
+}
+
+const Span* Retention::span_at(Index value, Index stage) const {
+  const std::vector<Span>& spans = spans_[at(value)];
+  const auto span =
+      std::lower_bound(spans.begin(), spans.end(), stage, [](const Span& s, Index t) { return s.end < t; });
+  return span != spans.end() && span->start <= stage ? &*span : nullptr;
+}
+
+bool Retention::available(Index value, Index stage) const {
+  const Index gap = program_->gap_at(value, stage);
+  const Index tau = tau_[at(gap)];
+  if (tau == KEEP) return true;
+  if (tau == NEVER) return false;
+  const std::vector<Index>& reruns = rerun_at_[at(program_->producer[at(value)])];
+  const auto after = std::lower_bound(reruns.begin(), reruns.end(), stage);
+  // A rerun before the gap cannot count: tau is larger than the gap's start whenever it is not KEEP.
+  return after != reruns.begin() && *(after - 1) >= tau;
+}
+
+// --- closures -------------------------------------------------------------------------------------------------
+
+bool Retention::enter(Index recipe, Index stage, std::size_t size) {
+  if (stage > program_->rerun_through[at(recipe)] || program_->part[at(recipe)] != program_->part[at(stage)])
+    return false;
+  if (size + stack_.size() >= closure_cap_) return false;
+  seen_[at(recipe)] = closure_number_;
+  stack_.push_back({recipe, 0});
+  return true;
+}
+
+bool Retention::closure(Index stage, std::vector<Index>& order) {
+  order.clear();
+  ++closure_number_;
+  stack_.clear();
+  stack_.push_back({stage, 0});
+  while (!stack_.empty()) {
+    Frame& frame = stack_.back();
+    const Slice reads = program_->reads[frame.recipe];
+    if (frame.next == reads.size()) {
+      if (frame.recipe != stage) order.push_back(frame.recipe);
+      stack_.pop_back();
+      continue;
+    }
+    const Index value = reads[frame.next++];
+    const Index recipe = program_->producer[at(value)];
+    if (seen_[at(recipe)] == closure_number_ || available(value, stage)) continue;
+    if (!enter(recipe, stage, order.size())) return false;
+  }
+  return true;
+}
+
+void Retention::push_stage(Index stage) {
+  if (is_dirty_[at(stage)]) return;
+  is_dirty_[at(stage)] = 1;
+  dirty_.push(stage);
+}
+
+// Stages of the gap, later than `after`, that ask for the value: its use, and reruns of its readers.
+void Retention::ask_again(Index value, Index gap, Index after) {
+  const Index low = std::max(after, program_->gap_start(gap)), high = program_->gap_end(gap);
+  const Slice uses = program_->uses[value];
+  const bool last_gap = gap - program_->first_gap(value) == uses.size();
+  if (!last_gap && high > low) push_stage(high);
+  for (Index reader : uses) {
+    const std::vector<Index>& stages = rerun_at_[at(reader)];
+    for (auto s = std::upper_bound(stages.begin(), stages.end(), low); s != stages.end() && *s <= high; ++s)
+      push_stage(*s);
+  }
+}
+
+void Retention::note_rerun(Index recipe, Index stage, bool added) {
+  std::vector<Index>& stages = rerun_at_[at(recipe)];
+  const auto where = std::lower_bound(stages.begin(), stages.end(), stage);
+  if (added) {
+    stages.insert(where, stage);
+    time_ += program_->rerun_time[at(recipe)];
+  } else {
+    stages.erase(where);
+    time_ -= program_->rerun_time[at(recipe)];
+  }
+}
+
+// Makes `order` the reruns of the stage and leaves the old ones in it.
+void Retention::replace_reruns(Index stage, std::vector<Index>& order) {
+  std::vector<Index>& now = rec_[at(stage)];
+  const auto changed = [&](Index recipe, bool added) {
+    note_rerun(recipe, stage, added);
+    for (Index v : program_->reads[recipe]) touch_value(v);
+    for (Index v : program_->outputs[recipe]) {
+      touch_value(v);
+      const Index gap = program_->gap_at(v, stage);
+      // A rerun before tau is transient: nobody later can tell.
+      if (tau_[at(gap)] != KEEP && tau_[at(gap)] <= stage) ask_again(v, gap, stage);
+    }
+  };
+  difference(now, order, [&](Index r) { changed(r, false); }, [&](Index r) { changed(r, true); });
+  now.swap(order);
+}
+
+// --- spans and bytes --------------------------------------------------------------------------------------------
+
+void Retention::build_spans(Index value, std::vector<Span>& spans) {
+  spans.clear();
+  const Index producer = program_->producer[at(value)];
+  const Slice uses = program_->uses[value];
+  const std::vector<Index>& reruns = rerun_at_[at(producer)];
+  events_.assign(uses.begin(), uses.end());
+  for (Index reader : uses) events_.insert(events_.end(), rerun_at_[at(reader)].begin(), rerun_at_[at(reader)].end());
+  std::sort(events_.begin(), events_.end());
+  events_.erase(std::unique(events_.begin(), events_.end()), events_.end());
+
+  Span span{producer, producer};
+  bool used = false;
+  Index k = 0, last = producer;
+  auto rerun = reruns.begin();
+  auto event = events_.begin();
+  const auto open = [&](Index stage) {
+    if (used) spans.push_back(span);
+    span = {stage, stage};
+    used = false;
+  };
+  while (event != events_.end() || rerun != reruns.end()) {
+    const Index stage = std::min(event == events_.end() ? NEVER : *event, rerun == reruns.end() ? NEVER : *rerun);
+    const bool is_use = event != events_.end() && *event == stage;
+    const bool is_rerun = rerun != reruns.end() && *rerun == stage;
+    const bool available = last >= tau_[at(program_->first_gap(value) + k)];
+    if (is_rerun && !available) open(stage);
+    if (is_use) {
+      span.end = stage;
+      used = true;
+      ++event;
+    }
+    if (is_rerun) {
+      last = stage;
+      ++rerun;
+    }
+    if (k < uses.size() && uses[k] == stage) {
+      last = stage;
+      ++k;
+    }
+  }
+  if (used) spans.push_back(span);
+}
+
+// The value is live when stages start + 1 .. end begin; its first and last stage are left to simulate().
+void Retention::occupy(const Span& span, Bytes size) {
+  for (Index t = span.start + 1; t <= span.end; ++t) {
+    Bytes& live = live_[at(t)];
+    excess_ -= std::max<Bytes>(0, live - budget_);
+    live += size;
+    excess_ += std::max<Bytes>(0, live - budget_);
+  }
+  touch_stage(span.start);
+  touch_stage(span.end);
+}
+
+// Makes `spans` those of the value and leaves the old ones in it.
+void Retention::set_spans(Index value, std::vector<Span>& spans) {
+  std::vector<Span>& now = spans_[at(value)];
+  const Bytes size = program_->size[at(value)];
+  for (const Span& s : now)
+    if (std::find(spans.begin(), spans.end(), s) == spans.end()) occupy(s, -size);
+  for (const Span& s : spans)
+    if (std::find(now.begin(), now.end(), s) == now.end()) occupy(s, size);
+  now.swap(spans);
+}
+
+Bytes Retention::simulate(Index stage) {
+  const std::vector<Index>& reruns = rec_[at(stage)];
+  const Index count = static_cast<Index>(reruns.size()) + 1;
+  const auto recipe_at = [&](Index i) { return i + 1 == count ? stage : reruns[at(i)]; };
+  for (Index i = 0; i < count; ++i)
+    for (Index v : program_->reads[recipe_at(i)]) last_read_[at(v)] = i;
+  Bytes live = 0, top = 0;
+  for (Index i = 0; i < count; ++i) {
+    const Index recipe = recipe_at(i);
+    top = std::max(top, live + (recipe == stage ? program_->trace_peak : program_->rerun_peak)[at(recipe)]);
+    for (Index v : program_->outputs[recipe]) {
+      const Span* span = span_at(v, stage);
+      if (span && span->start == stage && (span->end > stage || last_read_[at(v)] > i)) live += program_->size[at(v)];
+    }
+    top = std::max(top, live);
+    for (Index v : program_->reads[recipe]) {
+      if (last_read_[at(v)] != i) continue;
+      const Span* span = span_at(v, stage);
+      if (span && span->end == stage) live -= program_->size[at(v)];
+    }
+  }
+  for (Index i = 0; i < count; ++i)
+    for (Index v : program_->reads[recipe_at(i)]) last_read_[at(v)] = -1;
+  return top;
+}
+
+void Retention::set_local(Index stage, Bytes local) {
+  Bytes& live = live_[at(stage)];
+  excess_ -= std::max<Bytes>(0, live - budget_);
+  live += local - local_[at(stage)];
+  excess_ += std::max<Bytes>(0, live - budget_);
+  local_[at(stage)] = local;
+}
+
+// --- changes ----------------------------------------------------------------------------------------------------
+
+void Retention::touch_value(Index value) {
+  if (value_touched_[at(value)]) return;
+  value_touched_[at(value)] = 1;
+  touched_values_.push_back(value);
+}
+
+void Retention::touch_stage(Index stage) {
+  if (stage_touched_[at(stage)]) return;
+  stage_touched_[at(stage)] = 1;
+  touched_stages_.push_back(stage);
+}
+
+bool Retention::change(const std::vector<Change>& changes) {
+  journal_.time = time_;
+  work_ = 0;
+  for (const auto [gap, tau] : changes) {
+    const Index value = program_->gap_value[at(gap)];
+    journal_.taus.push_back({gap, tau_[at(gap)]});
+    tau_[at(gap)] = tau == KEEP && program_->is_lost(gap) ? program_->gap_start(gap) + 1 : tau;
+    touch_value(value);
+    ask_again(value, gap, -1);
+  }
+  bool possible = true;
+  while (!dirty_.empty()) {
+    const Index stage = dirty_.top();
+    dirty_.pop();
+    is_dirty_[at(stage)] = 0;
+    if (!possible) continue;
+    possible = closure(stage, order_);
+    work_ += order_.size();
+    possible = possible && work_ <= work_cap_;
+    if (!possible || order_ == rec_[at(stage)]) continue;
+    touch_stage(stage);
+    replace_reruns(stage, order_);
+    journal_.reruns.emplace_back(stage, order_);
+  }
+  return possible;
+}
+
+bool Retention::apply(const std::vector<Change>& changes) {
+  const bool possible = change(changes);
+  if (possible) {
+    for (Index v : touched_values_) {
+      build_spans(v, fresh_spans_);
+      if (fresh_spans_ == spans_[at(v)]) continue;
+      set_spans(v, fresh_spans_);
+      journal_.spans.emplace_back(v, fresh_spans_);
+    }
+    for (Index t : touched_stages_) {
+      const Bytes local = simulate(t);
+      if (local == local_[at(t)]) continue;
+      journal_.local.emplace_back(t, local_[at(t)]);
+      set_local(t, local);
+    }
+  }
+  for (Index v : touched_values_) value_touched_[at(v)] = 0;
+  for (Index t : touched_stages_) stage_touched_[at(t)] = 0;
+  touched_values_.clear();
+  touched_stages_.clear();
+  if (!possible) undo();
+  return possible;
+}
+
+void Retention::undo() {
+  for (auto e = journal_.local.rbegin(); e != journal_.local.rend(); ++e) set_local(e->first, e->second);
+  for (auto e = journal_.spans.rbegin(); e != journal_.spans.rend(); ++e) set_spans(e->first, e->second);
+  for (Index t : touched_stages_) stage_touched_[at(t)] = 0;
+  touched_stages_.clear();
+  for (auto e = journal_.reruns.rbegin(); e != journal_.reruns.rend(); ++e) {
+    std::vector<Index>& now = rec_[at(e->first)];
+    difference(now, e->second, [&](Index r) { note_rerun(r, e->first, false); },
+               [&](Index r) { note_rerun(r, e->first, true); });
+    now.swap(e->second);
+  }
+  for (auto e = journal_.taus.rbegin(); e != journal_.taus.rend(); ++e) tau_[at(e->gap)] = e->tau;
+  time_ = journal_.time;
+  journal_.clear();
+}
+
+bool Retention::assign(const std::vector<Index>& taus) {
+  std::vector<Change> changes;
+  for (Index g = 0; g < program_->gap_count(); ++g)
+    if (taus[at(g)] != tau_[at(g)]) changes.push_back({g, taus[at(g)]});
+  work_cap_ = std::numeric_limits<std::size_t>::max();
+  const bool possible = apply(changes);
+  work_cap_ = 16 * closure_cap_;
+  if (possible) commit();
+  return possible;
+}
+
+bool Retention::is_valid() const {
+  Retention fresh(*program_, budget_, static_cast<Index>(closure_cap_));
+  if (!possible_ || !fresh.assign(tau_)) return false;
+  return fresh.rec_ == rec_ && fresh.rerun_at_ == rerun_at_ && fresh.spans_ == spans_ && fresh.live_ == live_ &&
+         fresh.excess_ == excess_ && fresh.time_ == time_;
+}
+
+}  // namespace lowtide

@@ -1,0 +1,138 @@
+// Retention: which values stay, which are dropped and brought back, and what that costs, exactly.
+//
+// DECISION. One integer tau per gap (see program.hpp). Value v is AVAILABLE at stage t of a gap iff
+//     last(v, t) >= tau,    last = the last stage before t that produced, reran or used v.
+//   KEEP (-1)       always available: it stays
+//   gap start + 1   dropped at once; kept again from its first rerun on
+//   s               brought back for each need before stage s; kept from the first rerun at or after s
+//   NEVER           brought back for each need and dropped again
+// Where the caller lets go of the value (Program::is_lost), KEEP stands for gap start + 1.
+// A tau other than KEEP is greater than the start of its gap, and only a free gap (Program::is_free) has one.
+//
+// MEANING. Stage t reruns closure(t): the producers of what is read and not available, and of what those read,
+// in depth-first post-order, each once; then its base recipe runs. A value is resident over SPANS [start, end]:
+// from the run that brings it (in stage `start`) to its last use (in stage `end`) before it is dropped. A run of
+// stage r needs what is live plus trace_peak[r] (a rerun: rerun_peak[r]); afterwards its outputs that begin a span are live. An output
+// that begins no span dies with its run. `live(t)` is the most bytes at once during stage t.
+//
+// INVARIANT (is_valid): reruns, spans, live bytes and time equal what a fresh Retention with the same tau has.
+//
+// CHANGES. apply() changes some taus and updates only what depends on them: stages whose closure may differ are
+// taken in increasing order from a heap; then the spans of touched values are rebuilt, and touched stages are
+// simulated again. It returns false, and changes nothing, when a closure needs what cannot be rerun there, or
+// grows past `closure_cap` (a closure is never cut short). Each apply() is settled by commit() or undo().
+// Not thread-safe: one search owns it.
+#pragma once
+#include <cstdint>
+#include <queue>
+#include <vector>
+
+#include "program.hpp"
+
+namespace lowtide {
+
+constexpr Index KEEP = -1;
+
+struct Change {
+  Index gap;
+  Index tau;
+};
+
+struct Span {
+  Index start;  // stage of the run that brings the value
+  Index end;    // stage of its last use
+  bool operator==(const Span& o) const { return start == o.start && end == o.end; }
+};
+
+class Retention {
+ public:
+  // Everything kept. `program` must outlive it. closure_cap: most reruns in one stage.
+  Retention(const Program& program, Bytes budget, Index closure_cap = 2000);
+
+  const Program& program() const { return *program_; }
+  // False when even keeping everything cannot be carried out: a value is needed that was let go for good.
+  bool is_possible() const { return possible_; }
+  Bytes budget() const { return budget_; }
+  void set_budget(Bytes budget);
+
+  [[nodiscard]] bool apply(const std::vector<Change>& changes);
+  void commit() { journal_.clear(); }
+  void undo();
+  // All taus at once (one per gap); false, and nothing changed, if that is impossible.
+  [[nodiscard]] bool assign(const std::vector<Index>& taus);
+
+  const std::vector<Index>& taus() const { return tau_; }
+  Index tau(Index gap) const { return tau_[at(gap)]; }
+  const std::vector<Index>& reruns(Index stage) const { return rec_[at(stage)]; }      // recipes, in order
+  const std::vector<Index>& rerun_at(Index stage) const { return rerun_at_[at(stage)]; }  // stages, sorted
+  const std::vector<Span>& spans(Index value) const { return spans_[at(value)]; }
+  // The span of `value` that contains `stage`, or nullptr.
+  const Span* span_at(Index value, Index stage) const;
+  bool available(Index value, Index stage) const;
+
+  Picos time() const { return time_; }
+  Bytes live(Index stage) const { return live_[at(stage)]; }
+  Bytes peak() const;
+  Index peak_stage() const;
+  Bytes excess() const { return excess_; }  // sum over stages of max(0, live - budget)
+  bool fits() const { return excess_ == 0; }
+  bool is_valid() const;
+
+ private:
+  static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
+
+  // What undo() puts back. Vectors are swapped, not copied.
+  struct Journal {
+    std::vector<Change> taus;
+    std::vector<std::pair<Index, std::vector<Index>>> reruns;
+    std::vector<std::pair<Index, std::vector<Span>>> spans;
+    std::vector<std::pair<Index, Bytes>> local;
+    Picos time = 0;
+    void clear();
+  };
+
+  bool change(const std::vector<Change>& changes);
+  bool closure(Index stage, std::vector<Index>& order);
+  bool enter(Index recipe, Index stage, std::size_t size);
+  void replace_reruns(Index stage, std::vector<Index>& order);
+  void note_rerun(Index recipe, Index stage, bool added);
+  void ask_again(Index value, Index gap, Index after);
+  void push_stage(Index stage);
+  void touch_value(Index value);
+  void touch_stage(Index stage);
+  void build_spans(Index value, std::vector<Span>& spans);
+  void set_spans(Index value, std::vector<Span>& spans);
+  void occupy(const Span& span, Bytes size);
+  Bytes simulate(Index stage);
+  void set_local(Index stage, Bytes local);
+
+  const Program* program_;
+  Bytes budget_;
+  std::size_t closure_cap_;
+  std::size_t work_cap_;  // most reruns met in one apply()
+  std::vector<Index> tau_;
+  std::vector<std::vector<Index>> rec_;
+  std::vector<std::vector<Index>> rerun_at_;
+  std::vector<std::vector<Span>> spans_;
+  std::vector<Bytes> live_, local_;
+  Bytes excess_ = 0;
+  bool possible_ = true;
+  Picos time_ = 0;
+
+  // Scratch of apply().
+  Journal journal_;
+  std::priority_queue<Index, std::vector<Index>, std::greater<Index>> dirty_;
+  std::vector<char> is_dirty_, value_touched_, stage_touched_;
+  std::vector<Index> touched_values_, touched_stages_;
+  std::vector<std::uint32_t> seen_;  // recipe -> number of the closure that contains it
+  std::uint32_t closure_number_ = 0;
+  std::size_t work_ = 0;  // reruns met in this apply()
+  struct Frame {
+    Index recipe, next;
+  };
+  std::vector<Frame> stack_;
+  std::vector<Index> order_, events_, last_read_;
+  std::vector<Span> fresh_spans_;
+};
+
+}  // namespace lowtide

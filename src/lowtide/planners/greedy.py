@@ -1,0 +1,62 @@
+"""Drops what pays best at the highest peak, again and again, until the budget is met.
+
+The steps are in `src/core/greedy.hpp`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+from lowtide._core import Greedy as Kernel
+from lowtide.ir.plan import Outcome, Problem
+from lowtide.planners.base import AbstractPlanner, Watch
+from lowtide.planners.keep_all import find_floor, keep_all
+from lowtide.planners.reductions.stages import refuses_stages
+from lowtide.planners.search import Search, conduct
+
+_SLICE = 4  # committed steps between two looks at the clock
+
+
+@final
+@dataclass(frozen=True)
+class Greedy(AbstractPlanner):
+    """Greedy descent from keep-all.
+
+    Arguments:
+        candidates: values examined exactly per step.
+    """
+
+    candidates: int = 6
+    name: ClassVar[str] = "greedy"
+
+    def refuses(self, problem: Problem) -> str | None:
+        """Only graphs that have no stage program."""
+        return refuses_stages(problem.graph)
+
+    def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
+        """FEASIBLE, or OPTIMAL when nothing had to be dropped; its bound is the time of the first runs."""
+
+        def script(search: Search) -> None:
+            search.run("keep_all", keep_all)
+            if search.taus is None:
+                search.run("floor", find_floor)
+            if search.taus is None and not search.proved_impossible:
+                search.run("greedy", lambda s: descend(s, self.candidates))
+
+        return conduct(problem, watch, self.name, self.refuses(problem), script)
+
+
+def descend(search: Search, candidates: int = 6) -> None:
+    """Descends from keep-all towards the budget and offers the result. O(steps * candidates * change)."""
+    state = search.program.keep_all(search.budget_B)
+    kernel = Kernel(state, candidates)
+    before = search.work
+    done = False
+    while not done and search.work < search.problem.work:
+        done = kernel.run(_SLICE)
+        search.work = before + kernel.tried
+        search.tick()
+    search.stats["greedy_tried"] = kernel.tried
+    search.stats["greedy_peak_B"] = state.peak_B
+    search.offer(state)

@@ -1,0 +1,48 @@
+"""Keeps every value until its last use: least time, most memory; the baseline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+from lowtide.ir.plan import Outcome, Problem
+from lowtide.planners.base import AbstractPlanner, Watch
+from lowtide.planners.bounds.op_floor import op_floor
+from lowtide.planners.reductions.stages import refuses_stages
+from lowtide.planners.search import Search, conduct
+
+
+@final
+@dataclass(frozen=True)
+class KeepAll(AbstractPlanner):
+    """Runs the program once, in its order, and drops each value after its last use. O(graph)."""
+
+    name: ClassVar[str] = "keep-all"
+
+    def refuses(self, problem: Problem) -> str | None:
+        """Only graphs that have no stage program; too small a budget is an outcome, not a refusal."""
+        return refuses_stages(problem.graph)
+
+    def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
+        """OPTIMAL if it fits, else INFEASIBLE (proved by the floor) or UNSOLVED."""
+        return conduct(problem, watch, self.name, self.refuses(problem), _script)
+
+
+def _script(search: Search) -> None:
+    search.run("keep_all", keep_all)
+    if search.taus is None:
+        search.run("floor", find_floor)
+
+
+def keep_all(search: Search) -> None:
+    """Offers the plan that keeps everything. Without reruns no generator state needs saving."""
+    state = search.program.keep_all(search.problem.budget_B)
+    search.stats["keep_all_peak_B"] = state.peak_B
+    search.offer(state)
+
+
+def find_floor(search: Search) -> None:
+    """Proves a floor, and with it perhaps that nothing fits."""
+    floor = op_floor(search.program)
+    search.floor_B, search.floor_recipes = floor.floor_B, floor.recipes
+    search.proved_impossible = floor.floor_B > search.problem.budget_B

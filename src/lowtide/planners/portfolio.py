@@ -1,0 +1,78 @@
+"""The planner that people get: cheap proofs first, then better and better plans until one is close to the bound.
+
+Floor -> keep-all -> greedy -> single cut and replay -> annealing. It stops at a gap of half a percent, or at the
+limits of work and time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+from lowtide._core import Retention
+from lowtide.ir.plan import Outcome, Problem
+from lowtide.planners.base import AbstractPlanner, Watch
+from lowtide.planners.greedy import descend
+from lowtide.planners.keep_all import find_floor, keep_all
+from lowtide.planners.local_search import anneal
+from lowtide.planners.reductions.stages import refuses_stages
+from lowtide.planners.search import GAP, Search, conduct
+from lowtide.planners.single_cut import cut_and_replay
+
+
+@final
+@dataclass(frozen=True)
+class Portfolio(AbstractPlanner):
+    """All planners in turn, sharing one incumbent and one bound.
+
+    Arguments:
+        rounds: of the single cut with smaller budgets.
+        temperatures: of the annealing's starts, when there is a plan already.
+        hot_temperatures: the same, while there is none.
+    """
+
+    rounds: int = 4
+    temperatures: tuple[float, ...] = (0.5, 2.0)
+    hot_temperatures: tuple[float, ...] = (2.0, 10.0)
+    name: ClassVar[str] = "portfolio"
+
+    def refuses(self, problem: Problem) -> str | None:
+        """Only graphs that have no stage program."""
+        return refuses_stages(problem.graph)
+
+    def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
+        """Plans; see the module."""
+        return conduct(problem, watch, self.name, self.refuses(problem), self._script)
+
+    def _script(self, search: Search) -> None:
+        search.run("keep_all", keep_all)
+        if search.taus is not None:
+            return
+        search.run("floor", find_floor)
+        if search.proved_impossible:
+            return
+        starts: list[Retention | None] = []
+        search.run("single_cut", lambda s: starts.append(cut_and_replay(s, self.rounds)))
+        if search.gap <= GAP:
+            return
+        search.run("greedy", descend)
+        if search.gap <= GAP:
+            return
+        temperatures = self.hot_temperatures if search.taus is None else self.temperatures
+        search.run("annealing", lambda s: anneal(s, temperatures, starts[0] if starts else None))
+
+
+def portfolio(problem: Problem, watch: Watch | None = None) -> Outcome:
+    """Plans with the default portfolio.
+
+    Arguments:
+        problem: any that it does not refuse.
+        watch: called with the progress.
+
+    Returns: the outcome of `Portfolio().solve`.
+
+    Raises:
+        PlanError: if the problem is refused.
+        KeyboardInterrupt: on Ctrl-C before there is a plan.
+    """
+    return Portfolio().solve(problem, watch)

@@ -1,0 +1,179 @@
+"""One solve in progress: the incumbent, the bound, the limits, and who is told about them.
+
+Units: `_B` bytes, `_s` seconds, `_ps` picoseconds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowtide._core import Retention
+from lowtide.errors import PlanError
+from lowtide.ir.plan import Outcome, Problem, Status
+from lowtide.ir.schedule import Schedule
+from lowtide.planners.base import Progress, Watch
+from lowtide.planners.reductions.first_option import fixes_choices
+from lowtide.planners.reductions.stages import StageProgram, stage_program
+
+BOUND_CLASS = "any recomputation; first runs in program order; one implementation per operator"
+GAP = 0.005  # close enough to stop: the plan is at most this much slower than the bound
+_EXACT = 1e-9  # relative; float sums of seconds are not closer
+
+
+class OutOfTime(Exception):
+    """The problem's time limit has passed."""
+
+
+class Search:
+    """The mutable state of one solve; planners and their stages share it.
+
+    Invariant: `taus`, if any, is a retention of `program` that fits `budget_B` and takes `time_ps`; `bound_ps` is
+    a proved lower bound on any schedule of `BOUND_CLASS` within the problem's budget.
+    """
+
+    def __init__(self, problem: Problem, watch: Watch | None = None) -> None:
+        self.problem = problem
+        self.program: StageProgram = stage_program(problem.graph)
+        self.budget_B = problem.budget_B - self.program.reserve_B
+        self.bound_ps = float(self.program.time_ps)
+        self.taus: NDArray[np.int32] | None = None
+        self.time_ps: int | None = None
+        self.winner = ""
+        self.stage = ""
+        self.work = 0
+        self.proved_impossible = False
+        self.floor_B = 0
+        self.floor_recipes: tuple[int, ...] = ()
+        self.stats: dict[str, Any] = {}
+        self._watch = watch
+        self._began_s = time.monotonic()
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the solve began."""
+        return time.monotonic() - self._began_s
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds until the time limit; None without one."""
+        limit_s = self.problem.time_limit_s
+        return None if limit_s is None else limit_s - self.elapsed_s
+
+    @property
+    def gap(self) -> float:
+        """How much slower than the bound the incumbent may be; infinite without one."""
+        if self.time_ps is None:
+            return float("inf")
+        return max(0.0, self.time_ps / self.bound_ps - 1.0) if self.bound_ps > 0 else 0.0
+
+    @property
+    def enough_ps(self) -> int:
+        """A plan that takes no longer is close enough to the bound to stop."""
+        return int(self.bound_ps * (1.0 + GAP))
+
+    def tick(self) -> None:
+        """Tells the watcher, and stops the solve when its time is over.
+
+        Raises:
+            OutOfTime: then.
+        """
+        if self._watch is not None:
+            time_s = None if self.time_ps is None else self.time_ps * 1e-12
+            self._watch(Progress(self.stage, self.elapsed_s, time_s, self.bound_ps * 1e-12, self.work))
+        if self.left_s is not None and self.left_s <= 0:
+            raise OutOfTime
+
+    def offer(self, state: Retention) -> bool:
+        """Takes the retention as the incumbent if it fits and is faster."""
+        if not state.fits or (self.time_ps is not None and state.time_ps >= self.time_ps):
+            return False
+        self.taus, self.time_ps, self.winner = state.taus, state.time_ps, self.stage
+        return True
+
+    def prove(self, bound_ps: float) -> None:
+        """Notes a proved lower bound on the time of any schedule."""
+        self.bound_ps = max(self.bound_ps, bound_ps)
+
+    def run(self, name: str, stage: Callable[[Search], None]) -> None:
+        """Runs one stage of the solve and notes its seconds."""
+        self.stage = name
+        start_s = self.elapsed_s
+        try:
+            self.tick()
+            stage(self)
+        finally:
+            key = f"{name}_s"
+            self.stats[key] = self.stats.get(key, 0.0) + self.elapsed_s - start_s
+
+    def retention(self) -> Retention:
+        """The incumbent, or everything kept."""
+        state = self.program.keep_all(self.budget_B)
+        if self.taus is not None and not state.assign(self.taus):
+            raise AssertionError("an incumbent is always possible")
+        return state
+
+    def outcome(self, solver: str, interrupted: bool = False) -> Outcome:
+        """The result as it stands."""
+        schedule: Schedule | None = None
+        if self.taus is not None:
+            state = self.program.keep_all(self.budget_B)
+            if not state.assign(self.taus):
+                raise AssertionError("an incumbent is always possible")
+            schedule = self.program.lift(state)
+            self.stats |= {"peak_B": state.peak_B, "winner": self.winner}
+        self.stats |= {"work": self.work, "elapsed_s": self.elapsed_s}
+        return Outcome(
+            schedule,
+            self._status(interrupted),
+            solver,
+            bound_s=self.bound_ps * 1e-12 * (1.0 - _EXACT),
+            bound_class=BOUND_CLASS + self._choices(),
+            floor_B=self.floor_B,
+            floor_class=BOUND_CLASS + self._choices(),
+            floor_recipes=self.floor_recipes,
+            stats=self.stats,
+        )
+
+    def _choices(self) -> str:
+        return " (the first option of every group)" if fixes_choices(self.problem.graph) else ""
+
+    def _status(self, interrupted: bool) -> Status:
+        if self.taus is None:
+            return Status.INFEASIBLE if self.proved_impossible else Status.UNSOLVED
+        if self.time_ps is not None and self.time_ps <= self.bound_ps * (1.0 + _EXACT):
+            return Status.OPTIMAL
+        return Status.INTERRUPTED if interrupted else Status.FEASIBLE
+
+
+def conduct(
+    problem: Problem, watch: Watch | None, solver: str, refusal: str | None, script: Callable[[Search], None]
+) -> Outcome:
+    """Runs a planner's stages under the problem's limits.
+
+    Arguments:
+        solver: name of the planner, for the outcome.
+        refusal: why the planner refuses the problem, or None.
+        script: runs the stages; may be cut short by time or by Ctrl-C.
+
+    Raises:
+        PlanError: if there is a refusal.
+        KeyboardInterrupt: on Ctrl-C before there is a plan.
+    """
+    if refusal is not None:
+        raise PlanError(refusal)
+    search = Search(problem, watch)
+    interrupted = False
+    try:
+        script(search)
+    except OutOfTime:
+        search.stats["out_of_time"] = True
+    except KeyboardInterrupt:
+        if search.taus is None:
+            raise
+        interrupted = True
+    return search.outcome(solver, interrupted)
