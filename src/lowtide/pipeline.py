@@ -14,7 +14,7 @@ from lowtide.device.fingerprint import device_memory_B, fingerprint
 from lowtide.errors import InfeasibleBudget
 from lowtide.ir.check import check
 from lowtide.ir.graph import Graph
-from lowtide.ir.plan import Covers, Environment, Outcome, PlanRecord, Problem
+from lowtide.ir.plan import Covers, Environment, Outcome, PlanRecord, Problem, Status
 from lowtide.ir.simulate import simulate
 from lowtide.planners.base import AbstractPlanner, Progress
 from lowtide.planners.keep_all import KeepAll
@@ -26,6 +26,7 @@ from lowtide.profile.roofline import predict_graph
 from lowtide.units import Budget, format_B
 
 Watch = Callable[[Progress], None]
+_UNLIMITED_B = 2**60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,14 +36,14 @@ class PlanOptions:
     Arguments:
         budget: what the device may use.
         planner: what searches.
-        seed, work, time_limit_s: see `Problem`; None takes its default.
+        seed, work, time_limit_s: see `Problem`.
         machine: plan for a machine that is not here, by name or file, predicting instead of measuring.
     """
 
     budget: Budget
     planner: AbstractPlanner = Portfolio()
     seed: int = 0
-    work: int | None = None
+    work: int = 200_000
     time_limit_s: float | None = None
     machine: str | None = None
 
@@ -74,11 +75,11 @@ def plan_graph(
         graph,
         budget_B=budget_B - outside_B,
         seed=options.seed,
-        work=options.work if options.work is not None else Problem.__struct_defaults__[1],
+        work=options.work,
         time_limit_s=options.time_limit_s,
     )
     if problem.budget_B <= graph.persistent_B:
-        raise _infeasible(graph, Outcome(None, _INFEASIBLE, "", floor_B=graph.persistent_B), budget_B, outside_B)
+        raise _infeasible(graph, Outcome(None, Status.INFEASIBLE, "persistent bytes", floor_B=graph.persistent_B), budget_B, outside_B)
     outcome = options.planner.solve(problem, watch)
     if outcome.schedule is None:
         raise _infeasible(graph, outcome, budget_B, outside_B)

@@ -39,7 +39,7 @@ def lowtide(
     plan_options = PlanOptions(
         budget=parse_budget(options["budget"]),
         seed=options.get("seed", 0),
-        work=options.get("work"),
+        work=options.get("work", 200_000),
         time_limit_s=options.get("time_limit_s"),
     )
     torch._dynamo.config.fail_on_recompile_limit_hit = True

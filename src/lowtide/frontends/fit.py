@@ -72,7 +72,7 @@ def fit(
     optimizer: torch.optim.Optimizer | None = None,
     plan: str | Path | Plan | None = None,
     seed: int = 0,
-    work: int | None = None,
+    work: int = 200_000,
     time_limit_s: float | None = None,
     dynamic: bool | None = None,
     watch: Watch | None = None,

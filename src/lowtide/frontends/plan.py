@@ -121,7 +121,7 @@ def plan(
     optimizer: torch.optim.Optimizer | None = None,
     machine: str | None = None,
     seed: int = 0,
-    work: int | None = None,
+    work: int = 200_000,
     time_limit_s: float | None = None,
     dynamic: bool | None = None,
     watch: Watch | None = None,
