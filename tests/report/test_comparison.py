@@ -12,7 +12,7 @@ from rich.console import Console
 from lowtide.report.comparison import Comparison, comparison_rows, comparison_table, loss_table
 
 RUN = Comparison(
-    name="tiny", budget_B=60 * MiB, budget_kind="accounted", persistent_B=20 * MiB, predicted_peak_B=51 * MiB,
+    name="tiny", budget_B=60 * MiB, budget_kind="accounted", persistent_B=20 * MiB, predicted_peak_B=101 * MiB // 2,
     observed_peak_B=50 * MiB, plain_peak_B=100 * MiB, predicted_time_s=0.12, keep_all_time_s=0.1,
     observed_time_s=0.13, plain_time_s=0.104, spread=0.02, bound_s=0.11, bound_class="program order",
     losses=(5.0, 4.0, 3.5), plain_losses=(5.0, 4.0, 3.5), states_equal=(("parameters", True), ("generator", True)),
@@ -26,7 +26,7 @@ def _text(table: object) -> str:
 
 
 def test_error_is_taken_over_what_a_plan_can_change() -> None:
-    assert RUN.peak_error == pytest.approx(1 / 30)
+    assert RUN.peak_error == pytest.approx(1 / 60)
     assert replace(RUN, persistent_B=50 * MiB).peak_error == 0.0
 
 
@@ -55,14 +55,20 @@ def test_one_bit_is_enough(losses: tuple[float, ...], unequal: tuple[int, ...]) 
 
 
 def test_every_broken_promise_is_named() -> None:
-    run = replace(RUN, observed_peak_B=61 * MiB, states_equal=(("parameters", True), ("generator state", False)))
+    run = replace(
+        RUN,
+        observed_peak_B=61 * MiB,
+        predicted_peak_B=60 * MiB,
+        states_equal=(("parameters", True), ("generator state", False)),
+    )
     assert run.broken == ("final generator state differ", "the observed peak is 1.00 MiB over the budget")
+    assert replace(RUN, predicted_peak_B=49 * MiB).broken == ("the predicted peak is off by -3.3 %",)
     assert replace(RUN, losses=(), plain_losses=()).broken
 
 
 def test_tables_show_both_sides() -> None:
     text = _text(comparison_table(RUN))
-    for fact in ("60.0 MiB, accounted", "51.0 MiB", "50.0 MiB", "3.3 %", "25.0 %", "20.0 %", "3 of 3 steps", "yes"):
+    for fact in ("60.0 MiB, accounted", "50.5 MiB", "50.0 MiB", "1.7 %", "25.0 %", "20.0 %", "3 of 3 steps", "yes"):
         assert fact in text
     assert "NO" in _text(comparison_table(replace(RUN, states_equal=(("parameters", False),))))
     assert comparison_rows(replace(RUN, bound_s=0.0))[8][:2] == ("gap to the bound", "no bound")

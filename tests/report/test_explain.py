@@ -77,6 +77,7 @@ def test_headline_carries_every_claim() -> None:
     assert head.floor_operators == ("aten.mul.default (net.mul model.py:11)", "aten.mm.default (net.mm model.py:10)")
     rows = dict(headline_rows(head))
     assert rows["budget"] == "40.0 MiB, accounted"
+    assert rows["proved floor"] == "31.0 MiB, for schedules in program order"
     assert rows["overhead"] == "12.5 %"
     assert rows["gap"] == "5.9 %"
     assert rows["outside"] == "optimizer state"

@@ -12,6 +12,9 @@ from rich.text import Text
 
 from lowtide.units import format_B, format_percent, format_s
 
+PEAK_TOLERANCE = 0.03
+"""How far a predicted peak may be from the observed one, over (peak - persistent)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
@@ -92,6 +95,8 @@ class Comparison:
         if self.observed_peak_B > self.budget_B:
             over_B = self.observed_peak_B - self.budget_B
             found.append(f"the observed peak is {format_B(over_B)} over the budget")
+        if abs(self.peak_error) > PEAK_TOLERANCE:
+            found.append(f"the predicted peak is off by {format_percent(self.peak_error)}")
         return tuple(found)
 
 

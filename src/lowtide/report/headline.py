@@ -41,6 +41,7 @@ class Headline:
 
     Arguments:
         steps: how many the schedule has.
+        floor_B: proved, bytes outside the graph included like everywhere here; 0 when none was proved.
         floor_operators: the operators that set the floor, with their source lines.
         bound_class: the schedules for which the bound holds.
         covers_inside, covers_outside: what the budget counts, and what it could not know.
@@ -88,7 +89,7 @@ def headline(record: PlanRecord) -> Headline:
         peak=peak_of(record),
         persistent_B=graph.persistent_B + record.outside_B,
         keep_all_peak_B=record.keep_all_peak_B,
-        floor_B=outcome.floor_B,
+        floor_B=outcome.floor_B + record.outside_B if outcome.floor_B else 0,
         floor_class=outcome.floor_class,
         floor_operators=tuple(describe_recipe(graph, r) for r in outcome.floor_recipes),
         time_s=record.time_s,
@@ -148,7 +149,7 @@ def headline_rows(head: Headline) -> tuple[tuple[str, str], ...]:
         ("predicted peak", f"{format_B(head.peak_B)} of {format_B(head.keep_all_peak_B)} when all is kept"),
         ("where", str(head.peak)),
         ("persistent", f"{format_B(head.persistent_B)} that no plan can drop"),
-        ("proved floor", f"{format_B(head.floor_B)}, for {head.floor_class}"),
+        ("proved floor", f"{format_B(head.floor_B)}, for {head.floor_class}" if head.floor_B else "none"),
         ("set by", "; ".join(head.floor_operators)),
         ("predicted time", f"{format_s(head.time_s)}, {format_s(head.keep_all_time_s)} when all is kept"),
         ("overhead", format_percent(head.overhead)),

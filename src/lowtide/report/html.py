@@ -74,7 +74,7 @@ def _cards(head: Headline) -> str:
     cards = [
         ("budget", format_B(head.budget_B), head.budget_kind),
         ("predicted peak", format_B(head.peak_B), f"{format_B(head.keep_all_peak_B)} when all is kept"),
-        ("proved floor", format_B(head.floor_B), head.floor_class),
+        ("proved floor", format_B(head.floor_B) if head.floor_B else "none", head.floor_class),
         ("predicted time", format_s(head.time_s), f"{format_s(head.keep_all_time_s)} when all is kept"),
         ("overhead", format_percent(head.overhead), f"at least {format_percent(head.bound_overhead)} by the bound"),
         ("gap", gap, f"{head.status.lower()}, by {head.solver}"),

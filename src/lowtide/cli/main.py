@@ -1,0 +1,21 @@
+"""The `lowtide` command: one verb per file, assembled here. Importing it imports neither torch nor a model."""
+
+from __future__ import annotations
+
+import typer
+
+from lowtide.cli.demo import demo
+from lowtide.cli.explain import explain
+from lowtide.cli.plan import plan
+
+app = typer.Typer(
+    name="lowtide",
+    help="Train the same PyTorch network, bit for bit, inside the bytes you name.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command(name="demo")(demo)
+app.command(name="plan")(plan)
+app.command(name="explain")(explain)
