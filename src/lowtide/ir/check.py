@@ -319,6 +319,9 @@ class _Walk:
             self._written(index, value.id, DEVICE)
             if not (value.held or value.persistent):
                 self._free(index, value.id, DEVICE, index)
+        for value in self.graph.values:
+            if value.readable_through == self.segment and value.id in self.device:
+                self._untouched(index, value.id, DEVICE)  # the caller overwrites it now
 
     # bytes
 

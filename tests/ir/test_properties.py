@@ -1,0 +1,116 @@
+"""What the checker accepts, a device carries out: random schedules against the interpreter."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from lowtide.errors import IllegalPlan
+from lowtide.ir.check import check
+from lowtide.ir.check_graph import check_graph
+from lowtide.ir.graph import Graph
+from lowtide.ir.layout import Layout, Placement
+from lowtide.ir.schedule import Schedule
+from lowtide.ir.simulate import residencies, simulate
+from tests.ir.graphs import graphs
+from tests.ir.interpreter import CannotExecute, Choose, Interpreter, Result
+from tests.ir.schedules import Writer, damage
+
+SEEDS = st.integers(0, 2**32)
+
+
+def _execute(graph: Graph, schedule: Schedule, choose: Choose = min) -> tuple[Result, Result, int]:
+    interpreter = Interpreter(graph)
+    result = interpreter.run(schedule, choose)
+    return result, interpreter.truth, result.peak_B
+
+
+def _assert_same(result: Result, truth: Result) -> None:
+    assert result.handed_over == truth.handed_over
+    assert result.generator == truth.generator
+    assert result.effects == truth.effects
+    assert all(result.handed_over[v] == content for v, content in result.at_end.items())
+
+
+def _orders(seed: int) -> list[Choose]:
+    """Copies as late as possible, as early as possible, and at random."""
+    random = Random(seed)
+    return [
+        lambda ready: min(ready, key=lambda queue: (queue != "compute", queue)),
+        lambda ready: max(ready, key=lambda queue: (queue != "compute", queue)),
+        lambda ready: random.choice(ready),
+    ]
+
+
+@given(graphs())
+def test_random_graphs_are_consistent(graph: Graph) -> None:
+    check_graph(graph)
+
+
+@settings(max_examples=300)
+@given(graphs(), SEEDS, st.sampled_from([0.0, 0.3, 0.6, 0.9]), st.integers(0, 2))
+def test_what_the_checker_accepts_is_executed(graph: Graph, seed: int, greed: float, damages: int) -> None:
+    """No missing or overwritten value, the program's contents, and the simulator's bytes, in any order of engines."""
+    for attempt in range(4):
+        random = Random(f"{seed} {attempt}")
+        schedule = Writer(graph, random, greed).write()
+        for _ in range(damages):
+            schedule = damage(graph, schedule, random) if schedule.steps else schedule
+        try:
+            check(graph, schedule)
+        except IllegalPlan as error:
+            event(f"refused: {str(error).split('breaks rule ')[1].split(':')[0]}")
+            continue
+        event(f"accepted after {damages} damages")
+        timeline = simulate(graph, schedule)
+        for choose in _orders(seed):
+            result, truth, peak_B = _execute(graph, schedule, choose)
+            _assert_same(result, truth)
+            assert peak_B == timeline.peak_B
+        check(graph, schedule, timeline.peak_B)
+        if timeline.peak_B:
+            with pytest.raises(IllegalPlan, match="'budget'"):
+                check(graph, schedule, timeline.peak_B - 1)
+
+
+@settings(max_examples=100)
+@given(graphs(), SEEDS, st.sampled_from([0.3, 0.9]))
+def test_what_cannot_be_executed_is_refused(graph: Graph, seed: int, greed: float) -> None:
+    for attempt in range(6):
+        random = Random(f"{seed} {attempt}")
+        schedule = Writer(graph, random, greed).write()
+        schedule = damage(graph, schedule, random) if schedule.steps else schedule
+        try:
+            result, truth, _ = _execute(graph, schedule, _orders(seed)[attempt % 3])
+            wrong = result.handed_over != truth.handed_over or result.effects != truth.effects
+            wrong = wrong or result.generator != truth.generator
+        except CannotExecute:
+            wrong = True
+        event(f"wrong: {wrong}")
+        if wrong:
+            with pytest.raises(IllegalPlan):
+                check(graph, schedule)
+
+
+@settings(max_examples=100)
+@given(graphs(), SEEDS)
+def test_residencies_are_the_live_bytes(graph: Graph, seed: int) -> None:
+    """The stays sum up to what the simulator says is live; stacked, they are a legal layout."""
+    schedule = Writer(graph, Random(seed), 0.6).write()
+    try:
+        check(graph, schedule)
+    except IllegalPlan:
+        return
+    stays = residencies(graph, schedule)
+    for moment in simulate(graph, schedule).moments[1:]:
+        before = [r for r in stays if r.start < moment.step <= r.stop]
+        through = [r for r in before if r.stop > moment.step]  # without what the last step gave up, or this one drops
+        assert sum(r.size_B for r in through) <= moment.live_before_B <= sum(r.size_B for r in before)
+    placements, top_B = [], 0
+    for stay in stays:
+        placements.append(Placement(stay, top_B))
+        top_B += stay.size_B
+    check(graph, schedule, layout=Layout(tuple(placements), top_B))
