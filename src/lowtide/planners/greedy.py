@@ -59,4 +59,5 @@ def descend(search: Search, candidates: int = 6) -> None:
         search.tick()
     search.stats["greedy_tried"] = kernel.tried
     search.stats["greedy_peak_B"] = state.peak_B
+    search.lowest_taus = state.taus
     search.offer(state)

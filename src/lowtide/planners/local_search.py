@@ -66,12 +66,18 @@ def anneal(search: Search, temperatures: tuple[float, ...], start: Retention | N
         anneal_once(search, state, temperature, work, search.problem.seed * 1000 + number)
 
 
-def anneal_once(search: Search, state: Retention, temperature: float, work: int, seed: int) -> Annealer:
+def anneal_once(
+    search: Search, state: Retention, temperature: float, work: int, seed: int, enough_ps: int | None = None
+) -> Annealer:
     """One cooling from `temperature`; offers the best that fits.
+
+    Arguments:
+        enough_ps: stop at a plan that takes no longer; close enough to the bound if None.
 
     Returns: the finished annealer; `state` is left wherever it ended.
     """
-    annealer = Annealer(state, seed, work, temperature, temperature * _COLD, search.enough_ps)
+    enough = search.enough_ps if enough_ps is None else enough_ps
+    annealer = Annealer(state, seed, work, temperature, temperature * _COLD, enough)
     before, done, step = search.work, False, 256
     best = search.program.keep_all(search.budget_B)
     try:

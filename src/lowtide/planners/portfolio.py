@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, final
 
+from msgspec.structs import replace
+
 from lowtide._core import Retention
 from lowtide.ir.plan import Outcome, Problem
 from lowtide.planners.base import AbstractPlanner, Watch
@@ -18,6 +20,7 @@ from lowtide.planners.local_search import anneal
 from lowtide.planners.reductions.stages import refuses_stages
 from lowtide.planners.search import GAP, Search, conduct
 from lowtide.planners.single_cut import cut_and_replay
+from lowtide.planners.smallest import smallest_budget
 
 
 @final
@@ -41,8 +44,11 @@ class Portfolio(AbstractPlanner):
         return refuses_stages(problem.graph)
 
     def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
-        """Plans; see the module."""
-        return conduct(problem, watch, self.name, self.refuses(problem), self._script)
+        """Plans; see the module. Without a plan the outcome names floor and smallest budget found."""
+        outcome = conduct(problem, watch, self.name, self.refuses(problem), self._script)
+        if outcome.schedule is not None:
+            return outcome
+        return replace(outcome, smallest_B=smallest_budget(replace(problem, time_limit_s=None)))
 
     def _script(self, search: Search) -> None:
         search.run("keep_all", keep_all)

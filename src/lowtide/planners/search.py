@@ -42,6 +42,7 @@ class Search:
         self.budget_B = problem.budget_B - self.program.reserve_B
         self.bound_ps = float(self.program.time_ps)
         self.taus: NDArray[np.int32] | None = None
+        self.lowest_taus: NDArray[np.int32] | None = None  # where the greedy descent ended
         self.time_ps: int | None = None
         self.winner = ""
         self.stage = ""

@@ -42,9 +42,12 @@ class SingleCutReplay(AbstractPlanner):
             if search.taus is None:
                 search.run("floor", find_floor)
             if search.taus is None and not search.proved_impossible:
-                search.run("single_cut", lambda s: cut_and_replay(s, self.rounds))
+                search.run("single_cut", self._cut)
 
         return conduct(problem, watch, self.name, self.refuses(problem), script)
+
+    def _cut(self, search: Search) -> None:
+        cut_and_replay(search, self.rounds)
 
 
 def replay(search: Search, cut: SingleCut, kept: frozenset[int]) -> Retention:
@@ -63,48 +66,74 @@ def replay(search: Search, cut: SingleCut, kept: frozenset[int]) -> Retention:
     return state
 
 
-def cut_and_replay(search: Search, rounds: int = 6) -> Retention | None:
-    """Proves the bound at keep-all's peak, and offers replays for shrinking budgets.
+def cut_and_replay(search: Search, rounds: int = 6, cuts: int = 4) -> Retention | None:
+    """Proves the bound at keep-all's peak and at the peaks of its replays, and offers replays.
+
+    A replay that does not fit says where the next cut belongs: at its own peak. When that leads nowhere new, the
+    cut with the lowest peak is solved for smaller budgets.
+
+    Arguments:
+        rounds: solves with smaller budgets.
+        cuts: different stages at which to cut.
 
     Returns: the replay with the lowest peak, to start a search from; None if there is none.
     """
-    cut = SingleCut(search.program, search.program.keep_all(0).peak_stage)
-    solution = solve_cut(search, cut, search.problem.budget_B)
-    search.prove(search.program.time_ps + solution.bound_ps)
-    search.stats["bound_overhead"] = solution.bound_ps / max(1, search.program.time_ps)
-    if solution.kept is None:
-        return None
-    lowest = replay(search, cut, solution.kept)
-    search.stats["replay_peaks_B"] = [lowest.peak_B]
-    if search.offer(lowest) or search.gap <= GAP:
-        return lowest
-    high_B, low_B = search.budget_B, max(0, 2 * search.budget_B - lowest.peak_B)
-    for number in range(rounds):
-        # First the straight guess (shrink by what it was over), then bisection.
-        trial_B = low_B if number == 0 else (low_B + high_B) // 2
-        solution = solve_cut(search, cut, trial_B)
-        search.tick()
-        if solution.kept is None:
-            low_B = trial_B
-            continue
-        state = replay(search, cut, solution.kept)
-        search.stats["replay_peaks_B"].append(state.peak_B)
-        search.offer(state)
+    stage = search.program.keep_all(0).peak_stage
+    lowest: Retention | None = None
+    lowest_cut: SingleCut | None = None
+    seen: set[int] = set()
+    while stage not in seen and len(seen) < cuts:
+        seen.add(stage)
+        cut = SingleCut(search.program, stage)
+        state = _try(search, cut, search.problem.budget_B, proves=True)
+        if state is None:
+            break
+        if lowest is None or state.peak_B < lowest.peak_B:
+            lowest, lowest_cut = state, cut
         if search.gap <= GAP:
-            return state
-        if state.fits:
-            low_B = trial_B
-        else:
-            high_B = trial_B
-            low_B = min(low_B, max(0, 2 * low_B - high_B)) if number == 0 else low_B
-        if state.peak_B < lowest.peak_B:
+            return lowest
+        stage = state.peak_stage
+    if lowest is None or lowest_cut is None:
+        return None
+    return _shrink(search, lowest_cut, lowest, rounds)
+
+
+def _shrink(search: Search, cut: SingleCut, lowest: Retention, rounds: int) -> Retention:
+    """Solves one cut for smaller budgets until its replay fits: first shrunk by what it was over, then bisection."""
+    fits_B: int | None = None
+    over_B = search.problem.budget_B
+    trial_B = over_B - max(1, lowest.peak_B - search.budget_B)
+    for _ in range(rounds):
+        state = _try(search, cut, trial_B)
+        if search.gap <= GAP:
+            break
+        if state is not None and state.peak_B < lowest.peak_B:
             lowest = state
+        if state is None or state.fits:
+            fits_B = trial_B
+        else:
+            over_B = trial_B
+        trial_B = over_B - (lowest.peak_B - search.budget_B) if fits_B is None else (fits_B + over_B) // 2
     return lowest
+
+
+def _try(search: Search, cut: SingleCut, budget_B: int, proves: bool = False) -> Retention | None:
+    """Solves one cut for one budget, notes what it proves, and offers its replay; None if no set fits."""
+    solution = solve_cut(search, cut, budget_B)
+    if proves:
+        search.prove(search.program.time_ps + solution.bound_ps)
+    state = None if solution.kept is None else replay(search, cut, solution.kept)
+    if state is not None:
+        search.stats.setdefault("replay_peaks_B", []).append(state.peak_B)
+        search.offer(state)
+    search.tick()
+    return state
 
 
 def solve_cut(search: Search, cut: SingleCut, budget_B: int, nodes: int = 200) -> CutSolution:
     """Solves a cut within the limits of the search, and counts."""
-    solution = cut.solve(budget_B, nodes=nodes, limit_s=search.left_s)
+    close_ps = int(2e-4 * search.program.time_ps)
+    solution = cut.solve(budget_B, close_ps=close_ps, nodes=nodes, limit_s=search.left_s)
     search.stats["ilp_solves"] = search.stats.get("ilp_solves", 0) + 1
     search.stats["ilp_nodes"] = search.stats.get("ilp_nodes", 0) + solution.nodes
     return solution

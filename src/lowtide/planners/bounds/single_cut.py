@@ -104,11 +104,13 @@ class SingleCut:
         start = max((u for u in uses if u < stage), default=program.producer[value])
         return program.stages[program.producer[value]].rerun_through <= stage or start >= program.pinned_from[value]
 
-    def solve(self, budget_B: int, *, gap: float = 1e-4, nodes: int = 200, limit_s: float | None = None) -> CutSolution:
+    def solve(
+        self, budget_B: int, *, close_ps: int = 0, nodes: int = 200, limit_s: float | None = None
+    ) -> CutSolution:
         """Solves for a budget.
 
         Arguments:
-            gap: relative distance between solution and bound at which to stop.
+            close_ps: distance between solution and bound at which to stop.
             nodes: most nodes of the search tree; keeps the result independent of the machine's speed.
             limit_s: seconds; None for no limit.
 
@@ -120,7 +122,13 @@ class SingleCut:
             return CutSolution(0.0, not possible, frozenset(self.forced) if possible else None, 0, 0)
         highs = highspy.Highs()
         highs.silent()
-        options = {"threads": THREADS, "mip_rel_gap": gap, "mip_max_nodes": nodes, "random_seed": 0}
+        options: dict[str, int | float] = {
+            "threads": THREADS,
+            "random_seed": 0,
+            "mip_rel_gap": 1e-6,
+            "mip_abs_gap": close_ps / _PS_PER_MS,
+            "mip_max_nodes": nodes,
+        }
         if limit_s is not None:
             options["time_limit"] = max(0.01, limit_s)
         for option, value in options.items():
@@ -177,7 +185,7 @@ class SingleCut:
 
     def _read(self, highs: highspy.Highs) -> CutSolution:
         status, info = highs.getModelStatus(), highs.getInfo()
-        stages, sizes_B = self.program.stages, self.program.size_B
+        stages = self.program.stages
         found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
         bound_ms = info.mip_dual_bound if math.isfinite(info.mip_dual_bound) else 0.0
         impossible = status == highspy.HighsModelStatus.kInfeasible

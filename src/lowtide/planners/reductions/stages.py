@@ -170,7 +170,8 @@ class StageProgram:
                 yield Boundary(stage.segment)
                 yield from (Drop(v) for v in stage.outputs if v not in kept)
             elif stage.recipe != EXIT:
-                recipe = stage.recipe if r == t or stage.recipe not in self.replays else self.replays[stage.recipe].recipe
+                again = r != t and stage.recipe in self.replays
+                recipe = self.replays[stage.recipe].recipe if again else stage.recipe
                 yield Run(recipe, tuple(v for v in kept if (v, t) in starts))
                 yield from (Drop(v) for v in stage.reads if v in ending and last_read[v] == i)
 
