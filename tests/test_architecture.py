@@ -1,0 +1,183 @@
+"""The laws of the house: layers, forbidden imports, sizes and names."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "src" / "lowtide"
+LAYERS = [
+    {"units", "errors", "_core"},
+    {"ir"},
+    {"device", "ops"},
+    {"capture", "profile", "planners", "placers", "runtime", "report", "dynamic"},
+    {"pipeline"},
+    {"frontends"},
+    {"cli"},
+]
+RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
+MAY_USE_TORCH = {"device", "capture", "profile", "runtime", "ops", "dynamic", "pipeline", "frontends"}
+TORCH_FREE = {"ir", "planners", "placers", "report"}
+TORCH_FREE_FILES = {PACKAGE / "profile" / "roofline.py"}
+VAGUE = {"util", "utils", "helper", "helpers", "misc", "common", "stuff", "tools"}
+MOST_LINES = 450
+MOST_FUNCTION_LINES = 70
+
+MODULES = sorted(PACKAGE.rglob("*.py"))
+PYTHON = sorted(p for folder in ("src", "tests", "benchmarks", "examples") for p in (ROOT / folder).rglob("*.py"))
+CPP = sorted(p for kind in ("*.cpp", "*.hpp", "*.h") for p in (ROOT / "src").rglob(kind))
+
+
+def _tree(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+def _part(file: Path) -> str:
+    """The folder or module of the package that a file belongs to; empty for the package's own `__init__`."""
+    name = file.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    return "" if name == "__init__" else name
+
+
+def _where(file: Path, node: ast.AST) -> str:
+    return f"{file.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
+
+
+def _imported(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
+    """Every import in a file, nested ones too, with the full name of the module."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield node, node.module or ""
+
+
+def test_every_part_has_a_layer() -> None:
+    parts = {_part(file) for file in MODULES} - {""}
+    assert parts <= set(RANK), f"without a layer: {sorted(parts - set(RANK))}"
+
+
+def test_imports_point_down_only() -> None:
+    wrong = []
+    for file in MODULES:
+        here = _part(file)
+        for node, module in _imported(_tree(file)):
+            if not here or not module.startswith("lowtide."):
+                continue
+            there = module.split(".")[1]
+            foundation = RANK.get(here) == RANK.get(there) == 0
+            if there != here and not foundation and RANK.get(there, 99) >= RANK.get(here, 99):
+                wrong.append(f"{_where(file, node)} {here} -> {there}")
+    assert not wrong
+
+
+def test_imports_of_the_package_are_absolute_and_name_the_module() -> None:
+    wrong = []
+    for file in MODULES:
+        for node in ast.walk(_tree(file)):
+            relative = isinstance(node, ast.ImportFrom) and node.level > 0
+            package = isinstance(node, ast.ImportFrom) and node.module == "lowtide"
+            package = package and [a.name for a in node.names] != ["__version__"]
+            whole = isinstance(node, ast.Import) and any(a.name.split(".")[0] == "lowtide" for a in node.names)
+            if relative or package or whole:
+                wrong.append(_where(file, node))
+    assert not wrong
+
+
+def test_only_some_parts_use_torch() -> None:
+    wrong = []
+    for file in MODULES:
+        if _part(file) in MAY_USE_TORCH and file not in TORCH_FREE_FILES:
+            continue
+        wrong += [_where(file, node) for node, module in _imported(_tree(file)) if module.split(".")[0] == "torch"]
+    assert not wrong
+
+
+def _module_name(file: Path) -> str:
+    return ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+def _python(code: str) -> None:
+    """Runs code in a fresh interpreter that finds this package."""
+    path = f"import sys; sys.path.insert(0, {str(PACKAGE.parent)!r})\n" if not _is_installed() else ""
+    done = subprocess.run([sys.executable, "-c", path + code], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+
+
+def _is_installed() -> bool:
+    import importlib.util
+
+    return importlib.util.find_spec("lowtide") is not None
+
+
+def test_planning_and_reporting_import_without_torch() -> None:
+    files = [file for file in MODULES if _part(file) in TORCH_FREE or file in TORCH_FREE_FILES]
+    names = [_module_name(file) for file in files]
+    _python(
+        f"""
+import importlib, importlib.abc, sys
+
+class Hidden(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "torch":
+            raise ModuleNotFoundError("torch is hidden", name="torch")
+
+sys.meta_path.insert(0, Hidden())
+for name in {names!r}:
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != "lowtide._core":  # not compiled: the sources alone are on the path
+            raise
+assert "torch" not in sys.modules
+"""
+    )
+
+
+def test_importing_the_package_does_not_import_torch() -> None:
+    _python("import lowtide, sys; assert 'torch' not in sys.modules")
+
+
+@pytest.mark.parametrize("file", [*PYTHON, *CPP], ids=lambda f: str(f.relative_to(ROOT)))
+def test_files_are_short_and_named_by_a_noun(file: Path) -> None:
+    assert len(file.read_text(encoding="utf-8").splitlines()) <= MOST_LINES
+    assert not VAGUE & set(file.stem.lower().split("_"))
+
+
+def test_functions_are_short() -> None:
+    wrong = []
+    for file in MODULES:
+        for node in ast.walk(_tree(file)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                if lines > MOST_FUNCTION_LINES:
+                    wrong.append(f"{_where(file, node)} {node.name}: {lines} lines")
+    assert not wrong
+
+
+def test_no_exception_is_swallowed_unnamed() -> None:
+    wrong = []
+    for file in PYTHON:
+        handlers = (n for n in ast.walk(_tree(file)) if isinstance(n, ast.ExceptHandler))
+        wrong += [_where(file, node) for node in handlers if node.type is None]
+    assert not wrong
+
+
+def test_only_the_command_line_prints() -> None:
+    wrong = []
+    for file in MODULES:
+        if _part(file) != "cli":
+            calls = (n for n in ast.walk(_tree(file)) if isinstance(n, ast.Call))
+            wrong += [_where(file, n) for n in calls if isinstance(n.func, ast.Name) and n.func.id == "print"]
+    assert not wrong
+
+
+def test_the_checker_shares_no_code_with_what_it_checks() -> None:
+    for file in PACKAGE.joinpath("ir").glob("check*.py"):
+        modules = {module for _, module in _imported(_tree(file))}
+        assert not {m for m in modules if "simulate" in m or "planners" in m or "placers" in m}
