@@ -1,0 +1,101 @@
+# lowtide from a fresh machine: python >= 3.11, make and g++ are all it takes; cmake and ninja come from pip.
+#
+#   make demo      train a GPT-2 plainly and inside half of the memory, and compare every bit
+#   make test      everything: C++ tests, their sanitizer build, the Python suite
+#   make check     format, lint, types, architecture and the tests that need no torch; about a minute
+#   make bench     regenerate benchmarks/results/ from real runs
+#   make install   only the environment, in .venv
+#   make clean     remove what the above made
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+.PHONY: help install demo test check bench clean format core-test
+
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip install --disable-pip-version-check --quiet -c constraints.txt
+CORE := CMakeLists.txt $(wildcard src/core/*.cpp src/core/*.hpp)
+# The first Python that will do; override with `make PYTHON=...`.
+PYTHON ?= $(shell for p in python3 python3.12 python3.11; do \
+  $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null && echo $$p && break; done)
+# No torch, or no device work: seconds each.
+DEVICE_FREE := $(wildcard tests/test_architecture.py tests/architecture tests/units tests/ir tests/planners tests/report)
+BENCHMARKS = $(filter-out benchmarks/_%,$(shell grep -l '__main__' benchmarks/*.py))
+
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+export PYTHONDONTWRITEBYTECODE :=
+unexport PYTHONPATH
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+# --- environment: stamps, so that a repeated make costs nothing ---------------------------------------------------
+
+$(VENV)/.made:
+	@test -n "$(PYTHON)" || { echo "lowtide needs Python 3.11 or 3.12 as python3, python3.12 or python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "$(PYTHON) cannot make environments: install its venv package (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }
+	@$(PYTHON) -c 'import os, sys, sysconfig; \
+	  sys.exit(not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")))' || { \
+	  echo "$(PYTHON) has no Python.h: install its headers (Debian, Ubuntu: apt install python3-dev)" >&2; exit 1; }
+	@command -v g++ >/dev/null || command -v c++ >/dev/null || { \
+	  echo "no C++ compiler: install g++ (Debian, Ubuntu: apt install g++)" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# Editable: Python files are used where they lie; a changed core or pyproject.toml builds anew.
+$(VENV)/.package: $(VENV)/.made pyproject.toml constraints.txt $(CORE)
+	$(PIP) -e .
+	@touch $@
+
+$(VENV)/.demo: $(VENV)/.package
+	$(PIP) 'transformers>=5.0'
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.demo
+	@mkdir -p build
+	@$(PY) -c 'import tomllib; e = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; \
+	  print(*e["test"], *e["dev"], sep="\n")' > build/requirements.txt
+	$(PIP) -r build/requirements.txt cmake ninja
+	@touch $@
+
+install: $(VENV)/.demo
+
+# --- what a user runs -----------------------------------------------------------------------------------------------
+
+demo: $(VENV)/.demo
+	$(VENV)/bin/lowtide demo
+
+bench: $(VENV)/.test
+	@test -n "$(BENCHMARKS)" || { echo "no benchmarks found" >&2; exit 1; }
+	for file in $(BENCHMARKS); do name=$${file%.py}; $(PY) -m "$${name//\//.}"; done
+
+# --- what a contributor runs ----------------------------------------------------------------------------------------
+
+core-test: $(VENV)/.test
+	cmake -S . -B build/core -G Ninja -DLOWTIDE_EXTENSION=OFF -DLOWTIDE_TESTS=ON >/dev/null
+	cmake --build build/core
+	ctest --test-dir build/core --output-on-failure --no-tests=error
+	cmake -S . -B build/core-sanitized -G Ninja -DLOWTIDE_EXTENSION=OFF -DLOWTIDE_TESTS=ON -DLOWTIDE_SANITIZE=ON >/dev/null
+	cmake --build build/core-sanitized
+	ctest --test-dir build/core-sanitized --output-on-failure --no-tests=error
+
+test: core-test
+	$(PY) -m pytest
+
+check: $(VENV)/.test
+	$(VENV)/bin/ruff format --check
+	$(VENV)/bin/ruff check
+	MYPYPATH=src $(VENV)/bin/mypy
+	@for folder in src/lowtide/*/ src/core/; do \
+	  printf '%6d lines  %s\n' "$$(find "$$folder" -name '*.py' -o -name '*.[ch]pp' | xargs -r cat | wc -l)" "$$folder"; done
+	$(PY) -m pytest -q $(DEVICE_FREE)
+
+format: $(VENV)/.test
+	$(VENV)/bin/ruff format
+	$(VENV)/bin/ruff check --fix
+
+clean:
+	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis plan.json plan.html memory.png
