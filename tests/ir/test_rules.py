@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from lowtide.errors import IllegalPlan
-from lowtide.ir.call import Ref
+from lowtide.ir.call import Read, Ref
 from lowtide.ir.check import check
 from lowtide.ir.check_graph import check_graph
-from lowtide.ir.graph import Graph, Group, MiniTrace, Option, Recipe, Role, Segment, Takeover, Value
+from lowtide.ir.graph import Effect, Graph, Group, MiniTrace, Option, Recipe, Role, Segment, Takeover, Value
 from lowtide.ir.layout import Layout, Placement
 from lowtide.ir.rules import GRAPH_RULES, LAYOUT_RULES, SCHEDULE_RULES
 from lowtide.ir.schedule import Boundary, Drop, Fetch, Run, Schedule, Send, Step
@@ -67,6 +67,24 @@ def _recomputable() -> Graph:
 def _unneeded() -> Graph:
     """The noise, whose value nobody asks for."""
     return _value(examples.opaque_then_random(), 2, leaves=None)
+
+
+def _undone() -> Graph:
+    """The ReLU in place, and a recipe that would turn its output back into its input, in place."""
+    graph = _value(examples.in_place(), 2, leaves=None)
+    undo = msgspec.structs.replace(graph.recipes[2], id=3, outputs=(1,), reads=(Read(2),), consumes=(Takeover(2, 0),))
+    return _replace(graph, recipes=(*graph.recipes, undo))
+
+
+def _gradient_changed() -> Graph:
+    """A gradient that the caller holds is scaled in place, though it arrives once more later."""
+    sketch = Sketch(parts=(0, 0, 0))
+    x = sketch.persistent(8, Role.INPUT, "x")
+    grad = sketch.value(8, Role.GRADIENT, "grad", leaves=0, arrives=2)
+    scaled = sketch.value(8, Role.GRADIENT, "scaled", leaves=1)
+    sketch.recipe("backward", [x], [grad])
+    sketch.recipe("scale_", [grad], [scaled], segment=1, consumes=[(grad, 0)])
+    return sketch.build()
 
 
 def _constant_overwritten() -> Graph:
@@ -132,6 +150,8 @@ CASES = [
     Case("consume-visible", examples.update(), [B0, Run(0, (3,)), Run(1, ())], 2),
     Case("consume-visible", _value(examples.update(), 2, held=False), [B0, Run(0, (3,)), Run(1, (2,))], 2),
     Case("consumed", examples.in_place(), [B0, Run(0, (1,)), Run(2, (2,)), Run(0, (1,))], 3),
+    Case("consumed", _undone(), [B0, Run(0, (1,)), Run(2, (2,)), Run(3, (1,))], 3),
+    Case("consumed", _gradient_changed(), [B0, Run(0, (1,)), B1, Run(1, (2,)), Boundary(2)], 4),
     Case("drop-absent", examples.chain(), _with(CHAIN, 3, Drop(2), Drop(2)), 4),
     Case("drop-absent", examples.chain(), _with(CHAIN, 3, Drop(2, "host")), 3),
     Case("drop-persistent", examples.chain(), _with(CHAIN, 3, Drop(0)), 3),
@@ -221,6 +241,12 @@ def _unbalanced(events: tuple[int, ...], outputs: tuple[int | None, ...] = (1,))
     return _recipe(examples.chain(), 0, trace=MiniTrace(events, outputs))
 
 
+def _made_twice() -> Graph:
+    graph = examples.chain()
+    second = msgspec.structs.replace(graph.recipes[0], id=4)
+    return _replace(graph, recipes=(*graph.recipes, second), program=(0, 4, 1, 2, 3))
+
+
 def _random_in_one_option() -> Graph:
     graph = examples.dropout()
     (group,) = graph.groups
@@ -234,7 +260,7 @@ GRAPHS = [
     ("graph-references", _value(examples.chain(), 2, leaves=2)),
     ("graph-references", _recipe(examples.chain(), 2, segment=2)),
     ("graph-references", _recipe(examples.chain(), 2, outputs=(77,))),
-    ("graph-references", _recipe(examples.chain(), 2, outputs=(4, 4))),
+    ("graph-references", _recipe(examples.chain(), 2, outputs=(4, 4), paths=())),
     ("graph-references", _recipe(examples.chain(), 2, args=(Ref(1),))),
     ("graph-references", _recipe(examples.chain(), 2, paths=((0,), (1,)))),
     ("graph-references", _replace(examples.chain(), program=(0, 1, 2, 9))),
@@ -243,6 +269,7 @@ GRAPHS = [
     ("graph-program", _replace(examples.chain(), program=(0, 1, 2))),
     ("graph-program", _recipe(examples.chain(), 1, segment=1)),
     ("graph-program", _value(examples.chain(), 1, persistent=True, readable_through=0)),
+    ("graph-program", _made_twice()),
     ("graph-origins", _value(examples.chain(), 1, arrives=None)),
     ("graph-origins", _value(examples.chain(), 2, persistent=True)),
     ("graph-parts", _replace(examples.chain(), segments=(Segment("f", 0), Segment("b", 1)))),
@@ -252,7 +279,7 @@ GRAPHS = [
     ("graph-traces", _unbalanced((30, -1), (None,))),
     ("graph-traces", _unbalanced((30, 21, -1))),
     ("graph-traces", _unbalanced((30, 20, -1), ())),
-    ("graph-takeovers", _recipe(examples.in_place(), 2, consumes=(Takeover(0, 0), Takeover(1, 0)))),
+    ("graph-takeovers", _recipe(examples.in_place(), 2, consumes=(Takeover(1, 0), Takeover(1, 0)))),
     ("graph-takeovers", _recipe(examples.in_place(), 2, consumes=(Takeover(0, 0),))),
     ("graph-takeovers", _recipe(examples.in_place(), 2, consumes=(Takeover(1, 1),))),
     ("graph-takeovers", _value(examples.update(), 2, size_B=41)),
@@ -261,6 +288,7 @@ GRAPHS = [
     ("graph-groups", _replace(examples.convolution(), groups=(Group("g", ()),))),
     ("graph-groups", _replace(examples.convolution(), groups=(Group("g", (Option("o", (1,)), Option("p", (0,)))),))),
     ("graph-effects", _random_in_one_option()),
+    ("graph-effects", _recipe(examples.dropout(), 5, effect=Effect.PURE, state=None, outputs=(1, 3))),
     ("graph-effects", _replace(examples.dropout(), groups=())),
     ("graph-numbers", _value(examples.chain(), 2, size_B=-1)),
     ("graph-numbers", _recipe(examples.chain(), 2, time_s=float("nan"))),
