@@ -23,12 +23,21 @@ Loss = Callable[[nn.Module, Any], torch.Tensor]
 
 @dataclass(frozen=True)
 class Network:
-    """A module factory with its loss and batches, all from a seed."""
+    """A module factory with its outputs (which hold the loss) and batches, all from a seed."""
 
     name: str
     make: Callable[[], nn.Module]
-    loss: Loss
+    outputs: Callable[[nn.Module, Any], Any]
     batches: Callable[[int], list[Any]]
+
+    @staticmethod
+    def loss_in(outputs: Any) -> torch.Tensor:
+        """The loss in what the module returned."""
+        return outputs if isinstance(outputs, torch.Tensor) else outputs.loss
+
+    def loss(self, module: nn.Module, batch: Any) -> torch.Tensor:
+        """The loss of a batch; other outputs die at once."""
+        return self.loss_in(self.outputs(module, batch))
 
     def build(self) -> nn.Module:
         """The module, from a fixed seed, in training mode."""
@@ -171,7 +180,7 @@ NETWORKS = {
         Network("mixed", Mixed, lambda m, b: m(*b), _pairs((16, 12), (16,), 5)),
         Network("tied", Tied, lambda m, b: m(b), _tokens(50, 4, 12)),
         Network("unet", lambda: WithLoss(UNet()), lambda m, b: m(*b), _pairs((2, 3, 32, 32), (2, 32, 32), 3)),
-        Network("gpt2", gpt2, lambda m, b: m(input_ids=b, labels=b).loss, _tokens(97, 2, 16)),
+        Network("gpt2", gpt2, lambda m, b: m(input_ids=b, labels=b), _tokens(97, 2, 16)),
         Network("resnet", resnet, lambda m, b: m(*b), _pairs((2, 3, 48, 48), (2,), 7)),
     )
 }

@@ -14,7 +14,7 @@ from lowtide.device.fingerprint import device_memory_B, fingerprint
 from lowtide.errors import InfeasibleBudget
 from lowtide.ir.check import check
 from lowtide.ir.graph import Graph
-from lowtide.ir.plan import Covers, Environment, Outcome, PlanRecord, Problem, Status
+from lowtide.ir.plan import Covers, Environment, Outcome, PlanRecord, Problem
 from lowtide.ir.simulate import simulate
 from lowtide.planners.base import AbstractPlanner, Progress
 from lowtide.planners.keep_all import KeepAll
@@ -78,8 +78,6 @@ def plan_graph(
         work=options.work,
         time_limit_s=options.time_limit_s,
     )
-    if problem.budget_B <= graph.persistent_B:
-        raise _infeasible(graph, Outcome(None, Status.INFEASIBLE, "persistent bytes", floor_B=graph.persistent_B), budget_B, outside_B)
     outcome = options.planner.solve(problem, watch)
     if outcome.schedule is None:
         raise _infeasible(graph, outcome, budget_B, outside_B)

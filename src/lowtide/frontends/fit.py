@@ -57,6 +57,14 @@ class Fitted:
 
         self.session.replan(replace(self.session.options, budget=parse_budget(budget)))
 
+    def use(self, plan: Plan) -> None:
+        """Puts a plan of the same program and shapes in force from the next step on.
+
+        Raises:
+            PlanMismatch: if no step of its program has been run yet.
+        """
+        self.session.use(plan.record)
+
     def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
         return (_no_handle, ())
 

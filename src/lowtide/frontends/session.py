@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -20,8 +20,8 @@ from lowtide.device.semiprivate import graph_breaks
 from lowtide.errors import PlanMismatch
 from lowtide.frontends.covers import covers_of
 from lowtide.frontends.discovery import Call, address, bundle_of, call_of, outside_B
+from lowtide.ir.bundle import Bundle
 from lowtide.ir.plan import PlanRecord
-from lowtide.ir.schedule import Schedule
 from lowtide.pipeline import PlanOptions, Watch, environment, measure, plan_graph
 from lowtide.profile.cache import ProfileCache
 from lowtide.runtime.dry import dry_results
@@ -59,6 +59,7 @@ class Session:
     whole_model: bool = False  # a wrapper of ours sees every call, so discovery is possible
     step_key: Key = ()  # distinguishes the calls of a broken model, set by that wrapper
     cache: ProfileCache = field(default_factory=ProfileCache)
+    _calls: dict[tuple[tuple[int, Key], ...], tuple[Sequence[Call], Bundle | None]] = field(default_factory=dict)
     _dry: list[Call] | None = None
     _captured: dict[int, Captured] = field(default_factory=dict)
     _breaks_before: int = field(default_factory=lambda: sum(graph_breaks().values()))
@@ -116,13 +117,32 @@ class Session:
                 watch=self.watch,
             )
         if install:
-            self.plans[tuple((self.executors.index(c.executor), c.key) for c in calls)] = record
-            for index, call in enumerate(calls):
-                mine = record.schedule if bundle is None else bundle.schedule_of(record.schedule, index)
-                local = record.graph if bundle is None else graphs[index]
-                self._install(call, local, mine)
+            step = tuple((self.executors.index(c.executor), c.key) for c in calls)
+            self._calls[step] = (calls, bundle)
+            self._put_in_force(step, record)
         _LOG.info("planned %d graph(s): %s of %s B", len(calls), record.peak_B, record.budget_B)
         return record
+
+    def use(self, record: PlanRecord) -> None:
+        """Puts a plan in force for every step of its program and shapes that has been met. Compiles nothing again.
+
+        Raises:
+            PlanMismatch: if no such step has been met.
+        """
+        steps = [step for step, present in self.plans.items() if present.graph.key == record.graph.key]
+        if not steps:
+            raise PlanMismatch(f"no step of the plan's program (graph {record.graph.key}) has been run here yet")
+        for step in steps:
+            self._put_in_force(step, record)
+
+    def _put_in_force(self, step: tuple[tuple[int, Key], ...], record: PlanRecord) -> None:
+        calls, bundle = self._calls[step]
+        self.plans[step] = record
+        for index, call in enumerate(calls):
+            graph, schedule = record.graph, record.schedule
+            if bundle is not None:
+                graph, schedule = call.specialised.graph, bundle.schedule_of(schedule, index)
+            call.executor.install(call.key, load(graph, schedule, call.interfaces, call.specialised.held))
 
     def replan(self, options: PlanOptions) -> None:
         """Takes every plan out of force; the next call of each shape is planned with the new options."""
@@ -130,10 +150,6 @@ class Session:
         self.plans.clear()
         for executor in self.executors:
             executor.forget()
-
-    def with_watch(self, watch: Watch | None) -> Session:
-        """The same session told to report its planning to `watch`."""
-        return replace(self, watch=watch)
 
     # what the backend and the executors ask -------------------------------------------------------------------
 
@@ -167,10 +183,6 @@ class Session:
         assert self._dry is not None
         self._dry.append(call)
         return Loaded(0, (lambda _: results,), token)
-
-    def _install(self, call: Call, graph: Any, schedule: Schedule) -> None:
-        loaded = load(graph, schedule, call.interfaces, call.specialised.held)
-        call.executor.install(call.key, loaded)
 
     def _given_for(self, key: str, trains: bool, device: str) -> PlanRecord | None:
         """The saved plan, if it is for this program; evaluation graphs and later shapes are planned anew."""
