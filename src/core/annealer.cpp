@@ -125,19 +125,17 @@ void Annealer::propose() {
 }
 
 void Annealer::remember() {
-  if (state_->fits()) {
-    if (found_ && state_->time() >= best_time_) return;
-    found_ = true;
-    best_time_ = state_->time();
-    best_taus_ = state_->taus();
-    return;
+  if (!found_) {
+    const Bytes peak = state_->peak();
+    if (peak < lowest_peak_) {
+      lowest_peak_ = peak;
+      lowest_taus_ = state_->taus();
+    }
   }
-  if (found_) return;
-  const Bytes peak = state_->peak();
-  if (peak < lowest_peak_) {
-    lowest_peak_ = peak;
-    lowest_taus_ = state_->taus();
-  }
+  if (!state_->fits() || (found_ && state_->time() >= best_time_)) return;
+  found_ = true;
+  best_time_ = state_->time();
+  best_taus_ = state_->taus();
 }
 
 void Annealer::adapt() {

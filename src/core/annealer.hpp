@@ -3,7 +3,7 @@
 // Minimises   time + weight * (over + 2 * mean excess),   over = max(0, peak - budget)
 // with an adaptive weight: it grows while the state does not fit and shrinks slowly while it does. The mean
 // excess tells apart states whose peaks are equal. Metropolis rule, geometric cooling over `moves` proposals.
-// The best retention that fits is remembered; `lowest_peak` is the least peak seen, whether it fits or not.
+// The best retention that fits is remembered; `lowest_peak` is the least peak up to the first that fits.
 // The same seed and number of proposals give the same result, however run() is sliced.
 // Invariant: the retention is settled between calls.
 #pragma once

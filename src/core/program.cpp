@@ -29,7 +29,7 @@ Index Program::gap_at(Index value, Index stage) const {
 bool Program::is_free(Index gap) const {
   const Index value = gap_value[at(gap)];
   const Index start = gap_start(gap);
-  return start < pinned_from[at(value)] && rerun_through[at(producer[at(value)])] > start;
+  return gap_end(gap) > start && start < pinned_from[at(value)] && rerun_through[at(producer[at(value)])] > start;
 }
 
 bool Program::is_lost(Index gap) const { return gap_start(gap) == lost_from[at(gap_value[at(gap)])]; }

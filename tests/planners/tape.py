@@ -152,17 +152,18 @@ def matmul_s(flops: float, size_B: float) -> float:
     return LAUNCH_s + max(flops / FLOPS, size_B / TRAFFIC_Bps)
 
 
-def gpt(blocks: int = 12, batch: int = 8, tokens: int = 1024, width: int = 768, vocab: int = 50257, dropout: bool = True) -> Graph:
+def gpt(blocks: int = 12, batch: int = 8, tokens: int = 1024, width: int = 768, dropout: bool = True) -> Graph:
     """A GPT-like network, about 25 recipes per block, bfloat16, flash-like attention."""
     tape = Tape(f"gpt{blocks}")
     tape.segment("forward")
     act_B = batch * tokens * width * 2
     rows = batch * tokens
     ids = tape.given(rows * 8)
-    x = tape.op("embed", (ids,), act_B, traffic_s(2 * act_B), weight_B=vocab * width * 2)
+    x = tape.op("embed", (ids,), act_B, traffic_s(2 * act_B), weight_B=50257 * width * 2)
 
     def linear(x: int, out: int, inner: int) -> int:
-        return tape.op("linear", (x,), rows * out * 2, matmul_s(2 * rows * out * inner, act_B), weight_B=out * inner * 2)
+        time_s = matmul_s(2 * rows * out * inner, act_B)
+        return tape.op("linear", (x,), rows * out * 2, time_s, weight_B=out * inner * 2)
 
     def drop(x: int) -> int:
         size_B = tape.values[x].size_B
@@ -173,7 +174,8 @@ def gpt(blocks: int = 12, batch: int = 8, tokens: int = 1024, width: int = 768, 
     for _ in range(blocks):
         h = tape.op("layer_norm", (x,), act_B, traffic_s(2 * act_B), mask_B=rows * 8, weight_B=width * 4)
         qkv = linear(h, 3 * width, width)
-        a = tape.op("attention", (qkv,), act_B, matmul_s(4 * batch * tokens**2 * width, 4 * act_B), saves="in out", mask_B=rows * 48)
+        time_s = matmul_s(4 * batch * tokens**2 * width, 4 * act_B)
+        a = tape.op("attention", (qkv,), act_B, time_s, saves="in out", mask_B=rows * 48)
         x = tape.op("add", (x, drop(linear(a, width, width))), act_B, traffic_s(3 * act_B), saves="")
         h = tape.op("layer_norm", (x,), act_B, traffic_s(2 * act_B), mask_B=rows * 8, weight_B=width * 4)
         g = tape.op("gelu", (linear(h, 4 * width, width),), 4 * act_B, traffic_s(8 * act_B))
@@ -235,12 +237,14 @@ def unet(depth: int = 4, batch: int = 8, width: int = 64, side: int = 256) -> Gr
         channels, here = width << level, side >> level
         x = conv((conv((x,), channels, inner, here),), channels, channels, here)
         skips.append(x)
-        x = tape.op("pool", (x,), tape.values[x].size_B // 4, traffic_s(tape.values[x].size_B), mask_B=tape.values[x].size_B // 4)
+        size_B = tape.values[x].size_B
+        x = tape.op("pool", (x,), size_B // 4, traffic_s(size_B), mask_B=size_B // 4)
         inner = channels
     x = conv((conv((x,), 2 * inner, inner, side >> depth),), 2 * inner, 2 * inner, side >> depth)
     for level in reversed(range(depth)):
         channels, here = width << level, side >> level
-        up = tape.op("up", (x,), batch * channels * here * here * 4, traffic_s(batch * channels * here * here * 8), weight_B=channels**2 * 32)
+        size_B = batch * channels * here * here * 4
+        up = tape.op("up", (x,), size_B, traffic_s(2 * size_B), weight_B=channels**2 * 32)
         x = conv((conv((up, skips[level]), channels, 2 * channels, here),), channels, channels, here)
     tape.backward(tape.op("loss", (x,), 4, traffic_s(tape.values[x].size_B)))
     return tape.graph()
@@ -259,8 +263,11 @@ def chain(length: int = 6, size_B: int = MIB, parts: int = 1) -> Graph:
     return tape.graph()
 
 
-def random_graph(seed: int, recipes: int = 8, segments: int = 2) -> Graph:
-    """A random small graph with everything: several outputs, masks, random recipes, opaque ones, dead ones, updates."""
+def random_graph(seed: int, recipes: int = 8, segments: int = 2, mirrored: bool = False) -> Graph:
+    """A random small graph with everything: several outputs, masks, random recipes, opaque ones, dead ones, updates.
+
+    Mirrored: the second half reads the newest value and what the first half made, last first, as a backward does.
+    """
     dice = random.Random(seed)
     tape = Tape(f"random{seed}")
     tape.segment("s0")
@@ -272,6 +279,10 @@ def random_graph(seed: int, recipes: int = 8, segments: int = 2) -> Graph:
             if dice.random() < 0.5:
                 there.append(tape.given(dice.randint(1, 4) * 8192, Role.TANGENT, arrives=len(tape.segments) - 1))
         reads = tuple(dice.sample(there, min(len(there), dice.randint(1, 3))))
+        if mirrored:
+            back = 2 + 2 * (recipes - k) - recipes // 2
+            reads = (there[-1], *((there[min(back, len(there) - 1)],) if 2 * k >= recipes else ()), *reads[: k % 2])
+        reads = tuple(dict.fromkeys(reads))
         outputs = tuple(tape.value(dice.randint(0, 6) * 8192) for _ in range(dice.choice((1, 1, 1, 2, 3))))
         time_s, workspace_B = dice.randint(1, 9) * 1e-3, dice.choice((0, 0, 4096, 16384))
         kind = dice.random()

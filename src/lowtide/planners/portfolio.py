@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from msgspec.structs import replace
-
 from lowtide._core import Retention
 from lowtide.ir.plan import Outcome, Problem
 from lowtide.planners.base import AbstractPlanner, Watch
@@ -20,7 +18,7 @@ from lowtide.planners.local_search import anneal
 from lowtide.planners.reductions.stages import refuses_stages
 from lowtide.planners.search import GAP, Search, conduct
 from lowtide.planners.single_cut import cut_and_replay
-from lowtide.planners.smallest import smallest_budget
+from lowtide.planners.smallest import smallest
 
 
 @final
@@ -45,18 +43,19 @@ class Portfolio(AbstractPlanner):
 
     def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
         """Plans; see the module. Without a plan the outcome names floor and smallest budget found."""
-        outcome = conduct(problem, watch, self.name, self.refuses(problem), self._script)
-        if outcome.schedule is not None:
-            return outcome
-        return replace(outcome, smallest_B=smallest_budget(replace(problem, time_limit_s=None)))
+        return conduct(problem, watch, self.name, self.refuses(problem), self._script)
 
     def _script(self, search: Search) -> None:
         search.run("keep_all", keep_all)
         if search.taus is not None:
             return
         search.run("floor", find_floor)
-        if search.proved_impossible:
-            return
+        if not search.proved_impossible:
+            self._plan(search)
+        if search.taus is None:
+            search.run("smallest", find_smallest)
+
+    def _plan(self, search: Search) -> None:
         starts: list[Retention | None] = []
         search.run("single_cut", lambda s: starts.append(cut_and_replay(s, self.rounds)))
         if search.gap <= GAP:
@@ -66,6 +65,16 @@ class Portfolio(AbstractPlanner):
             return
         temperatures = self.hot_temperatures if search.taus is None else self.temperatures
         search.run("annealing", lambda s: anneal(s, temperatures, starts[0] if starts else None))
+
+
+def find_smallest(search: Search) -> None:
+    """Notes the smallest budget that some plan meets; if it is within the budget after all, offers that plan."""
+    found = smallest(search.problem)
+    search.smallest_B = found.budget_B
+    if found.budget_B <= search.problem.budget_B:
+        state = search.program.keep_all(search.budget_B)
+        if state.assign(found.taus):
+            search.offer(state)
 
 
 def portfolio(problem: Problem, watch: Watch | None = None) -> Outcome:

@@ -23,6 +23,7 @@ from lowtide.planners.reductions.stages import StageProgram, stage_program
 BOUND_CLASS = "any recomputation; first runs in program order; one implementation per operator"
 GAP = 0.005  # close enough to stop: the plan is at most this much slower than the bound
 _EXACT = 1e-9  # relative; float sums of seconds are not closer
+_EQUAL = 1e-6  # relative; the solver's dual bounds are not closer
 
 
 class OutOfTime(Exception):
@@ -49,6 +50,7 @@ class Search:
         self.work = 0
         self.proved_impossible = False
         self.floor_B = 0
+        self.smallest_B: int | None = None
         self.floor_recipes: tuple[int, ...] = ()
         self.stats: dict[str, Any] = {}
         self._watch = watch
@@ -132,13 +134,18 @@ class Search:
             schedule,
             self._status(interrupted),
             solver,
-            bound_s=self.bound_ps * 1e-12 * (1.0 - _EXACT),
+            bound_s=self._bound_s(),
             bound_class=BOUND_CLASS + self._choices(),
             floor_B=self.floor_B,
             floor_class=BOUND_CLASS + self._choices(),
             floor_recipes=self.floor_recipes,
+            smallest_B=self.smallest_B,
             stats=self.stats,
         )
+
+    def _bound_s(self) -> float:
+        """The bound in seconds, less what rounding each recipe to picoseconds may have added."""
+        return max(0.0, self.bound_ps - len(self.program.stages)) * 1e-12 * (1.0 - _EXACT)
 
     def _choices(self) -> str:
         return " (the first option of every group)" if fixes_choices(self.problem.graph) else ""
@@ -146,7 +153,7 @@ class Search:
     def _status(self, interrupted: bool) -> Status:
         if self.taus is None:
             return Status.INFEASIBLE if self.proved_impossible else Status.UNSOLVED
-        if self.time_ps is not None and self.time_ps <= self.bound_ps * (1.0 + _EXACT):
+        if self.time_ps is not None and self.time_ps <= self.bound_ps * (1.0 + _EQUAL):
             return Status.OPTIMAL
         return Status.INTERRUPTED if interrupted else Status.FEASIBLE
 

@@ -2,68 +2,79 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import numpy as np
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from lowtide.errors import PlanError
 from lowtide.ir.plan import Problem
 from lowtide.planners.bounds.op_floor import op_floor
 from lowtide.planners.greedy import descend
-from lowtide.planners.keep_all import keep_all
 from lowtide.planners.local_search import anneal_once
 from lowtide.planners.reductions.stages import refuses_stages
-from lowtide.planners.search import OutOfTime, Search
+from lowtide.planners.search import Search
 
 ROUNDS = 5
+WORK = 60_000
 _HOT = 3.0  # first temperature, in mean run times of a recipe
 
 
-def smallest_budget(problem: Problem, work: int = 60_000) -> int | None:
+@dataclass(frozen=True)
+class Smallest:
+    """A budget, and the retention that meets it (bytes for generator states included)."""
+
+    budget_B: int
+    taus: NDArray[np.int32]
+
+
+def smallest_budget(problem: Problem, work: int = WORK) -> int | None:
     """Looks for the smallest budget that some plan meets, between the proved floor and keep-all.
 
-    Greedy descent as far as it goes, then annealing towards budgets found by bisection. What is returned is the
-    exact peak of a plan that was really found; a smaller one may exist.
+    What is returned is the exact peak of a plan that was really found; a smaller one may exist. The portfolio
+    finds a plan at every budget from there on.
 
     Arguments:
-        problem: its budget is ignored.
+        problem: its budget and limits are ignored.
         work: proposals in all.
 
-    Returns: bytes; None only if the problem's time limit struck before anything was known.
+    Returns: bytes; None if the problem is refused.
+    """
+    return None if refuses_stages(problem.graph) else smallest(problem, work).budget_B
+
+
+def smallest(problem: Problem, work: int = WORK) -> Smallest:
+    """Greedy descent as far as it goes, then annealing towards budgets found by bisection.
+
+    Arguments: as for `smallest_budget`.
 
     Raises:
-        PlanError: if the graph has no stage program.
+        PlanError: if the problem is refused.
     """
     if reason := refuses_stages(problem.graph):
         raise PlanError(reason)
-    try:
-        return _descend(problem, work)
-    except OutOfTime:
-        return None
-
-
-def _descend(problem: Problem, work: int) -> int:
-    search = Search(replace(problem, budget_B=0, work=work))
-    floor_B = op_floor(search.program).floor_B
-    keep_all(search)
-    smallest_B = int(search.stats["keep_all_peak_B"])
+    search = Search(replace(problem, budget_B=0, work=work, time_limit_s=None))
     reserve_B = search.program.reserve_B
-    search.budget_B = floor_B
+    low_B = search.budget_B = op_floor(search.program).floor_B
+    everything = search.program.keep_all(0)
+    best = Smallest(everything.peak_B, everything.taus)
     descend(search)
-    smallest_B = min(smallest_B, int(search.stats["greedy_peak_B"]) + reserve_B)
-    low_B = floor_B
-    taus = search.lowest_taus
+    if search.lowest_taus is not None and search.stats["greedy_peak_B"] + reserve_B < best.budget_B:
+        best = Smallest(search.stats["greedy_peak_B"] + reserve_B, search.lowest_taus)
     for number in range(ROUNDS):
         share = (work - search.work) // (ROUNDS - number)
-        if share <= 0 or smallest_B - low_B <= 0.005 * smallest_B:
+        if share <= 0 or best.budget_B - low_B <= 0.005 * best.budget_B:
             break
-        target_B = (low_B + smallest_B) // 2
+        target_B = (low_B + best.budget_B) // 2
         search.budget_B = target_B - reserve_B
         state = search.program.keep_all(search.budget_B)
-        if taus is not None and not state.assign(taus):
+        if not state.assign(best.taus):
             raise AssertionError("taus that were possible stay possible")
         annealer = anneal_once(search, state, _HOT, share, problem.seed + number, enough_ps=2**62)
-        reached_B = target_B if annealer.found else annealer.lowest_peak_B + reserve_B
-        if reached_B < smallest_B:
-            smallest_B, taus = reached_B, annealer.best_taus if annealer.found else annealer.lowest_taus
         if not annealer.found:
             low_B = target_B
-    return smallest_B
+        reached = Smallest(annealer.lowest_peak_B + reserve_B, annealer.lowest_taus)
+        if reached.budget_B < best.budget_B:
+            best = reached
+    return best

@@ -1,0 +1,105 @@
+#include "retention.hpp"
+
+#include "expect.hpp"
+#include "programs.hpp"
+
+using namespace lowtide;
+
+namespace {
+
+std::vector<Change> random_changes(const Program& program, Random& dice) {
+  std::vector<Change> changes;
+  for (Index i = dice.below(5) + 1; i > 0; --i) {
+    const Index gap = dice.below(program.gap_count());
+    const auto same = [&](const Change& c) { return c.gap == gap; };
+    if (!program.is_free(gap) || std::any_of(changes.begin(), changes.end(), same)) continue;
+    const Index start = program.gap_start(gap), end = program.gap_end(gap);
+    const Index choice[] = {KEEP, start + 1, NEVER, start + 1 + dice.below(std::max(1, end - start))};
+    changes.push_back({gap, choice[dice.below(4)]});
+  }
+  return changes;
+}
+
+void keep_all_of_a_chain() {
+  const Program chain = programs::chain(3);
+  Retention state(chain, 0);
+  EXPECT(state.is_valid() && state.is_possible());
+  EXPECT(state.time() == 3 * 10 + 10 + 3 * 20);
+  // x0 x1 x2 and the gradient are live while the first backward makes another: x3 died with the loss.
+  EXPECT(state.live(5) == 500);
+  EXPECT(state.peak() == 500 && state.peak_stage() == 4);
+}
+
+void one_dropped_value() {
+  const Program chain = programs::chain(3);
+  Retention state(chain, 0);
+  const Index gap = chain.gap_at(2, 4);  // x2 between f3 and its backward at stage 5
+  EXPECT(state.apply({{gap, chain.gap_start(gap) + 1}}));
+  EXPECT((state.reruns(5) == std::vector<Index>{2}));
+  EXPECT(state.time() == 110);
+  EXPECT((state.spans(2) == std::vector<Span>{{2, 3}, {5, 5}}));
+  EXPECT(state.live(4) == 400 && state.live(5) == 500);
+  state.undo();
+  EXPECT(state.reruns(5).empty() && state.time() == 100 && state.live(4) == 500);
+  EXPECT(state.is_valid());
+}
+
+void random_walks_stay_exact() {
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    const Program program = programs::random(seed, 10 + static_cast<int>(seed));
+    Random dice(seed);
+    Retention state(program, 300);
+    for (int i = 0; i < 60; ++i) {
+      const std::vector<Index> before = state.taus();
+      const bool possible = state.apply(random_changes(program, dice));
+      if (!possible || dice.below(3) == 0) {
+        if (possible) state.undo();
+        EXPECT(state.taus() == before);
+      } else {
+        state.commit();
+      }
+      if (i % 10 == 0) EXPECT(state.is_valid());
+    }
+    EXPECT(state.is_valid());
+  }
+}
+
+void large_closures_are_rejected_whole() {
+  const Program chain = programs::chain(40);
+  std::vector<Change> all;
+  for (Index g = 0; g < chain.gap_count(); ++g)
+    if (chain.is_free(g) && chain.gap_value[static_cast<std::size_t>(g)] <= 40) all.push_back({g, NEVER});  // activations
+  Retention narrow(chain, 0, 8), wide(chain, 0, 2000);
+  EXPECT(!narrow.apply(all));
+  EXPECT(narrow.is_valid() && narrow.time() == 40 * 30 + 10);
+  EXPECT(wide.apply(all));
+  wide.commit();
+  EXPECT(wide.is_valid() && wide.peak() <= 500);
+}
+
+void what_the_caller_lets_go_of_is_brought_back() {
+  programs::Builder b;
+  const Index x = b.stage({10}, {}, 0, false);
+  const Index y = b.stage({10}, {x}, 5);
+  b.stage({}, {y}, 0, false);  // handed over, and let go
+  b.stage({10}, {x, y}, 5);
+  b.program.lost_from[static_cast<std::size_t>(y)] = 2;
+  const Program program = b.finish();
+  Retention state(program, 0);
+  EXPECT(state.is_possible() && state.is_valid());
+  EXPECT((state.reruns(3) == std::vector<Index>{1}));
+  b.program.rerun_through[1] = -1;
+  const Program lost = b.finish();
+  EXPECT(!Retention(lost, 0).is_possible());
+}
+
+}  // namespace
+
+int main() {
+  keep_all_of_a_chain();
+  one_dropped_value();
+  random_walks_stay_exact();
+  large_closures_are_rejected_whole();
+  what_the_caller_lets_go_of_is_brought_back();
+  return TEST_RESULT;
+}

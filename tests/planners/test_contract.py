@@ -1,0 +1,160 @@
+"""What every planner owes: one list, all planners. A new planner is tested by its line in the catalogue."""
+
+from __future__ import annotations
+
+import functools
+
+import msgspec
+import pytest
+
+from lowtide.errors import PlanError
+from lowtide.ir.call import Read
+from lowtide.ir.check import check
+from lowtide.ir.graph import Graph, Takeover
+from lowtide.ir.plan import Outcome, Problem, Status
+from lowtide.ir.simulate import simulate
+from lowtide.planners.base import AbstractPlanner, Progress
+from lowtide.planners.catalogue import PLANNERS
+from lowtide.planners.local_search import LocalSearch
+from lowtide.planners.portfolio import Portfolio
+from lowtide.planners.reductions.stages import stage_program
+from tests.planners.brute_force import Exhaustive
+from tests.planners.tape import chain, gpt, random_graph, resnet, unet
+
+TINY = {seed: (5 + seed % 4, 1 + seed % 3) for seed in (0, 1, 2, 6, 9, 10, 13, 18, 20, 25, 30, 31, 32, 35, 38)}
+GRAPHS = {
+    "chain": lambda: chain(6),
+    "bundle": lambda: chain(4, parts=2),
+    "gpt": lambda: gpt(2),
+    "resnet": lambda: resnet((1, 1, 1, 1)),
+    "unet": lambda: unet(2),
+    **{f"random{s}": functools.partial(random_graph, s, 14, 1 + s % 3, True) for s in range(8)},
+}
+every_planner = pytest.mark.parametrize("planner", PLANNERS, ids=lambda p: p.name)
+every_graph = pytest.mark.parametrize("name", GRAPHS)
+
+
+@functools.cache
+def graph_of(name: str) -> Graph:
+    return GRAPHS[name]()
+
+
+@functools.cache
+def tiny(seed: int) -> Graph:
+    return random_graph(seed, *TINY[seed], mirrored=True)
+
+
+@functools.cache
+def optimum_s(seed: int, percent: int) -> float | None:
+    return Exhaustive(tiny(seed), budget_B(tiny(seed), percent)).least_time_s()
+
+
+def budget_B(graph: Graph, percent: int) -> int:
+    return stage_program(graph).keep_all(0).peak_B * percent // 100
+
+
+def without_clock(outcome: Outcome) -> Outcome:
+    stats = {k: v for k, v in outcome.stats.items() if not k.endswith("_s")}
+    return msgspec.structs.replace(outcome, stats=stats)
+
+
+@every_graph
+@every_planner
+def test_schedules_are_legal_and_within_the_budget(planner: AbstractPlanner, name: str) -> None:
+    graph = graph_of(name)
+    for percent in (100, 75, 55):
+        problem = Problem(graph, budget_B(graph, percent), work=4000)
+        outcome = planner.solve(problem)
+        assert (outcome.schedule is None) == (outcome.status in (Status.UNSOLVED, Status.INFEASIBLE))
+        if outcome.schedule is None:
+            assert percent < 100
+            assert outcome.status is not Status.INFEASIBLE or outcome.floor_B > problem.budget_B
+            continue
+        check(graph, outcome.schedule, problem.budget_B)
+        timeline = simulate(graph, outcome.schedule)
+        assert timeline.peak_B <= problem.budget_B
+        assert outcome.floor_B <= timeline.peak_B
+        assert 0.0 < outcome.bound_s <= timeline.time_s
+        if outcome.status is Status.OPTIMAL:
+            assert timeline.time_s <= outcome.bound_s * (1 + 1e-5)
+
+
+@every_planner
+@pytest.mark.parametrize("name", ["gpt", "random3", "bundle"])
+def test_the_same_seed_and_work_give_the_same_outcome(planner: AbstractPlanner, name: str) -> None:
+    graph = graph_of(name)
+    problem = Problem(graph, budget_B(graph, 60), seed=3, work=3000)
+    assert without_clock(planner.solve(problem)) == without_clock(planner.solve(problem))
+
+
+@every_planner
+@pytest.mark.parametrize("seed", TINY)
+def test_bounds_and_proofs_hold_against_the_true_optimum(planner: AbstractPlanner, seed: int) -> None:
+    graph = tiny(seed)
+    for percent in (90, 75, 60):
+        best_s = optimum_s(seed, percent)
+        outcome = planner.solve(Problem(graph, budget_B(graph, percent), work=2000))
+        if best_s is None:
+            assert outcome.schedule is None
+            continue
+        assert outcome.status is not Status.INFEASIBLE
+        assert outcome.floor_B <= budget_B(graph, percent)
+        assert outcome.bound_s <= best_s + 1e-12
+        if outcome.schedule is not None:
+            assert simulate(graph, outcome.schedule).time_s >= best_s - 1e-12
+
+
+@every_planner
+def test_refusals_have_a_reason(planner: AbstractPlanner) -> None:
+    graph = chain(3)
+    assert planner.refuses(Problem(graph, 1)) is None
+    first = graph.recipes[0]
+    consuming = msgspec.structs.replace(
+        first, consumes=(Takeover(first.reads[0].value),), reads=(Read(first.reads[0].value),)
+    )
+    graph = msgspec.structs.replace(graph, recipes=(consuming, *graph.recipes[1:]))
+    assert "overwrites" in str(planner.refuses(Problem(graph, 1)))
+    with pytest.raises(PlanError, match="overwrites"):
+        planner.solve(Problem(graph, 1))
+
+
+@every_planner
+def test_watchers_see_progress(planner: AbstractPlanner) -> None:
+    graph = graph_of("gpt")
+    seen: list[Progress] = []
+    planner.solve(Problem(graph, budget_B(graph, 60), work=3000), seen.append)
+    assert seen
+    assert [p.elapsed_s for p in seen] == sorted(p.elapsed_s for p in seen)
+    assert [p.bound_s for p in seen] == sorted(p.bound_s for p in seen)
+
+
+@every_planner
+def test_a_spent_time_limit_stops_the_search(planner: AbstractPlanner) -> None:
+    graph = graph_of("gpt")
+    outcome = planner.solve(Problem(graph, budget_B(graph, 55), work=10**9, time_limit_s=0.0))
+    assert outcome.status in (Status.UNSOLVED, Status.FEASIBLE)
+    assert outcome.stats["out_of_time"]
+
+
+@every_planner
+def test_ctrl_c_without_a_plan_is_raised(planner: AbstractPlanner) -> None:
+    def interrupt(_: Progress) -> None:
+        raise KeyboardInterrupt
+
+    graph = graph_of("gpt")
+    with pytest.raises(KeyboardInterrupt):
+        planner.solve(Problem(graph, budget_B(graph, 55), work=3000), interrupt)
+
+
+@pytest.mark.parametrize("planner", [Portfolio(), LocalSearch()], ids=lambda p: p.name)
+def test_ctrl_c_with_a_plan_returns_it(planner: AbstractPlanner) -> None:
+    def interrupt(progress: Progress) -> None:
+        if progress.stage == "annealing" and progress.time_s is not None:
+            raise KeyboardInterrupt
+
+    graph = unet()
+    problem = Problem(graph, budget_B(graph, 60), work=100_000)
+    outcome = planner.solve(problem, interrupt)
+    assert outcome.status is Status.INTERRUPTED
+    assert outcome.schedule is not None
+    check(graph, outcome.schedule, problem.budget_B)

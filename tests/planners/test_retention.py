@@ -1,0 +1,149 @@
+"""The kernel against its readable twin, and both against the simulator, on random graphs and random changes."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+
+from lowtide import _core
+from lowtide.ir.check import check
+from lowtide.ir.check_graph import check_graph
+from lowtide.ir.graph import Effect
+from lowtide.ir.schedule import Run, Schedule
+from lowtide.ir.simulate import simulate
+from lowtide.planners.reductions.stages import StageProgram, stage_program
+from lowtide.planners.retention import evaluate
+from tests.planners.tape import chain, gpt, random_graph, unet
+
+GRAPHS = [
+    *(pytest.param(lambda s=s: random_graph(s, 6 + s % 12, 1 + s % 3), id=f"random{s}") for s in range(40)),
+    pytest.param(lambda: chain(5, parts=2), id="bundle"),
+    pytest.param(lambda: gpt(2), id="gpt"),
+    pytest.param(lambda: unet(2), id="unet"),
+]
+
+
+def random_change(program: _core.Program, dice: random.Random) -> tuple[list[int], list[int]]:
+    """A few gaps and new taus for them."""
+    count = len(program.gap_value)
+    gaps = [g for g in dice.sample(range(count), min(count, dice.randint(1, 6))) if program.is_free(g)]
+    taus = []
+    for g in gaps:
+        start, end = program.gap_start(g), program.gap_end(g)
+        taus.append(dice.choice([_core.KEEP, start + 1, _core.NEVER, dice.randint(start + 1, max(start + 1, end))]))
+    return gaps, taus
+
+
+def assert_same(reduced: StageProgram, state: _core.Retention) -> None:
+    truth = evaluate(reduced, state.taus.tolist())
+    assert truth is not None
+    begin, items = (a.tolist() for a in state.reruns())
+    assert truth.reruns == tuple(tuple(items[a:b]) for a, b in itertools.pairwise(begin))
+    begin, items = (a.tolist() for a in state.spans())
+    assert truth.spans == tuple(
+        tuple(zip(items[a:b:2], items[a + 1 : b : 2], strict=True)) for a, b in itertools.pairwise(begin)
+    )
+    assert truth.live_B == tuple(state.live_B().tolist())
+    assert truth.time_ps == state.time_ps
+    assert max(truth.live_B) == state.peak_B
+
+
+@pytest.mark.parametrize("make", GRAPHS)
+def test_kernel_oracle_and_simulator_agree(make) -> None:
+    graph = make()
+    check_graph(graph)
+    reduced = stage_program(graph)
+    dice = random.Random(1)
+    budget_B = reduced.keep_all(0).peak_B // 2
+    state = reduced.keep_all(budget_B)
+    assert_same(reduced, state)
+    for _ in range(30):
+        gaps, taus = random_change(reduced.core, dice)
+        before = state.taus.copy()
+        possible = state.apply(gaps, taus)
+        if not possible:
+            changed = before.copy()
+            changed[gaps] = taus
+            assert evaluate(reduced, changed.tolist()) is None
+            np.testing.assert_array_equal(state.taus, before)
+        elif dice.random() < 0.4:
+            state.undo()
+            np.testing.assert_array_equal(state.taus, before)
+        else:
+            state.commit()
+        assert_same(reduced, state)
+    assert state.is_valid()
+    assert state.excess_B == sum(max(0, b - budget_B) for b in state.live_B().tolist())
+    assert_lifted(reduced, state)
+
+
+def assert_lifted(reduced: StageProgram, state: _core.Retention) -> None:
+    """The schedule is legal and has the kernel's peak and time; saved generator states stay within the reserve."""
+    graph = reduced.graph
+    schedule = reduced.lift(state)
+    check(graph, schedule)
+    timeline = simulate(graph, schedule)
+    replays = sum(isinstance(s, Run) and graph.recipes[s.recipe].state is not None
+                  and graph.recipes[s.recipe].effect is Effect.PURE for s in schedule.steps)  # fmt: skip
+    assert timeline.time_s == pytest.approx(state.time_ps * 1e-12, abs=1e-12 * len(schedule.steps))
+    assert state.peak_B <= timeline.peak_B <= state.peak_B + (reduced.reserve_B if replays else 0)
+    assert plain_peak_B(reduced, schedule) == state.peak_B
+
+
+def plain_peak_B(reduced: StageProgram, schedule: Schedule) -> int:
+    """A second, smaller simulation that knows nothing of generator states."""
+    graph = reduced.graph
+    hidden = {r.state for r in reduced.replays.values()}
+    live = {v.id for v in graph.values if v.persistent}
+    top_B = 0
+    for step in schedule.steps:
+        now_B = sum(graph.values[v].size_B for v in live - hidden)
+        match step:
+            case Run(recipe=recipe, keep=keep):
+                top_B = max(top_B, now_B + graph.recipes[recipe].trace.peak_B)
+                live |= set(keep)
+            case _ if hasattr(step, "segment"):
+                live -= {v.id for v in graph.values if v.leaves == step.segment - 1 and not (v.held or v.persistent)}
+                live |= {v.id for v in graph.values if v.arrives == step.segment}
+                top_B = max(top_B, now_B, sum(graph.values[v].size_B for v in live - hidden))
+            case _:
+                live.remove(step.value)
+    return max(top_B, sum(graph.values[v].size_B for v in live - hidden))
+
+
+def test_closures_that_grow_too_large_are_rejected() -> None:
+    reduced = stage_program(chain(30))
+    core = reduced.core
+    state = _core.Retention(core, 0, 5)
+    gaps = [g for g in range(len(core.gap_value)) if core.is_free(g)]
+    before = state.taus.copy()
+    assert not state.apply(gaps, [_core.NEVER] * len(gaps))
+    np.testing.assert_array_equal(state.taus, before)
+    assert state.is_valid()
+    assert _core.Retention(core, 0, 500).apply(gaps, [_core.NEVER] * len(gaps))
+
+
+def test_wrong_arguments_are_refused() -> None:
+    reduced = stage_program(chain(4))
+    state = reduced.keep_all(0)
+    keep = _core.KEEP
+    for gaps, taus in (([-1], [keep]), ([0], [-7]), ([10**6], [keep]), ([0, 0], [keep] * 2), ([0], [])):
+        with pytest.raises(ValueError, match=r"gap|tau|index"):
+            state.apply(gaps, taus)
+    with pytest.raises(ValueError, match="one tau per gap"):
+        state.assign(np.zeros(1, dtype=np.int32))
+
+
+def test_long_chains_do_not_exhaust_the_stack() -> None:
+    reduced = stage_program(chain(3000, 8))
+    core = reduced.core
+    gaps = [g for g in range(len(core.gap_value)) if core.is_free(g)]
+    state = _core.Retention(core, 0, 10**6)
+    taus = state.taus
+    for g in gaps:
+        taus[g] = core.gap_start(g) + 1
+    assert state.assign(taus)
+    assert state.is_valid()
