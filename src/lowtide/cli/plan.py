@@ -55,10 +55,13 @@ def _plan(target: str, **options: Any) -> Any:
     console = Console(stderr=True)
     with console.status("calling your function"):
         wanted = load_target(target)
-    with console.status("capturing, measuring and planning"):
-        return lowtide.plan(
-            wanted.model, args=wanted.args, kwargs=wanted.kwargs, **{k: v for k, v in options.items() if v is not None}
-        )
+    given = {name: option for name, option in options.items() if option is not None}
+    with console.status("capturing and measuring") as status:
+
+        def watch(progress: Any) -> None:
+            status.update(f"planning: {progress.stage}, {progress.elapsed_s:.1f} s")
+
+        return lowtide.plan(wanted.model, args=wanted.args, kwargs=wanted.kwargs, watch=watch, **given)
 
 
 def _show(record: Any, top: int) -> bool:

@@ -51,10 +51,10 @@ def run_demo(*, steps: int, budget: str, out: Path, seed: int = 0, rounds: int =
     plain, ours = (_training(seed, batches) for _ in range(2))
     count = sum(p.numel() for p in plain.model.parameters())
     console.print(f"GPT-2 of {count / 1e6:.1f} M parameters, batch {BATCH} x {LENGTH} bytes of Python's own sources")
-    plain_losses = _train(console, "plain PyTorch", plain, steps, seed)
-    expected = plain.snapshot()
-    lowtide.fit(ours.model, budget=budget, optimizer=ours.optimizer)
-    losses = _train(console, f"lowtide, {budget}", ours, steps, seed)
+    with _progress(console) as progress:
+        plain_losses = _train(progress, "plain PyTorch", plain, steps, seed)
+        expected = plain.snapshot()
+        losses = _fit_and_train(progress, ours, budget, steps, seed)
     states = equal_states(ours.snapshot(), expected)
     handle: Any = ours.model
     plan = handle.lowtide.plan
@@ -93,17 +93,25 @@ def _training(seed: int, batches: Batches) -> Training:
     return Training(model, torch.optim.AdamW(model.parameters(), lr=1e-3), batches)
 
 
-def _train(console: Console, name: str, side: Training, steps: int, seed: int) -> tuple[float, ...]:
-    columns = (
-        TextColumn("{task.description:<28}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[note]}"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task(name, total=steps, note="")
-        return side.train(steps, seed, lambda _, loss: progress.update(task, advance=1, note=f"loss {loss:.4f}"))
+def _progress(console: Console) -> Progress:
+    note = TextColumn("{task.fields[note]}")
+    text = TextColumn("{task.description:<24}")
+    return Progress(text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), note, console=console)
+
+
+def _fit_and_train(progress: Progress, side: Training, budget: str, steps: int, seed: int) -> tuple[float, ...]:
+    """The first step captures, measures and plans before it runs; the bar says so."""
+
+    def watch(state: Any) -> None:
+        progress.update(progress.task_ids[-1], note=f"planning: {state.stage}, {state.elapsed_s:.1f} s")
+
+    lowtide.fit(side.model, budget=budget, optimizer=side.optimizer, watch=watch)
+    return _train(progress, f"lowtide, {budget}", side, steps, seed, "capturing and measuring")
+
+
+def _train(progress: Progress, name: str, side: Training, steps: int, seed: int, note: str = "") -> tuple[float, ...]:
+    task = progress.add_task(name, total=steps, note=note)
+    return side.train(steps, seed, lambda _, loss: progress.update(task, advance=1, note=f"loss {loss:.4f}"))
 
 
 def _times(plain: Training, ours: Training, rounds: int, start: int) -> tuple[list[float], list[float], float]:

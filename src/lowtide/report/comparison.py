@@ -117,7 +117,7 @@ def comparison_rows(run: Comparison) -> tuple[tuple[str, str, str], ...]:
         ("overhead", format_percent(run.predicted_overhead), format_percent(run.overhead)),
         ("spread of plain against itself", "", format_percent(run.spread)),
         ("proved bound", "none" if no_bound else f"{format_s(run.bound_s)} ({format_percent(run.bound_overhead)})", ""),
-        ("gap to the bound", "no bound" if no_bound else format_percent(run.gap), f"for {run.bound_class}"),
+        ("gap to the bound", "no bound" if no_bound else format_percent(run.gap), ""),
         ("losses equal, bit by bit", "", f"{same} of {len(run.plain_losses)} steps"),
     ]
     rows += [(f"final {name} equal", "", "yes" if equal else "NO") for name, equal in run.states_equal]
@@ -127,7 +127,7 @@ def comparison_rows(run: Comparison) -> tuple[tuple[str, str, str], ...]:
 def comparison_table(run: Comparison) -> Table:
     """The comparison as a rich table."""
     table = Table(title=run.name, title_justify="left", header_style="bold", pad_edge=False, box=None)
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     table.add_column("predicted", justify="right")
     table.add_column("observed", justify="right")
     for label, predicted, observed in comparison_rows(run):

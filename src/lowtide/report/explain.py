@@ -23,6 +23,7 @@ from lowtide.units import format_B, format_s
 
 _SHORT = 0.1  # of the schedule, and at least _FEW steps: what stays for less, inside one segment, is short-lived
 _FEW = 4
+_LINE = 88
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,18 +156,18 @@ def _steps(start: int, stop: int) -> str:
 def renderable(explanation: Explanation) -> RenderableType:
     """The explanation as a rich renderable: the headline, then one line per value."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("value", overflow="fold")
+    table.add_column("value", overflow="fold", min_width=8)
     table.add_column("bytes", justify="right", no_wrap=True)
     table.add_column("fate", no_wrap=True)
-    table.add_column("because", overflow="fold", ratio=2)
     table.add_column("cost", justify="right", no_wrap=True)
-    table.add_column("from", overflow="fold", ratio=2)
+    table.add_column("because, and from where", overflow="fold")
     for row in explanation.rows:
-        place = Text(" ".join(part for part in (row.module, row.source) if part))
-        place.append(f"\n{row.text}" if row.text else "", style="dim")
+        told = Text(row.because)
+        place = " ".join(part for part in (row.module, row.source) if part)
+        for line in (place, _cut(row.text)):
+            told.append(f"\n{line}" if line else "", style="dim")
         cost = format_s(row.cost_s) if row.cost_s > 0 else ""
-        fate = Text(row.fate, style=_style(row.fate))
-        table.add_row(Text(row.name), format_B(row.size_B), fate, row.because, cost, place)
+        table.add_row(Text(row.name), format_B(row.size_B), Text(row.fate, style=_style(row.fate)), cost, told)
     count = f"{len(explanation.rows)} of {explanation.matter} values that matter"
     shown = f"{count}, {format_B(explanation.matter_B)} in all"
     return Group(headline_table(explanation.headline), Text(), table, Text(shown, style="dim"))
@@ -180,6 +181,11 @@ def headline_table(head: Headline) -> Table:
     for label, text in headline_rows(head):
         table.add_row(label, Text(text))
     return table
+
+
+def _cut(line: str) -> str:
+    """A source line short enough not to dominate; the HTML report shows all of it."""
+    return line if len(line) <= _LINE else f"{line[: _LINE - 1]}…"
 
 
 def _style(fate: str) -> str:
