@@ -16,11 +16,15 @@ _PAD_B = 64 * 2**20
 _warm = False
 
 
-def keep_warm() -> bool:
+def keep_warm(touch_B: int = 0) -> bool:
     """Tells glibc to serve every allocation from the heap and to give nothing back to the system.
 
     It holds for the rest of the process and cannot be undone. Benchmarks and the demo call it, for both sides of a
-    comparison; lowtide never does on its own.
+    comparison; lowtide never does on its own. glibc before 2.38 often cannot reuse a freed aligned block for one of
+    the same size, so a heap takes a few steps, or touched bytes, to become warm.
+
+    Arguments:
+        touch_B: bytes to map and write now, so that later allocations find them warm.
 
     Returns: whether it worked; False where the C library is not glibc.
     """
@@ -32,7 +36,19 @@ def keep_warm() -> bool:
     mallopt.restype = ctypes.c_int
     accepted = [mallopt(_MMAP_MAX, 0), mallopt(_TRIM_THRESHOLD, _NEVER_B), mallopt(_TOP_PAD, _PAD_B)]
     _warm = all(answer == 1 for answer in accepted)
+    if _warm and touch_B > 0:
+        _touch(touch_B)
     return _warm
+
+
+def _touch(size_B: int) -> None:
+    libc = ctypes.CDLL(None)
+    libc.malloc.argtypes, libc.malloc.restype = (ctypes.c_size_t,), ctypes.c_void_p
+    libc.free.argtypes, libc.free.restype = (ctypes.c_void_p,), None
+    block = libc.malloc(size_B)
+    if block:
+        ctypes.memset(block, 0, size_B)
+        libc.free(block)
 
 
 def is_warm() -> bool:

@@ -7,7 +7,6 @@ same element), and the measured time is wrong.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from lowtide.ir.call import Arg, Items, Ref
 from lowtide.ir.geometry import Geometry
@@ -99,8 +98,9 @@ def _sized(sizes: int, dim: int, index: int) -> Rule:
     """Indices select along a dimension of a size that is a list argument."""
 
     def rule(args: Args, _reads: Reads) -> dict[int, int]:
-        shape: Any = args[sizes]
-        return _one(args, index, int(shape.items[_number(args, dim)]) if isinstance(shape, Items) else 0)
+        listed = args[sizes] if sizes < len(args) else None
+        extents = listed.items if isinstance(listed, Items) else ()
+        return _one(args, index, _number(extents, _number(args, dim)) if extents else 0)
 
     return rule
 

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from lowtide.device.fingerprint import Fingerprint, fingerprint
-from lowtide.errors import UnsupportedOperator
+from lowtide.errors import LowtideError, UnsupportedOperator
 from lowtide.ir.call import Read
 from lowtide.ir.geometry import Geometry
 from lowtide.ir.graph import Effect, Graph, Recipe, Value
@@ -49,6 +49,7 @@ def profile_graph(
 
     Raises:
         KeyboardInterrupt: when interrupted; what was measured until then is in the cache.
+        LowtideError: if a torch profiler is running: there can be only one.
 
     O(recipes) plus a few runs of each distinct signature; memory of one operator at a time.
     """
@@ -185,6 +186,10 @@ class _Walk:
     def _record(self, signature: Signature) -> Measurement | str:
         try:
             measurement = record(signature, self.held)
+        except LowtideError as error:
+            if not isinstance(error, UnsupportedOperator):
+                raise
+            return str(error)
         except Exception as error:
             # Anything an operator raises on made-up inputs must not stop a training that would have worked.
             reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"

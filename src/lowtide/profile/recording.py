@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from lowtide.device.calls import arguments, resolve
-from lowtide.device.clock import median_s
+from lowtide.device.clock import median_s, synchronize
 from lowtide.device.observer import AllocationEvent, observe
 from lowtide.profile.measurement import Measurement, Result, resized
 from lowtide.profile.samples import samples
@@ -27,6 +28,8 @@ from lowtide.profile.signature import Signature, geometry_of
 
 # The only CPU kernels seen to allocate on worker threads, which the profiler does not report.
 _WORKERS_ALLOCATE = frozenset({"aten._scaled_dot_product_flash_attention_for_cpu_backward.default"})
+
+_LONG_s = 0.01  # from here on, what watching adds to a run does not matter
 
 
 @contextlib.contextmanager
@@ -94,16 +97,21 @@ class _Log(NamedTuple):
 def _record(signature: Signature, tensors: list[torch.Tensor], held: Sequence[Any]) -> Measurement:
     args, kwargs = arguments(signature.args, signature.kwargs, tensors, held)
     call = functools.partial(resolve(signature.op), *args, **kwargs)
-    cold = _run(call, tensors, signature)
-    warm = _run(call, tensors, signature)
+    cold, _ = _run(call, tensors, signature)
+    warm, warm_s = _run(call, tensors, signature)
     log = _safer(cold, warm)
-    time_s = median_s(call, device=signature.device, warmups=0)
+    counted = (warm_s,) if warm_s > _LONG_s else ()
+    time_s = median_s(call, device=signature.device, warmups=0, earlier_s=counted)
     return Measurement(time_s, log.events, log.results, log.workers_B, log.flaw)
 
 
-def _run(call: Callable[[], Any], tensors: list[torch.Tensor], signature: Signature) -> _Log:
+def _run(call: Callable[[], Any], tensors: list[torch.Tensor], signature: Signature) -> tuple[_Log, float]:
     with observe(signature.device) as seen:
+        synchronize(signature.device)
+        start = time.perf_counter()
         result = call()
+        synchronize(signature.device)
+        time_s = time.perf_counter() - start
     own, others = _by_thread(seen.events)
     flaw = ""
     events: list[int] = []
@@ -126,7 +134,7 @@ def _run(call: Callable[[], Any], tensors: list[torch.Tensor], signature: Signat
     for r in results:  # a caching allocator reports whole blocks; the storage's own size is what plans count
         if r.allocation is not None:
             events = list(resized(tuple(events), r.allocation, r.size_B))
-    return _Log(tuple(events), results, _workers_B(signature, events, results, others), odd or flaw)
+    return _Log(tuple(events), results, _workers_B(signature, events, results, others), odd or flaw), time_s
 
 
 def _by_thread(events: Sequence[AllocationEvent]) -> tuple[list[AllocationEvent], list[list[AllocationEvent]]]:
