@@ -1,17 +1,13 @@
-"""A saved plan, and a shell to run verbs in."""
+"""A saved plan to run verbs on."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
-
-from plan_records import record
-
 from lowtide.ir.text import save_plan
+from tests.report.plan_records import record
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from plan_records import MiB, record
 from typer.testing import CliRunner
 
 import lowtide
@@ -15,6 +14,7 @@ from lowtide.cli.target import load_target
 from lowtide.errors import InfeasibleBudget
 from lowtide.ir.plan import PlanRecord, Status
 from lowtide.ir.text import load_plan, save_plan
+from tests.report.plan_records import MiB, record
 
 SOURCE = """
 def model(x): return x

@@ -6,10 +6,10 @@ from dataclasses import replace
 from io import StringIO
 
 import pytest
-from plan_records import MiB
 from rich.console import Console
 
 from lowtide.report.comparison import Comparison, comparison_rows, comparison_table, loss_table
+from tests.report.plan_records import MiB
 
 RUN = Comparison(
     name="tiny", budget_B=60 * MiB, budget_kind="accounted", persistent_B=20 * MiB, predicted_peak_B=101 * MiB // 2,

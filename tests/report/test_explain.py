@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from plan_records import STATE, A, B, MiB, X, graph, record, schedule
 
 from lowtide.ir.graph import Effect
 from lowtide.ir.plan import Outcome, PlanRecord, Status
@@ -12,6 +11,7 @@ from lowtide.ir.simulate import simulate
 from lowtide.report.explain import explain, render
 from lowtide.report.fate import fates
 from lowtide.report.headline import headline, headline_rows
+from tests.report.plan_records import STATE, A, B, MiB, X, graph, record, schedule
 
 
 def test_the_record_claims_what_the_simulator_says() -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from matplotlib.image import imread
-from plan_records import H, MiB, graph, record
 
 from lowtide.ir.schedule import Boundary, Drop, Run
 from lowtide.ir.simulate import simulate
@@ -17,6 +16,7 @@ from lowtide.report.html import html_of, write_html
 from lowtide.report.picture import draw_memory
 from lowtide.report.plain import plain_schedule
 from lowtide.report.timeline import keep_all_curve, plan_curve
+from tests.report.plan_records import H, MiB, graph, record
 
 
 def test_plain_schedule_runs_the_program_once_and_drops_after_the_last_reader() -> None:

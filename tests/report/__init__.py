@@ -1,0 +1,1 @@
+"""Tests of the reports, on plans made by hand."""
