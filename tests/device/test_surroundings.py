@@ -12,7 +12,6 @@ import torch
 from lowtide.device.clock import median_s, once_s
 from lowtide.device.fingerprint import device_memory_B, device_name, fingerprint
 
-
 GROUP = "proc/self/cgroup"
 SECOND = "sys/fs/cgroup"
 

@@ -120,6 +120,18 @@ def test_the_traces_are_what_happens(write: Callable[[], Program], threads: int)
         torch.set_num_threads(before)
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_allocations_of_worker_threads_are_bounded_beside_the_events(threads: int) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        backward = profile_graph(attention().graph()).graph.recipes[1]
+    finally:
+        torch.set_num_threads(before)
+    assert (backward.trace.workers_B > 0) == (threads > 1)
+    assert backward.trace.peak_B >= sum(3 * [2 * 4 * 40 * 16 * 4]) + backward.trace.workers_B
+
+
 def test_the_traces_of_other_strides_are_others() -> None:
     last = contiguous("float32", 2, 3, 16, 16)
     last = type(last)(last.dtype, last.shape, (768, 1, 48, 3))

@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from lowtide.device.calls import arguments, resolve
 from lowtide.device.clock import median_s, synchronize
+from lowtide.device.generator_guard import unchanged_generators
 from lowtide.device.observer import AllocationEvent, observe
 from lowtide.profile.measurement import Measurement, Result, resized
 from lowtide.profile.samples import samples
@@ -38,25 +39,20 @@ def isolation() -> Iterator[None]:
 
     The collector must not run inside a recording: it would release tensors of somebody else.
     """
-    cuda = torch.cuda.is_available() and bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
-    cpu_state = torch.get_rng_state()
-    cuda_states = torch.cuda.get_rng_state_all() if cuda else []
     collecting = gc.isenabled()
     gc.disable()
     try:
         with contextlib.ExitStack() as stack:
+            stack.enter_context(unchanged_generators())
             stack.enter_context(_disable_current_modes())
             stack.enter_context(torch.no_grad())
             stack.enter_context(torch.autocast("cpu", enabled=False))
-            if cuda:
+            if torch.cuda.is_available():
                 stack.enter_context(torch.autocast("cuda", enabled=False))
             yield
     finally:
         if collecting:
             gc.enable()
-        torch.set_rng_state(cpu_state)
-        if cuda_states:
-            torch.cuda.set_rng_state_all(cuda_states)
 
 
 def record(signature: Signature, held: Sequence[Any] = ()) -> Measurement:
