@@ -38,7 +38,6 @@ class Result:
     """What a run leaves behind: what was handed over, the generator, the effects of opaque recipes."""
 
     handed_over: dict[int, Content] = field(default_factory=dict)
-    at_end: dict[int, Content] = field(default_factory=dict)
     generator: int = 0
     effects: list[Content] = field(default_factory=list)
     peak_B: int = 0
@@ -106,12 +105,14 @@ class Interpreter:
         self.memories: dict[str, dict[int, Storage]] = {DEVICE: {}}
         self.gone: set[int] = set()
         self.held: dict[int, Storage] = {}
+        self.homes: dict[int, Storage] = {}
         self.jobs: list[_Job] = []
         self.segment = -1
         self.now_B = 0
         for value in graph.values:
             if value.persistent:
                 self.memories[DEVICE][value.id] = self._allocate(value.size_B, given(value.id))
+                self.homes[value.id] = self.memories[DEVICE][value.id]
 
     def run(self, schedule: Schedule, choose: Choose = min) -> Result:
         """Issues every step, then executes them in an order picked by `choose` among the queues that may go on.
@@ -138,8 +139,17 @@ class Interpreter:
                     self._issue_arrivals(step.segment)
         self._issue_return(len(schedule.steps))
         self._execute(choose)
-        self.result.at_end = {v: s.content for v, s in self.held.items()}
+        self._look_again()
         return self.result
+
+    def _look_again(self) -> None:
+        """The caller looks once more at what it holds: it finds what it was given, or what took its place."""
+        for value, storage in {**self.held, **self.homes}.items():
+            expected = [self.result.handed_over[v] for v, s in self.held.items() if s is storage]
+            expected += [given(value)] if self.graph.values[value].persistent else []
+            limited = self.graph.values[value].readable_through is not None
+            if storage.content not in expected and not limited:
+                raise CannotExecute(f"the caller finds {storage.content} in value {value}")
 
     # bytes
 
@@ -193,7 +203,6 @@ class Interpreter:
         for value in taken:
             del self.memories[DEVICE][value]
             self.gone.add(value)
-            self.held.pop(value, None)
         for value, storage in homes.items():
             if value not in step.keep:
                 self._release(storage)

@@ -214,7 +214,22 @@ def damage(graph: Graph, schedule: Schedule, random: Random) -> Schedule:
         del steps[at]
 
     def repeat() -> None:
-        steps.insert(random.randrange(at, len(steps)) + 1, step)
+        again = step
+        if isinstance(step, Run):
+            again = msgspec.structs.replace(step, keep=tuple(v for v in step.keep if random.random() < 0.3))
+        steps.insert(random.randrange(at, len(steps)) + 1, again)
+
+    def forget_effect() -> None:
+        effects = _effects(graph, steps)
+        if effects:
+            del steps[random.choice(effects)]
+
+    def swap_effects() -> None:
+        effects = _effects(graph, steps)
+        if len(effects) > 1:
+            one = random.randrange(len(effects) - 1)
+            a, b = effects[one], effects[one + 1]
+            steps[a], steps[b] = steps[b], steps[a]
 
     def swap() -> None:
         other = min(at + 1, len(steps) - 1)
@@ -247,11 +262,15 @@ def damage(graph: Graph, schedule: Schedule, random: Random) -> Schedule:
         kind = random.choice([Send, Fetch])
         steps.insert(at + 1, kind(random.randrange(len(graph.values)), "host"))
 
-    changes: list[Callable[[], None]] = [
-        remove, repeat, swap, move, drop, run, forget_edges, forget_edges, keep_else, rename, copy,
-    ]  # fmt: skip
+    changes: list[Callable[[], None]] = [remove, repeat, repeat, swap, move, drop, run, keep_else, rename, copy]
+    changes += [forget_effect, swap_effects, forget_edges, forget_edges]
     random.choice(changes)()
     return _renumber(schedule, Schedule(tuple(steps)))
+
+
+def _effects(graph: Graph, steps: list[Step]) -> list[int]:
+    runs = [(k, s.recipe) for k, s in enumerate(steps) if isinstance(s, Run)]
+    return [k for k, recipe in runs if graph.recipes[recipe].effect is not Effect.PURE]
 
 
 def _renumber(before: Schedule, after: Schedule) -> Schedule:

@@ -32,7 +32,6 @@ def _assert_same(result: Result, truth: Result) -> None:
     assert result.handed_over == truth.handed_over
     assert result.generator == truth.generator
     assert result.effects == truth.effects
-    assert all(result.handed_over[v] == content for v, content in result.at_end.items())
 
 
 def _orders(seed: int) -> list[Choose]:
@@ -45,16 +44,17 @@ def _orders(seed: int) -> list[Choose]:
     ]
 
 
+@settings(max_examples=50)
 @given(graphs())
 def test_random_graphs_are_consistent(graph: Graph) -> None:
     check_graph(graph)
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(graphs(), SEEDS, st.sampled_from([0.0, 0.3, 0.6, 0.9]), st.integers(0, 2))
 def test_what_the_checker_accepts_is_executed(graph: Graph, seed: int, greed: float, damages: int) -> None:
     """No missing or overwritten value, the program's contents, and the simulator's bytes, in any order of engines."""
-    for attempt in range(4):
+    for attempt in range(10):
         random = Random(f"{seed} {attempt}")
         schedule = Writer(graph, random, greed).write()
         for _ in range(damages):
@@ -79,7 +79,7 @@ def test_what_the_checker_accepts_is_executed(graph: Graph, seed: int, greed: fl
 @settings(max_examples=100)
 @given(graphs(), SEEDS, st.sampled_from([0.3, 0.9]))
 def test_what_cannot_be_executed_is_refused(graph: Graph, seed: int, greed: float) -> None:
-    for attempt in range(6):
+    for attempt in range(12):
         random = Random(f"{seed} {attempt}")
         schedule = Writer(graph, random, greed).write()
         schedule = damage(graph, schedule, random) if schedule.steps else schedule
