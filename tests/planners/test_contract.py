@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import signal
+import threading
 
 import msgspec
 import pytest
@@ -14,6 +16,7 @@ from lowtide.ir.graph import Graph, Takeover
 from lowtide.ir.plan import Outcome, Problem, Status
 from lowtide.ir.simulate import simulate
 from lowtide.planners.base import AbstractPlanner, Progress
+from lowtide.planners.bounds.single_cut import SingleCut
 from lowtide.planners.catalogue import PLANNERS
 from lowtide.planners.local_search import LocalSearch
 from lowtide.planners.portfolio import Portfolio
@@ -158,3 +161,19 @@ def test_ctrl_c_with_a_plan_returns_it(planner: AbstractPlanner) -> None:
     assert outcome.status is Status.INTERRUPTED
     assert outcome.schedule is not None
     check(graph, outcome.schedule, problem.budget_B)
+
+
+def test_ctrl_c_reaches_a_solver_at_work() -> None:
+    graph = resnet((3, 8, 16, 3))
+    program = stage_program(graph)
+    cut = SingleCut(program, program.keep_all(0).peak_stage)
+    small_B = budget_B(graph, 35)
+    timer = threading.Timer(0.2, signal.raise_signal, (signal.SIGINT,))
+
+    def solve_for_ever() -> None:  # one solve may be over before the signal comes
+        timer.start()
+        while True:
+            cut.solve(small_B, nodes=10**6)
+
+    with pytest.raises(KeyboardInterrupt):
+        solve_for_ever()

@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from lowtide._core import Annealer, Retention
 from lowtide.ir.plan import Outcome, Problem
 from lowtide.planners.base import AbstractPlanner, Watch
@@ -52,17 +55,20 @@ class LocalSearch(AbstractPlanner):
         return conduct(problem, watch, self.name, self.refuses(problem), script)
 
 
-def anneal(search: Search, temperatures: tuple[float, ...], start: Retention | None = None) -> None:
+def anneal(search: Search, temperatures: tuple[float, ...], start: NDArray[np.int32] | None = None) -> None:
     """Spends what is left of the work on annealing, split over the temperatures; stops early when close enough.
 
     Arguments:
-        start: where to begin while there is no incumbent; keep-all if None.
+        start: where the first cooling begins, and all while there is no incumbent; keep-all if None.
     """
     for number, temperature in enumerate(temperatures):
         work = (search.problem.work - search.work) // (len(temperatures) - number)
         if work <= 0 or search.gap <= GAP:
             return
-        state = search.retention() if search.taus is not None or start is None else start
+        from_start = start is not None and (number == 0 or search.taus is None)
+        state = search.program.keep_all(search.budget_B) if from_start else search.retention()
+        if start is not None and from_start and not state.assign(start):
+            raise AssertionError("taus that were possible stay possible")
         anneal_once(search, state, temperature, work, search.problem.seed * 1000 + number)
 
 

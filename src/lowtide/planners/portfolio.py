@@ -28,13 +28,13 @@ class Portfolio(AbstractPlanner):
 
     Arguments:
         rounds: of the single cut with smaller budgets.
-        temperatures: of the annealing's starts, when there is a plan already.
-        hot_temperatures: the same, while there is none.
+        temperatures: of the annealing's starts; the first begins where the lowest cut's replay ended.
+        hot_temperatures: the same, when there is no plan yet.
     """
 
     rounds: int = 4
-    temperatures: tuple[float, ...] = (0.5, 2.0)
-    hot_temperatures: tuple[float, ...] = (2.0, 10.0)
+    temperatures: tuple[float, ...] = (0.5, 0.5, 5.0)
+    hot_temperatures: tuple[float, ...] = (0.5, 5.0, 10.0)
     name: ClassVar[str] = "portfolio"
 
     def refuses(self, problem: Problem) -> str | None:
@@ -56,15 +56,14 @@ class Portfolio(AbstractPlanner):
             search.run("smallest", find_smallest)
 
     def _plan(self, search: Search) -> None:
-        starts: list[Retention | None] = []
-        search.run("single_cut", lambda s: starts.append(cut_and_replay(s, self.rounds)))
-        if search.gap <= GAP:
-            return
         search.run("greedy", descend)
+        replays: list[Retention | None] = []
+        search.run("single_cut", lambda s: replays.append(cut_and_replay(s, self.rounds)))
         if search.gap <= GAP:
             return
+        start = replays[0].taus if replays and replays[0] is not None else None
         temperatures = self.hot_temperatures if search.taus is None else self.temperatures
-        search.run("annealing", lambda s: anneal(s, temperatures, starts[0] if starts else None))
+        search.run("annealing", lambda s: anneal(s, temperatures, start))
 
 
 def find_smallest(search: Search) -> None:

@@ -17,6 +17,9 @@ from lowtide.planners.keep_all import find_floor, keep_all
 from lowtide.planners.reductions.stages import refuses_stages
 from lowtide.planners.search import GAP, Search, conduct
 
+_CLOSE = 1e-3  # as a fraction of the step: closer solutions of a cut cost more than they bring
+_NODES = 50
+
 
 @final
 @dataclass(frozen=True)
@@ -130,9 +133,9 @@ def _try(search: Search, cut: SingleCut, budget_B: int, proves: bool = False) ->
     return state
 
 
-def solve_cut(search: Search, cut: SingleCut, budget_B: int, nodes: int = 200) -> CutSolution:
+def solve_cut(search: Search, cut: SingleCut, budget_B: int, nodes: int = _NODES) -> CutSolution:
     """Solves a cut within the limits of the search, and counts."""
-    close_ps = int(2e-4 * search.program.time_ps)
+    close_ps = int(_CLOSE * search.program.time_ps)
     solution = cut.solve(budget_B, close_ps=close_ps, nodes=nodes, limit_s=search.left_s)
     search.stats["ilp_solves"] = search.stats.get("ilp_solves", 0) + 1
     search.stats["ilp_nodes"] = search.stats.get("ilp_nodes", 0) + solution.nodes
