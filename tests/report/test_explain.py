@@ -84,6 +84,13 @@ def test_headline_carries_every_claim() -> None:
     assert rows["status"].startswith("feasible: ")
 
 
+def test_operators_that_set_the_floor_are_counted() -> None:
+    made = record()
+    outcome = msgspec.structs.replace(made.outcome, floor_recipes=(4, 5, 4))
+    rows = dict(headline_rows(headline(msgspec.structs.replace(made, outcome=outcome))))
+    assert rows["set by"] == "2 x aten.mul.default (net.mul model.py:11); aten.mm.default (net.mm model.py:10)"
+
+
 def test_no_bound_is_said_and_not_divided_by() -> None:
     rows = dict(headline_rows(headline(record(bound_s=0.0))))
     assert (rows["proved bound"], rows["gap"]) == ("none", "no bound")

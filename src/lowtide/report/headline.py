@@ -5,6 +5,7 @@ Units: `_B` bytes, `_s` seconds; overheads and gaps are fractions.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from lowtide.ir.graph import Graph, Origin
@@ -140,6 +141,11 @@ def describe_step(graph: Graph, step: Step) -> str:
             return f"start of {graph.segments[segment].name}"
 
 
+def _counted(names: tuple[str, ...]) -> list[str]:
+    """Each name once, in order, with how often it occurs where that is more than once."""
+    return [name if count == 1 else f"{count} x {name}" for name, count in Counter(names).items()]
+
+
 def headline_rows(head: Headline) -> tuple[tuple[str, str], ...]:
     """The headline as label and text, in reading order, for every printer to share."""
     gap = "no bound" if head.gap == float("inf") else format_percent(head.gap)
@@ -150,7 +156,7 @@ def headline_rows(head: Headline) -> tuple[tuple[str, str], ...]:
         ("where", str(head.peak)),
         ("persistent", f"{format_B(head.persistent_B)} that no plan can drop"),
         ("proved floor", f"{format_B(head.floor_B)}, for {head.floor_class}" if head.floor_B else "none"),
-        ("set by", "; ".join(head.floor_operators)),
+        ("set by", "; ".join(_counted(head.floor_operators))),
         ("predicted time", f"{format_s(head.time_s)}, {format_s(head.keep_all_time_s)} when all is kept"),
         ("overhead", format_percent(head.overhead)),
         ("proved bound", bound if head.bound_s > 0 else "none"),
