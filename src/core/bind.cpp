@@ -101,7 +101,8 @@ void bind_program(nb::module_& m) {
   nb::class_<Program>(m, "Program")
       .def("__init__",
            [](Program* self, const Ints& output_begin, const Ints& output, const Ints& read_begin, const Ints& read,
-              const Longs& run_time, const Longs& rerun_time, const Longs& trace_peak, const Longs& rerun_peak, const Ints& rerun_through,
+              const Longs& run_time, const Longs& rerun_time, const Longs& trace_peak, const Longs& rerun_peak,
+              const Ints& rerun_through,
               const Ints& part, const Longs& size, const Ints& pinned_from, const Ints& lost_from, Bytes fixed) {
              auto program = std::make_unique<Program>();
              program->outputs = rows_of(output_begin, output);
@@ -160,8 +161,8 @@ void bind_search(nb::module_& m) {
               Picos enough) {
              new (self) Annealer(state, Cooling{seed, moves, start, end, enough});
            },
-           nb::arg("state"), nb::arg("seed"), nb::arg("moves"), nb::arg("start"), nb::arg("end"), nb::arg("enough_ps") = 0,
-           nb::keep_alive<1, 2>())
+           nb::arg("state"), nb::arg("seed"), nb::arg("moves"), nb::arg("start"), nb::arg("end"),
+           nb::arg("enough_ps") = 0, nb::keep_alive<1, 2>())
       .def("run", &Annealer::run, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("found", &Annealer::found)
       .def_prop_ro("best_time_ps", &Annealer::best_time)

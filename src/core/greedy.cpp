@@ -44,7 +44,9 @@ void Greedy::rank(Index stage) {
   }
   const std::size_t keep = std::min(ranked_.size(), static_cast<std::size_t>(candidates_));
   std::partial_sort(ranked_.begin(), ranked_.begin() + static_cast<std::ptrdiff_t>(keep), ranked_.end(),
-                    [](const Ranked& a, const Ranked& b) { return a.score > b.score || (a.score == b.score && a.value < b.value); });
+                    [](const Ranked& a, const Ranked& b) {
+                      return a.score > b.score || (a.score == b.score && a.value < b.value);
+                    });
   ranked_.resize(keep);
 }
 

@@ -53,7 +53,8 @@ bool Program::is_valid() const {
   const std::size_t n = at(stage_count());
   if (!outputs.is_valid() || !reads.is_valid() || reads.size() != stage_count() || fixed < 0) return false;
   if (run_time.size() != n || rerun_time.size() != n || trace_peak.size() != n || rerun_peak.size() != n || rerun_through.size() != n ||
-      part.size() != n || pinned_from.size() != size.size() || lost_from.size() != size.size())
+      part.size() != n || pinned_from.size() != size.size() ||
+      lost_from.size() != size.size())
     return false;
   std::vector<Index> made(size.size(), -1);
   for (Index t = 0; t < stage_count(); ++t) {

@@ -69,7 +69,9 @@ void Retention::set_budget(Bytes budget) {
   for (Bytes b : live_) excess_ += std::max<Bytes>(0, b - budget_);
 }
 
-Bytes Retention::peak() const { return live_.empty() ? program_->fixed : *std::max_element(live_.begin(), live_.end()); }
+Bytes Retention::peak() const {
+  return live_.empty() ? program_->fixed : *std::max_element(live_.begin(), live_.end());
+}
 
 Index Retention::peak_stage() const {
   return static_cast<Index>(std::max_element(live_.begin(), live_.end()) - live_.begin());

@@ -12,8 +12,8 @@
 // MEANING. Stage t reruns closure(t): the producers of what is read and not available, and of what those read,
 // in depth-first post-order, each once; then its base recipe runs. A value is resident over SPANS [start, end]:
 // from the run that brings it (in stage `start`) to its last use (in stage `end`) before it is dropped. A run of
-// stage r needs what is live plus trace_peak[r] (a rerun: rerun_peak[r]); afterwards its outputs that begin a span are live. An output
-// that begins no span dies with its run. `live(t)` is the most bytes at once during stage t.
+// stage r needs what is live plus trace_peak[r] (a rerun: rerun_peak[r]); afterwards its outputs that begin a span
+// are live. An output that begins no span dies with its run. `live(t)` is the most bytes at once during stage t.
 //
 // INVARIANT (is_valid): reruns, spans, live bytes and time equal what a fresh Retention with the same tau has.
 //

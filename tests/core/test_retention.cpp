@@ -68,7 +68,8 @@ void large_closures_are_rejected_whole() {
   const Program chain = programs::chain(40);
   std::vector<Change> all;
   for (Index g = 0; g < chain.gap_count(); ++g)
-    if (chain.is_free(g) && chain.gap_value[static_cast<std::size_t>(g)] <= 40) all.push_back({g, NEVER});  // activations
+    if (chain.is_free(g) && chain.gap_value[static_cast<std::size_t>(g)] <= 40)  // activations
+      all.push_back({g, NEVER});
   Retention narrow(chain, 0, 8), wide(chain, 0, 2000);
   EXPECT(!narrow.apply(all));
   EXPECT(narrow.is_valid() && narrow.time() == 40 * 30 + 10);

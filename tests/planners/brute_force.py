@@ -78,7 +78,6 @@ class Exhaustive:
                 if recipe.effect is Effect.PURE and (recipe.id in done or replays):
                     yield from self._run(recipe.id, position, resident, segment)
 
-
     def _handed(self, value: int, segment: int) -> bool:
         v = self.graph.values[value]
         return v.held and v.leaves is not None and v.leaves < segment

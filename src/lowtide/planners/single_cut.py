@@ -140,5 +140,3 @@ def solve_cut(search: Search, cut: SingleCut, budget_B: int, nodes: int = _NODES
     search.stats["ilp_solves"] = search.stats.get("ilp_solves", 0) + 1
     search.stats["ilp_nodes"] = search.stats.get("ilp_nodes", 0) + solution.nodes
     return solution
-
-

@@ -104,9 +104,7 @@ class SingleCut:
         start = max((u for u in uses if u < stage), default=program.producer[value])
         return program.stages[program.producer[value]].rerun_through <= stage or start >= program.pinned_from[value]
 
-    def solve(
-        self, budget_B: int, *, close_ps: int = 0, nodes: int = 200, limit_s: float | None = None
-    ) -> CutSolution:
+    def solve(self, budget_B: int, *, close_ps: int = 0, nodes: int = 200, limit_s: float | None = None) -> CutSolution:
         """Solves for a budget.
 
         Arguments:
