@@ -13,7 +13,7 @@ import torch
 from lowtide.errors import LowtideError
 from lowtide.frontends.demo_text import VOCABULARY
 
-LAYERS, WIDTH, HEADS, LENGTH, BATCH = 4, 256, 8, 256, 8
+LAYERS, WIDTH, HEADS, LENGTH, BATCH = 4, 256, 8, 256, 6
 DROPOUT = 0.1
 
 
