@@ -1,0 +1,90 @@
+"""The networks of the tables, at sizes where activations dominate, with random weights and inputs from a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from tests.networks import UNet, WithLoss
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A network to measure.
+
+    Arguments:
+        make: the module, its loss inside, in training mode.
+        batch: what it is called with, by keyword.
+        blocks: names of the modules that `torch.utils.checkpoint` would wrap.
+    """
+
+    name: str
+    make: Callable[[], nn.Module]
+    batch: Callable[[], dict[str, Any]]
+    blocks: Callable[[nn.Module], list[nn.Module]]
+
+    def build(self) -> nn.Module:
+        """The module from a fixed seed."""
+        torch.manual_seed(0)
+        return self.make().train()
+
+
+def _gpt2(dropout: float) -> nn.Module:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(
+        n_layer=4, n_embd=256, n_head=8, vocab_size=256, n_positions=256, use_cache=False, bos_token_id=0, eos_token_id=0,
+        resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout,
+    )  # fmt: skip
+    model = GPT2LMHeadModel(config)
+    model.loss_type = "ForCausalLM"
+    return model
+
+
+def _resnet50() -> nn.Module:
+    import timm
+
+    return WithLoss(timm.create_model("resnet50", num_classes=100))
+
+
+def _tokens() -> dict[str, Any]:
+    tokens = torch.randint(0, 256, (6, 256), generator=torch.Generator().manual_seed(1))
+    return {"input_ids": tokens, "labels": tokens}
+
+
+def _images(count: int, size: int, classes: int, dense: bool) -> Callable[[], dict[str, Any]]:
+    def make() -> dict[str, Any]:
+        g = torch.Generator().manual_seed(1)
+        shape = (count, size, size) if dense else (count,)
+        return {"x": torch.randn(count, 3, size, size, generator=g), "y": torch.randint(0, classes, shape, generator=g)}
+
+    return make
+
+
+def _resnet_blocks(model: nn.Module) -> list[nn.Module]:
+    return [b for stage in (model.body.layer1, model.body.layer2, model.body.layer3, model.body.layer4) for b in stage]
+
+
+SUBJECTS = {
+    s.name: s
+    for s in (
+        Subject("gpt2", lambda: _gpt2(0.1), _tokens, lambda m: list(m.transformer.h)),
+        Subject("resnet50", _resnet50, _images(8, 112, 100, dense=False), _resnet_blocks),
+        Subject(
+            "unet",
+            lambda: WithLoss(UNet(width=16, depth=3)),
+            _images(4, 128, 3, dense=True),
+            lambda m: [*m.body.down, *m.body.join],
+        ),
+    )
+}
+WITHOUT_DROPOUT = {"gpt2": Subject("gpt2", lambda: _gpt2(0.0), _tokens, SUBJECTS["gpt2"].blocks), "unet": SUBJECTS["unet"]}
+
+
+def loss_in(outputs: Any) -> torch.Tensor:
+    """The loss in what a subject returned."""
+    return outputs if isinstance(outputs, torch.Tensor) else outputs.loss
