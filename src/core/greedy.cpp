@@ -32,7 +32,7 @@ void Greedy::rank(Index stage) {
   const double fair_gap = std::max(1.0, 0.05 * program.stage_count());
   for (Index v = 0; v < program.value_count(); ++v) {
     const Span* span = state_->span_at(v, stage);
-    if (!span || span->start >= stage || span->end <= stage) continue;
+    if (!span || program.producer[static_cast<std::size_t>(v)] >= stage || span->end <= stage) continue;
     changes_.clear();
     if (!drop_across(*state_, v, stage, changes_)) continue;
     const Index gap = changes_[0].gap;

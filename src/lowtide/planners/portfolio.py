@@ -18,7 +18,7 @@ from lowtide.planners.local_search import anneal
 from lowtide.planners.reductions.stages import refuses_stages
 from lowtide.planners.search import GAP, Search, conduct
 from lowtide.planners.single_cut import cut_and_replay
-from lowtide.planners.smallest import smallest
+from lowtide.planners.smallest import Smallest, smallest
 
 
 @final
@@ -50,23 +50,28 @@ class Portfolio(AbstractPlanner):
         if search.taus is not None:
             return
         search.run("floor", find_floor)
-        if not search.proved_impossible:
-            self._plan(search)
-        if search.taus is None:
+        if search.proved_impossible:
             search.run("smallest", find_smallest)
+        else:
+            self._plan(search)
 
     def _plan(self, search: Search) -> None:
         search.run("greedy", descend)
         replays: list[Retention | None] = []
+        lowest: list[Smallest] = []
         search.run("single_cut", lambda s: replays.append(cut_and_replay(s, self.rounds)))
         if search.gap <= GAP:
             return
         start = replays[0].taus if replays and replays[0] is not None else None
+        if search.taus is None:
+            # A tight budget: know first how far down plans reach, and begin there.
+            search.run("smallest", lambda s: lowest.append(find_smallest(s)))
+            start = lowest[0].taus if lowest else start
         temperatures = self.hot_temperatures if search.taus is None else self.temperatures
         search.run("annealing", lambda s: anneal(s, temperatures, start))
 
 
-def find_smallest(search: Search) -> None:
+def find_smallest(search: Search) -> Smallest:
     """Notes the smallest budget that some plan meets; if it is within the budget after all, offers that plan."""
     found = smallest(search.problem)
     search.smallest_B = found.budget_B
@@ -74,6 +79,7 @@ def find_smallest(search: Search) -> None:
         state = search.program.keep_all(search.budget_B)
         if state.assign(found.taus):
             search.offer(state)
+    return found
 
 
 def portfolio(problem: Problem, watch: Watch | None = None) -> Outcome:

@@ -102,7 +102,7 @@ class Search:
         """Notes a proved lower bound on the time of any schedule."""
         self.bound_ps = max(self.bound_ps, bound_ps)
 
-    def run(self, name: str, stage: Callable[[Search], None]) -> None:
+    def run(self, name: str, stage: Callable[[Search], object]) -> None:
         """Runs one stage of the solve and notes its seconds."""
         self.stage = name
         start_s = self.elapsed_s
