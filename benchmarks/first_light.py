@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from tests.networks import differences, train
 from torch import nn
 
 import lowtide
@@ -21,7 +22,6 @@ from benchmarks.stopwatch import Times, interleave, rank_correlation, ratio
 from lowtide.device.heap import keep_warm
 from lowtide.device.observer import observe
 from lowtide.frontends.plan import Plan
-from tests.networks import differences, train
 
 ALPHAS = (0.75, 0.5, 0.25, 0.1, 0.05)
 EIGHT = (1.0, 0.85, 0.7, 0.55, 0.4, 0.3, 0.2, 0.1)
@@ -145,7 +145,9 @@ def times(bench: Bench, rounds: int) -> tuple[list[list[object]], dict[str, Any]
         "keep_all_over_eager": ratio(keep_all, eager),
         "a_a": ratio(found["eager again"], eager),
         "a_a_spread": _spread(found["eager again"], eager),
-        "rank_correlation": rank_correlation([p.time_s for p in plans.values()], [found[f"{a}"].median_s for a in plans]),
+        "rank_correlation": rank_correlation(
+            [p.time_s for p in plans.values()], [found[f"{a}"].median_s for a in plans]
+        ),
         "median_time_error": statistics.median(errors),
         "budgets": len(plans),
     }
@@ -186,7 +188,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", nargs="*", default=list(SUBJECTS), choices=list(SUBJECTS))
     options = parser.parse_args(arguments)
     keep_warm()
-    rows: dict[str, list[list[object]]] = {k: [] for k in ("equality", "limits", "peaks", "times", "summary", "planning")}
+    rows: dict[str, list[list[object]]] = {
+        k: [] for k in ("equality", "limits", "peaks", "times", "summary", "planning")
+    }
     for name in options.only:
         print(f"{name}: capture, profile, plan", flush=True)
         bench = Bench(SUBJECTS[name])
@@ -243,7 +247,9 @@ def _write(rows: dict[str, list[list[object]]], networks: int, quick: bool) -> A
             rows["summary"], networks, "Medians of interleaved rounds; A/A is plain eager against itself.",
         ),
     ]  # fmt: skip
-    return write("first_light_quick" if quick else "first_light", "First light: three networks, every budget", tables, rows)
+    return write(
+        "first_light_quick" if quick else "first_light", "First light: three networks, every budget", tables, rows
+    )
 
 
 if __name__ == "__main__":

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
-
 from tests.networks import UNet, WithLoss
+from torch import nn
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,10 @@ SUBJECTS = {
         ),
     )
 }
-WITHOUT_DROPOUT = {"gpt2": Subject("gpt2", lambda: _gpt2(0.0), _tokens, SUBJECTS["gpt2"].blocks), "unet": SUBJECTS["unet"]}
+WITHOUT_DROPOUT = {
+    "gpt2": Subject("gpt2", lambda: _gpt2(0.0), _tokens, SUBJECTS["gpt2"].blocks),
+    "unet": SUBJECTS["unet"],
+}
 
 
 def loss_in(outputs: Any) -> torch.Tensor:

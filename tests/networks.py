@@ -6,6 +6,7 @@ Each `Network` gives a module, a function from (module, batch) to a loss, and ba
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -112,7 +113,7 @@ class UNet(nn.Module):
         super().__init__()
         widths = [width * 2**i for i in range(depth + 1)]
         self.down = nn.ModuleList(Block(a, b) for a, b in zip([3, *widths[:-1]], widths, strict=False))
-        self.up = nn.ModuleList(nn.ConvTranspose2d(b, a, 2, stride=2) for a, b in zip(widths, widths[1:], strict=False))
+        self.up = nn.ModuleList(nn.ConvTranspose2d(b, a, 2, stride=2) for a, b in itertools.pairwise(widths))
         self.join = nn.ModuleList(Block(2 * a, a) for a in widths[:-1])
         self.head = nn.Conv2d(width, classes, 1)
 

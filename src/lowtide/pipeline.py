@@ -6,7 +6,7 @@ Each stage is a function of frozen values; this file composes them and decides n
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import lowtide
@@ -41,7 +41,7 @@ class PlanOptions:
     """
 
     budget: Budget
-    planner: AbstractPlanner = Portfolio()
+    planner: AbstractPlanner = field(default_factory=Portfolio)
     seed: int = 0
     work: int = 200_000
     time_limit_s: float | None = None
@@ -130,4 +130,6 @@ def _infeasible(graph: Graph, outcome: Outcome, budget_B: int, outside_B: int) -
         lines.append("The floor is set by: " + "; ".join(names) + ".")
     if smallest_B is None:
         lines.append("Raise the budget above the floor, or lower the batch size or the sequence length.")
-    return InfeasibleBudget("\n".join(lines), budget_B=budget_B, floor_B=floor_B, smallest_B=smallest_B, operators=names)
+    return InfeasibleBudget(
+        "\n".join(lines), budget_B=budget_B, floor_B=floor_B, smallest_B=smallest_B, operators=names
+    )

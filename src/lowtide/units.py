@@ -82,12 +82,11 @@ def _positive(size_B: int, text: object) -> int:
 def format_B(size_B: float) -> str:
     """Bytes for people, in binary units with three significant digits: `"6.00 GiB"`."""
     size, sign = abs(float(size_B)), "-" if size_B < 0 else ""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            break
+    units = ["B", "KiB", "MiB", "GiB", "TiB"]
+    while size >= 1024 and len(units) > 1:
         size /= 1024
-    else:
-        unit = "TiB"
+        units.pop(0)
+    unit = units[0]
     digits = 0 if unit == "B" else (2 if size < 10 else 1 if size < 100 else 0)
     return f"{sign}{size:.{digits}f} {unit}"
 

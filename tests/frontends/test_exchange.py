@@ -66,7 +66,9 @@ class Pair:
         assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
-@pytest.fixture(params=[(n, a) for n in NAMES for a in (False, True)], ids=lambda p: f"{p[0]}{'-bf16' * p[1]}", scope="module")
+@pytest.fixture(
+    params=[(n, a) for n in NAMES for a in (False, True)], ids=lambda p: f"{p[0]}{'-bf16' * p[1]}", scope="module"
+)
 def pair(request: pytest.FixtureRequest) -> Pair:
     torch._dynamo.reset()
     name, autocast = request.param
@@ -124,10 +126,13 @@ def test_accumulation_evaluation_exception(pair: Pair) -> None:
         with torch.no_grad():
             evaluated = pair.loss(module, 1)
         module.train()
-        with pytest.raises(ValueError, match="on purpose"):
-            interrupted = pair.loss(module, 2)
-            assert interrupted.requires_grad
-            raise ValueError("on purpose")
+
+        def interrupted() -> None:
+            loss = pair.loss(module, 2)
+            raise ValueError(f"on purpose, with {loss.requires_grad}")
+
+        with pytest.raises(ValueError, match="on purpose, with True"):
+            interrupted()
         exchange()
         pair.loss(module, 3).backward()
         return [evaluated]
@@ -156,4 +161,3 @@ def test_saved_tensor_hooks_that_clone(pair: Pair) -> None:
         return [loss.detach()]
 
     pair.both(scenario)
-

@@ -130,7 +130,7 @@ def make_backend(executor_for: Callable[[Captured], Executor]) -> Callable[..., 
             return _boxed(module.meta["lowtide"].executor.backward)
 
         def compile_inference(module: fx.GraphModule, _: object) -> Callable[..., Any]:
-            joint = joint_from(module, None, _parameters(module), names)
+            joint = joint_from(module, None, _static_primals(), names)
             return _boxed(executor_for(Captured(joint, Slots((), (), ()))).forward)
 
         compiled = aot_autograd(
@@ -154,7 +154,7 @@ def _boxed(function: Callable[[list[Any]], Sequence[Any]]) -> Callable[..., Any]
     return call
 
 
-def _parameters(module: fx.GraphModule) -> list[int]:
+def _static_primals() -> list[int]:
     """Indices of the primals that are parameters or buffers, where AOTAutograd does not tell."""
     context = torch._guards.TracingContext.try_get()
     metadata = getattr(context, "fw_metadata", None)
@@ -164,9 +164,7 @@ def _parameters(module: fx.GraphModule) -> list[int]:
 def _primal_name(placeholder: fx.Node) -> str:
     """`transformer.wte.weight`, from the source that Dynamo recorded, or the placeholder's own name."""
     source = getattr(placeholder, "_dynamo_source", None) or getattr(placeholder.meta.get("grapharg"), "source", None)
-    try:
-        path = source.name() if callable(getattr(source, "name", None)) else str(getattr(source, "name", ""))
-    except (AttributeError, NotImplementedError):
-        path = ""
+    found = getattr(source, "name", "")
+    path = str(found() if callable(found) else found)
     name = module_name(path) if path else ""
     return name or re.sub(r"^[lg]_(self_|model_)?|_$", "", placeholder.name.lower())

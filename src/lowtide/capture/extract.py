@@ -21,6 +21,7 @@ from lowtide.capture.joint import (
     is_opaque,
     is_random,
     is_tensor,
+    picked_index,
     viewed,
 )
 from lowtide.capture.order import program_order
@@ -82,7 +83,9 @@ class Extraction:
 
     def _value(self, node: fx.Node, role: Role, **facts: Any) -> int:
         geometry = self.symbols.geometry(node.meta["val"])
-        value = Value(id=len(self.values), name=node.name, size_B=geometry.extent_B, role=role, geometry=geometry, **facts)
+        value = Value(
+            id=len(self.values), name=node.name, size_B=geometry.extent_B, role=role, geometry=geometry, **facts
+        )
         self.values.append(value)
         self.value_of[node] = value.id
         return value.id
@@ -115,7 +118,7 @@ class Extraction:
             elif is_getitem(node) and (source := node.args[0]) in self._views:  # one of several views
                 base, step = self._views[source]  # type: ignore[index]
                 *before, last = step
-                pick = View(last.op, last.args, last.kwargs, pick=int(node.args[1]))  # type: ignore[call-overload]
+                pick = View(last.op, last.args, last.kwargs, pick=picked_index(node))
                 node, steps = base, (*before, pick, *steps)
             else:
                 raise UnsupportedOperator(f"cannot tell what {node.format_node()} reads")
@@ -131,7 +134,13 @@ class Extraction:
                 raise UnsupportedOperator(f"the view {node.format_node()} depends on a second tensor")
             return self._argument(argument, [])
 
-        return (View(str(node.target), tuple(convert(a) for a in node.args), tuple((k, convert(v)) for k, v in node.kwargs.items())),)
+        return (
+            View(
+                str(node.target),
+                tuple(convert(a) for a in node.args),
+                tuple((k, convert(v)) for k, v in node.kwargs.items()),
+            ),
+        )
 
     def _call(self, node: fx.Node, segment: int) -> None:
         if isinstance(node.meta.get("val"), tuple | list) and (source := viewed(node)) is not None:
@@ -186,16 +195,17 @@ class Extraction:
                     visit(part, (*path, position))
 
         visit(value, ())
-        pending = [(user, (int(user.args[1]),)) for user in node.users if is_getitem(user)]  # type: ignore[call-overload]
+        pending: list[tuple[fx.Node, tuple[int, ...]]]
+        pending = [(user, (picked_index(user),)) for user in node.users if is_getitem(user)]
         while pending:
             picked, path = pending.pop()
             if path in found:
                 self.value_of[picked] = found[path]
             else:
-                pending += [(u, (*path, int(u.args[1]))) for u in picked.users if is_getitem(u)]  # type: ignore[call-overload]
+                pending += [(u, (*path, picked_index(u))) for u in picked.users if is_getitem(u)]
         return list(found.values()), list(found)
 
-    def _argument(self, argument: Any, reads: list[Read]) -> Arg:  # noqa: PLR0911
+    def _argument(self, argument: Any, reads: list[Read]) -> Arg:
         if isinstance(argument, fx.Node):
             if argument.op == "get_attr" and not is_tensor(argument):
                 return self._hold(_attribute(self.joint.module, str(argument.target)))
@@ -207,7 +217,9 @@ class Extraction:
             if is_number(argument):
                 return self._number(self.symbols.number(value))
             if isinstance(value, tuple | list):
-                raise UnsupportedOperator(f"{argument.format_node()} is passed on as a whole list; lowtide reads its parts")
+                raise UnsupportedOperator(
+                    f"{argument.format_node()} is passed on as a whole list; lowtide reads its parts"
+                )
             return None if value is None else self._hold(value)
         if argument is None or isinstance(argument, bool | str):
             return argument
@@ -215,7 +227,12 @@ class Extraction:
             return self._number(self.symbols.number(argument))
         if isinstance(argument, complex):
             return Const("complex", repr(argument))
-        for kind, text in ((torch.dtype, "dtype"), (torch.device, "device"), (torch.layout, "layout"), (torch.memory_format, "memory_format")):
+        for kind, text in (
+            (torch.dtype, "dtype"),
+            (torch.device, "device"),
+            (torch.layout, "layout"),
+            (torch.memory_format, "memory_format"),
+        ):
             if isinstance(argument, kind):
                 return Const(text, str(argument).removeprefix("torch."))  # type: ignore[arg-type]
         if isinstance(argument, tuple | list):
@@ -244,12 +261,19 @@ class Extraction:
                 continue
             update = id(node) in updates and value.leaves is None
             held = not update or value.id in read_late
-            self._change(value.id, leaves=0, held=held or value.held and value.leaves == 0, role=Role.UPDATE if update else Role.OUTPUT)
+            self._change(
+                value.id,
+                leaves=0,
+                held=held or (value.held and value.leaves == 0),
+                role=Role.UPDATE if update else Role.OUTPUT,
+            )
         for node in self.joint.backward_outputs:
             if isinstance(node, fx.Node) and is_tensor(node):
                 value = self.values[self.base(node)[0]]
                 if not value.persistent and value.leaves is None:
-                    self._change(value.id, leaves=1, role=Role.GRADIENT if value.role is Role.ACTIVATION else value.role)
+                    self._change(
+                        value.id, leaves=1, role=Role.GRADIENT if value.role is Role.ACTIVATION else value.role
+                    )
 
     def _replays(self) -> None:
         """One more recipe per random one: the same call from the saved generator state, as often as wanted."""
@@ -274,7 +298,7 @@ def _name(node: fx.Node) -> str:
     if isinstance(target, torch._ops.OpOverload):
         return str(target)
     if isinstance(target, torch._ops.HigherOrderOperator):
-        return f"higher_order.{target.name()}"
+        return f"higher_order.{target._name}"
     return f"{getattr(target, '__module__', '?').lstrip('_')}.{getattr(target, '__name__', target)}"
 
 
@@ -286,7 +310,9 @@ def _with_key(graph: Graph) -> Graph:
     for value in graph.values:
         digest.update(msgspec.json.encode((value.size_B, value.role, value.geometry, value.arrives, value.leaves)))
     for recipe in graph.recipes:
-        digest.update(msgspec.json.encode((recipe.op, recipe.outputs, recipe.reads, recipe.args, recipe.kwargs, recipe.segment)))
+        digest.update(
+            msgspec.json.encode((recipe.op, recipe.outputs, recipe.reads, recipe.args, recipe.kwargs, recipe.segment))
+        )
     return msgspec.structs.replace(graph, key=digest.hexdigest()[:16])
 
 
@@ -300,7 +326,12 @@ def slot_nodes(joint: Joint) -> list[fx.Node]:
     return [
         n
         for n in joint.module.graph.nodes
-        if n in wanted and n not in late and n.op != "get_attr" and is_tensor(n) and viewed(n) is None and not _picked_view(n)
+        if n in wanted
+        and n not in late
+        and n.op != "get_attr"
+        and is_tensor(n)
+        and viewed(n) is None
+        and not _picked_view(n)
     ]
 
 

@@ -37,6 +37,13 @@ def is_getitem(node: fx.Node) -> bool:
     return node.op == "call_function" and node.target is operator.getitem
 
 
+def picked_index(node: fx.Node) -> int:
+    """Which of several results a getitem picks."""
+    index = node.args[1]
+    assert isinstance(index, int), "results are picked by number"
+    return index
+
+
 def is_assertion(node: fx.Node) -> bool:
     """Whether the node only checks something that held while tracing."""
     name = getattr(node.target, "__name__", "")
@@ -176,7 +183,9 @@ def ancestors(nodes: Iterable[Any]) -> set[fx.Node]:
     return found
 
 
-def joint_from(gm: fx.GraphModule, num_forward_outputs: int | None, statics: Iterable[int], names: dict[int, str]) -> Joint:
+def joint_from(
+    gm: fx.GraphModule, num_forward_outputs: int | None, statics: Iterable[int], names: dict[int, str]
+) -> Joint:
     """Sorts a graph module as AOTAutograd passes it to a partition function (or to the inference compiler).
 
     Arguments:
@@ -192,7 +201,9 @@ def joint_from(gm: fx.GraphModule, num_forward_outputs: int | None, statics: Ite
     primals = [p for p in placeholders if p not in set(tangents)]
     for node in gm.graph.nodes:
         if node.op not in ("placeholder", "call_function", "get_attr", "output"):
-            raise UnsupportedOperator(f"the captured graph has a {node.op} node ({node.name}); lowtide expects calls only")
+            raise UnsupportedOperator(
+                f"the captured graph has a {node.op} node ({node.name}); lowtide expects calls only"
+            )
     return Joint(
         module=gm,
         primals=primals,

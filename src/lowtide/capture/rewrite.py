@@ -100,7 +100,9 @@ def _dropout_of(mask: fx.Node) -> fx.Node | None:
     return None
 
 
-def _like(graph: fx.Graph, target: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object], model: fx.Node) -> fx.Node:
+def _like(
+    graph: fx.Graph, target: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object], model: fx.Node
+) -> fx.Node:
     """A node with fresh bytes of the model node's geometry."""
     node = graph.call_function(target, args, kwargs)  # type: ignore[arg-type]
     node.meta = dict(model.meta)

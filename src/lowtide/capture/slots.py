@@ -46,7 +46,9 @@ class Slots:
 def slots_of(joint: Joint) -> Slots:
     """The slots of a joint graph. Their number depends on the graph alone, never on a plan or a shape."""
     late = joint.late()
-    numbers = [n for n in (*joint.primals, *joint.calls()) if n not in late and isinstance(n.meta.get("val"), torch.SymInt)]
+    numbers = [
+        n for n in (*joint.primals, *joint.calls()) if n not in late and isinstance(n.meta.get("val"), torch.SymInt)
+    ]
     wanted = [n for n in numbers if n.op == "placeholder" or any(not is_number(i) for i in n.all_input_nodes)]
     random = [n for n in joint.calls() if n not in late and is_random(n)]
     return Slots(tuple(wanted), tuple(slot_nodes(joint)), tuple(random))

@@ -25,7 +25,7 @@ class Symbols:
 
     def __init__(self, primals: Sequence[fx.Node], arguments: Sequence[Any] | None) -> None:
         self._value: dict[Any, int] = {}
-        self._cache: dict[Any, int] = {}
+        self._cache: dict[Any, int | float | bool] = {}
         self._hints = arguments is None
         for node, actual in zip(primals, arguments or [], strict=False):
             traced = node.meta.get("val")
@@ -50,7 +50,9 @@ class Symbols:
         if self._hints:
             hint = value.node.hint
             if hint is None:
-                raise UnsupportedOperator(f"the size {value} depends on data; lowtide needs sizes known before the step")
+                raise UnsupportedOperator(
+                    f"the size {value} depends on data; lowtide needs sizes known before the step"
+                )
             return hint  # type: ignore[no-any-return]
         expression = value.node.expr
         if expression not in self._cache:
@@ -80,7 +82,9 @@ def shape_key(positions: Sequence[int], arguments: Sequence[Any]) -> ShapeKey:
     return tuple(arguments[i] for i in positions)
 
 
-def describe_shapes(primals: Sequence[fx.Node], names: Mapping[int, str], symbols: Symbols) -> tuple[tuple[str, str], ...]:
+def describe_shapes(
+    primals: Sequence[fx.Node], names: Mapping[int, str], symbols: Symbols
+) -> tuple[tuple[str, str], ...]:
     """Name and shape of every tensor the caller gives, for people and for comparing plans with programs."""
     rows = []
     for index, node in enumerate(primals):

@@ -12,7 +12,8 @@ import torch
 def unchanged_generators() -> Iterator[None]:
     """Restores torch's CPU generator, and those of the CUDA devices in use, on the way out."""
     state = torch.get_rng_state()
-    devices = [torch.cuda.get_rng_state(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_initialized() else []
+    in_use = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    devices = [torch.cuda.get_rng_state(i) for i in range(torch.cuda.device_count())] if in_use else []
     try:
         yield
     finally:

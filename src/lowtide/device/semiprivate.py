@@ -31,7 +31,7 @@ def aot_autograd(**options: Any) -> Callable[..., Any]:
     """AOTAutograd as a Dynamo backend, with our partition function and compilers."""
     from torch._dynamo.backends.common import aot_autograd as make
 
-    return make(**options)  # type: ignore[no-any-return, no-untyped-call]
+    return make(**options)
 
 
 @contextlib.contextmanager
@@ -42,7 +42,7 @@ def backward_traced_as_eager() -> Iterator[None]:
     if not hasattr(config, "backward_pass_autocast"):
         yield
         return
-    with config.patch(backward_pass_autocast="off"):  # type: ignore[attr-defined]
+    with config.patch(backward_pass_autocast="off"):
         yield
 
 

@@ -44,4 +44,4 @@ def lowtide(
     )
     torch._dynamo.config.fail_on_recompile_limit_hit = True
     session = Session(plan_options)
-    return session.backend(gm, inputs)  # type: ignore[no-any-return]
+    return session.backend(gm, inputs)

@@ -29,9 +29,11 @@ def compiled_call(module: torch.nn.Module, backend: Callable[..., Any], dynamic:
     and remembers which sizes vary, per code object and per name.
     """
     if lacking := missing():
-        raise CaptureError(f"torch {torch.__version__} lacks {', '.join(lacking)}, which lowtide needs to capture a model")
+        raise CaptureError(
+            f"torch {torch.__version__} lacks {', '.join(lacking)}, which lowtide needs to capture a model"
+        )
     warn_if_untested()
-    call = module._call_impl
+    call: Callable[..., Any] = module._call_impl
 
     def step(*args: Any, **kwargs: Any) -> Any:
         return call(*args, **kwargs)

@@ -124,7 +124,7 @@ def fit(
     def call(*args: Any, **kwargs: Any) -> Any:
         return _guarded(session, compiled, args, kwargs)
 
-    model._compiled_call_impl = call  # type: ignore[assignment]
+    model._compiled_call_impl = call
     model.lowtide = Fitted(session)  # type: ignore[assignment]
     return model
 

@@ -147,9 +147,7 @@ def plan(
         InfeasibleBudget: if no plan fits.
         CaptureError: if nothing could be captured.
     """
-    options = PlanOptions(
-        budget=parse_budget(budget), seed=seed, work=work, time_limit_s=time_limit_s, machine=machine
-    )
+    options = PlanOptions(budget=parse_budget(budget), seed=seed, work=work, time_limit_s=time_limit_s, machine=machine)
     tensors = (*model.parameters(), *model.buffers())
     session = Session(options, persistent=tensors, has_optimizer=optimizer is not None, watch=watch, whole_model=True)
     call = compiled_call(model, session.backend, dynamic)

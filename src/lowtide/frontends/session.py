@@ -85,8 +85,8 @@ class Session:
     def record(self) -> PlanRecord | None:
         """The latest plan that trains, or else the latest plan; None before the first step."""
         plans = list(self.plans.values())
-        training = [p for p in plans if len(p.graph.segments) > 1]
-        return (training or plans or [None])[-1]
+        training = [p for p in plans if len(p.graph.segments) > 1] or plans
+        return training[-1] if training else None
 
     @contextlib.contextmanager
     def dry(self) -> Iterator[list[Call]]:
@@ -192,15 +192,15 @@ class Session:
             if self._given_used:
                 return None
             raise PlanMismatch(
-                f"the saved plan was made for another program or other shapes (graph {self.given.graph.key}, this is {key}). "
-                "Plan again with lowtide.plan on this model and these inputs."
+                f"the saved plan was made for another program or other shapes (graph {self.given.graph.key}, "
+                f"this is {key}). Plan again with lowtide.plan on this model and these inputs."
             )
         here, there = environment(device), self.given.environment
         for fact in ("torch", "device", "threads"):
             if getattr(here, fact) != getattr(there, fact):
                 raise PlanMismatch(
-                    f"the saved plan was measured with {fact} {getattr(there, fact)!r}, here it is {getattr(here, fact)!r}. "
-                    "Plan again here, or restore that environment."
+                    f"the saved plan was measured with {fact} {getattr(there, fact)!r}, here it is "
+                    f"{getattr(here, fact)!r}. Plan again here, or restore that environment."
                 )
         self._given_used = True
         return self.given

@@ -37,7 +37,7 @@ class Held(msgspec.Struct, frozen=True, tag="held"):
 class Items(msgspec.Struct, frozen=True, tag="items"):
     """A list argument."""
 
-    items: tuple["Arg", ...]
+    items: tuple[Arg, ...]
 
 
 Arg = None | bool | int | float | str | Ref | Const | Held | Items

@@ -18,9 +18,9 @@ from lowtide.device.calls import constant, resolve
 from lowtide.errors import IllegalPlan
 from lowtide.ir.call import Arg, Const, Held, Items, NamedArg, Read, Ref, View
 from lowtide.ir.graph import Effect, Graph, Recipe
+from lowtide.ir.interface import Interface, Result, Slot, Token
 from lowtide.ir.schedule import Boundary, Drop, Run, Schedule, Step
 from lowtide.runtime import generator
-from lowtide.ir.interface import Interface, Result, Slot, Token
 
 Segment = Callable[[list[Any]], tuple[Any, ...]]
 _SERIAL = itertools.count(1)
@@ -86,7 +86,8 @@ class Writer:
     def run(self, step: Run) -> None:
         """The statements of one run."""
         recipe = self.graph.recipes[step.recipe]
-        call = f"{self.operator(recipe.op)}({self.arguments(recipe.args, recipe.kwargs, [self.read(r) for r in recipe.reads])})"
+        reads = [self.read(r) for r in recipe.reads]
+        call = f"{self.operator(recipe.op)}({self.arguments(recipe.args, recipe.kwargs, reads)})"
         tensors = [v for v in recipe.outputs if v != recipe.state]
         keep = set(step.keep)
         before, indent = "", "    "
@@ -193,7 +194,9 @@ def generate(
     return tuple(functions)
 
 
-def _arguments(writer: Writer, interface: Interface, steps: Sequence[Step], carried: set[int], graph: Graph, index: int) -> None:
+def _arguments(
+    writer: Writer, interface: Interface, steps: Sequence[Step], carried: set[int], graph: Graph, index: int
+) -> None:
     """Unpacks what the segment uses; whatever else it is given dies when the list is emptied."""
     given: set[int] = set()
     returned = {r.value for r in interface.results if isinstance(r, Read)}
@@ -218,5 +221,5 @@ def _compile(writer: Writer, graph: Graph, index: int) -> Segment:
     file = f"<lowtide {name} {graph.key} #{next(_SERIAL)}>"
     # Registered so that a traceback through generated code shows its lines.
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
-    exec(compile(source, file, "exec"), writer.scope)  # noqa: S102
+    exec(compile(source, file, "exec"), writer.scope)
     return writer.scope[name]  # type: ignore[no-any-return]

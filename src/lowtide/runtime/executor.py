@@ -121,4 +121,4 @@ class PlannedExecutor:
                 f"{_RECENT} plans were exchanged before its backward. Run backward before exchanging so many plans."
             )
         self.backwards += 1
-        return loaded.segments[1](arguments)  # type: ignore[no-any-return]
+        return loaded.segments[1](arguments)
