@@ -6,6 +6,7 @@ incumbent, or from keep-all when there is none, at a temperature of its own.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -55,20 +56,22 @@ class LocalSearch(AbstractPlanner):
         return conduct(problem, watch, self.name, self.refuses(problem), script)
 
 
-def anneal(search: Search, temperatures: tuple[float, ...], start: NDArray[np.int32] | None = None) -> None:
+def anneal(search: Search, temperatures: tuple[float, ...], starts: Sequence[NDArray[np.int32]] = ()) -> None:
     """Spends what is left of the work on annealing, split over the temperatures; stops early when close enough.
 
     Arguments:
-        start: where the first cooling begins, and all while there is no incumbent; keep-all if None.
+        starts: where the first coolings begin; the others begin at the incumbent, or, while there is none, at the
+            last of the starts.
     """
     for number, temperature in enumerate(temperatures):
         work = (search.problem.work - search.work) // (len(temperatures) - number)
         if work <= 0 or search.gap <= GAP:
             return
-        from_start = start is not None and (number == 0 or search.taus is None)
-        state = search.program.keep_all(search.budget_B) if from_start else search.retention()
-        if start is not None and from_start and not state.assign(start):
-            raise AssertionError("taus that were possible stay possible")
+        state = search.retention()
+        if starts and (number < len(starts) or search.taus is None):
+            state = search.program.keep_all(search.budget_B)
+            if not state.assign(starts[min(number, len(starts) - 1)]):
+                raise AssertionError("taus that were possible stay possible")
         anneal_once(search, state, temperature, work, search.problem.seed * 1000 + number)
 
 

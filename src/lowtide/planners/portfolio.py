@@ -62,13 +62,13 @@ class Portfolio(AbstractPlanner):
         search.run("single_cut", lambda s: replays.append(cut_and_replay(s, self.rounds)))
         if search.gap <= GAP:
             return
-        start = replays[0].taus if replays and replays[0] is not None else None
+        starts = [state.taus for state in replays if state is not None]
         if search.taus is None:
-            # A tight budget: know first how far down plans reach, and begin there.
+            # A tight budget: know first how far down plans reach, and begin there too.
             search.run("smallest", lambda s: lowest.append(find_smallest(s)))
-            start = lowest[0].taus if lowest else start
+            starts += [] if search.taus is not None else [lowest[0].taus]
         temperatures = self.hot_temperatures if search.taus is None else self.temperatures
-        search.run("annealing", lambda s: anneal(s, temperatures, start))
+        search.run("annealing", lambda s: anneal(s, temperatures, starts))
 
 
 def find_smallest(search: Search) -> Smallest:
