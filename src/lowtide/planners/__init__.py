@@ -1,0 +1,1 @@
+"""From a problem to a schedule with proofs: one planner per file, listed in `catalogue.py`."""

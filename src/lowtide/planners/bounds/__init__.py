@@ -1,0 +1,1 @@
+"""What no schedule can beat: proved floors on bytes and lower bounds on time."""

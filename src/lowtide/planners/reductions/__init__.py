@@ -1,0 +1,1 @@
+"""Smaller problems, each with its way back."""
