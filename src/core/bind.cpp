@@ -50,7 +50,9 @@ Index checked(Index i, Index count) {
 void check_change(const Program& program, Index gap, Index tau) {
   checked(gap, program.gap_count());
   require(tau <= program.stage_count() || tau == NEVER, "a tau past the last stage");
-  require(tau == KEEP || (program.is_free(gap) && tau > program.gap_start(gap)), "a tau that its gap cannot have");
+  const bool let_go = program.is_lost(gap) && tau == program.gap_start(gap) + 1;  // what KEEP becomes there
+  require(tau == KEEP || let_go || (program.is_free(gap) && tau > program.gap_start(gap)),
+          "a tau that its gap cannot have");
 }
 
 std::vector<Index> checked_taus(const Program& program, const Ints& taus) {

@@ -13,7 +13,7 @@ import lowtide
 from lowtide.device.fingerprint import device_memory_B, fingerprint
 from lowtide.errors import InfeasibleBudget
 from lowtide.ir.check import check
-from lowtide.ir.graph import Graph
+from lowtide.ir.graph import Graph, Recipe
 from lowtide.ir.plan import Covers, Environment, Outcome, PlanRecord, Problem
 from lowtide.ir.simulate import simulate
 from lowtide.planners.base import AbstractPlanner, Progress
@@ -113,12 +113,19 @@ def environment(device: str) -> Environment:
     return Environment(torch=facts.torch, device=facts.device, threads=facts.threads, lowtide=lowtide.__version__)
 
 
+def _whereabouts(recipe: Recipe) -> str:
+    """An operator with its place in the user's source, or in the model where no line of the user's led to it."""
+    origin = recipe.origin
+    place = origin.source or f"module {origin.module}" if origin.source or origin.module else "an unknown line"
+    return f"{recipe.op} at {place}" + (f" ({origin.text})" if origin.text else "")
+
+
 def _infeasible(graph: Graph, outcome: Outcome, budget_B: int, outside_B: int) -> InfeasibleBudget:
     """The error that says what would fit."""
     floor_B = outcome.floor_B + outside_B
     smallest_B = None if outcome.smallest_B is None else outcome.smallest_B + outside_B
     setters = [graph.recipes[r] for r in outcome.floor_recipes]
-    names = tuple(f"{r.op} at {r.origin.source or 'unknown'} ({r.origin.text})".replace(" ()", "") for r in setters[:3])
+    names = tuple(_whereabouts(r) for r in setters[:3])
     lines = [
         f"a budget of {format_B(budget_B)} ({budget_B:,} B) is too small for this step; nothing has been changed.",
         f"Proved floor: {format_B(floor_B)} ({floor_B:,} B), of which parameters, buffers and inputs are "

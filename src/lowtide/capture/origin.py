@@ -10,7 +10,7 @@ from lowtide.ir.graph import Origin
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>[^\n]*)\n\s*(?P<text>[^\n]*)')
 _INSIDE_TORCH = re.compile(r"[/\\]torch[/\\](?!.*site-packages)|[/\\]lowtide[/\\]frontends[/\\]")
-_PART = re.compile(r"\.?_(?:modules|parameters|buffers)\['?([^'\]]+)'?\]|\.([A-Za-z_]\w*)|\['?(\w+)'?\]")
+_PART = re.compile(r"\.?_(?:modules|parameters|buffers)\['?([^'\]]+)'?\]|\.(\w+)|\['?(\w+)'?\]")
 
 
 def origin_of(node: fx.Node) -> Origin:
@@ -33,5 +33,5 @@ def module_name(path: str) -> str:
     root = re.match(r"L\['[^']*'\]|G\['[^']*'\]", path)
     rest = path[root.end() :] if root else path
     parts = [a or b or c for a, b, c in _PART.findall(rest)]
-    skip = {"_modules", "_parameters", "_buffers", "__self__", "__closure__", "cell_contents", "fn", "model"}
+    skip = {"_modules", "_parameters", "_buffers", "__self__", "__closure__", "cell_contents"}
     return ".".join(p for p in parts if p not in skip)
