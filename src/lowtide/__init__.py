@@ -17,6 +17,7 @@ _HOME = {
     "parse_budget": "lowtide.units",
     "LowtideError": "lowtide.errors",
     "BudgetError": "lowtide.errors",
+    "BudgetWarning": "lowtide.errors",
     "InfeasibleBudget": "lowtide.errors",
     "CaptureError": "lowtide.errors",
     "RecompileLimit": "lowtide.errors",
@@ -31,6 +32,7 @@ _HOME = {
 if TYPE_CHECKING:
     from lowtide.errors import BackwardError as BackwardError
     from lowtide.errors import BudgetError as BudgetError
+    from lowtide.errors import BudgetWarning as BudgetWarning
     from lowtide.errors import CaptureError as CaptureError
     from lowtide.errors import IllegalPlan as IllegalPlan
     from lowtide.errors import InfeasibleBudget as InfeasibleBudget

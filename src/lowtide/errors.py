@@ -38,6 +38,10 @@ class InfeasibleBudget(LowtideError):
         self.operators = operators
 
 
+class BudgetWarning(UserWarning):
+    """A budget that holds for less than one might think; the text says what to do."""
+
+
 class CaptureError(LowtideError):
     """The program could not be captured, or a part of it would run outside the plan."""
 

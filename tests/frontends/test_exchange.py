@@ -14,7 +14,7 @@ from lowtide.device.observer import observe
 from lowtide.frontends.plan import Plan
 from tests.networks import NETWORKS, Network, twin
 
-NAMES = ("mixed", "tied", "resnet")
+CASES = [("mixed", False), ("mixed", True), ("tied", False), ("tied", True), ("resnet", False)]
 
 
 class Pair:
@@ -66,9 +66,7 @@ class Pair:
         assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
-@pytest.fixture(
-    params=[(n, a) for n in NAMES for a in (False, True)], ids=lambda p: f"{p[0]}{'-bf16' * p[1]}", scope="module"
-)
+@pytest.fixture(params=CASES, ids=lambda p: f"{p[0]}{'-bf16' * p[1]}", scope="module")
 def pair(request: pytest.FixtureRequest) -> Pair:
     torch._dynamo.reset()
     name, autocast = request.param

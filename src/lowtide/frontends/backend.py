@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
-from lowtide.errors import BudgetError
+from lowtide.device.semiprivate import graph_breaks
+from lowtide.errors import BudgetError, BudgetWarning
 from lowtide.frontends.session import Session
 from lowtide.pipeline import PlanOptions
 from lowtide.units import parse_budget
 
+_BREAKS = [0]  # how many graph breaks have been spoken of
 _KNOWN = {"budget", "seed", "work", "time_limit_s"}
 
 
@@ -44,4 +47,13 @@ def lowtide(
     )
     torch._dynamo.config.fail_on_recompile_limit_hit = True
     session = Session(plan_options)
+    if (breaks := sum(graph_breaks().values())) > _BREAKS[0]:
+        _BREAKS[0] = breaks
+        warnings.warn(
+            "the model breaks into several graphs, and torch.compile hands them over one by one: each is planned "
+            "within the whole budget, but not all of them together. Use lowtide.fit(model, budget=...), which plans "
+            "them as one, or mend the break (TORCH_LOGS=graph_breaks shows it).",
+            BudgetWarning,
+            stacklevel=2,
+        )
     return session.backend(gm, inputs)
