@@ -182,7 +182,7 @@ NETWORKS = {
         Network("tied", Tied, lambda m, b: m(b), _tokens(50, 8, 24)),
         Network("unet", lambda: WithLoss(UNet()), lambda m, b: m(*b), _pairs((2, 3, 32, 32), (2, 32, 32), 3)),
         Network("gpt2", gpt2, lambda m, b: m(input_ids=b, labels=b), _tokens(97, 2, 16)),
-        Network("resnet", resnet, lambda m, b: m(*b), _pairs((2, 3, 48, 48), (2,), 7)),
+        Network("resnet", resnet, lambda m, b: m(*b), _pairs((2, 3, 32, 32), (2,), 7)),
     )
 }
 

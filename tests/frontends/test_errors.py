@@ -137,7 +137,7 @@ def test_plan_files(tmp_path: Path) -> None:
     assert other_version != text
     for damaged in ("", "{}", text[: len(text) // 2], json.dumps({"hello": 1}), other_version):
         (tmp_path / "bad.json").write_text(damaged)
-        with pytest.raises(lowtide.PlanFileError, match="bad.json"):
+        with pytest.raises(lowtide.PlanFileError, match=r"bad\.json"):
             lowtide.fit(twin(module), plan=tmp_path / "bad.json")
     with pytest.raises(lowtide.PlanFileError, match="nowhere"):
         lowtide.fit(twin(module), plan=tmp_path / "nowhere.json")
