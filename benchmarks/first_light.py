@@ -187,7 +187,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="few rounds, for trying the benchmark itself")
     parser.add_argument("--only", nargs="*", default=list(SUBJECTS), choices=list(SUBJECTS))
     options = parser.parse_args(arguments)
-    keep_warm()
+    keep_warm(1 << 30)
     rows: dict[str, list[list[object]]] = {
         k: [] for k in ("equality", "limits", "peaks", "times", "summary", "planning")
     }
