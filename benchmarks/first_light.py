@@ -17,7 +17,7 @@ from torch import nn
 
 import lowtide
 from benchmarks.networks import SUBJECTS, Subject, loss_in
-from benchmarks.results_file import table, write
+from benchmarks.results_file import fresh_profiles, table, write
 from benchmarks.stopwatch import Times, interleave, rank_correlation, ratio
 from lowtide.device.heap import keep_warm
 from lowtide.device.observer import observe
@@ -188,6 +188,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", nargs="*", default=list(SUBJECTS), choices=list(SUBJECTS))
     options = parser.parse_args(arguments)
     keep_warm(1 << 30)
+    fresh_profiles()
     rows: dict[str, list[list[object]]] = {
         k: [] for k in ("equality", "limits", "peaks", "times", "summary", "planning")
     }

@@ -6,6 +6,7 @@ import datetime
 import json
 import os
 import platform
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,11 @@ FOLDER = Path(__file__).parent / "results"
 
 class MissingRow(AssertionError):
     """A table lacks a row that it promises."""
+
+
+def fresh_profiles() -> None:
+    """Measures every operator anew in this process: profiles made on a busy machine would spoil the comparison."""
+    os.environ["LOWTIDE_CACHE_DIR"] = tempfile.mkdtemp(prefix="lowtide-bench-")
 
 
 def conditions() -> dict[str, Any]:

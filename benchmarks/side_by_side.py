@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 import lowtide
 from benchmarks.networks import WITHOUT_DROPOUT, Subject, loss_in
-from benchmarks.results_file import table, write
+from benchmarks.results_file import fresh_profiles, table, write
 from benchmarks.stopwatch import interleave, ratio
 from lowtide.device.heap import keep_warm
 from lowtide.device.observer import observe
@@ -122,6 +122,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=9)
     options = parser.parse_args(arguments)
     keep_warm(1 << 30)
+    fresh_profiles()
     rows = [row for name in options.only for row in measure(WITHOUT_DROPOUT[name], options.rounds)]
     columns = [
         "network", "variant", "peak above persistent, MB", "time / eager", "lowtide peak, MB", "lowtide time / eager", "lowtide / variant",

@@ -28,7 +28,8 @@ def test_planning_changes_nothing_and_claims_everything() -> None:
     assert all(torch.equal(a, b) for a, b in zip(before, module.state_dict().values(), strict=True))
     assert torch.equal(generator, torch.get_rng_state())
     assert all(p.grad is None for p in module.parameters())
-    assert plan.floor_B <= plan.peak_B <= plan.budget_B
+    assert 0 < plan.floor_B <= plan.peak_B <= plan.budget_B
+    assert 0 < lowtide.plan(module, batch, budget="1GiB").floor_B <= plan.floor_B
     assert plan.bound_s <= plan.time_s
     assert plan.gap == pytest.approx(plan.time_s / plan.bound_s - 1)
     assert "gradients of one backward pass" in plan.covers.inside

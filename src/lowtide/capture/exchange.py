@@ -36,12 +36,13 @@ def interfaces_of(specialised: Specialised) -> tuple[Interface, ...]:
     tensors = [tensor_value(n) for n in slots.tensors]
     primals = tuple(tensor_value(p) for p in joint.primals)
     outputs = tuple(result(o) for o in joint.forward_outputs)
+    constants = tuple(extraction.constants)
     if not joint.trains:
-        return (Interface(primals, outputs),)
+        return (Interface(primals, outputs, constants),)
     numbers = tuple(specialised.symbols.number(n.meta["val"]) for n in slots.numbers)
-    forward = Interface(primals, (*outputs, *(Slot(v) for v in (*tensors, *random)), Token(), *numbers))
+    forward = Interface(primals, (*outputs, *(Slot(v) for v in (*tensors, *random)), Token(), *numbers), constants)
     arguments = (*(None for _ in numbers), *tensors, *random, None, *(tensor_value(t) for t in joint.tangents))
-    backward = Interface(arguments, tuple(result(o) for o in joint.backward_outputs))
+    backward = Interface(arguments, tuple(result(o) for o in joint.backward_outputs), constants)
     return (forward, backward)
 
 

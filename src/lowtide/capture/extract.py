@@ -39,7 +39,8 @@ class Extraction:
     """The graph under construction, and which node became which value.
 
     After `run()`, `graph` is complete, `value_of` maps every base node to its value's id and `held` lists the
-    arguments that have no text form, by the index that `Held` names.
+    arguments that have no text form, by the index that `Held` names. The tensors of constants are held as well:
+    `constants` pairs each such value with its index there.
     """
 
     def __init__(self, joint: Joint, symbols: Symbols) -> None:
@@ -50,6 +51,7 @@ class Extraction:
         self.program: list[int] = []
         self.value_of: dict[fx.Node, int] = {}
         self.held: list[Any] = []
+        self.constants: list[tuple[int, int]] = []
         self.state_of: dict[int, int] = {}  # recipe -> the generator state it saves
         self._late = joint.late()
         self._views: dict[fx.Node, tuple[fx.Node, tuple[View, ...]]] = {}
@@ -101,7 +103,8 @@ class Extraction:
 
     def _constant(self, node: fx.Node) -> None:
         if is_tensor(node):
-            self._value(node, Role.CONSTANT, arrives=0, persistent=True)
+            value = self._value(node, Role.CONSTANT, arrives=0, persistent=True)
+            self.constants.append((value, self._hold(_attribute(self.joint.module, str(node.target))).index))
 
     def _change(self, value: int, **facts: Any) -> None:
         import msgspec

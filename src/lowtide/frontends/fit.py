@@ -113,7 +113,7 @@ def fit(
     options = PlanOptions(budget=parse_budget(budget), seed=seed, work=work, time_limit_s=time_limit_s)  # type: ignore[arg-type]
     session = Session(
         options,
-        persistent=(*model.parameters(), *model.buffers()),
+        persistent=lambda: (*model.parameters(), *model.buffers()),
         has_optimizer=optimizer is not None,
         given=given,
         watch=watch,

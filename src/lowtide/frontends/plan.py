@@ -148,8 +148,13 @@ def plan(
         CaptureError: if nothing could be captured.
     """
     options = PlanOptions(budget=parse_budget(budget), seed=seed, work=work, time_limit_s=time_limit_s, machine=machine)
-    tensors = (*model.parameters(), *model.buffers())
-    session = Session(options, persistent=tensors, has_optimizer=optimizer is not None, watch=watch, whole_model=True)
+    session = Session(
+        options,
+        persistent=lambda: (*model.parameters(), *model.buffers()),
+        has_optimizer=optimizer is not None,
+        watch=watch,
+        whole_model=True,
+    )
     call = compiled_call(model, session.backend, dynamic)
     with unchanged_generators(), session.dry() as calls:
         run_loudly(call, tuple(args), dict(kwargs or {}))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,7 +50,7 @@ class Session:
     """
 
     options: PlanOptions
-    persistent: Iterable[torch.Tensor] = ()
+    persistent: Callable[[], Iterable[torch.Tensor]] = tuple
     has_optimizer: bool = False
     given: PlanRecord | None = None
     watch: Watch | None = None
@@ -66,7 +66,6 @@ class Session:
     _given_used: bool = False
 
     def __post_init__(self) -> None:
-        self.persistent = tuple(self.persistent)
         self.backend = make_backend(self._executor_for)
 
     # what the rest of lowtide asks ----------------------------------------------------------------------------
@@ -111,7 +110,7 @@ class Session:
             record = plan_graph(
                 graph,
                 options,
-                outside_B=outside_B(self.persistent, calls, device),
+                outside_B=outside_B(self.persistent(), calls, device),
                 device=device,
                 covers=covers_of(trains, self.has_optimizer, len(calls)),
                 watch=self.watch,

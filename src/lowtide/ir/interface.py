@@ -33,7 +33,9 @@ class Interface:
     Arguments:
         arguments: per position the value given there, or None for what the code has no use for.
         results: per position what is returned: a tensor (a value through views), a slot, the token, a number, None.
+        constants: values that nobody passes, with their index in what the capture holds.
     """
 
     arguments: tuple[int | None, ...]
     results: tuple[Result, ...]
+    constants: tuple[tuple[int, int], ...] = ()

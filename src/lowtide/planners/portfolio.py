@@ -47,9 +47,9 @@ class Portfolio(AbstractPlanner):
 
     def _script(self, search: Search) -> None:
         search.run("keep_all", keep_all)
+        search.run("floor", find_floor)  # also where everything fits: a plan always names its floor
         if search.taus is not None:
             return
-        search.run("floor", find_floor)
         if search.proved_impossible:
             search.run("smallest", find_smallest)
         else:

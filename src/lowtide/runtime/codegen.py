@@ -178,7 +178,7 @@ def generate(
     for index, (steps, interface) in enumerate(zip(parts, interfaces, strict=True)):
         later: set[int] = set().union(*carried[index + 1 :]) if index + 1 < len(parts) else set()
         writer = Writer(graph, held)
-        writer.scope |= {"_token": token, "_empty": empty}
+        writer.scope |= {"_token": token, "_empty": empty, **{f"v{v}": held[at] for v, at in interface.constants}}
         _arguments(writer, interface, steps, carried[index], graph, index)
         for step in steps:
             if isinstance(step, Run):
