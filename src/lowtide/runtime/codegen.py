@@ -24,6 +24,7 @@ from lowtide.runtime import generator
 
 Segment = Callable[[list[Any]], tuple[Any, ...]]
 _SERIAL = itertools.count(1)
+_DEEPEST = 50  # calls in one another; the interpreter's parser gives up at 200
 
 
 class Writer:
@@ -40,6 +41,7 @@ class Writer:
         self.lines: list[str] = []
         self.scope: dict[str, Any] = {"_save": generator.save, "_replay": generator.replay}
         self._named: dict[tuple[str, Any], str] = {}
+        self._passing: list[str] = []
 
     def object(self, prefix: str, key: Any, make: Callable[[], Any]) -> str:
         """A name in the function's globals for an object, the same one for the same key."""
@@ -77,11 +79,23 @@ class Writer:
         return self.object(f"{short}_", op, lambda: resolve(op))
 
     def read(self, read: Read) -> str:
-        """A tensor as it is passed: the value's name through its views."""
+        """A tensor as it is passed: the value's name through its views.
+
+        A chain of views too long for one expression passes through locals, which `let_go` ends.
+        """
         text = f"v{read.value}"
-        for view in read.views:
+        for depth, view in enumerate(read.views, 1):
             text = self.view(view, text)
+            if depth % _DEEPEST == 0:
+                self._passing.append(f"w{len(self._passing)}")
+                self.lines.append(f"    {self._passing[-1]} = {text}")
+                text = self._passing[-1]
         return text
+
+    def let_go(self) -> None:
+        """Ends the locals that views passed through."""
+        self.lines += [f"    del {name}" for name in self._passing]
+        self._passing.clear()
 
     def run(self, step: Run) -> None:
         """The statements of one run."""
@@ -183,6 +197,7 @@ def generate(
         for step in steps:
             if isinstance(step, Run):
                 writer.run(step)
+                writer.let_go()
             elif isinstance(step, Drop):
                 writer.lines.append(f"    del v{step.value}")
             else:
