@@ -17,7 +17,12 @@ from lowtide.capture.origin import module_name
 from lowtide.capture.rewrite import rewrite
 from lowtide.capture.slots import Slots, honest_modules, slots_of
 from lowtide.capture.symbols import ShapeKey, Symbols, describe_shapes, shape_key
-from lowtide.device.semiprivate import aot_autograd, backward_traced_as_eager, forbid_donation
+from lowtide.device.semiprivate import (
+    aot_autograd,
+    backward_traced_as_eager,
+    forbid_donation,
+    upsampling_traced_as_eager,
+)
 from lowtide.ir.graph import Graph
 
 
@@ -140,7 +145,7 @@ def make_backend(executor_for: Callable[[Captured], Executor]) -> Callable[..., 
             partition_fn=partition,
             decompositions=None,
         )
-        with backward_traced_as_eager():
+        with backward_traced_as_eager(), upsampling_traced_as_eager():
             return compiled(gm, inputs)  # type: ignore[no-any-return]
 
     return backend

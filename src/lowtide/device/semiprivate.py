@@ -9,6 +9,7 @@ release that moves one is met by a sentence instead of a traceback.
 | `torch._guards.TracingContext` | 2.0 | capture: read the metadata of the forward |
 | `fw_metadata.bw_donated_idxs` | 2.5 | capture: slots must not be donated, or `retain_graph` breaks |
 | `torch._functorch.config.backward_pass_autocast` | 2.9 | capture: the backward is traced as eager runs it |
+| `OpOverload.py_kernels`, `OpOverload._dispatch_cache` | 2.0 | capture: upsampling stays the operator that eager runs |
 | `torch._dynamo.compiled_autograd.compiled_autograd_enabled` | 2.4 | runtime: refuse what would bypass the plan |
 | `torch._dynamo.config.fail_on_recompile_limit_hit` | 2.6 | frontends: a budget must not lapse silently |
 | `torch._dynamo.utils.counters` | 2.0 | frontends: was there a graph break |
@@ -25,6 +26,11 @@ import torch
 
 _LOG = logging.getLogger("lowtide")
 TESTED = ("2.11", "2.13")
+_UPSAMPLING = (
+    *("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d"),
+    *("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
+    *(f"{kind}{n}d" for kind in ("upsample_nearest", "_upsample_nearest_exact") for n in (1, 2, 3)),
+)
 
 
 def aot_autograd(**options: Any) -> Callable[..., Any]:
@@ -44,6 +50,28 @@ def backward_traced_as_eager() -> Iterator[None]:
         return
     with config.patch(backward_pass_autocast="off"):
         yield
+
+
+@contextlib.contextmanager
+def upsampling_traced_as_eager() -> Iterator[None]:
+    """Traces an upsampling as the operator that eager runs.
+
+    torch would trace it as arithmetic on indices, whose sums round differently and whose temporaries are many.
+    """
+    packets = [getattr(torch.ops.aten, name) for name in _UPSAMPLING]
+    overloads = [getattr(p, o) for p in packets for o in ("default", "vec") if o in p.overloads()]
+    keys = torch._C.DispatchKey
+    hidden = [(op, dict(op.py_kernels)) for op in overloads if op.py_kernels]
+    try:
+        for op, _ in hidden:
+            op.py_kernels.pop(keys.Autograd, None)
+            op.py_kernels.pop(keys.CompositeImplicitAutograd, None)
+            op._dispatch_cache.clear()
+        yield
+    finally:
+        for op, kernels in hidden:
+            op.py_kernels.update(kernels)
+            op._dispatch_cache.clear()
 
 
 def forbid_donation() -> None:
