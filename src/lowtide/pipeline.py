@@ -14,7 +14,7 @@ from lowtide.device.fingerprint import device_memory_B, fingerprint
 from lowtide.errors import InfeasibleBudget
 from lowtide.ir.check import check
 from lowtide.ir.graph import Graph, Recipe
-from lowtide.ir.plan import Covers, Environment, Outcome, PlanRecord, Problem
+from lowtide.ir.plan import DEFAULT_WORK, Covers, Environment, Outcome, PlanRecord, Problem
 from lowtide.ir.simulate import simulate
 from lowtide.planners.base import AbstractPlanner, Progress
 from lowtide.planners.keep_all import KeepAll
@@ -43,7 +43,7 @@ class PlanOptions:
     budget: Budget
     planner: AbstractPlanner = field(default_factory=Portfolio)
     seed: int = 0
-    work: int = 200_000
+    work: int = DEFAULT_WORK
     time_limit_s: float | None = None
     machine: str | None = None
 

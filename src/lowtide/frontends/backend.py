@@ -12,6 +12,7 @@ from torch import fx
 from lowtide.device.semiprivate import graph_breaks
 from lowtide.errors import BudgetError, BudgetWarning
 from lowtide.frontends.session import Session
+from lowtide.ir.plan import DEFAULT_WORK
 from lowtide.pipeline import PlanOptions
 from lowtide.units import parse_budget
 
@@ -42,7 +43,7 @@ def lowtide(
     plan_options = PlanOptions(
         budget=parse_budget(options["budget"]),
         seed=options.get("seed", 0),
-        work=options.get("work", 200_000),
+        work=options.get("work", DEFAULT_WORK),
         time_limit_s=options.get("time_limit_s"),
     )
     torch._dynamo.config.fail_on_recompile_limit_hit = True

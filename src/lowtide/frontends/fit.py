@@ -15,7 +15,7 @@ from lowtide.errors import CaptureError
 from lowtide.frontends.compiling import compiled_call, run_loudly
 from lowtide.frontends.plan import NOTHING_CAPTURED, Plan
 from lowtide.frontends.session import Discover, Session
-from lowtide.ir.plan import PlanRecord
+from lowtide.ir.plan import DEFAULT_WORK, PlanRecord
 from lowtide.ir.text import load_plan
 from lowtide.pipeline import PlanOptions, Watch
 from lowtide.units import Budget, parse_budget
@@ -80,7 +80,7 @@ def fit(
     optimizer: torch.optim.Optimizer | None = None,
     plan: str | Path | Plan | None = None,
     seed: int = 0,
-    work: int = 200_000,
+    work: int = DEFAULT_WORK,
     time_limit_s: float | None = None,
     dynamic: bool | None = None,
     watch: Watch | None = None,

@@ -13,7 +13,7 @@ from lowtide.device.generator_guard import unchanged_generators
 from lowtide.errors import CaptureError
 from lowtide.frontends.compiling import compiled_call, run_loudly
 from lowtide.frontends.session import Session
-from lowtide.ir.plan import Covers, PlanRecord, Status
+from lowtide.ir.plan import DEFAULT_WORK, Covers, PlanRecord, Status
 from lowtide.ir.text import load_plan, save_plan
 from lowtide.pipeline import PlanOptions, Watch
 from lowtide.report.explain import explain, render
@@ -121,7 +121,7 @@ def plan(
     optimizer: torch.optim.Optimizer | None = None,
     machine: str | None = None,
     seed: int = 0,
-    work: int = 200_000,
+    work: int = DEFAULT_WORK,
     time_limit_s: float | None = None,
     dynamic: bool | None = None,
     watch: Watch | None = None,

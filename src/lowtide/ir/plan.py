@@ -13,6 +13,8 @@ import msgspec
 from lowtide.ir.graph import Graph
 from lowtide.ir.schedule import Schedule
 
+DEFAULT_WORK = 150_000  # about a second at a thousand operators
+
 
 class Status(enum.Enum):
     """How a solve ended; the text says what to do next."""
@@ -38,7 +40,7 @@ class Problem(msgspec.Struct, frozen=True):
     graph: Graph
     budget_B: int
     seed: int = 0
-    work: int = 200_000
+    work: int = DEFAULT_WORK
     time_limit_s: float | None = None
 
 

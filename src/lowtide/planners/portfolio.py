@@ -32,7 +32,7 @@ class Portfolio(AbstractPlanner):
         hot_temperatures: the same, when there is no plan yet.
     """
 
-    rounds: int = 4
+    rounds: int = 1
     temperatures: tuple[float, ...] = (0.5, 0.5, 5.0)
     hot_temperatures: tuple[float, ...] = (0.5, 5.0, 10.0)
     name: ClassVar[str] = "portfolio"
