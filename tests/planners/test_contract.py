@@ -168,12 +168,21 @@ def test_ctrl_c_reaches_a_solver_at_work() -> None:
     program = stage_program(graph)
     cut = SingleCut(program, program.keep_all(0).peak_stage)
     small_B = budget_B(graph, 35)
-    timer = threading.Timer(0.2, signal.raise_signal, (signal.SIGINT,))
+    stop = threading.Event()
 
-    def solve_for_ever() -> None:  # one solve may be over before the signal comes
-        timer.start()
-        while True:
+    def press() -> None:  # again and again: an interrupt that lands in a destructor is lost, as everywhere in Python
+        while not stop.wait(0.2):
+            signal.raise_signal(signal.SIGINT)
+
+    presser = threading.Thread(target=press)
+    interrupted = False
+    presser.start()
+    try:
+        for _ in range(1000):  # one solve may be over before the signal comes
             cut.solve(small_B, nodes=10**6)
-
-    with pytest.raises(KeyboardInterrupt):
-        solve_for_ever()
+    except KeyboardInterrupt:
+        interrupted = True
+    finally:
+        stop.set()
+        presser.join()
+    assert interrupted
