@@ -44,13 +44,16 @@ def program_order(joint: Joint, late: set[fx.Node]) -> Iterator[tuple[fx.Node, i
 def _missing(node: fx.Node, emitted: set[fx.Node]) -> list[fx.Node]:
     """What the node needs that has not run yet, in an order that works; marks it as emitted."""
     order: list[fx.Node] = []
-
-    def visit(needed: fx.Node) -> None:
-        for source in needed.all_input_nodes:
-            if source.op == "call_function" and source not in emitted:
-                emitted.add(source)
-                visit(source)
-                order.append(source)
-
-    visit(node)
+    pending = [iter(node.all_input_nodes)]  # one per node on the way down; not recursive, for chains are long
+    above: list[fx.Node] = []
+    while pending:
+        source = next(pending[-1], None)
+        if source is None:
+            pending.pop()
+            if above:
+                order.append(above.pop())
+        elif source.op == "call_function" and source not in emitted:
+            emitted.add(source)
+            above.append(source)
+            pending.append(iter(source.all_input_nodes))
     return order
