@@ -1,5 +1,7 @@
 """Settings for every test: property tests find the same examples every time, and no test looks at the clock."""
 
+import signal
+
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
@@ -11,3 +13,6 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("lowtide")
+
+# A suite started in the background of a shell inherits an ignored SIGINT; tests of Ctrl-C need Python's own handler.
+signal.signal(signal.SIGINT, signal.default_int_handler)
