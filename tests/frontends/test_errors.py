@@ -66,7 +66,7 @@ def test_malformed_budgets(budget: object) -> None:
 def test_backend_options() -> None:
     for options, text in (({}, "needs options"), ({"budget": "1GiB", "bugdet": 1}, "unknown options")):
         compiled = torch.compile(MIXED.build(), backend="lowtide", options=options)
-        with pytest.raises(Exception, match=text):
+        with pytest.raises(lowtide.BudgetError, match=text):
             MIXED.loss(compiled, MIXED.batches(1)[0])
 
 

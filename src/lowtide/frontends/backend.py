@@ -32,20 +32,13 @@ def lowtide(
     Arguments:
         options: `budget` (required), `seed`, `work`, `time_limit_s`.
 
-    Raises:
-        BudgetError: if the budget is missing or malformed, or an option is unknown.
+    Returns: what runs in the graph's place. A missing or malformed budget, or an unknown option, is a `BudgetError`
+        at its first call.
     """
-    options = dict(options or {})
-    if unknown := sorted(set(options) - _KNOWN):
-        raise BudgetError(f"unknown options {unknown}; the lowtide backend knows {sorted(_KNOWN)}")
-    if "budget" not in options:
-        raise BudgetError('the lowtide backend needs options={"budget": ...}, for example "6GiB" or "60% of plain"')
-    plan_options = PlanOptions(
-        budget=parse_budget(options["budget"]),
-        seed=options.get("seed", 0),
-        work=options.get("work", DEFAULT_WORK),
-        time_limit_s=options.get("time_limit_s"),
-    )
+    try:
+        plan_options = _read(dict(options or {}))
+    except BudgetError as error:
+        return _raising(error)
     torch._dynamo.config.fail_on_recompile_limit_hit = True
     session = Session(plan_options)
     if (breaks := sum(graph_breaks().values())) > _BREAKS[0]:
@@ -58,3 +51,25 @@ def lowtide(
             stacklevel=2,
         )
     return session.backend(gm, inputs)
+
+
+def _read(options: dict[str, Any]) -> PlanOptions:
+    if unknown := sorted(set(options) - _KNOWN):
+        raise BudgetError(f"unknown options {unknown}; the lowtide backend knows {sorted(_KNOWN)}")
+    if "budget" not in options:
+        raise BudgetError('the lowtide backend needs options={"budget": ...}, for example "6GiB" or "60% of plain"')
+    return PlanOptions(
+        budget=parse_budget(options["budget"]),
+        seed=options.get("seed", 0),
+        work=options.get("work", DEFAULT_WORK),
+        time_limit_s=options.get("time_limit_s"),
+    )
+
+
+def _raising(error: BudgetError) -> Callable[..., Any]:
+    """Raises when it is called: an error raised here and now would reach the user wrapped in one of Dynamo's."""
+
+    def refuse(*_: object) -> Any:
+        raise error
+
+    return refuse

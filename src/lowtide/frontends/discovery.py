@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 
 from lowtide.capture.aot import Specialised
 from lowtide.capture.exchange import interfaces_of
+from lowtide.errors import CaptureError
 from lowtide.ir.bundle import Bundle, Part, merge
 from lowtide.ir.call import Read
 from lowtide.ir.graph import Graph
@@ -45,6 +47,34 @@ def address(thing: Any) -> int | None:
     if not isinstance(thing, torch.Tensor) or thing.layout is not torch.strided:
         return None
     return thing.untyped_storage().data_ptr() or None
+
+
+@contextlib.contextmanager
+def unchanged_tensors(tensors: Iterable[torch.Tensor]) -> Iterator[None]:
+    """Gives tensors back the content they had, where code between the graphs overwrites them meanwhile.
+
+    Buffers are copied (batch norm in a part that is not captured moves its statistics); parameters are too large for
+    that, and only watched.
+
+    Arguments:
+        tensors: parameters and buffers of the model.
+
+    Raises:
+        CaptureError: if a parameter was overwritten.
+    """
+    kept = list(tensors)
+    copies = {i: t.detach().clone() for i, t in enumerate(kept) if not isinstance(t, torch.nn.Parameter)}
+    versions = [t._version for t in kept]
+    try:
+        yield
+    finally:
+        for index, copy in copies.items():  # batch norm counts no version, and giving back must not count one
+            kept[index].data.copy_(copy)
+    if any(t._version != v for i, (t, v) in enumerate(zip(kept, versions, strict=True)) if i not in copies):
+        raise CaptureError(
+            "code between the captured graphs overwrites a parameter during the forward, so the graphs cannot be found "
+            "by a call that computes nothing. Mend the graph break (TORCH_LOGS=graph_breaks shows it)."
+        )
 
 
 def call_of(executor: PlannedExecutor, key: Key, specialised: Specialised, arguments: Sequence[Any]) -> Call:

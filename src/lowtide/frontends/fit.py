@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch.utils._pytree import tree_leaves
 
-from lowtide.device.generator_guard import unchanged_generators
-from lowtide.errors import CaptureError
+from lowtide.errors import CaptureError, LowtideError
 from lowtide.frontends.compiling import compiled_call, run_loudly
 from lowtide.frontends.plan import NOTHING_CAPTURED, Plan
 from lowtide.frontends.session import Discover, Session
@@ -119,7 +118,7 @@ def fit(
         watch=watch,
         whole_model=True,
     )
-    compiled = compiled_call(model, session.backend, dynamic)
+    compiled = Compiled(lambda: compiled_call(model, session.backend, dynamic))
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return _guarded(session, compiled, args, kwargs)
@@ -129,19 +128,41 @@ def fit(
     return model
 
 
-def _guarded(session: Session, compiled: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+class Compiled:
+    """A compiled call that survives exceptions of the user's code.
+
+    Dynamo gives up a frame for good when an exception leaves it while it is traced; the next call gets a new one.
+    """
+
+    def __init__(self, make: Callable[[], Callable[..., Any]]) -> None:
+        self._make = make
+        self._call = make()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return run_loudly(self._call, args, kwargs)
+        except LowtideError:
+            raise
+        except Exception:
+            self._call = self._make()
+            raise
+
+
+def _guarded(session: Session, compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """One call of a fitted model: in lowtide's code, or an error."""
     before = session.calls
     if session.broken:
         session.step_key = _signature(args, kwargs)
     try:
-        result = run_loudly(compiled, args, kwargs)
+        with session.step(discover=True):
+            result = compiled(*args, **kwargs)
     except Discover:
         session.step_key = _signature(args, kwargs)
-        with unchanged_generators(), session.dry() as calls:
-            run_loudly(compiled, args, kwargs)
+        with session.dry() as calls:
+            compiled(*args, **kwargs)
         session.plan_calls(calls)
-        result = run_loudly(compiled, args, kwargs)
+        with session.step(discover=False):
+            result = compiled(*args, **kwargs)
     if session.calls == before:
         raise CaptureError(NOTHING_CAPTURED)
     return result

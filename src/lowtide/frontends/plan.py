@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from lowtide.device.generator_guard import unchanged_generators
 from lowtide.errors import CaptureError
 from lowtide.frontends.compiling import compiled_call, run_loudly
 from lowtide.frontends.session import Session
@@ -156,7 +155,7 @@ def plan(
         whole_model=True,
     )
     call = compiled_call(model, session.backend, dynamic)
-    with unchanged_generators(), session.dry() as calls:
+    with session.dry() as calls:
         run_loudly(call, tuple(args), dict(kwargs or {}))
     if not calls:
         raise CaptureError(NOTHING_CAPTURED)
@@ -165,6 +164,7 @@ def plan(
 
 NOTHING_CAPTURED = (
     "no graph of this model was captured: all of it ran in plain Python, outside any plan. This happens when its "
-    "forward is disabled for Dynamo (torch._dynamo.disable, unsupported constructs) or computes nothing. "
+    "forward is disabled for Dynamo (torch._dynamo.disable), breaks inside a loop, consists of recurrent layers "
+    "(nn.LSTM and its kin, which Dynamo leaves alone), or computes nothing. "
     "Run with TORCH_LOGS=graph_breaks to see why."
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,10 +17,11 @@ from typing import Any
 import torch
 
 from lowtide.capture.aot import Captured, make_backend
+from lowtide.device.generator_guard import unchanged_generators
 from lowtide.device.semiprivate import graph_breaks
-from lowtide.errors import PlanMismatch
+from lowtide.errors import BudgetWarning, PlanMismatch
 from lowtide.frontends.covers import covers_of
-from lowtide.frontends.discovery import Call, address, bundle_of, call_of, outside_B
+from lowtide.frontends.discovery import Call, address, bundle_of, call_of, outside_B, unchanged_tensors
 from lowtide.ir.bundle import Bundle
 from lowtide.ir.plan import PlanRecord
 from lowtide.pipeline import PlanOptions, Watch, environment, measure, plan_graph
@@ -64,6 +66,9 @@ class Session:
     _captured: dict[int, Captured] = field(default_factory=dict)
     _breaks_before: int = field(default_factory=lambda: sum(graph_breaks().values()))
     _given_used: bool = False
+    _discover: bool = False
+    _entered: int = 0
+    _before: dict[int, int] = field(default_factory=dict)  # forwards of each executor when the step began
 
     def __post_init__(self) -> None:
         self.backend = make_backend(self._executor_for)
@@ -89,13 +94,24 @@ class Session:
 
     @contextlib.contextmanager
     def dry(self) -> Iterator[list[Call]]:
-        """Inside, graphs compute nothing and are listed in the order of their calls."""
-        self._dry, calls = [], []
+        """Inside, graphs compute nothing and are listed in the order of their calls; nothing of the model changes."""
+        calls = self._dry = list[Call]()
+        self._before = {id(e): e.forwards for e in self.executors}
         try:
-            calls = self._dry
-            yield calls
+            with unchanged_tensors(self.persistent()), unchanged_generators():
+                yield calls
         finally:
             self._dry = None
+
+    @contextlib.contextmanager
+    def step(self, *, discover: bool) -> Iterator[None]:
+        """One call of the model. Inside, with `discover`, a graph without a plan unwinds it before anything has run."""
+        self._discover, self._entered = discover, self.calls
+        self._before = {id(e): e.forwards for e in self.executors}
+        try:
+            yield
+        finally:
+            self._discover = False
 
     def plan_calls(self, calls: Sequence[Call], install: bool = True) -> PlanRecord:
         """Plans the graphs of one step as one and puts the result in force."""
@@ -154,7 +170,7 @@ class Session:
 
     def _executor_for(self, captured: Captured) -> PlannedExecutor:
         executor = PlannedExecutor(
-            key_of=lambda arguments: (*self.step_key, *captured.key(arguments)),
+            key_of=lambda arguments: (*self._occasion(executor), *captured.key(arguments)),
             plan_for=self._plan_for,
             token_at=captured.slots.token if captured.joint.trains else -1,
             always_ask=lambda: self._dry is not None,
@@ -163,10 +179,25 @@ class Session:
         self._captured[id(executor)] = captured
         return executor
 
+    def _occasion(self, executor: PlannedExecutor) -> Key:
+        """What distinguishes the calls of one graph: equal layers of a broken model share a graph, not a plan."""
+        if not self.step_key:
+            return ()
+        return (*self.step_key, executor.forwards - self._before.get(id(executor), 0))
+
     def _plan_for(self, executor: PlannedExecutor, key: Key, arguments: Sequence[Any]) -> Loaded:
         captured = self._captured[id(executor)]
         if self._dry is None and self.whole_model and self.broken:
-            raise Discover
+            if self._discover and self.calls == self._entered:
+                raise Discover
+            # Another path than the call that computed nothing took: what has run cannot be undone.
+            warnings.warn(
+                "the model breaks into several graphs and what runs after a break depends on data: a graph was met "
+                "that was not planned with the others, and is planned within the whole budget by itself. Mend the "
+                "break (TORCH_LOGS=graph_breaks shows it), or write the choice with torch.cond or torch.where.",
+                BudgetWarning,
+                stacklevel=2,
+            )
         call = call_of(executor, key, captured.specialise(arguments), arguments)
         if self._dry is not None:
             return self._dry_call(call, captured, arguments)

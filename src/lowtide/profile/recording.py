@@ -23,12 +23,16 @@ from lowtide.device.calls import arguments, resolve
 from lowtide.device.clock import median_s, synchronize
 from lowtide.device.generator_guard import unchanged_generators
 from lowtide.device.observer import AllocationEvent, observe
+from lowtide.errors import UnsupportedOperator
 from lowtide.profile.measurement import Measurement, Result, resized
 from lowtide.profile.samples import samples
 from lowtide.profile.signature import Signature, geometry_of
 
 # The only CPU kernels seen to allocate on worker threads, which the profiler does not report.
 _WORKERS_ALLOCATE = frozenset({"aten._scaled_dot_product_flash_attention_for_cpu_backward.default"})
+
+# Recurrent kernels read weights and reserves packed by their own forward; on other contents they may crash.
+_PACKED = ("mkldnn_rnn", "_cudnn_rnn", "miopen_rnn")
 
 _LONG_s = 0.01  # from here on, what watching adds to a run does not matter
 
@@ -68,6 +72,8 @@ def record(signature: Signature, held: Sequence[Any] = ()) -> Measurement:
         UnsupportedOperator: if the operator or an argument does not exist here.
         Exception: whatever the operator raises on inputs that are valid but meaningless.
     """
+    if any(name in signature.op for name in _PACKED):
+        raise UnsupportedOperator(f"{signature.op} reads packed contents that made-up inputs do not have")
     data_dependent = _depends_on_data(signature)
     mask = True if data_dependent else None  # the most that it can select
     try:

@@ -1,0 +1,117 @@
+"""Code between captured graphs runs once more in the call that finds the graphs: it must leave nothing behind."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import lowtide
+from tests.networks import differences, train, twin
+
+
+@torch._dynamo.disable
+def _between(norm: nn.Module, h: torch.Tensor) -> torch.Tensor:
+    return F.dropout(norm(h), 0.1) * (1.0 + random.random())
+
+
+class Between(nn.Module):
+    """Batch norm, dropout and Python's own random numbers, all outside the captured graphs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(_between(self.norm, F.gelu(self.first(x)))).square().mean()
+
+
+class Choice(nn.Module):
+    """What runs after the break depends on data, and the call that computes nothing sees zeros."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.first(x)
+        if h.square().sum() > 0:
+            h = F.dropout(self.last(h), 0.1)
+        return h.square().mean()
+
+
+class Layer(nn.Module):
+    """Two graphs, which equal layers share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = F.gelu(self.first(x))
+        torch._dynamo.graph_break()
+        return x + F.dropout(self.last(h), 0.1)
+
+
+class Raises(nn.Module):
+    """Raises when told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, fail: bool = False) -> torch.Tensor:
+        h = self.linear(x)
+        if fail:
+            raise ValueError("on purpose")
+        return h.square().mean()
+
+
+def _batches() -> list[torch.Tensor]:
+    return [torch.randn(16, 8, generator=torch.Generator().manual_seed(i)) for i in range(2)]
+
+
+def test_nothing_is_left_behind() -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    plain = Between()
+    fitted = lowtide.fit(twin(plain), budget="100% of plain", work=1_000)
+    random.seed(3)
+    expected = train(plain, lambda m, x: m(x), _batches())
+    random.seed(3)
+    assert differences(expected, train(fitted, lambda m, x: m(x), _batches())) == []
+
+
+def test_another_path_is_planned_and_said() -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    plain = Choice()
+    fitted = lowtide.fit(twin(plain), budget="100% of plain", work=1_000)
+    expected = train(plain, lambda m, x: m(x), _batches())
+    with pytest.warns(lowtide.BudgetWarning, match="depends on data"):
+        assert differences(expected, train(fitted, lambda m, x: m(x), _batches())) == []
+
+
+def test_an_exception_in_the_forward_is_not_the_end() -> None:
+    torch._dynamo.reset()
+    fitted = lowtide.fit(Raises(), budget="100% of plain", work=1_000)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="on purpose"):
+            fitted(_batches()[0], fail=True)
+        fitted(_batches()[0]).backward()
+    assert fitted.lowtide.calls == 2
+
+
+def test_equal_layers_share_a_graph_but_not_a_plan() -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    plain = nn.Sequential(Layer(), Layer(), Layer())
+    fitted = lowtide.fit(twin(plain), budget="100% of plain", work=1_000)
+    expected = train(plain, lambda m, x: m(x).square().mean(), _batches())
+    assert differences(expected, train(fitted, lambda m, x: m(x).square().mean(), _batches())) == []
+    (step,) = fitted.lowtide.session.plans
+    assert len(set(step)) == len(step)
+    assert len({executor for executor, _ in step}) < len(step)
