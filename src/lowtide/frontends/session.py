@@ -30,6 +30,8 @@ from lowtide.runtime.dry import dry_results
 from lowtide.runtime.executor import Key, Loaded, PlannedExecutor, load
 
 _LOG = logging.getLogger("lowtide")
+_KEPT = 32  # plans whose code is kept for when they come into force again
+Step = tuple[tuple[int, Key], ...]  # the graphs of one step: executor and shape of each
 
 
 class Discover(BaseException):
@@ -56,12 +58,13 @@ class Session:
     has_optimizer: bool = False
     given: PlanRecord | None = None
     watch: Watch | None = None
-    plans: dict[tuple[tuple[int, Key], ...], PlanRecord] = field(default_factory=dict)
+    plans: dict[Step, PlanRecord] = field(default_factory=dict)
     executors: list[PlannedExecutor] = field(default_factory=list)
     whole_model: bool = False  # a wrapper of ours sees every call, so discovery is possible
     step_key: Key = ()  # distinguishes the calls of a broken model, set by that wrapper
     cache: ProfileCache = field(default_factory=ProfileCache)
-    _calls: dict[tuple[tuple[int, Key], ...], tuple[Sequence[Call], Bundle | None]] = field(default_factory=dict)
+    _calls: dict[Step, tuple[Sequence[Call], Bundle | None]] = field(default_factory=dict)
+    _code: dict[tuple[Step, int], tuple[PlanRecord, tuple[Loaded, ...]]] = field(default_factory=dict)
     _dry: list[Call] | None = None
     _captured: dict[int, Captured] = field(default_factory=dict)
     _breaks_before: int = field(default_factory=lambda: sum(graph_breaks().values()))
@@ -150,14 +153,22 @@ class Session:
         for step in steps:
             self._put_in_force(step, record)
 
-    def _put_in_force(self, step: tuple[tuple[int, Key], ...], record: PlanRecord) -> None:
+    def _put_in_force(self, step: Step, record: PlanRecord) -> None:
         calls, bundle = self._calls[step]
         self.plans[step] = record
-        for index, call in enumerate(calls):
-            graph, schedule = record.graph, record.schedule
-            if bundle is not None:
-                graph, schedule = call.specialised.graph, bundle.schedule_of(schedule, index)
-            call.executor.install(call.key, load(graph, schedule, call.interfaces, call.specialised.held))
+        code = self._code.get((step, id(record)))
+        if code is None or code[0] is not record:
+            parts = []
+            for index, call in enumerate(calls):
+                graph, schedule = record.graph, record.schedule
+                if bundle is not None:
+                    graph, schedule = call.specialised.graph, bundle.schedule_of(schedule, index)
+                parts.append(load(graph, schedule, call.interfaces, call.specialised.held))
+            code = self._code[step, id(record)] = (record, tuple(parts))
+            while len(self._code) > _KEPT:
+                self._code.pop(next(iter(self._code)))
+        for call, loaded in zip(calls, code[1], strict=True):
+            call.executor.install(call.key, loaded)
 
     def replan(self, options: PlanOptions) -> None:
         """Takes every plan out of force; the next call of each shape is planned with the new options."""
