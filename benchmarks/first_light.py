@@ -17,7 +17,7 @@ from torch import nn
 
 import lowtide
 from benchmarks.networks import SUBJECTS, Subject, loss_in
-from benchmarks.results_file import fresh_profiles, table, write
+from benchmarks.results_file import fresh_profiles, read_numbers, table, write
 from benchmarks.stopwatch import Times, interleave, rank_correlation, ratio
 from lowtide.device.heap import keep_warm
 from lowtide.device.observer import observe
@@ -189,7 +189,13 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs everything and writes the tables; 1 if any training differed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few rounds, for trying the benchmark itself")
-    parser.add_argument("--only", nargs="*", default=list(SUBJECTS), choices=list(SUBJECTS))
+    parser.add_argument(
+        "--only",
+        nargs="*",
+        default=list(SUBJECTS),
+        choices=list(SUBJECTS),
+        help="measure these again, keep the others' rows",
+    )
     options = parser.parse_args(arguments)
     keep_warm(1 << 30)
     fresh_profiles()
@@ -217,9 +223,23 @@ def main(arguments: list[str] | None = None) -> int:
             name, len(record.graph.program), _mb(record.graph.persistent_B + record.outside_B), _mb(bench.floor_B), _mb(bench.smallest_B),
             f"{bench.smallest_B / bench.floor_B:.3f}", _mb(bench.keep_all.peak_B), _mb(plain_B),
         ])  # fmt: skip
-    path = _write(rows, len(options.only), options.quick)
+    if len(options.only) < len(SUBJECTS) and not options.quick:
+        rows = _with_earlier(rows)
+    path = _write(rows, len({row[0] for row in rows["limits"]}), options.quick)
     print(path.read_text())
     return int(any("DIFFERENT" in str(r[-1]) for r in rows["equality"]))
+
+
+def _with_earlier(rows: dict[str, list[list[object]]]) -> dict[str, list[list[object]]]:
+    """Rows of networks that this run left out, from the results of an earlier one, in the usual order."""
+    earlier = read_numbers("first_light")
+    order = list(SUBJECTS)
+    merged = {}
+    for kind, fresh in rows.items():
+        measured = {row[0] for row in fresh}
+        merged[kind] = [*(r for r in earlier.get(kind, []) if r[0] not in measured), *fresh]
+        merged[kind].sort(key=lambda row: order.index(str(row[0])))
+    return merged
 
 
 def _write(rows: dict[str, list[list[object]]], networks: int, quick: bool) -> Any:

@@ -76,7 +76,7 @@ SUBJECTS = {
         Subject(
             "unet",
             lambda: WithLoss(UNet(width=16, depth=3)),
-            _images(4, 128, 3, dense=True),
+            _images(8, 128, 3, dense=True),
             lambda m: [*m.body.down, *m.body.join],
         ),
     )

@@ -59,6 +59,12 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], 
     return "\n".join([*lines, ""])
 
 
+def read_numbers(name: str) -> Any:
+    """The numbers of an earlier run; empty if there was none."""
+    path = FOLDER / f"{name}.json"
+    return json.loads(path.read_text())["numbers"] if path.exists() else {}
+
+
 def write(name: str, heading: str, tables: Sequence[str], numbers: Any) -> Path:
     """Writes `results/<name>.md` and `.json`, each replaced as a whole."""
     FOLDER.mkdir(exist_ok=True)
