@@ -21,7 +21,9 @@ from lowtide.errors import CaptureError, LowtideError, RecompileLimit
 _SERIAL = itertools.count(1)
 
 
-def compiled_call(module: torch.nn.Module, backend: Callable[..., Any] | str, dynamic: bool | None) -> Callable[..., Any]:
+def compiled_call(
+    module: torch.nn.Module, backend: Callable[..., Any] | str, dynamic: bool | None
+) -> Callable[..., Any]:
     """The module's call, hooks included, compiled by a Dynamo backend.
 
     Dynamo skips frames of `torch.nn` itself, so a bare `nn.Sequential` would never be captured; a function of ours
