@@ -81,10 +81,7 @@ SUBJECTS = {
         ),
     )
 }
-WITHOUT_DROPOUT = {
-    "gpt2": Subject("gpt2", lambda: _gpt2(0.0), _tokens, SUBJECTS["gpt2"].blocks),
-    "unet": SUBJECTS["unet"],
-}
+WITHOUT_DROPOUT = {"gpt2": Subject("gpt2", lambda: _gpt2(0.0), _tokens, SUBJECTS["gpt2"].blocks)}
 
 
 def loss_in(outputs: Any) -> torch.Tensor:
