@@ -12,6 +12,7 @@ release that moves one is met by a sentence instead of a traceback.
 | `OpOverload.py_kernels`, `OpOverload._dispatch_cache` | 2.0 | capture: upsampling stays the operator that eager runs |
 | `torch._dynamo.compiled_autograd.compiled_autograd_enabled` | 2.4 | runtime: refuse what would bypass the plan |
 | `torch._dynamo.config.fail_on_recompile_limit_hit` | 2.6 | frontends: a budget must not lapse silently |
+| `GraphModule.compile_subgraph_reason` | 2.0 | frontends: does a graph end at a break |
 | `torch._dynamo.utils.counters` | 2.0 | frontends: was there a graph break |
 """
 
@@ -93,6 +94,11 @@ def graph_breaks() -> dict[str, int]:
     from torch._dynamo.utils import counters
 
     return dict(counters["graph_break"])
+
+
+def ends_at_a_break(gm: torch.fx.GraphModule) -> bool:
+    """Whether Dynamo ended this graph because it could not go on, so that more graphs of the model will follow."""
+    return bool(getattr(getattr(gm, "compile_subgraph_reason", None), "graph_break", False))
 
 
 @contextlib.contextmanager

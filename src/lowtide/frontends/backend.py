@@ -9,14 +9,13 @@ from typing import Any
 import torch
 from torch import fx
 
-from lowtide.device.semiprivate import graph_breaks
+from lowtide.device.semiprivate import ends_at_a_break
 from lowtide.errors import BudgetError, BudgetWarning
 from lowtide.frontends.session import Session
 from lowtide.ir.plan import DEFAULT_WORK
 from lowtide.pipeline import PlanOptions
 from lowtide.units import parse_budget
 
-_BREAKS = [0]  # how many graph breaks have been spoken of
 _KNOWN = {"budget", "seed", "work", "time_limit_s"}
 
 
@@ -41,8 +40,7 @@ def lowtide(
         return _raising(error)
     torch._dynamo.config.fail_on_recompile_limit_hit = True
     session = Session(plan_options)
-    if (breaks := sum(graph_breaks().values())) > _BREAKS[0]:
-        _BREAKS[0] = breaks
+    if ends_at_a_break(gm):
         warnings.warn(
             "the model breaks into several graphs, and torch.compile hands them over one by one: each is planned "
             "within the whole budget, but not all of them together. Use lowtide.fit(model, budget=...), which plans "
