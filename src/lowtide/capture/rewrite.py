@@ -44,7 +44,7 @@ def snapshot_mutated_inputs(joint: Joint) -> None:
     A running mean is a few kilobytes; the copy lives on only as long as some rerun may need it.
     """
     graph = joint.module.graph
-    for primal, output in joint.mutated.items():
+    for primal in joint.mutated:
         users = [u for u in primal.users if u.op != "output"]
         if not users:
             continue
@@ -58,8 +58,6 @@ def snapshot_mutated_inputs(joint: Joint) -> None:
         copy.meta["partitioner_tag"] = "is_forward"
         for user in users:
             user.replace_input_with(primal, copy)
-        if output is primal:
-            continue
 
 
 def dropout_backward_as_eager(joint: Joint) -> None:
