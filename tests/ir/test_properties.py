@@ -12,11 +12,12 @@ from lowtide.errors import IllegalPlan
 from lowtide.ir.check import check
 from lowtide.ir.check_graph import check_graph
 from lowtide.ir.graph import Graph
-from lowtide.ir.layout import Layout, Placement
-from lowtide.ir.schedule import Schedule
+from lowtide.ir.schedule import Run, Schedule
+from lowtide.ir.sequence import blocks_of
 from lowtide.ir.simulate import residencies, simulate
 from tests.ir.graphs import graphs
 from tests.ir.interpreter import CannotExecute, Choose, Interpreter, Result
+from tests.ir.layouts import stacked
 from tests.ir.schedules import Writer, damage
 
 SEEDS = st.integers(0, 2**32)
@@ -98,7 +99,7 @@ def test_what_cannot_be_executed_is_refused(graph: Graph, seed: int, greed: floa
 @settings(max_examples=100)
 @given(graphs(), SEEDS)
 def test_residencies_are_the_live_bytes(graph: Graph, seed: int) -> None:
-    """The stays sum up to what the simulator says is live; stacked, they are a legal layout."""
+    """The stays sum up to what the simulator says is live; stacked, the allocations are a legal layout."""
     schedule = Writer(graph, Random(seed), 0.6).write()
     try:
         check(graph, schedule)
@@ -109,8 +110,23 @@ def test_residencies_are_the_live_bytes(graph: Graph, seed: int) -> None:
         before = [r for r in stays if r.start < moment.step <= r.stop]
         through = [r for r in before if r.stop > moment.step]  # without what the last step gave up, or this one drops
         assert sum(r.size_B for r in through) <= moment.live_before_B <= sum(r.size_B for r in before)
-    placements, top_B = [], 0
-    for stay in stays:
-        placements.append(Placement(stay, top_B))
-        top_B += stay.size_B
-    check(graph, schedule, layout=Layout(tuple(placements), top_B))
+    check(graph, schedule, layout=stacked(graph, schedule))
+
+
+@settings(max_examples=100)
+@given(graphs(), SEEDS)
+def test_the_sequence_holds_the_live_bytes(graph: Graph, seed: int) -> None:
+    """What the code allocates and what the caller brought make up the simulator's live bytes after every step."""
+    schedule = Writer(graph, Random(seed), 0.6).write()
+    try:
+        check(graph, schedule)
+    except IllegalPlan:
+        return
+    blocks = blocks_of(graph, schedule, small_B=0)
+    made = {(b.value, b.step) for b in blocks if b.value is not None}
+    engines = {graph.recipes[s.recipe].engine for s in schedule.steps if isinstance(s, Run)}
+    stays = [s for s in residencies(graph, schedule) if (s.value, s.start) in made]
+    assert engines == {"compute"} or not engines
+    assert sum(s.size_B for s in stays) == sum(b.size_B for b in blocks if b.value is not None and b.size_B)
+    for block in blocks:
+        assert block.start < block.stop

@@ -7,17 +7,18 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from lowtide.errors import IllegalPlan
 from lowtide.ir.call import Read, Ref
 from lowtide.ir.check import check
 from lowtide.ir.check_graph import check_graph
 from lowtide.ir.graph import Effect, Graph, Group, MiniTrace, Option, Recipe, Role, Segment, Takeover, Value
-from lowtide.ir.layout import Layout, Placement
+from lowtide.ir.layout import Layout, Obstacle
 from lowtide.ir.rules import GRAPH_RULES, LAYOUT_RULES, SCHEDULE_RULES
 from lowtide.ir.schedule import Boundary, Drop, Fetch, Run, Schedule, Send, Step
-from lowtide.ir.simulate import residencies
 from tests.ir import examples
+from tests.ir.layouts import stacked
 from tests.ir.sketch import Sketch
 
 B0, B1 = Boundary(0), Boundary(1)
@@ -193,32 +194,22 @@ def _two_engines() -> tuple[Graph, Schedule]:
     return examples.chain(), Schedule((*steps, Fetch(1, "host", (1,)), Run(3, (6,), (8,))))
 
 
-def _stacked(graph: Graph, schedule: Schedule) -> list[Placement]:
-    placements, top_B = [], 0
-    for stay in residencies(graph, schedule):
-        placements.append(Placement(stay, top_B))
-        top_B += stay.size_B
-    return placements
-
-
 def _moved(rule: str) -> Layout:
-    placements = _stacked(*_two_engines())
-    height_B = sum(p.residency.size_B for p in placements)
-    place = {(p.residency.value, p.residency.start): k for k, p in enumerate(placements)}
-    back = place[1, 8]
+    layout = stacked(*_two_engines())
+    offsets_B = list(layout.offsets_B)
+    at = {(b.value, b.step): k for k, b in enumerate(layout.blocks)}
     if rule == "placement":
-        return Layout(tuple(placements[1:]), height_B)
+        return replace(layout, blocks=layout.blocks[1:], offsets_B=layout.offsets_B[1:])
     if rule == "height":
-        return Layout(tuple(placements), height_B - 1)
-    onto = placements[place[3, 3] if rule == "overlap" else place[2, 2]].offset_B
-    placements[back] = Placement(placements[back].residency, onto)
-    return Layout(tuple(placements), height_B)
+        return replace(layout, height_B=layout.height_B - 1)
+    offsets_B[at[1, 8]] = offsets_B[at[(3, 3) if rule == "overlap" else (2, 2)]]
+    return replace(layout, offsets_B=tuple(offsets_B))
 
 
 @pytest.mark.parametrize("rule", list(LAYOUT_RULES))
 def test_layout_rule(rule: str) -> None:
     graph, schedule = _two_engines()
-    check(graph, schedule, layout=Layout(tuple(_stacked(graph, schedule)), 268))
+    check(graph, schedule, layout=stacked(graph, schedule))
     with pytest.raises(IllegalPlan, match=f"'{rule}'"):
         check(graph, schedule, layout=_moved(rule))
 
@@ -230,11 +221,19 @@ def test_an_edge_allows_reuse_across_engines() -> None:
     check(graph, Schedule(tuple(steps)), layout=_moved("reuse"))
 
 
-def test_the_same_residency_twice_is_refused() -> None:
+def test_the_same_allocation_twice_is_refused() -> None:
     graph, schedule = _two_engines()
-    placements = _stacked(graph, schedule)
+    layout = stacked(graph, schedule)
+    twice = replace(layout, blocks=(*layout.blocks, layout.blocks[0]), offsets_B=(*layout.offsets_B, 1000))
     with pytest.raises(IllegalPlan, match="'placement'"):
-        check(graph, schedule, layout=Layout((*placements, placements[0]), 1000))
+        check(graph, schedule, layout=twice)
+
+
+def test_nothing_lies_on_an_obstacle() -> None:
+    graph, schedule = _two_engines()
+    layout = replace(stacked(graph, schedule), obstacles=(Obstacle(0, 8),))
+    with pytest.raises(IllegalPlan, match="what was there before"):
+        check(graph, schedule, layout=layout)
 
 
 def _unbalanced(events: tuple[int, ...], outputs: tuple[int | None, ...] = (1,)) -> Graph:

@@ -17,14 +17,14 @@ from lowtide.errors import PlanFileError
 from lowtide.ir.call import Const, Held, Items, Ref
 from lowtide.ir.geometry import Geometry
 from lowtide.ir.graph import Graph, Origin, Recipe
-from lowtide.ir.layout import Layout, Placement
+from lowtide.ir.layout import Layout
 from lowtide.ir.machine import Link, Machine
 from lowtide.ir.plan import Covers, Environment, Outcome, PlanRecord, Problem, Status
 from lowtide.ir.schedule import Boundary, Drop, Fetch, Run, Schedule, Send
-from lowtide.ir.simulate import residencies
 from lowtide.ir.text import dumps, load_plan, loads, save_plan
 from tests.ir import examples
 from tests.ir.graphs import graphs
+from tests.ir.layouts import stacked
 from tests.ir.schedules import Writer
 
 SCHEDULE = Schedule(
@@ -46,7 +46,7 @@ def test_graphs_and_schedules_round_trip(graph: Graph, seed: int) -> None:
 
 
 def test_everything_round_trips() -> None:
-    layout = Layout(tuple(Placement(r, 64) for r in residencies(examples.chain(), SCHEDULE)), 640)
+    layout = stacked(examples.chain(), SCHEDULE)
     machine = Machine("m", links=(Link("device", "host", "to_host", math.inf),), flops={"float32": 1e12})
     moved = Schedule((Boundary(0), Send(1, "host", (0,)), Fetch(1, "host"), Drop(1, "host")))
     assert loads(dumps(layout), Layout) == layout

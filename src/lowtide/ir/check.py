@@ -32,12 +32,12 @@ def check(graph: Graph, schedule: Schedule, budget_B: int | None = None, layout:
         graph: checked for consistency first.
         schedule: any.
         budget_B: device bytes, the graph's persistent values included; None does not count bytes.
-        layout: addresses of the schedule's residencies (`lowtide.ir.simulate.residencies`); None for no layout.
+        layout: addresses of the schedule's allocations (`lowtide.ir.sequence.blocks_of`); None for no layout.
 
     Raises:
         IllegalPlan: names the first broken rule of `lowtide.ir.rules.RULES`, the step, and the value or recipe.
 
-    O(steps * (live values + engines)), and with a layout O(residencies^2).
+    O(steps * (live values + engines)), and with a layout O(blocks log blocks).
     """
     check_graph(graph)
     _references(graph, schedule)
@@ -56,7 +56,7 @@ def check(graph: Graph, schedule: Schedule, budget_B: int | None = None, layout:
                 walk.boundary(index, step)
     walk.end(len(schedule.steps))
     if layout is not None:
-        check_layout(graph, [s for s in walk.device_stays if s.size_B and s.stop != s.start], walk.order, layout)
+        check_layout(graph, schedule, walk.device_stays, walk.order, layout)
 
 
 def _references(graph: Graph, schedule: Schedule) -> None:

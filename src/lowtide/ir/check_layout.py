@@ -1,17 +1,24 @@
-"""Whether a layout gives every residency bytes of its own. Units: `_B` bytes."""
+"""Whether a layout gives every allocation bytes of its own.
+
+The lifetimes are found anew from the schedule and the mini-traces, and compared as (step, event) pairs, so that a
+mistake in `sequence.py` is not repeated here. Units: `_B` bytes.
+"""
 
 from __future__ import annotations
 
+import bisect
 import itertools
-from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lowtide.ir.check_graph import value_name
-from lowtide.ir.graph import Graph
-from lowtide.ir.layout import Layout, Placement
+from lowtide.ir.check_graph import recipe_name, value_name
+from lowtide.ir.graph import Effect, Graph
+from lowtide.ir.layout import Layout
 from lowtide.ir.rules import illegal
+from lowtide.ir.schedule import Fetch, Run, Schedule
 
-StayKey = tuple[int, int, int, int]
+Moment = tuple[int, float]  # a step, and the event inside it
+_FIRST, _LAST = float("-inf"), float("inf")
 
 
 @dataclass(slots=True)
@@ -52,47 +59,111 @@ class Order:
         return self.known[step].get(self.stream[earlier], -1) >= earlier
 
 
-def check_layout(graph: Graph, stays: list[Stay], order: Order, layout: Layout) -> None:
-    """Checks that every stay has bytes of its own.
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What one allocation has to be given: so many bytes from one moment to, without, another."""
+
+    name: str
+    size_B: int
+    begin: Moment
+    end: Moment
+    stay: Stay | None
+
+
+def check_layout(graph: Graph, schedule: Schedule, stays: Sequence[Stay], order: Order, layout: Layout) -> None:
+    """Checks that every allocation of the schedule has bytes of its own.
 
     Arguments:
-        stays: of device memory, all of them ended.
+        stays: of values in device memory, all of them ended. Those that the caller brought are placed elsewhere.
         order: of the schedule's steps.
 
     Raises:
         IllegalPlan: names the first broken rule of `LAYOUT_RULES` and the value.
 
-    Quadratic in the residencies on purpose: easy to believe.
+    O(blocks * log blocks), and quadratic where several engines run.
     """
-    wanted = Counter(_key(stay) for stay in stays)
-    placed = Counter(_placed_key(p) for p in layout.placements)
-    for key in (wanted - placed) + (placed - wanted):
-        raise illegal("placement", value_name(graph, key[0]), key[1])
-    for placement in layout.placements:
-        if placement.offset_B < 0 or placement.offset_B + placement.residency.size_B > layout.height_B:
-            raise illegal("height", value_name(graph, placement.residency.value), placement.residency.start)
-    stay_of = {_key(stay): stay for stay in stays}
-    for a, b in itertools.combinations(layout.placements, 2):
-        if not _share_bytes(a, b):
+    spans = _spans(graph, schedule, stays)
+    wanted = {key: span for key, span in spans.items() if span.size_B >= layout.small_B}
+    place: dict[tuple[int, int], int] = {}
+    if len(layout.blocks) != len(layout.offsets_B):
+        raise illegal("placement", f"{len(layout.blocks)} blocks with {len(layout.offsets_B)} offsets")
+    for block, offset_B in zip(layout.blocks, layout.offsets_B, strict=True):
+        key = (block.step, block.order)
+        span = wanted.get(key)
+        if span is None or key in place or span.size_B != block.size_B:
+            name = f"allocation {block.order}" if span is None else span.name
+            raise illegal("placement", name, block.step)
+        place[key] = offset_B
+        if offset_B < 0 or offset_B + span.size_B > layout.height_B or offset_B % layout.alignment_B:
+            raise illegal("height", span.name, block.step)
+    for key in wanted.keys() - place.keys():
+        raise illegal("placement", wanted[key].name, key[0])
+    _overlaps(wanted, place, layout)
+    if len(set(order.stream)) > 1:
+        _reuse(wanted, place, order)
+
+
+def _spans(graph: Graph, schedule: Schedule, stays: Sequence[Stay]) -> dict[tuple[int, int], Span]:
+    """Every allocation by its step and its place among the step's allocations."""
+    stay_of = {(stay.owner, stay.start): stay for stay in stays}
+    spans: dict[tuple[int, int], Span] = {}
+    for index, step in enumerate(schedule.steps):
+        if isinstance(step, Fetch):
+            stay = stay_of[step.value, index]
+            name = value_name(graph, step.value)
+            spans[index, 0] = Span(name, stay.size_B, (index, 0), (stay.stop or 0, _FIRST), stay)
+        if not isinstance(step, Run):
             continue
-        names = f"{value_name(graph, a.residency.value)} with {value_name(graph, b.residency.value)}"
-        if a.residency.start < b.residency.stop and b.residency.start < a.residency.stop:
-            raise illegal("overlap", names, max(a.residency.start, b.residency.start))
-        first, second = (a, b) if a.residency.stop <= b.residency.start else (b, a)
-        begin = second.residency.start
-        for user in stay_of[_placed_key(first)].users:
-            if not order.done(user, begin):
-                raise illegal("reuse", names, begin)
+        recipe = graph.recipes[step.recipe]
+        outputs = [v for v in recipe.outputs if not (recipe.effect is Effect.RANDOM and v == recipe.state)]
+        home = {
+            at: v for v, at in zip(outputs, recipe.trace.outputs, strict=False) if at is not None and v in step.keep
+        }
+        released = {-event - 1: when for when, event in enumerate(recipe.trace.events) if event < 0}
+        count = -1
+        for when, size_B in enumerate(recipe.trace.events):
+            if size_B < 0:
+                continue
+            count += 1
+            kept = stay_of.get((home[count], index)) if count in home else None
+            name = (
+                value_name(graph, home[count]) if count in home else f"a temporary of {recipe_name(graph, recipe.id)}"
+            )
+            end = (index, float(released.get(count, _LAST))) if kept is None else (kept.stop or 0, _FIRST)
+            spans[index, count] = Span(name, size_B, (index, when), end, kept)
+        if recipe.state is not None and (recipe.effect is Effect.PURE or recipe.state in step.keep):
+            kept = stay_of.get((recipe.state, index)) if recipe.effect is Effect.RANDOM else None
+            end = (index, _LAST) if kept is None else (kept.stop or 0, _FIRST)
+            size_B = graph.values[recipe.state].size_B
+            spans[index, -1] = Span(value_name(graph, recipe.state), size_B, (index, -1), end, kept)
+    return spans
 
 
-def _key(stay: Stay) -> StayKey:
-    return (stay.owner, stay.start, -1 if stay.stop is None else stay.stop, stay.size_B)
+def _overlaps(spans: Mapping[tuple[int, int], Span], place: Mapping[tuple[int, int], int], layout: Layout) -> None:
+    """Walks through time with the occupied ranges in address order: a new one may touch neither neighbour."""
+    occupied = [(o.offset_B, o.offset_B + o.size_B, "what was there before") for o in layout.obstacles]
+    occupied.sort()
+    events = [(span.begin, 1, key) for key, span in spans.items()] + [(span.end, 0, key) for key, span in spans.items()]
+    for moment, begins, key in sorted(events):
+        low, high, name = place[key], place[key] + spans[key].size_B, spans[key].name
+        at = bisect.bisect_left(occupied, (low, high, name))
+        if not begins:
+            if spans[key].begin < moment:
+                occupied.remove((low, high, name))
+            continue
+        if spans[key].end <= moment:
+            continue
+        for other in occupied[max(0, at - 1) : at + 1]:
+            if other[0] < high and low < other[1]:
+                raise illegal("overlap", f"{name} with {other[2]}", moment[0])
+        occupied.insert(at, (low, high, name))
 
 
-def _placed_key(placement: Placement) -> StayKey:
-    stay = placement.residency
-    return (stay.value, stay.start, stay.stop, stay.size_B)
-
-
-def _share_bytes(a: Placement, b: Placement) -> bool:
-    return a.offset_B < b.offset_B + b.residency.size_B and b.offset_B < a.offset_B + a.residency.size_B
+def _reuse(spans: Mapping[tuple[int, int], Span], place: Mapping[tuple[int, int], int], order: Order) -> None:
+    """Bytes that pass from one allocation to a later one: all who touched them must be done."""
+    for (a, first), (b, second) in itertools.permutations(spans.items(), 2):
+        if place[a] >= place[b] + second.size_B or place[b] >= place[a] + first.size_B or first.end > second.begin:
+            continue
+        for user in first.stay.users if first.stay is not None else (first.begin[0],):
+            if not order.done(user, second.begin[0]) and user != second.begin[0]:
+                raise illegal("reuse", f"{first.name} with {second.name}", second.begin[0])

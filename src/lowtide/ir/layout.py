@@ -1,8 +1,11 @@
-"""Addresses: one offset per residency of a value. Units: `_B` bytes."""
+"""Addresses: where in the arena every allocation of a schedule lies. Units: `_B` bytes."""
 
 from __future__ import annotations
 
 import msgspec
+
+SMALL_B = 512  # requests below this are a thousandth of the bytes and a third of the count: they are not planned
+ALIGNMENT_B = 64  # of every address on CPU
 
 
 class Residency(msgspec.Struct, frozen=True):
@@ -15,15 +18,61 @@ class Residency(msgspec.Struct, frozen=True):
     engine: str = "compute"
 
 
-class Placement(msgspec.Struct, frozen=True):
-    """A residency and the offset of its first byte."""
+class Block(msgspec.Struct, frozen=True, gc=False):
+    """One allocation that a schedule makes: it holds its bytes in ticks [start, stop).
 
-    residency: Residency
+    A tick is one allocation or release; ticks count through the whole schedule.
+
+    Arguments:
+        step: the run that allocates it.
+        order: which of the run's allocations it is, as its mini-trace counts them; -1 for the generator state that
+            the run puts aside before.
+        size_B: as requested.
+        value: what lives in it; None for a temporary of the operator.
+    """
+
+    step: int
+    order: int
+    size_B: int
+    start: int
+    stop: int
+    value: int | None = None
+
+
+class Obstacle(msgspec.Struct, frozen=True):
+    """Bytes of the arena that somebody else holds through the whole schedule."""
+
     offset_B: int
+    size_B: int
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """Where every residency lies; `height_B` is what has to be reserved."""
+    """Where every planned allocation of a schedule lies.
 
-    placements: tuple[Placement, ...]
+    Arguments:
+        blocks: in the order of their allocation; requests below `small_B` are left out.
+        offsets_B: per block, its first byte.
+        height_B: what has to be reserved, obstacles included.
+        live_B: most bytes at once, rounded to the alignment, with the obstacles: no layout is lower.
+        obstacles: what the layout was made around.
+        placer: who made it.
+    """
+
+    blocks: tuple[Block, ...]
+    offsets_B: tuple[int, ...]
     height_B: int
+    live_B: int
+    obstacles: tuple[Obstacle, ...] = ()
+    small_B: int = SMALL_B
+    alignment_B: int = ALIGNMENT_B
+    placer: str = ""
+
+    @property
+    def packing(self) -> float:
+        """Height over the most bytes at once: 1.0 is perfect."""
+        return self.height_B / self.live_B if self.live_B else 1.0
+
+
+def rounded_B(size_B: int, alignment_B: int = ALIGNMENT_B) -> int:
+    """A size as the arena reserves it."""
+    return -(-size_B // alignment_B) * alignment_B

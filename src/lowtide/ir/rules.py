@@ -48,9 +48,9 @@ SCHEDULE_RULES = {
     "budget": "live bytes never exceed the budget",
 }
 LAYOUT_RULES = {
-    "placement": "every residency is placed exactly once, and nothing else is",
-    "height": "every residency lies inside the layout",
-    "overlap": "no two residencies share both a byte and a step",
+    "placement": "every allocation of the schedule is placed exactly once with its size, and nothing else is",
+    "height": "every allocation lies inside the layout, at an aligned address",
+    "overlap": "no two allocations share a byte at the same time, nor one with an obstacle",
     "reuse": "bytes pass to a step on another engine only when it is ordered after all that touched them before",
 }
 RULES = GRAPH_RULES | SCHEDULE_RULES | LAYOUT_RULES
