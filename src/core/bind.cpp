@@ -8,6 +8,7 @@
 #include <string>
 
 #include "annealer.hpp"
+#include "bind_packer.hpp"
 #include "floors.hpp"
 #include "greedy.hpp"
 
@@ -183,4 +184,5 @@ NB_MODULE(_core, m) {
   m.attr("NEVER") = NEVER;
   bind_program(m);
   bind_search(m);
+  bind_packer(m);
 }

@@ -72,3 +72,7 @@ class PlanFileError(PlanError):
 
 class PlanMismatch(PlanError):
     """A plan that was made for another program, shape, torch, device or thread count."""
+
+
+class PackingError(LowtideError, ValueError):
+    """Buffers that cannot be placed as they are described, or not within the capacity asked for."""
