@@ -1,0 +1,1 @@
+"""Offsets for buffers whose lifetimes are known: one placer per file."""

@@ -1,0 +1,66 @@
+"""What every placer is: a frozen value with a name, a way to refuse, and a way to place.
+
+Units: `_B` bytes, `_s` seconds.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from lowtide.ir.packing import Packed, Packing
+
+DEFAULT_WORK = 400_000
+"""Effort of one placing, in about a microsecond each: 1,000 buffers looked at, or one node of the exact search."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a placing is, for whoever watches it.
+
+    Arguments:
+        stage: what runs now, `"orders"`.
+        elapsed_s: since the placing began.
+        height_B: of the best placement so far; None before there is one.
+        bound_B: best proved lower bound so far.
+        work: spent so far.
+    """
+
+    stage: str
+    elapsed_s: float
+    height_B: int | None
+    bound_B: int
+    work: int
+
+
+Watch = Callable[[Progress], None]
+
+
+class AbstractPlacer(abc.ABC):
+    """Turns a packing into offsets. To tweak a placer, wrap it."""
+
+    name: ClassVar[str]
+
+    @abc.abstractmethod
+    def refuses(self, packing: Packing) -> str | None:
+        """Says why this placer cannot treat the packing, or None if it can. O(buffers)."""
+
+    @abc.abstractmethod
+    def place(self, packing: Packing, *, seed: int = 0, work: int = DEFAULT_WORK, watch: Watch | None = None) -> Packed:
+        """Places.
+
+        Arguments:
+            packing: one that is not refused.
+            seed: of whatever is random.
+            work: most effort to spend.
+            watch: called now and then with the progress, from the calling thread.
+
+        Returns: an offset for every buffer; the same ones for the same packing, seed and work. A height above the
+            packing's capacity means that the work did not suffice, or, where the bound is above it too, that nothing
+            would.
+
+        Raises:
+            PackingError: if the packing makes no sense, or is refused; the text is the reason.
+        """
