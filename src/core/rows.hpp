@@ -5,10 +5,11 @@
 #include <utility>
 #include <vector>
 
+#include "bytes.hpp"
+
 namespace lowtide {
 
 using Index = std::int32_t;  // a stage, a value, a gap
-using Bytes = std::int64_t;
 using Picos = std::int64_t;  // 1e-12 s: sums of seconds stay exact and independent of their order
 
 // A read-only window on consecutive integers.

@@ -1,0 +1,31 @@
+// Window: the cheapest run of neighbouring spans that yields enough room.
+//
+// Looking for a contiguous window, instead of evicting the cheapest blocks wherever they lie, is the idea of Coop
+// (Zhang et al., Coop: Memory is not a Commodity, NeurIPS 2023): what is evicted then surely makes one hole.
+// Two pointers move along the spans: for each end of a run its latest start. Costs in the run are kept as sums of
+// two stacks, never by subtraction, so that a large cost that has left the run takes no small one with it. O(spans).
+#pragma once
+#include <vector>
+
+#include "bytes.hpp"
+
+namespace lowtide {
+
+// One span, as the search sees it.
+struct Stretch {
+  Bytes yield_B;    // room that it adds to a run
+  double cost;      // not negative; infinite: no run may contain it
+  Bytes evicted_B;  // bytes in use that it gives up
+};
+
+// stretches[first .. last]; none when last < first.
+struct Run {
+  std::ptrdiff_t first = 0, last = -1;
+  double cost = 0;
+  Bytes evicted_B = 0;
+};
+
+// The run that yields need_B (> 0) at the least sum of costs; of equals the fewest evicted bytes, then the first.
+Run cheapest_run(const std::vector<Stretch>& stretches, Bytes need_B);
+
+}  // namespace lowtide
