@@ -1,7 +1,7 @@
 # lowtide from a fresh machine: python >= 3.11, make and g++ are all it takes; cmake and ninja come from pip.
 #
 #   make demo      train a GPT-2 plainly and inside half of the memory, and compare every bit
-#   make test      everything: C++ tests, their sanitizer build, the Python suite
+#   make test      everything: C++ tests, their sanitizer builds, the Python suite
 #   make check     format, lint, types, architecture and the tests that need no torch; about a minute
 #   make bench     regenerate benchmarks/results/ from real runs
 #   make install   only the environment, in .venv
@@ -78,9 +78,12 @@ core-test: $(VENV)/.test
 	cmake -S . -B build/core -G Ninja -DLOWTIDE_EXTENSION=OFF -DLOWTIDE_TESTS=ON >/dev/null
 	cmake --build build/core
 	ctest --test-dir build/core --output-on-failure --no-tests=error
-	cmake -S . -B build/core-sanitized -G Ninja -DLOWTIDE_EXTENSION=OFF -DLOWTIDE_TESTS=ON -DLOWTIDE_SANITIZE=ON >/dev/null
+	cmake -S . -B build/core-sanitized -G Ninja -DLOWTIDE_EXTENSION=OFF -DLOWTIDE_TESTS=ON -DLOWTIDE_SANITIZE=address >/dev/null
 	cmake --build build/core-sanitized
 	ctest --test-dir build/core-sanitized --output-on-failure --no-tests=error
+	cmake -S . -B build/core-threads -G Ninja -DLOWTIDE_EXTENSION=OFF -DLOWTIDE_TESTS=ON -DLOWTIDE_SANITIZE=thread >/dev/null
+	cmake --build build/core-threads
+	ctest --test-dir build/core-threads --output-on-failure --no-tests=error
 
 test: core-test
 	$(PY) -m pytest

@@ -167,15 +167,17 @@ Window Arena::cheapest_window(Bytes need_B, Bytes lo_B, Bytes hi_B, const Cost& 
     stretches.push_back({yield_B, price, span.is_hole() ? 0 : span.reserved_B});
   }
   const Run run = cheapest_run(stretches, need);
-  if (run.last < run.first) return window;
+  if (!run.found()) return window;
   window.cost = run.cost;
   window.evicted_B = run.evicted_B;
-  for (std::ptrdiff_t i = run.first; i <= run.last; ++i) {
-    const SpanId id = ids[static_cast<std::size_t>(i)];
-    if (!spans_[id].is_hole()) window.evicted.push_back(spans_.block(id));
-  }
-  window.lo_B = std::max(spans_[ids[static_cast<std::size_t>(run.first)]].offset_B, range.lo_B);
-  window.hi_B = std::min(spans_[ids[static_cast<std::size_t>(run.last)]].end_B(), range.hi_B);
+  const auto is_hole = [&](std::size_t i) { return i < ids.size() && spans_[ids[i]].is_hole(); };
+  std::size_t first = run.first, last = run.last;
+  if (first > 0 && is_hole(first - 1)) --first;
+  if (is_hole(last + 1)) ++last;
+  for (std::size_t i = first; i <= last; ++i)
+    if (!is_hole(i)) window.evicted.push_back(spans_.block(ids[i]));
+  window.lo_B = std::max(spans_[ids[first]].offset_B, range.lo_B);
+  window.hi_B = std::min(spans_[ids[last]].end_B(), range.hi_B);
   return window;
 }
 

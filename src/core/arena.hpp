@@ -38,9 +38,9 @@
 
 namespace lowtide {
 
-// Where to evict. Blocks that reach over the end of the window are among the evicted.
+// Where to evict. A block that reaches past the range asked for may be among the evicted.
 struct Window {
-  Bytes lo_B = -1, hi_B = -1;  // contiguous, free once `evicted` are freed; -1: no window
+  Bytes lo_B = -1, hi_B = -1;  // the hole that there is once `evicted` are freed, within the range; -1: no window
   double cost = 0;
   Bytes evicted_B = 0;  // their reserved bytes
   std::vector<Block> evicted;

@@ -71,15 +71,13 @@ Slide Arena::slide_for(Bytes need_B, Bytes lo_B, Bytes hi_B, const Movable& mova
     }
     // The cheapest run begins and ends with a hole: a block there would add its bytes and no room.
     const Run run = cheapest_run(stretches, need);
-    if (run.last < run.first) return slid;
-    const auto id_at = [&](std::ptrdiff_t i) { return ids[static_cast<std::size_t>(i)]; };
-    Bytes to_B = std::max(spans_[id_at(run.first)].offset_B, range.lo_B);
+    if (!run.found()) return slid;
+    Bytes to_B = std::max(spans_[ids[run.first]].offset_B, range.lo_B);
     bool done = true;
-    for (std::ptrdiff_t i = run.first + 1; done && i < run.last; ++i) {
-      const SpanId id = id_at(i);
-      if (stretches[static_cast<std::size_t>(i)].yield_B > 0) continue;  // a hole, or what has become of it
-      const Bytes from_B = spans_[id].offset_B, reserved_B = spans_[id].reserved_B;
-      done = slide(id, to_B, relocate, slid) != NO_SPAN;
+    for (std::size_t i = run.first; done && i <= run.last; ++i) {
+      if (stretches[i].yield_B > 0) continue;  // a hole, or what has become of it
+      const Bytes from_B = spans_[ids[i]].offset_B, reserved_B = spans_[ids[i]].reserved_B;
+      done = slide(ids[i], to_B, relocate, slid) != NO_SPAN;
       if (!done) refused.push_back(from_B);
       to_B += reserved_B;
     }

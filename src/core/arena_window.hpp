@@ -5,6 +5,7 @@
 // Two pointers move along the spans: for each end of a run its latest start. Costs in the run are kept as sums of
 // two stacks, never by subtraction, so that a large cost that has left the run takes no small one with it. O(spans).
 #pragma once
+#include <cstddef>
 #include <vector>
 
 #include "bytes.hpp"
@@ -18,11 +19,12 @@ struct Stretch {
   Bytes evicted_B;  // bytes in use that it gives up
 };
 
-// stretches[first .. last]; none when last < first.
+// stretches[first .. last].
 struct Run {
-  std::ptrdiff_t first = 0, last = -1;
+  std::size_t first = 1, last = 0;
   double cost = 0;
   Bytes evicted_B = 0;
+  bool found() const { return first <= last; }
 };
 
 // The run that yields need_B (> 0) at the least sum of costs; of equals the fewest evicted bytes, then the first.
