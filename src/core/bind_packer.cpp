@@ -1,13 +1,16 @@
 // Python's view of the packer: conversions only. Long calls release the interpreter lock.
 #include "bind_packer.hpp"
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 
 #include "order_search.hpp"
+#include "valley_search.hpp"
 
 namespace nb = nanobind;
 
@@ -70,11 +73,42 @@ void bind_order_search(nb::module_& m) {
       .def("is_valid", &OrderSearch::is_valid);
 }
 
+std::optional<bool> fits(const ValleySearch& search) {
+  if (search.answer() == ValleySearch::Answer::open) return std::nullopt;
+  return search.answer() == ValleySearch::Answer::fits;
+}
+
+void bind_valley_search(nb::module_& m) {
+  nb::class_<ValleySearch>(m, "ValleySearch")
+      .def(nb::init<const Lifetimes&, Bytes, std::uint64_t>(), nb::arg("lifetimes"), nb::arg("capacity"),
+           nb::arg("seed"))
+      .def(
+          "run",
+          [](ValleySearch& search, std::int64_t work, const nb::callable& tick) {
+            const auto poll = [&] {
+              const nb::gil_scoped_acquire acquire;
+              if (PyErr_CheckSignals() != 0) throw nb::python_error();  // Ctrl-C
+              tick();
+            };
+            {
+              const nb::gil_scoped_release release;
+              search.run(work, poll);
+            }
+            return fits(search);
+          },
+          nb::arg("work"), nb::arg("tick"))
+      .def_prop_ro("offsets", &ValleySearch::offsets)
+      .def_prop_ro("work", &ValleySearch::work)
+      .def_prop_ro("nodes", &ValleySearch::nodes)
+      .def_prop_ro("tries", &ValleySearch::tries);
+}
+
 }  // namespace
 
 void bind_packer(nb::module_& m) {
   bind_lifetimes(m);
   bind_order_search(m);
+  bind_valley_search(m);
 }
 
 }  // namespace lowtide

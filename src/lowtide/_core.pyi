@@ -1,5 +1,7 @@
 """The compiled core: an exact, incremental retention kernel, its searches, and floors. See `src/core/*.hpp`."""
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -90,3 +92,11 @@ class OrderSearch:
     def __init__(self, lifetimes: Lifetimes, order: list[int], best_fit: bool, seed: int, enough: int) -> None: ...
     def run(self, work: int) -> bool: ...
     def is_valid(self) -> bool: ...
+
+class ValleySearch:
+    offsets: list[int]
+    work: int
+    nodes: int
+    tries: int
+    def __init__(self, lifetimes: Lifetimes, capacity: int, seed: int) -> None: ...
+    def run(self, work: int, tick: Callable[[], object]) -> bool | None: ...

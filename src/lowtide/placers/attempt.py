@@ -1,6 +1,6 @@
 """One placing in progress: the best offsets, the bound, the work, and who is told about them.
 
-Units: `_B` bytes, `_s` seconds; heights and offsets without a unit count the packing's alignment.
+Units: `_B` bytes, `_s` seconds; heights and offsets without a unit count `Ground.unit_B`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Attempt:
         self.seed = seed
         self.work_limit = work
         self.ground: Ground = ground_of(packing)
-        self.bound = bound_B(packing) // packing.alignment_B
+        self.bound = bound_B(packing) // self.ground.unit_B
         self.offsets: list[int] | None = None
         self.height: int | None = None
         self.order: list[int] | None = None  # that led to them, where an order did
@@ -50,7 +50,7 @@ class Attempt:
     def enough(self) -> int:
         """A placement of this height is good enough to stop."""
         capacity_B = self.packing.capacity_B
-        return self.bound if capacity_B is None else max(self.bound, capacity_B // self.packing.alignment_B)
+        return self.bound if capacity_B is None else max(self.bound, capacity_B // self.ground.unit_B)
 
     @property
     def done(self) -> bool:
@@ -60,7 +60,7 @@ class Attempt:
     def tick(self) -> None:
         """Tells the watcher."""
         if self._watch is not None:
-            unit_B = self.packing.alignment_B
+            unit_B = self.ground.unit_B
             height_B = None if self.height is None else self.height * unit_B
             self._watch(Progress(self.stage, self.elapsed_s, height_B, self.bound * unit_B, self.work))
 
@@ -91,7 +91,7 @@ class Attempt:
         """The result as it stands."""
         if self.offsets is None or self.height is None:
             raise AssertionError("a placer's first stage always finds a placement")
-        unit_B = self.packing.alignment_B
+        unit_B = self.ground.unit_B
         offsets_B = [b.offset_B or 0 for b in self.packing.buffers]
         for number, offset in zip(self.ground.numbers, self.offsets, strict=True):
             offsets_B[number] = offset * unit_B

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lowtide.placers.base import AbstractPlacer
+from lowtide.placers.exact import Exact
 from lowtide.placers.greedy import Greedy
 from lowtide.placers.order_search import OrderSearch
 from lowtide.placers.portfolio import Best
@@ -10,5 +11,6 @@ from lowtide.placers.portfolio import Best
 PLACERS: tuple[AbstractPlacer, ...] = (
     Greedy(),
     OrderSearch(),
+    Exact(),
     Best(),
 )

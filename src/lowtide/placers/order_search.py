@@ -36,16 +36,17 @@ class OrderSearch(AbstractPlacer):
 
 
 def search_orders(attempt: Attempt, work: int) -> None:
-    """Offers what the search finds, from the incumbent's order.
+    """Offers what the search finds, from the order that led to the incumbent, or that its offsets are in.
 
     Arguments:
-        attempt: one with an order.
+        attempt: one with a placement.
         work: most of it to spend here.
     """
-    if attempt.order is None:
-        raise AssertionError("an order comes first")
-    lifetimes = attempt.ground.lifetimes
-    search = Search(lifetimes, attempt.order, attempt.best_fit, attempt.seed, attempt.enough)
+    offsets = attempt.offsets
+    if offsets is None:
+        raise AssertionError("a placement comes first")
+    order = attempt.order or sorted(range(len(offsets)), key=offsets.__getitem__)
+    search = Search(attempt.ground.lifetimes, order, attempt.best_fit, attempt.seed, attempt.enough)
     before, done = attempt.work, False
     while not done and search.work < work:
         done = search.run(min(_SLICE, work - search.work))

@@ -6,6 +6,7 @@ management for deep neural net inference", 2020, compare them).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
@@ -21,7 +22,7 @@ class Traits:
     """What a sort key may look at.
 
     Arguments:
-        size: in units of the alignment.
+        size: in units.
         start, length: in events, not ticks: an interval in which nothing begins or ends counts once.
         wraps: whether it lives across the end of the period.
         crowd: the most that is live at one of its ticks.
@@ -41,11 +42,14 @@ class Ground:
     Arguments:
         lifetimes: of the buffers that have bytes.
         numbers: which buffer of the packing each of them is.
+        unit_B: what sizes and offsets are counted in: the greatest common divisor of all of them, so that a placement
+            in which every buffer is pushed down has a whole height.
         traits: of each of them.
     """
 
     lifetimes: Lifetimes
     numbers: tuple[int, ...]
+    unit_B: int
     traits: tuple[Traits, ...]
 
 
@@ -68,14 +72,14 @@ def order_by(ground: Ground, key: Callable[[Traits], Key]) -> list[int]:
 
 
 def ground_of(packing: Packing) -> Ground:
-    """Reads a packing for the core: ticks become events, bytes become units of the alignment.
+    """Reads a packing for the core: ticks become events, bytes become units.
 
     Arguments:
         packing: a valid one.
 
     Cost: O(buffers x log(buffers) + the sum of lifetimes, in events).
     """
-    unit_B, period = packing.alignment_B, packing.period
+    period = packing.period
     numbers = tuple(i for i, b in enumerate(packing.buffers) if b.size_B > 0)
     chosen = [packing.buffers[i] for i in numbers]
     ticks = {b.start for b in chosen} | {b.stop for b in chosen} | {0}
@@ -85,14 +89,16 @@ def ground_of(packing: Packing) -> Ground:
     start = [index[b.start] for b in chosen]
     stop = [index[b.stop if period is None else b.stop % period] for b in chosen]
     length = [(end - begin) % circle or circle for begin, end in zip(start, stop, strict=True)]
-    size = [-(-b.size_B // unit_B) for b in chosen]
+    sizes_B = [packing.rounded_B(b.size_B) for b in chosen]
+    unit_B = math.gcd(*sizes_B, *(b.offset_B for b in chosen if b.offset_B is not None)) or packing.alignment_B
+    size = [size_B // unit_B for size_B in sizes_B]
     fixed = [-1 if b.offset_B is None else b.offset_B // unit_B for b in chosen]
     lifetimes = Lifetimes(start, length, size, fixed, circle)
     crowds = _crowds(start, length, size, circle)
     traits = tuple(
         map(Traits, size, start, length, (s + n > circle for s, n in zip(start, length, strict=True)), crowds)
     )
-    return Ground(lifetimes, numbers, traits)
+    return Ground(lifetimes, numbers, unit_B, traits)
 
 
 def _crowds(start: list[int], length: list[int], size: list[int], circle: int) -> list[int]:

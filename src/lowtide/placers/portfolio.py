@@ -8,6 +8,7 @@ from typing import ClassVar, final
 from lowtide.ir.packing import Packed, Packing
 from lowtide.placers.attempt import Attempt, conduct
 from lowtide.placers.base import DEFAULT_WORK, AbstractPlacer, Watch
+from lowtide.placers.exact import search_valleys
 from lowtide.placers.greedy import place_greedily
 from lowtide.placers.order_search import search_orders
 
@@ -28,7 +29,8 @@ class Best(AbstractPlacer):
 
         def script(attempt: Attempt) -> None:
             attempt.run("greedy", place_greedily)
-            attempt.run("orders", lambda a: search_orders(a, max(0, work - a.work)))
+            attempt.run("exact", lambda a: search_valleys(a, (work - a.work) * 2 // 3))
+            attempt.run("orders", lambda a: search_orders(a, work - a.work))
 
         return conduct(Attempt(packing, seed, work, watch), self.name, self.refuses(packing), script)
 
