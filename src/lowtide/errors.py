@@ -76,3 +76,15 @@ class PlanMismatch(PlanError):
 
 class PackingError(LowtideError, ValueError):
     """Buffers that cannot be placed as they are described, or not within the capacity asked for."""
+
+
+class ShimUnavailable(LowtideError):
+    """lowtide's memory arena cannot be had here, so budgets are accounted, not enforced; the text says what to do."""
+
+
+class ArenaError(LowtideError, ValueError):
+    """An arena that cannot be made as asked, or a table of places that is none."""
+
+
+class StorageError(LowtideError):
+    """A storage whose bytes may not be dropped or moved; it is unchanged."""

@@ -1,0 +1,46 @@
+// What a refused request is told: who asked, how much, what is in use, and what to do about it.
+#include <array>
+#include <cstdio>
+
+#include "slab.hpp"
+
+namespace lowtide::shim {
+
+namespace {
+
+std::string in_units(Bytes size_B) {
+  const std::array<const char*, 5> units{"B", "KiB", "MiB", "GiB", "TiB"};
+  auto size = static_cast<double>(size_B);
+  std::size_t unit = 0;
+  while (size >= 1024 && unit + 1 < units.size()) {
+    size /= 1024;
+    ++unit;
+  }
+  std::array<char, 48> text{};
+  std::snprintf(text.data(), text.size(), "%.*f %s", unit == 0 || size >= 100 ? 0 : size < 10 ? 2 : 1, size, units[unit]);
+  return text.data();
+}
+
+}  // namespace
+
+std::string Slab::refusal(Bytes size_B, const Run* run, bool worker) {
+  const ArenaStatistics now = arena_.statistics();
+  const bool is_in_pieces = now.capacity_B - now.in_use_B >= size_B;
+  (is_in_pieces ? no_contiguity_ : no_room_).fetch_add(1, std::memory_order_relaxed);
+  const std::string phase = text_of(phase_.load(std::memory_order_relaxed));
+  std::string who;
+  if (worker) {
+    who = "a worker thread of an operator";
+  } else if (run != nullptr && run->statement >= 0) {
+    who = "'" + text_of(run->name()) + "' (statement " + std::to_string(run->statement) + ")";
+  }
+  if (!phase.empty()) who += who.empty() ? "code " + phase : ", " + phase + ",";
+  if (who.empty()) who = "code without a plan";
+  std::string text = "lowtide: the budget of " + in_units(now.capacity_B) + " is spent: " + who + " asked for " +
+                     in_units(size_B) + " (" + std::to_string(size_B) + " B), " + in_units(now.in_use_B) +
+                     " are in use and the largest hole is " + in_units(now.largest_hole_B) + ". ";
+  if (is_in_pieces) text += "The free bytes would suffice, but lie in pieces. ";
+  return text + "Raise the budget, or make the batch smaller; lowtide.snapshot() lists who holds which bytes.";
+}
+
+}  // namespace lowtide::shim

@@ -1,0 +1,277 @@
+#include "slab.hpp"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <stdexcept>
+#include <system_error>
+
+#include "slabs.hpp"
+
+namespace lowtide::shim {
+
+namespace {
+
+constexpr auto RELAXED = std::memory_order_relaxed;
+
+std::size_t page() {
+  static const auto size = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  return size;
+}
+
+void require(bool condition, const char* what) {
+  if (!condition) throw std::invalid_argument(what);
+}
+
+void check(const Slab::Options& o) {
+  require(o.alignment_B >= 64 && (o.alignment_B & (o.alignment_B - 1)) == 0 &&
+              o.alignment_B <= static_cast<Bytes>(page()),
+          "the alignment is a power of two from 64 to a page");
+  require(o.capacity_B >= o.alignment_B && o.capacity_B % o.alignment_B == 0,
+          "the capacity is a positive multiple of the alignment");
+  require(o.small_zone_B >= 0 && o.small_zone_B % o.alignment_B == 0 && o.home_B >= 0 &&
+              o.home_B % o.alignment_B == 0 && o.small_zone_B + o.home_B <= o.capacity_B,
+          "the zones are multiples of the alignment and fit the capacity");
+}
+
+void raise_to(std::atomic<Bytes>& most, Bytes value) {
+  Bytes seen = most.load(RELAXED);
+  while (seen < value && !most.compare_exchange_weak(seen, value, RELAXED)) {
+  }
+}
+
+}  // namespace
+
+Slab* Slab::open(const Options& options) {
+  check(options);
+  const std::size_t size = (static_cast<std::size_t>(options.capacity_B) + page() - 1) / page() * page();
+  void* base = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (base == MAP_FAILED) throw std::system_error(errno, std::generic_category(), "the memory cannot be reserved");
+  auto* slab = new Slab(options, static_cast<char*>(base), size);
+  try {
+    slabs().add(slab);
+  } catch (...) {
+    ::munmap(base, size);
+    delete slab;
+    throw;
+  }
+  return slab;
+}
+
+Slab::Slab(const Options& options, char* base, std::size_t size)
+    : options_(options), base_(base), size_(size), arena_(options.capacity_B, options.alignment_B) {
+  home_B_ = options.home_B;
+}
+
+void Slab::set_plan_top(Bytes top_B) {
+  require(top_B >= 0 && top_B <= options_.capacity_B && top_B % options_.alignment_B == 0,
+          "the top of the plan is a multiple of the alignment within the capacity");
+  plan_top_B_.store(top_B, RELAXED);
+}
+
+void Slab::set_home(Bytes home_B) {
+  require(home_B >= 0 && home_B % options_.alignment_B == 0 && home_B <= small_lo(),
+          "the home zone is a multiple of the alignment and fits below the small zone");
+  home_B_.store(home_B, RELAXED);
+}
+
+// Sequentially consistent with close(): either this thread sees the slab closed, or retire_if_done() sees its claim.
+bool Slab::claim() {
+  claims_.fetch_add(1);
+  if (!closed_.load()) return true;
+  unclaim();
+  return false;
+}
+
+void Slab::unclaim() {
+  if (claims_.fetch_sub(1) == 1 && closed_.load()) retire_if_done();
+}
+
+void Slab::retire_if_done() {
+  if (!closed_.load() || claims_.load() != 0 || engagements_.load() != 0 || retired_.exchange(true)) return;
+  slabs().remove(this);
+  ::munmap(base_, size_);
+}
+
+void Slab::close() {
+  closing_ = true;
+  if (engagements_.load() == 0) closed_ = true;
+  retire_if_done();
+}
+
+void Slab::disengaged() {
+  if (engagements_.fetch_sub(1) == 1 && closing_.load()) closed_ = true;
+  retire_if_done();
+}
+
+void* Slab::at_or_unclaim(Bytes offset_B) {
+  if (offset_B != NOWHERE) return base_ + offset_B;
+  unclaim();
+  return nullptr;
+}
+
+void* Slab::serve(Bytes size_B, Run* run) {
+  if (!claim()) return nullptr;
+  requests_.fetch_add(1, RELAXED);
+  const std::uint64_t asker = tag(run != nullptr ? run->name() : 0, false);
+  if (size_B < SMALL_B) return at_or_unclaim(place_small(size_B, asker));
+  if (run != nullptr && run->slab == this) {
+    const Bytes offset_B = place_planned(size_B, *run, asker);
+    if (offset_B != NOWHERE) return base_ + offset_B;
+  }
+  return at_or_unclaim(place_general(size_B, asker));
+}
+
+void* Slab::serve_worker(Bytes size_B) {
+  if (!claim()) return nullptr;
+  requests_.fetch_add(1, RELAXED);
+  const std::uint64_t asker = tag(0, true);
+  workers_live_.fetch_add(1);  // before the block exists, so that its release finds the count above zero
+  const Bytes offset_B = size_B < SMALL_B ? place_small(size_B, asker) : place_general(size_B, asker);
+  if (offset_B == NOWHERE) {
+    workers_live_.fetch_sub(1);
+  } else {
+    workers_.fetch_add(1, RELAXED);
+    raise_to(workers_peak_B_, workers_B_.fetch_add(size_B, RELAXED) + size_B);
+  }
+  return at_or_unclaim(offset_B);
+}
+
+void* Slab::serve_home(Bytes size_B) {
+  if (!claim()) return nullptr;
+  return at_or_unclaim(arena_.allocate(size_B, home_lo(), small_lo(), End::high, tag(0, false)));
+}
+
+void* Slab::serve_at(Bytes offset_B, Bytes size_B) {
+  require(offset_B >= 0 && offset_B % options_.alignment_B == 0, "an offset is a multiple of the alignment");
+  if (!claim()) return nullptr;
+  const End side = offset_B < plan_top() ? End::low : End::high;
+  return at_or_unclaim(arena_.allocate_at(offset_B, size_B, tag(0, false), side) ? offset_B : NOWHERE);
+}
+
+void Slab::release(void* p) {
+  const Bytes offset_B = offset_of(p);
+  bool by_worker = false;
+  if (workers_live_.load() > 0) {
+    Block block{};
+    by_worker = arena_.find(offset_B, block) && asker_of(block.tag).worker;
+  }
+  const Bytes size_B = arena_.free(offset_B);
+  if (size_B == NOWHERE) return;  // not a block: torch released it twice, and the arena is unharmed
+  if (by_worker) {
+    workers_B_.fetch_sub(size_B, RELAXED);
+    workers_live_.fetch_sub(1);
+  }
+  unclaim();
+}
+
+Bytes Slab::place_small(Bytes size_B, std::uint64_t asker) {
+  small_.fetch_add(1, RELAXED);
+  const Bytes offset_B = options_.small_zone_B == 0
+                             ? NOWHERE
+                             : arena_.allocate(size_B, small_lo(), options_.capacity_B, End::high, asker);
+  return offset_B != NOWHERE ? offset_B : place_general(size_B, asker);
+}
+
+Bytes Slab::place_general(Bytes size_B, std::uint64_t asker) {
+  const Bytes top_B = plan_top();
+  Bytes offset_B = arena_.allocate(size_B, top_B, home_lo(), End::high, asker);
+  if (offset_B != NOWHERE) return offset_B;
+  offset_B = arena_.allocate(size_B, top_B, options_.capacity_B, End::high, asker);
+  if (offset_B == NOWHERE) offset_B = arena_.allocate(size_B, 0, options_.capacity_B, End::high, asker);
+  if (offset_B != NOWHERE) overflow_.fetch_add(1, RELAXED);
+  return offset_B;
+}
+
+Bytes Slab::place_planned(Bytes size_B, Run& run, std::uint64_t asker) {
+  Reason reason = Reason::unexpected;
+  Bytes wanted_B = NOWHERE;
+  for (std::int64_t entry = run.next; entry < run.end; ++entry) {
+    if (run.has_taken(entry)) continue;
+    if (run.table->size_B(entry) != size_B) {
+      if (reason == Reason::unexpected) reason = Reason::size;
+      continue;
+    }
+    const Bytes offset_B = run.table->offset_B(entry);
+    if (arena_.allocate_at(offset_B, size_B, asker, End::low)) {
+      run.take(entry);
+      return offset_B;
+    }
+    if (reason != Reason::occupied) wanted_B = offset_B;
+    reason = Reason::occupied;
+  }
+  depart(run, size_B, reason, wanted_B);
+  return NOWHERE;
+}
+
+void Slab::depart(const Run& run, Bytes size_B, Reason reason, Bytes offset_B) {
+  departed_.fetch_add(1, RELAXED);
+  Name holder = 0;
+  if (reason == Reason::occupied) {
+    const auto inside = arena_.blocks(offset_B, offset_B + size_B);
+    if (!inside.empty()) {
+      const Asker asker = asker_of(inside.front().tag);
+      holder = asker.statement != 0 ? asker.statement : asker.phase;
+    }
+  }
+  const std::lock_guard<std::mutex> hold(departures_mutex_);
+  if (departures_.size() < MOST_DEPARTURES) departures_.push_back({run.statement, run.name(), size_B, reason, holder});
+}
+
+void Slab::finish(const Run& run) {
+  hits_.fetch_add(run.hits, RELAXED);
+  misses_.fetch_add(run.misses, RELAXED);
+}
+
+void Slab::note_outside(Bytes size_B) {
+  outside_.fetch_add(1, RELAXED);
+  outside_B_.fetch_add(size_B, RELAXED);
+}
+
+std::vector<Departure> Slab::departures() const {
+  const std::lock_guard<std::mutex> hold(departures_mutex_);
+  return departures_;
+}
+
+void Slab::forget_departures() {
+  const std::lock_guard<std::mutex> hold(departures_mutex_);
+  departures_.clear();
+}
+
+Tallies Slab::tallies() const {
+  return {hits_.load(),    misses_.load(),   departed_.load(),  small_.load(),          workers_.load(),
+          overflow_.load(), outside_.load(),  requests_.load(),  workers_B_.load(),      workers_peak_B_.load(),
+          outside_B_.load(), no_room_.load(), no_contiguity_.load()};
+}
+
+void Slab::reset_peaks() {
+  arena_.reset_peaks();
+  workers_peak_B_.store(workers_B_.load());
+}
+
+Bytes Slab::trim() {
+  Bytes given_B = 0;
+  const auto unit = static_cast<Bytes>(page());
+  if (!claim()) return 0;
+  arena_.visit_holes([&](Bytes lo_B, Bytes hi_B) {
+    const Bytes lo = (lo_B + unit - 1) / unit * unit, hi = hi_B / unit * unit;
+    if (lo < hi && ::madvise(base_ + lo, static_cast<std::size_t>(hi - lo), MADV_DONTNEED) == 0) given_B += hi - lo;
+  });
+  unclaim();
+  return given_B;
+}
+
+void Slab::before_fork() {
+  departures_mutex_.lock();
+  arena_.lock();
+}
+
+void Slab::after_fork(bool child) {
+  arena_.unlock();
+  departures_mutex_.unlock();
+  if (child) engagements_ = 0;
+}
+
+}  // namespace lowtide::shim

@@ -1,0 +1,138 @@
+// Slab: the core's arena on real memory, and the rules by which torch's requests find their place in it.
+//
+// ADDRESS MAP
+//   0 .................. plan_top ................... home_lo ........ small_lo ..... capacity
+//   | planned places      | general: best fit, carved | homes: on       | requests     |
+//   | (offsets of tables) | from the high end         | demand only     | below 512 B  |
+// A request of a running segment takes its planned place (see table.hpp); whatever has none is served from the general
+// zone, then, counted as overflow, from any hole from plan_top up, then from any hole at all. Small requests that do
+// not fit their zone go to the general one. Nothing is served past the capacity.
+//
+// LIFE. The memory is reserved, not touched, when a slab opens. It is given back when the slab is closed, no thread is
+// engaged with it, and its last block is gone; until then blocks stay valid, from any thread. The slab itself, a few
+// hundred bytes, stays for the rest of the process: other threads may be looking at it.
+// INVARIANT: `claims` = blocks in use + threads inside serve(); memory is unmapped only at claims == 0 after close().
+//
+// THREADS. Every member may be called from any thread. No member calls Python.
+#pragma once
+#include <atomic>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "arena.hpp"
+#include "names.hpp"
+#include "table.hpp"
+
+namespace lowtide::shim {
+
+enum class Reason : std::uint8_t { size, occupied, unexpected };
+
+// An allocation of a segment that was not served at a planned place.
+struct Departure {
+  std::int64_t statement;  // -1: before the first
+  Name name;
+  Bytes size_B;
+  Reason reason;
+  Name holder;  // occupied: statement, else phase, of a block that lies there
+};
+
+struct Tallies {
+  std::int64_t planned_hits, planned_misses, departures, small, workers, overflow, outside, requests;
+  Bytes workers_B, workers_peak_B, outside_B;
+  std::int64_t failures_for_room, failures_for_contiguity;
+};
+
+class Slab {
+ public:
+  struct Options {
+    Bytes capacity_B, alignment_B, small_zone_B, home_B;
+    bool all_threads;
+  };
+
+  // Reserves the memory and makes its blocks known (see slabs.hpp). Throws std::invalid_argument or std::system_error.
+  static Slab* open(const Options& options);
+
+  // Memory for a request of a thread that is engaged (`run`: its segment, or null), or nullptr: see refusal().
+  void* serve(Bytes size_B, Run* run);
+  // The same for a thread that is not.
+  void* serve_worker(Bytes size_B);
+  // From the home zone, or nullptr.
+  void* serve_home(Bytes size_B);
+  // Exactly there, or nullptr.
+  void* serve_at(Bytes offset_B, Bytes size_B);
+  // p must be a block of this slab.
+  void release(void* p);
+  // Why a request cannot be served, and what to do.
+  std::string refusal(Bytes size_B, const Run* run, bool worker);
+
+  bool owns(const void* p) const { return address(p) - address(base_) < size_; }
+  Bytes offset_of(const void* p) const { return static_cast<const char*>(p) - base_; }
+  void* base() const { return base_; }
+  bool all_threads() const { return options_.all_threads; }
+
+  void set_plan_top(Bytes top_B);
+  Bytes plan_top() const { return plan_top_B_.load(std::memory_order_relaxed); }
+  void set_home(Bytes home_B);
+  Bytes home() const { return home_B_.load(std::memory_order_relaxed); }
+  void set_phase(Name phase) { phase_.store(phase, std::memory_order_relaxed); }
+
+  Arena& arena() { return arena_; }
+  Tallies tallies() const;
+  void reset_peaks();
+  std::vector<Departure> departures() const;  // the first ones since they were last forgotten
+  void forget_departures();
+  void finish(const Run& run);  // adds its hits and misses to the tallies
+  void note_outside(Bytes size_B);
+  // Gives the pages of holes back to the system; returns the bytes of whole pages in them.
+  Bytes trim();
+
+  void engaged() { engagements_.fetch_add(1); }
+  void disengaged();
+  int engagements() const { return engagements_.load(); }
+  bool is_open() const { return !closed_.load(); }
+  // No further allocation. While threads are engaged this takes effect when the last one leaves.
+  void close();
+
+  void before_fork();
+  void after_fork(bool child);
+
+ private:
+  static constexpr std::size_t MOST_DEPARTURES = 256;
+  static constexpr Bytes NOWHERE = Arena::NOWHERE;
+
+  Slab(const Options& options, char* base, std::size_t size);
+
+  static std::uintptr_t address(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
+
+  bool claim();    // false: closed
+  void unclaim();
+  void retire_if_done();
+  void* at_or_unclaim(Bytes offset_B);
+  Bytes place_planned(Bytes size_B, Run& run, std::uint64_t tag);
+  Bytes place_small(Bytes size_B, std::uint64_t tag);
+  Bytes place_general(Bytes size_B, std::uint64_t tag);
+  void depart(const Run& run, Bytes size_B, Reason reason, Bytes offset_B);
+  std::uint64_t tag(Name statement, bool worker) const {
+    return tag_of({statement, phase_.load(std::memory_order_relaxed), worker});
+  }
+  Bytes small_lo() const { return options_.capacity_B - options_.small_zone_B; }
+  Bytes home_lo() const { return small_lo() - home(); }
+
+  const Options options_;
+  char* const base_;
+  const std::size_t size_;  // bytes mapped
+  Arena arena_;
+  std::atomic<Bytes> plan_top_B_{0}, home_B_;
+  std::atomic<Name> phase_{0};
+  std::atomic<std::int64_t> claims_{0};
+  std::atomic<int> engagements_{0};
+  std::atomic<bool> closing_{false}, closed_{false}, retired_{false};
+  std::atomic<std::int64_t> hits_{0}, misses_{0}, departed_{0}, small_{0}, workers_{0}, overflow_{0}, outside_{0};
+  std::atomic<std::int64_t> requests_{0}, no_room_{0}, no_contiguity_{0}, workers_live_{0};
+  std::atomic<Bytes> workers_B_{0}, workers_peak_B_{0}, outside_B_{0};
+  mutable std::mutex departures_mutex_;
+  std::vector<Departure> departures_;
+};
+
+}  // namespace lowtide::shim

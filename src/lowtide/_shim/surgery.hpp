@@ -1,0 +1,35 @@
+// Surgery on storages: their bytes are dropped, brought back, taken over or moved, under everything that sees them.
+//
+// A storage keeps its size, strides and views while its bytes are gone; so every tensor, view and saved tensor sees
+// what happens, and no version counter moves. A DROPPED storage holds no memory; every access through torch raises
+// the message it was dropped with. That guard is what makes a null pointer safe.
+// ONLY plain storages are touched: CPU bytes of torch's own allocator, known size, owned by the storage alone. Memory
+// shared with another process, with numpy, copy-on-write or made by somebody else is refused (std::invalid_argument),
+// and the storage is unchanged.
+// THREADS: the caller sees to it that nobody uses the storage meanwhile, kernels included.
+#pragma once
+#include <c10/core/StorageImpl.h>
+
+#include <string>
+
+#include "slab.hpp"
+
+namespace lowtide::shim {
+
+using Storage = c10::StorageImpl;
+
+void drop(Storage& storage, const std::string& message);
+void steal(Storage& target, Storage& source);  // source is left dropped
+// `block` is a fresh one of nbytes whose content is undefined.
+void restore(Storage& storage, c10::DataPtr block);
+bool is_dropped(const Storage& storage);
+// Gives size_B bytes to a storage that has none.
+void fill(Storage& storage, c10::DataPtr block, Bytes size_B);
+
+// Why a storage's bytes may not be touched, or an empty text.
+std::string objection(const Storage& storage);
+
+// Copies the bytes into `block`, a fresh block of nbytes, and lets go of the old ones.
+void move_into(Storage& storage, c10::DataPtr block);
+
+}  // namespace lowtide::shim

@@ -1,0 +1,289 @@
+"""An arena for torch's CPU tensors: a budget that is a wall, planned addresses, and who holds which bytes.
+
+The address map of an arena, from the bottom: planned places up to `plan_top_B`; the general zone, carved from its high
+end; the homes of what persists; a zone for requests below 512 B. `_shim/slab.hpp` says how a request finds its place.
+
+Generated code runs a segment between `enter(table)` and `leave()`, and calls `at(i)` before its statement i; a `Table`
+holds the planned places. Segments nest, and belong to the thread that entered them.
+
+Units: `_B` bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+import torch
+
+from lowtide.device import shim
+from lowtide.device.shim_module import SlabHandle
+from lowtide.errors import ArenaError
+
+ALIGNMENT_B = 64
+SMALL_B = 512
+"""Requests below it are served from the small zone and never planned; as in `_shim/table.hpp`."""
+
+
+class ArenaStats(msgspec.Struct, frozen=True):
+    """What an arena holds, and what it did since it was made. Peaks restart with `Arena.reset_peaks`.
+
+    Arguments:
+        capacity_B: the wall.
+        in_use_B, peak_B: bytes of blocks, rounded to the alignment; the most at once.
+        requested_B, peak_requested_B: the same as they were asked for.
+        low_reach_B, top_reach_B: how far planned places reached up, and how far everything else reached down.
+        high_water_B: both together: the address range ever used.
+        largest_hole_B, blocks, holes: the address range now.
+        requests: allocations served or refused; homes are not among them.
+        planned_hits, planned_misses: allocations at their planned place; planned places that no allocation took.
+            Counted when a segment ends.
+        departures: large allocations within segments that found no planned place.
+        small: requests below 512 B.
+        overflow: requests served outside the zones meant for them.
+        workers, workers_B, workers_peak_B: allocations by threads that did not engage the arena; their bytes now and
+            at most.
+        outside, outside_B: allocations that other threads made meanwhile outside every arena, and their bytes in sum.
+        failures_for_room, failures_for_contiguity: refused requests: too few free bytes; enough, but in pieces.
+        by_phase: bytes in use by the phase in which they were asked for; "" where none was set.
+    """
+
+    capacity_B: int
+    in_use_B: int
+    requested_B: int
+    peak_B: int
+    peak_requested_B: int
+    low_reach_B: int
+    top_reach_B: int
+    high_water_B: int
+    largest_hole_B: int
+    blocks: int
+    holes: int
+    requests: int
+    planned_hits: int
+    planned_misses: int
+    departures: int
+    small: int
+    overflow: int
+    workers: int
+    workers_B: int
+    workers_peak_B: int
+    outside: int
+    outside_B: int
+    failures_for_room: int
+    failures_for_contiguity: int
+    by_phase: dict[str, int]
+
+
+class Block(msgspec.Struct, frozen=True):
+    """One block in use: where, how much, and who asked: a statement of a segment, in a phase, or a worker thread."""
+
+    offset_B: int
+    requested_B: int
+    reserved_B: int
+    statement: str
+    phase: str
+    worker: bool
+
+
+class Departure(msgspec.Struct, frozen=True):
+    """A large allocation within a segment that found no planned place, and was served by best fit.
+
+    Arguments:
+        statement: its index in the segment; -1 before the first.
+        name: of the statement.
+        size_B: what was asked for.
+        reason: `"size"`, no place of that size was left; `"occupied"`, somebody lies there; `"unexpected"`, every place
+            of the statement was taken.
+        holder: who lies there, if `"occupied"`.
+    """
+
+    statement: int
+    name: str
+    size_B: int
+    reason: str
+    holder: str
+
+
+class Table:
+    """Where the large allocations of one segment are planned to lie.
+
+    Arguments:
+        sizes_B: of each allocation as it is requested, at least `SMALL_B`; statement by statement, in order.
+        offsets_B: of each, a multiple of `ALIGNMENT_B`.
+        first: entries first[i] .. first[i + 1] belong to statement i.
+        names: of the statements, for messages and snapshots.
+
+    Raises:
+        ArenaError: if the four do not fit together.
+        ShimUnavailable: if there is no compiled module.
+    """
+
+    __slots__ = ("handle", "height_B")
+
+    def __init__(
+        self, sizes_B: Sequence[int], offsets_B: Sequence[int], first: Sequence[int], names: Sequence[str]
+    ) -> None:
+        with _reported("this table of places is none"):
+            self.handle = shim.load().Table(list(sizes_B), list(offsets_B), list(first), list(names), ALIGNMENT_B)
+        self.height_B = self.handle.height_B
+
+
+def enter(table: Table, /) -> None:
+    """Begins a segment in this thread: its large allocations are served at the table's places.
+
+    Raises:
+        RuntimeError: if no arena is engaged in this thread, or the table does not fit into it.
+    """
+    shim.load().enter(table.handle)
+
+
+def at(statement: int, /) -> None:
+    """Says which statement of the segment comes next. Code that says so often takes `fast_at()`."""
+    shim.load().at(statement)
+
+
+def fast_at() -> Callable[[int], None]:
+    """The compiled `at`: 25 ns a call.
+
+    Raises:
+        ShimUnavailable: if there is no compiled module.
+    """
+    return shim.load().at
+
+
+def leave() -> int:
+    """Ends the segment; call it in a `finally`.
+
+    Returns: how many allocations lay where they were planned.
+    """
+    return shim.load().leave()
+
+
+class Arena:
+    """Memory of a fixed size from which the CPU tensors of threads that engage it are served, and none beyond it.
+
+    The memory is reserved at once and touched as it is used. It is given back when the arena is closed (or its object
+    dies) and the last tensor in it is gone.
+
+    Arguments:
+        capacity_B: the wall; rounded down to whole alignment units.
+        small_zone_B: at the very top, for requests below 512 B.
+        home_B: below it, for what persists; see `device.storage.relocate`.
+        all_threads: while any thread is engaged, every thread is served from it; otherwise the engaged threads and the
+            workers of parallel operators.
+
+    Raises:
+        ArenaError: if the zones do not fit, or the system refuses the memory.
+        ShimUnavailable: if there is no compiled module.
+    """
+
+    def __init__(self, capacity_B: int, *, small_zone_B: int, home_B: int, all_threads: bool = False) -> None:
+        module = shim.load()
+        with _reported("the arena cannot be made so"):
+            self.slab: SlabHandle = module.Slab(
+                _down(capacity_B), ALIGNMENT_B, _up(small_zone_B), _up(home_B), all_threads
+            )
+        self.capacity_B = _down(capacity_B)
+        self.engage = functools.partial(module.engage, self.slab)
+        """Serves this thread's CPU tensors from here, until `disengage`; nests."""
+        self.disengage = functools.partial(module.disengage, self.slab)
+        """Undoes one `engage` of this thread; with the last one, its segments end too."""
+
+    @contextlib.contextmanager
+    def engaged(self) -> Iterator[Arena]:
+        """A context that engages this thread."""
+        self.engage()
+        try:
+            yield self
+        finally:
+            self.disengage()
+
+    @property
+    def plan_top_B(self) -> int:
+        """Where planned places end; whatever has none is served from there up. Set it before a step."""
+        return self.slab.plan_top_B
+
+    @plan_top_B.setter
+    def plan_top_B(self, top_B: int) -> None:
+        with _reported("the plan does not fit"):
+            self.slab.plan_top_B = _up(top_B)
+
+    @property
+    def home_B(self) -> int:
+        """Size of the zone of homes. A smaller one leaves the homes beyond it where they are."""
+        return self.slab.home_B
+
+    @home_B.setter
+    def home_B(self, home_B: int) -> None:
+        with _reported("the homes do not fit"):
+            self.slab.home_B = _up(home_B)
+
+    def in_use_below(self, limit_B: int) -> int:
+        """Bytes in use below an offset; one look-up where there are none."""
+        return self.slab.in_use_within(0, limit_B)
+
+    def set_phase(self, phase: str) -> None:
+        """Says what runs from now on, for snapshots and messages: `"between forward and backward"`."""
+        self.slab.set_phase(phase)
+
+    def stats(self) -> ArenaStats:
+        """What it holds and did so far. O(blocks)."""
+        return ArenaStats(**self.slab.stats())
+
+    def blocks(self) -> tuple[Block, ...]:
+        """Every block in use, by address."""
+        return tuple(Block(*fields) for fields in self.slab.blocks())
+
+    def departures(self) -> tuple[Departure, ...]:
+        """The first 256 departures since they were last forgotten, in order."""
+        return tuple(Departure(*fields) for fields in self.slab.departures())
+
+    def forget_departures(self) -> None:
+        """Empties the list of departures; their count goes on."""
+        self.slab.forget_departures()
+
+    def reset_peaks(self) -> None:
+        """Restarts peaks and reaches from what is in use now."""
+        self.slab.reset_peaks()
+
+    def trim(self) -> int:
+        """Gives the pages of holes back to the system; the next use of each costs a page fault.
+
+        Returns: bytes of whole pages in holes, touched or not.
+        """
+        return self.slab.trim()
+
+    def new_home(self, size_B: int) -> torch.UntypedStorage | None:
+        """A fresh storage in the zone of homes, its content undefined; None if it does not fit."""
+        storage = torch.UntypedStorage(0, device="cpu")  # type: ignore[no-untyped-call]
+        module = shim.load()
+        return storage if module.fill_at(storage._cdata, size_B, self.slab, module.HOME) else None
+
+    def close(self) -> None:
+        """Ends the arena: nothing is served any more, and its memory goes when its last tensor has gone.
+
+        Raises:
+            ArenaError: if a thread is engaged with it.
+        """
+        if self.slab.engagements:
+            raise ArenaError("a thread is still engaged with this arena: disengage it, then close")
+        self.slab.close()
+
+
+def _up(size_B: int) -> int:
+    return -(-size_B // ALIGNMENT_B) * ALIGNMENT_B
+
+
+def _down(size_B: int) -> int:
+    return size_B // ALIGNMENT_B * ALIGNMENT_B
+
+
+@contextlib.contextmanager
+def _reported(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, RuntimeError, TypeError) as error:
+        raise ArenaError(f"{what}: {error}") from error

@@ -1,0 +1,227 @@
+"""The shim's compiled module: found in the cache, or built from the sources that ship inside the package.
+
+The module is compiled against the torch that is installed, by calling the compiler directly. One file per torch,
+Python, compiler and source text is kept in the user's cache folder; its name carries a checksum of its own content, so
+that a damaged file is known before it is loaded. A build happens in a folder of its own under a lock and is moved into
+place in one step: two processes build once, and a build that is killed leaves nothing that could be taken for a module.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import platformdirs
+import torch
+from filelock import FileLock
+
+from lowtide.errors import ShimUnavailable
+
+_LOG = logging.getLogger("lowtide")
+_PACKAGE = Path(__file__).resolve().parents[1]
+_SOURCES = _PACKAGE / "_shim"
+_CORE_UNITS, _CORE_HEADERS = "arena*.cpp", ("arena*.hpp", "bytes.hpp")  # what the shim takes from the core
+_FLAGS = ("-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-DNDEBUG")
+_COMPILERS = ("c++", "g++", "clang++")
+_STALE_OUTPUT = 20  # lines of a compiler's output that are shown
+
+
+def default_folder() -> Path:
+    """Where compiled modules are kept: `$LOWTIDE_CACHE_DIR/shim`, else in the user's cache folder."""
+    chosen = os.environ.get("LOWTIDE_CACHE_DIR")
+    return (Path(chosen) if chosen else Path(platformdirs.user_cache_dir("lowtide"))) / "shim"
+
+
+def core_folder() -> Path:
+    """The core's sources: inside the installed package, else beside it in the source tree."""
+    inside = _SOURCES / "core"
+    return inside if inside.is_dir() else _PACKAGE.parent / "core"
+
+
+def units() -> list[Path]:
+    """The files that are compiled.
+
+    Raises:
+        ShimUnavailable: if the installation lacks some.
+    """
+    own, core = sorted(_SOURCES.glob("*.cpp")), sorted(core_folder().glob(_CORE_UNITS))
+    for found, folder in ((own, _SOURCES), (core, core_folder())):
+        if not found:
+            raise ShimUnavailable(f"{folder} lacks the sources of lowtide's memory arena: install lowtide again")
+    return [*own, *core]
+
+
+def compiler() -> list[str]:
+    """The C++ compiler as the start of a command line: `$CXX`, else the first that is found.
+
+    Raises:
+        ShimUnavailable: if there is none.
+    """
+    if chosen := os.environ.get("CXX", "").split():
+        if shutil.which(chosen[0]):
+            return chosen
+        raise ShimUnavailable(f"CXX names {chosen[0]!r}, which is not there: unset CXX, or name a C++ compiler")
+    for name in _COMPILERS:
+        if shutil.which(name):
+            return [name]
+    raise ShimUnavailable(
+        "no C++ compiler was found, and lowtide's memory arena is compiled on first use: install one "
+        "(Debian, Ubuntu: apt install g++), or name it in CXX"
+    )
+
+
+def key(command: Sequence[str]) -> str:
+    """What a compiled module depends on, as sixteen digits: torch, Python, compiler, platform, flags and sources."""
+    version = _run([*command, "--version"], "the C++ compiler does not start").splitlines()[:1]
+    facts = [
+        torch.__version__,
+        str(torch.version.git_version),
+        str(torch.compiled_with_cxx11_abi()),
+        str(sysconfig.get_config_var("EXT_SUFFIX")),
+        platform.machine(),
+        *command,
+        *version,
+        *_FLAGS,
+    ]
+    digest = hashlib.sha256("\n".join(facts).encode())
+    headers = [*_SOURCES.glob("*.hpp"), *(file for pattern in _CORE_HEADERS for file in core_folder().glob(pattern))]
+    for file in [*units(), *sorted(headers)]:
+        digest.update(file.name.encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def find_or_build(folder: Path | None = None) -> Path:
+    """The compiled module for this torch, Python and compiler.
+
+    Arguments:
+        folder: the cache; `default_folder()` when None. If it cannot be written to, a folder of this process is used
+            and a warning says so.
+
+    Raises:
+        ShimUnavailable: if there is no compiler, or the build fails.
+    """
+    command = compiler()
+    name = key(command)
+    home = (folder or default_folder()) / name
+    if built := intact(home):
+        return built
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        with FileLock(home / "build.lock"):
+            return intact(home) or _build(command, home)
+    except OSError as error:
+        _LOG.warning(
+            "lowtide's memory arena cannot be kept in %s (%s), so every process builds it anew: "
+            "make that folder writable, or set LOWTIDE_CACHE_DIR",
+            home,
+            error,
+        )
+    temporary = Path(tempfile.mkdtemp(prefix="lowtide-shim-"))
+    atexit.register(shutil.rmtree, temporary, ignore_errors=True)
+    return _build(command, temporary)
+
+
+def intact(home: Path) -> Path | None:
+    """The module in a folder whose content is what its name says; damaged ones are removed where possible."""
+    for path in sorted(home.glob("shim-*.so")):
+        if path.name == _name_of(path.read_bytes()):
+            return path
+        _LOG.warning("%s is damaged; it is built again", path)
+        with contextlib.suppress(OSError):
+            path.unlink()
+    return None
+
+
+def _name_of(content: bytes) -> str:
+    return f"shim-{hashlib.sha256(content).hexdigest()[:16]}.so"
+
+
+def _build(command: Sequence[str], home: Path) -> Path:
+    """Compiles in a folder of its own inside `home`, whose lock is held, and moves the result into place."""
+    for stale in home.glob("building-*"):  # of a build that was killed: its lock is free
+        shutil.rmtree(stale, ignore_errors=True)
+    _LOG.warning("building lowtide's memory arena (once per torch and compiler; about ten seconds) ...")
+    with _draft_folder(home) as draft:
+        objects = _compile(command, draft)
+        module = draft / "module.so"
+        libraries = Path(torch.__file__).parent / "lib"
+        _run(
+            [*command, "-shared", *map(str, objects), f"-L{libraries}", "-lc10", "-ltorch_cpu", "-o", str(module)],
+            "lowtide's memory arena cannot be linked",
+        )
+        final = home / _name_of(module.read_bytes())
+        os.replace(module, final)
+    return final
+
+
+@contextlib.contextmanager
+def _draft_folder(home: Path) -> Iterator[Path]:
+    draft = Path(tempfile.mkdtemp(prefix="building-", dir=home))
+    try:
+        yield draft
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _compile(command: Sequence[str], draft: Path) -> list[Path]:
+    """Every unit into an object file, as many at once as there are cores."""
+    include = Path(torch.__file__).parent / "include"
+    abi = int(torch.compiled_with_cxx11_abi())
+    common = [
+        *command, *_FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={abi}", f"-I{core_folder()}", "-isystem", str(include),
+        "-isystem", sysconfig.get_paths()["include"],
+    ]  # fmt: skip
+    jobs = [(file, draft / f"{file.stem}-{i}.o") for i, file in enumerate(units())]
+    waiting, running = jobs[::-1], list[subprocess.Popen[str]]()
+    try:
+        while waiting or running:
+            while waiting and len(running) < max(1, os.cpu_count() or 1):
+                file, target = waiting.pop()
+                running.append(_start([*common, "-c", str(file), "-o", str(target)]))
+            _finish(running.pop(0), "lowtide's memory arena cannot be compiled against this torch")
+    finally:
+        for process in running:
+            process.kill()
+            process.communicate()
+    return [target for _, target in jobs]
+
+
+def _start(command: Sequence[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def _finish(process: subprocess.Popen[str], failure: str) -> str:
+    output, _ = process.communicate()
+    if process.returncode:
+        shown = "\n".join(output.splitlines()[:_STALE_OUTPUT])
+        raise ShimUnavailable(
+            f"{failure} (torch {torch.__version__}, {Path(str(process.args[0])).name}): "  # type: ignore[index]
+            f"use a compiler and a torch that lowtide was tested with, or report this output:\n{shown}"
+        )
+    return output
+
+
+def _run(command: Sequence[str], failure: str) -> str:
+    try:
+        return _finish(_start(command), failure)
+    except OSError as error:
+        raise ShimUnavailable(f"{failure} ({error}): install a C++ compiler, or name it in CXX") from error
+
+
+def supported() -> None:
+    """Raises:
+    ShimUnavailable: on a system for which the shim was not written.
+    """
+    if sys.platform != "linux":
+        raise ShimUnavailable(f"lowtide's memory arena runs on Linux, not on {sys.platform}: budgets are accounted")

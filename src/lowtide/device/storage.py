@@ -1,0 +1,128 @@
+"""Guarded surgery on storages: their bytes are dropped, brought back, taken over or moved, under everything that sees
+them.
+
+Every tensor, view and saved tensor over a storage sees what happens to it; no version counter moves. Touching bytes
+that were dropped raises RuntimeError with the message they were dropped with, and never crashes. Only plain CPU
+storages are touched: bytes that are shared with numpy or another process, copy-on-write, or made by somebody else
+raise StorageError and stay as they are. Nobody may use a storage, a kernel included, while it is operated on.
+
+Storages are given as `tensor.untyped_storage()`, or by its address `_cdata` if the caller keeps it alive.
+
+Units: `_B` bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+
+from lowtide.device import shim
+from lowtide.device.arena import Arena
+from lowtide.errors import StorageError
+
+Storage = torch.UntypedStorage | int
+GENERAL = -1
+"""A place by best fit, outside planned places and homes."""
+HOME = -2
+"""A place in the zone of homes."""
+
+
+def drop(storage: Storage, message: str) -> None:
+    """Frees a storage's bytes at once; size, strides and views stay.
+
+    Arguments:
+        storage: not dropped yet.
+        message: what RuntimeError says to whoever touches the bytes before they are back.
+
+    Raises:
+        StorageError: if its bytes are not the storage's own.
+    """
+    with _reported():
+        shim.load().drop(_address(storage), message)
+
+
+def restore(storage: Storage, arena: Arena | None = None, where_B: int = GENERAL) -> bool:
+    """Gives fresh bytes, of undefined content, to a dropped storage.
+
+    Arguments:
+        storage: was dropped.
+        arena: where they lie; None: wherever a new tensor of this thread would.
+        where_B: an offset in that arena, `GENERAL` or `HOME`.
+
+    Returns: whether there was room there; with no arena always True.
+
+    Raises:
+        StorageError: if it was not dropped.
+        torch.OutOfMemoryError: with no arena named, if the engaged one has no room.
+    """
+    with _reported():
+        if arena is None:
+            shim.load().restore(_address(storage))
+            return True
+        return shim.load().restore_at(_address(storage), arena.slab, where_B)
+
+
+def steal(target: Storage, source: Storage) -> None:
+    """Gives the bytes of one storage to another of the same size, without a copy; the source is left dropped.
+
+    Arguments:
+        target: dropped, or its bytes are freed.
+        source: has bytes.
+
+    Raises:
+        StorageError: if sizes differ, or bytes are not the storage's own.
+    """
+    with _reported():
+        shim.load().steal(_address(target), _address(source))
+
+
+def relocate(storage: Storage, arena: Arena | None, where_B: int = GENERAL) -> bool:
+    """Copies a storage's bytes to another place and frees the old one.
+
+    Arguments:
+        storage: has bytes.
+        arena: where they go; None: out of every arena.
+        where_B: an offset in that arena, `GENERAL` or `HOME`.
+
+    Returns: whether there was room; if not, nothing has changed.
+
+    Raises:
+        StorageError: if its bytes are not the storage's own, or were dropped.
+    """
+    with _reported():
+        return shim.load().relocate(_address(storage), None if arena is None else arena.slab, where_B)
+
+
+def is_dropped(storage: Storage) -> bool:
+    """Whether the storage's bytes were dropped and are not back."""
+    return shim.load().is_dropped(_address(storage))
+
+
+def objection(storage: Storage) -> str:
+    """Why a storage's bytes may not be dropped or moved; empty if they may."""
+    return shim.load().objection(_address(storage))
+
+
+def home_of(storage: Storage, arena: Arena) -> int | None:
+    """The offset of a storage's bytes in an arena; None if they lie elsewhere, or were dropped."""
+    offset_B = shim.load().offset_in(_address(storage), arena.slab)
+    return None if offset_B < 0 else offset_B
+
+
+def use_count(storage: Storage) -> int:
+    """How many owners a storage has: tensors, views, saved tensors, and the Python object if there is one."""
+    return shim.load().use_count(_address(storage))
+
+
+def _address(storage: Storage) -> int:
+    return storage if isinstance(storage, int) else storage._cdata
+
+
+@contextlib.contextmanager
+def _reported() -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        raise StorageError(f"{error}; it is unchanged") from error
