@@ -21,7 +21,7 @@ CORE := CMakeLists.txt $(wildcard src/core/*.cpp src/core/*.hpp)
 PYTHON ?= $(shell for p in python3 python3.12 python3.11; do \
   $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null && echo $$p && break; done)
 # No torch, or no device work: seconds each.
-DEVICE_FREE := $(wildcard tests/test_*.py tests/ir tests/planners tests/placers tests/report)
+DEVICE_FREE := $(wildcard tests/test_*.py tests/arena tests/ir tests/planners tests/placers tests/report)
 BENCHMARKS = $(filter-out benchmarks/_%,$(shell grep -l '__main__' benchmarks/*.py))
 
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)

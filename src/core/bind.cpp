@@ -8,6 +8,7 @@
 #include <string>
 
 #include "annealer.hpp"
+#include "bind_arena.hpp"
 #include "bind_packer.hpp"
 #include "floors.hpp"
 #include "greedy.hpp"
@@ -185,4 +186,5 @@ NB_MODULE(_core, m) {
   bind_program(m);
   bind_search(m);
   bind_packer(m);
+  bind_arena(m);
 }

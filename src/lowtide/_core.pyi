@@ -1,6 +1,6 @@
 """The compiled core: an exact, incremental retention kernel, its searches, and floors. See `src/core/*.hpp`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Set
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,3 +100,67 @@ class ValleySearch:
     tries: int
     def __init__(self, lifetimes: Lifetimes, capacity: int, seed: int) -> None: ...
     def run(self, work: int, tick: Callable[[], object]) -> bool | None: ...
+
+class Block:
+    offset_B: int
+    requested_B: int
+    reserved_B: int
+    tag: int
+
+class Window:
+    lo_B: int
+    hi_B: int
+    cost: float
+    evicted_B: int
+    evicted: list[Block]
+
+class ArenaStatistics:
+    capacity_B: int
+    alignment_B: int
+    in_use_B: int
+    requested_B: int
+    peak_in_use_B: int
+    peak_requested_B: int
+    low_high_B: int
+    top_depth_B: int
+    high_water_B: int
+    largest_hole_B: int
+    blocks: int
+    holes: int
+    allocations: int
+    frees: int
+    moves: int
+    moved_B: int
+    failures_for_room: int
+    failures_for_contiguity: int
+    refusals: int
+
+class Arena:
+    """Who has which bytes of an address range: see `src/core/arena.hpp`. Moves are (from_B, to_B, size_B), in order."""
+
+    capacity_B: int
+    alignment_B: int
+    def __init__(self, capacity_B: int, alignment_B: int) -> None: ...
+    def allocate(
+        self, size_B: int, lo_B: int = ..., hi_B: int = ..., high: bool = ..., tag: int = ...
+    ) -> int | None: ...
+    def allocate_at(self, offset_B: int, size_B: int, high: bool = ..., tag: int = ...) -> bool: ...
+    def free(self, offset_B: int) -> int: ...
+    def size_of(self, offset_B: int) -> int | None: ...
+    def find(self, byte_B: int) -> Block | None: ...
+    def set_tag(self, offset_B: int, tag: int) -> bool: ...
+    def blocks(self, lo_B: int = ..., hi_B: int = ...) -> list[Block]: ...
+    def holes(self) -> list[tuple[int, int]]: ...
+    def in_use_within(self, lo_B: int, hi_B: int) -> tuple[int, int]: ...
+    def cheapest_window(
+        self, need_B: int, costs: Mapping[int, float], lo_B: int = ..., hi_B: int = ...
+    ) -> Window | None: ...
+    def compact(
+        self, movable: Set[int] | None = ..., lo_B: int = ..., hi_B: int = ...
+    ) -> list[tuple[int, int, int]]: ...
+    def slide_for(
+        self, need_B: int, movable: Set[int] | None = ..., lo_B: int = ..., hi_B: int = ...
+    ) -> tuple[int | None, list[tuple[int, int, int]]]: ...
+    def statistics(self) -> ArenaStatistics: ...
+    def reset_peaks(self) -> None: ...
+    def check(self) -> str: ...
