@@ -14,11 +14,15 @@ release that moves one is met by a sentence instead of a traceback.
 | `torch._dynamo.config.fail_on_recompile_limit_hit` | 2.6 | frontends: a budget must not lapse silently |
 | `GraphModule.compile_subgraph_reason` | 2.0 | frontends: does a graph end at a break |
 | `torch._dynamo.utils.counters` | 2.0 | frontends: was there a graph break |
+| `torch._subclasses.fake_tensor` | 2.0 | profile: an optimizer's step that costs no bytes |
+| `torch.optim.optimizer._foreach_supported_types` | 2.1 | profile: fake parameters are treated as real ones |
+| `torch.optim.optimizer._global_optimizer_pre_hooks` | 2.1 | profile: nobody's hooks see a step that is a trial |
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -130,6 +134,57 @@ def detect_fake_mode(examples: list[Any]) -> contextlib.AbstractContextManager[A
     return mode if mode is not None else contextlib.nullcontext()
 
 
+def fake_mode() -> contextlib.AbstractContextManager[Any]:
+    """A mode in which tensors have a geometry and a device but no bytes; it never runs a kernel to learn a shape."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    return FakeTensorMode(allow_fallback_kernels=False)
+
+
+def no_value_error() -> type[Exception]:
+    """What a fake tensor raises when its contents are asked for."""
+    from torch._subclasses.fake_tensor import DataDependentOutputException
+
+    return DataDependentOutputException
+
+
+def no_fake_kernel_error() -> type[Exception]:
+    """What a fake mode raises for an operator whose results it cannot foretell."""
+    from torch._subclasses.fake_tensor import UnsupportedOperatorException
+
+    return UnsupportedOperatorException
+
+
+@contextlib.contextmanager
+def optimizers_take_fakes_for_real() -> Iterator[None]:
+    """Lets optimizers choose between loop, foreach and fused on fake parameters as they do on real ones."""
+    from torch._subclasses.fake_tensor import FakeTensor
+    from torch.optim import optimizer
+
+    plain = optimizer._foreach_supported_types
+    optimizer._foreach_supported_types = [*plain, FakeTensor]
+    try:
+        yield
+    finally:
+        optimizer._foreach_supported_types = plain
+
+
+@contextlib.contextmanager
+def without_optimizer_hooks() -> Iterator[None]:
+    """Keeps the hooks that are registered for the steps of all optimizers from being called."""
+    from torch.optim import optimizer
+
+    before, after = optimizer._global_optimizer_pre_hooks, optimizer._global_optimizer_post_hooks
+    kept_before, kept_after = dict(before), dict(after)
+    try:
+        before.clear()
+        after.clear()
+        yield
+    finally:
+        before.update(kept_before)
+        after.update(kept_after)
+
+
 def missing() -> list[str]:
     """Names of this file that the installed torch lacks; empty on every tested release."""
     probes: dict[str, Callable[[], object]] = {
@@ -141,6 +196,16 @@ def missing() -> list[str]:
         "counters": graph_breaks,
         "fail_on_recompile_limit_hit": lambda: torch._dynamo.config.fail_on_recompile_limit_hit,
         "detect_fake_mode": lambda: torch._guards.detect_fake_mode,
+        "FakeTensorMode": fake_mode,
+        "DataDependentOutputException": no_value_error,
+        "UnsupportedOperatorException": no_fake_kernel_error,
+        "_foreach_supported_types": lambda: importlib.import_module("torch.optim.optimizer")._foreach_supported_types,
+        "_global_optimizer_pre_hooks": lambda: (
+            importlib.import_module("torch.optim.optimizer")._global_optimizer_pre_hooks
+        ),
+        "_global_optimizer_post_hooks": lambda: (
+            importlib.import_module("torch.optim.optimizer")._global_optimizer_post_hooks
+        ),
     }
     lacking = []
     for name, probe in probes.items():
