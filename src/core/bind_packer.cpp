@@ -81,7 +81,7 @@ std::optional<bool> fits(const ValleySearch& search) {
 void bind_valley_search(nb::module_& m) {
   nb::class_<ValleySearch>(m, "ValleySearch")
       .def(nb::init<const Lifetimes&, Bytes, std::uint64_t>(), nb::arg("lifetimes"), nb::arg("capacity"),
-           nb::arg("seed"))
+           nb::arg("seed"), nb::keep_alive<1, 2>())
       .def(
           "run",
           [](ValleySearch& search, std::int64_t work, const nb::callable& tick) {

@@ -1,0 +1,167 @@
+#include "skyline.hpp"
+
+#include <algorithm>
+#include <limits>
+
+namespace lowtide {
+
+Skyline::Skyline(const Lifetimes& lifetimes, Bytes capacity)
+    : sections_(lifetimes),
+      capacity_(capacity),
+      size_(lifetimes.size),
+      given_(lifetimes.fixed),
+      low_(size_.size(), 0),
+      placed_(size_.size(), 0),
+      floor_(at(sections_.count), 0),
+      left_(floor_),
+      held_(at(sections_.count), 0),
+      crossing_(held_) {
+  const auto count = static_cast<Index>(size_.size());
+  for (Index i = 0; i < count; ++i) {
+    if (given_[at(i)] != FREE) obstacles_.push_back(i);
+    const Index steps = sections_.length[at(i)];
+    sections_.walk(sections_.start[at(i)], steps, [&](Index s) { left_[at(s)] += size_[at(i)]; });
+    sections_.walk(sections_.start[at(i)], sections_.endless[at(i)] ? steps : steps - 1,
+                   [&](Index s) { ++crossing_[at(s)]; });
+  }
+  for (Index i = 0; i < count; ++i) low_[at(i)] = given_[at(i)] == FREE ? past_given(i, 0) : given_[at(i)];
+  for (Index s = 0; s < sections_.count && possible_; ++s) possible_ = hold_again(s);
+  bytes_trail_.clear();
+  index_trail_.clear();
+}
+
+// The lowest offset from `low` on at which a free buffer reaches into no given one that is still to come.
+Bytes Skyline::past_given(Index buffer, Bytes low) const {
+  for (bool again = true; again;) {
+    again = false;
+    for (Index other : obstacles_) {
+      const Bytes offset = given_[at(other)], top = offset + size_[at(other)];
+      if (low >= top || low + size_[at(buffer)] <= offset || placed_[at(other)]) continue;
+      if (!Lifetimes::meet(sections_.start[at(buffer)], sections_.length[at(buffer)], sections_.start[at(other)],
+                           sections_.length[at(other)], sections_.count))
+        continue;
+      low = top;
+      again = true;
+    }
+  }
+  return low;
+}
+
+void Skyline::set_low(Index buffer, Bytes low) {
+  const Bytes before = low_[at(buffer)];
+  sections_.walk(sections_.start[at(buffer)], sections_.length[at(buffer)], [&](Index s) {
+    if (floor_[at(s)] == before) {
+      set(held_[at(s)], held_[at(s)] - 1);
+      if (held_[at(s)] == 0) loose_.push_back(s);
+    } else if (floor_[at(s)] == low) {
+      set(held_[at(s)], held_[at(s)] + 1);
+    }
+  });
+  looks_ += sections_.length[at(buffer)];
+  set(low_[at(buffer)], low);
+}
+
+// Raises a floor to the lowest beginning over it. No low changes with it: all of them are at least as high.
+bool Skyline::hold_again(Index section) {
+  if (left_[at(section)] == 0) return true;
+  Bytes lowest = std::numeric_limits<Bytes>::max();
+  Index holders = 0;
+  for (Index i : sections_.over[section]) {
+    if (placed_[at(i)] || low_[at(i)] > lowest) continue;
+    holders = low_[at(i)] == lowest ? holders + 1 : 1;
+    lowest = low_[at(i)];
+  }
+  looks_ += sections_.over[section].size();
+  set(floor_[at(section)], lowest);
+  set(held_[at(section)], holders);
+  return slack(section) >= 0;
+}
+
+// Gives a run of sections the same floor, which is no lower than any of theirs, and settles.
+bool Skyline::set_floors(Index first, Index steps, Bytes floor) {
+  constexpr Bytes CHANGING = -2;  // no low is equal to it
+  loose_.clear();
+  sections_.walk(first, steps, [&](Index s) {
+    set(floor_[at(s)], CHANGING);
+    set(held_[at(s)], 0);
+  });
+  bool possible = true;
+  sections_.meeting(first, steps, [&](Index i) {
+    ++looks_;
+    if (placed_[at(i)] || low_[at(i)] >= floor) return;
+    if (given_[at(i)] != FREE) {
+      possible = false;
+      return;
+    }
+    set_low(i, obstacles_.empty() ? floor : past_given(i, floor));
+  });
+  if (!possible) return false;
+  sections_.walk(first, steps, [&](Index s) { floor_[at(s)] = floor; });
+  sections_.meeting(first, steps, [&](Index i) {
+    if (placed_[at(i)] || low_[at(i)] != floor) return;
+    sections_.walk(sections_.start[at(i)], sections_.length[at(i)], [&](Index s) {
+      Index ahead = s - first;
+      ahead += ahead < 0 ? sections_.count : 0;
+      if (ahead < steps) ++held_[at(s)];
+    });
+    looks_ += sections_.length[at(i)];
+  });
+  sections_.walk(first, steps, [&](Index s) {
+    if (held_[at(s)] == 0)
+      loose_.push_back(s);
+    else
+      possible = possible && slack(s) >= 0;
+  });
+  looks_ += 3 * steps;
+  for (std::size_t k = 0; k < loose_.size() && possible; ++k)
+    if (held_[at(loose_[k])] == 0) possible = hold_again(loose_[k]);
+  return possible;
+}
+
+bool Skyline::place(Index buffer) {
+  const Index first = sections_.start[at(buffer)], steps = sections_.length[at(buffer)];
+  set(placed_[at(buffer)], 1);
+  sections_.walk(first, steps, [&](Index s) { set(left_[at(s)], left_[at(s)] - size_[at(buffer)]); });
+  sections_.walk(first, sections_.endless[at(buffer)] ? steps : steps - 1,
+                 [&](Index s) { set(crossing_[at(s)], crossing_[at(s)] - 1); });
+  return set_floors(first, steps, low_[at(buffer)] + size_[at(buffer)]);
+}
+
+bool Skyline::raise(Index section, Bytes floor) { return set_floors(section, 1, floor); }
+
+void Skyline::undo(const Mark& mark) {
+  for (; bytes_trail_.size() > mark.first; bytes_trail_.pop_back()) *bytes_trail_.back().first = bytes_trail_.back().second;
+  for (; index_trail_.size() > mark.second; index_trail_.pop_back()) *index_trail_.back().first = index_trail_.back().second;
+}
+
+StateHash Skyline::hash(Index first, Index steps) const {
+  StateHash hash;
+  hash.add(static_cast<std::uint64_t>(first));
+  sections_.walk(first, steps, [&](Index s) {
+    hash.add(static_cast<std::uint64_t>(floor_[at(s)]));
+    for (Index i : sections_.begins[s])
+      if (!placed_[at(i)]) hash.add(static_cast<std::uint64_t>(i));
+  });
+  looks_ += 4 * steps;
+  return hash;
+}
+
+bool Skyline::is_valid() const {
+  for (Index s = 0; s < sections_.count; ++s) {
+    Bytes left = 0;
+    Index holders = 0, crossing = 0;
+    for (Index i : sections_.over[s]) {
+      if (placed_[at(i)]) continue;
+      left += size_[at(i)];
+      if (low_[at(i)] < floor_[at(s)]) return false;
+      holders += low_[at(i)] == floor_[at(s)];
+      const bool last = (s - sections_.start[at(i)] + sections_.count) % sections_.count == sections_.length[at(i)] - 1;
+      crossing += !last || sections_.endless[at(i)];
+    }
+    if (left != left_[at(s)] || crossing != crossing_[at(s)]) return false;
+    if (left > 0 && (holders == 0 || holders != held_[at(s)] || slack(s) < 0)) return false;
+  }
+  return true;
+}
+
+}  // namespace lowtide
