@@ -14,6 +14,10 @@ _HOME = {
     "fit": "lowtide.frontends.fit",
     "plan": "lowtide.frontends.plan",
     "Plan": "lowtide.frontends.plan",
+    "memory_stats": "lowtide.frontends.memory",
+    "MemoryStats": "lowtide.frontends.memory",
+    "snapshot": "lowtide.frontends.memory",
+    "departures": "lowtide.frontends.memory",
     "parse_budget": "lowtide.units",
     "LowtideError": "lowtide.errors",
     "BudgetError": "lowtide.errors",
@@ -43,6 +47,10 @@ if TYPE_CHECKING:
     from lowtide.errors import RecompileLimit as RecompileLimit
     from lowtide.errors import UnsupportedOperator as UnsupportedOperator
     from lowtide.frontends.fit import fit as fit
+    from lowtide.frontends.memory import MemoryStats as MemoryStats
+    from lowtide.frontends.memory import departures as departures
+    from lowtide.frontends.memory import memory_stats as memory_stats
+    from lowtide.frontends.memory import snapshot as snapshot
     from lowtide.frontends.plan import Plan as Plan
     from lowtide.frontends.plan import plan as plan
     from lowtide.units import parse_budget as parse_budget

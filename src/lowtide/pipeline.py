@@ -1,4 +1,4 @@
-"""capture -> profile -> plan -> run, on one page.
+"""capture -> profile -> plan -> place -> run, on one page.
 
 Each stage is a function of frozen values; this file composes them and decides nothing that a stage could.
 """
@@ -9,13 +9,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 import lowtide
 from lowtide.device.fingerprint import device_memory_B, fingerprint
 from lowtide.errors import InfeasibleBudget
 from lowtide.ir.check import check
 from lowtide.ir.graph import Graph, Recipe
+from lowtide.ir.layout import Obstacle
 from lowtide.ir.plan import DEFAULT_WORK, Covers, Environment, Outcome, PlanRecord, Problem
 from lowtide.ir.simulate import simulate
+from lowtide.placers.addresses import lay_out
 from lowtide.planners.base import AbstractPlanner, Progress
 from lowtide.planners.keep_all import KeepAll
 from lowtide.planners.portfolio import Portfolio
@@ -27,6 +31,7 @@ from lowtide.units import Budget, format_B
 
 Watch = Callable[[Progress], None]
 _UNLIMITED_B = 2**60
+_ROUNDS = 8  # of tightening a plan by what its addresses need beyond the budget
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,14 +60,51 @@ def measure(graph: Graph, held: Sequence[Any], machine: str | None, cache: Profi
     return profile_graph(graph, held=held, cache=cache).graph
 
 
-def plan_graph(
-    graph: Graph, options: PlanOptions, *, outside_B: int, device: str, covers: Covers, watch: Watch | None = None
-) -> PlanRecord:
-    """Plans a profiled graph and proves the plan legal.
+@dataclass(frozen=True, kw_only=True)
+class Ground:
+    """What a plan finds when it begins, and has to leave room for.
 
     Arguments:
-        outside_B: persistent bytes that belong to no value of the graph.
+        outside_B: bytes that live for the whole step and belong to no value of the graph.
+        enforced: whether allocations are to be given addresses.
+        reserve_B: bytes for tiny blocks, worker threads and the caller's code between the segments.
+        optimizer_B: temporary bytes of the optimizer's step.
+        obstacles: bytes of the arena that tensors of earlier steps hold.
+        ceiling_B: where the arena's part for plans ends; None before there is an arena.
+    """
+
+    outside_B: int = 0
+    enforced: bool = False
+    reserve_B: int = 0
+    optimizer_B: int = 0
+    obstacles: tuple[Obstacle, ...] = ()
+    ceiling_B: int | None = None
+
+    @property
+    def obstacles_B(self) -> int:
+        """Bytes that tensors of earlier steps hold."""
+        return sum(o.size_B for o in self.obstacles)
+
+
+def plan_graph(
+    graph: Graph,
+    options: PlanOptions,
+    *,
+    ground: Ground,
+    device: str,
+    covers: Covers,
+    at_least_B: int = 0,
+    watch: Watch | None = None,
+) -> PlanRecord:
+    """Plans a profiled graph, gives every allocation an address, and proves the plan legal.
+
+    Where the addresses need more than the budget leaves, the plan is tightened by the excess and made again, so that
+    the bytes reserved, holes included, stay within the budget.
+
+    Arguments:
+        ground: what the plan has to leave room for.
         device: torch device type that the budget is about.
+        at_least_B: what the budget comes to for larger steps of the same model; they share one budget.
 
     Raises:
         InfeasibleBudget: if no plan fits; nothing has been run.
@@ -70,32 +112,71 @@ def plan_graph(
     everything = KeepAll().solve(Problem(graph, budget_B=_UNLIMITED_B)).schedule
     assert everything is not None, "without a budget, keeping everything always fits"
     plain = simulate(graph, everything)
-    budget_B = resolve_budget(options.budget, plain.peak_B + outside_B, device)
-    problem = Problem(
-        graph,
-        budget_B=budget_B - outside_B,
-        seed=options.seed,
-        work=options.work,
-        time_limit_s=options.time_limit_s,
-    )
-    outcome = options.planner.solve(problem, watch)
-    if outcome.schedule is None:
-        raise _infeasible(graph, outcome, budget_B, outside_B)
-    check(graph, outcome.schedule, problem.budget_B)
-    timeline = simulate(graph, outcome.schedule)
-    return PlanRecord(
-        graph=graph,
-        schedule=outcome.schedule,
-        outcome=outcome,
-        budget_B=budget_B,
-        peak_B=timeline.peak_B + outside_B,
-        time_s=timeline.time_s,
-        keep_all_peak_B=plain.peak_B + outside_B,
-        keep_all_time_s=plain.time_s,
-        outside_B=outside_B,
-        covers=covers,
-        environment=environment(device),
-    )
+    beside_B = ground.outside_B + ground.obstacles_B
+    budget_B = max(at_least_B, resolve_budget(options.budget, plain.peak_B + ground.outside_B, device))
+    arriving_B = sum(v.size_B for v in graph.arriving if not v.persistent)
+    in_reserve_B = min(arriving_B, ground.reserve_B)  # tangents are counted in the reserve, and live in the plan
+    room_B = budget_B - ground.outside_B - graph.persistent_B - ground.reserve_B
+    if ground.ceiling_B is not None:
+        room_B = min(room_B, ground.ceiling_B)
+    tighter_B = 0
+    lowest: PlanRecord | None = None
+    for _ in range(_ROUNDS):
+        problem = Problem(
+            graph,
+            budget_B=budget_B - beside_B - ground.reserve_B + in_reserve_B - tighter_B,
+            seed=options.seed,
+            work=options.work,
+            time_limit_s=options.time_limit_s,
+        )
+        outcome = options.planner.solve(problem, watch)
+        if outcome.schedule is None:
+            break
+        layout = None
+        if ground.enforced:
+            layout = lay_out(
+                graph,
+                outcome.schedule,
+                obstacles=ground.obstacles,
+                after_B=ground.optimizer_B,
+                capacity_B=room_B,
+                seed=options.seed,
+            )
+        timeline = simulate(graph, outcome.schedule)
+        record = PlanRecord(
+            graph=graph,
+            schedule=outcome.schedule,
+            outcome=outcome,
+            budget_B=budget_B,
+            peak_B=timeline.peak_B + beside_B,
+            time_s=timeline.time_s,
+            keep_all_peak_B=plain.peak_B + ground.outside_B,
+            keep_all_time_s=plain.time_s,
+            outside_B=ground.outside_B,
+            budget_kind="enforced" if ground.enforced else "accounted",
+            covers=covers,
+            environment=environment(device),
+            layout=layout,
+            reserve_B=ground.reserve_B,
+            optimizer_B=ground.optimizer_B,
+        )
+        if lowest is None or record.reserved_B < lowest.reserved_B:
+            lowest = record
+        excess_B = 0 if layout is None else layout.height_B - room_B
+        if excess_B <= 0:
+            check(graph, outcome.schedule, problem.budget_B, layout)
+            return record
+        tighter_B += excess_B
+    raise _infeasible(graph, outcome, budget_B, ground, lowest)
+
+
+def place_around(record: PlanRecord, obstacles: tuple[Obstacle, ...], room_B: int) -> PlanRecord | None:
+    """The same schedule at addresses around what is in the way; None if it does not fit below `room_B` so."""
+    layout = lay_out(record.graph, record.schedule, obstacles=obstacles, after_B=record.optimizer_B, capacity_B=room_B)
+    if layout.height_B > room_B:
+        return None
+    check(record.graph, record.schedule, layout=layout)
+    return msgspec.structs.replace(record, layout=layout, peak_B=record.peak_B + sum(o.size_B for o in obstacles))
 
 
 def resolve_budget(budget: Budget, plain_B: int, device: str) -> int:
@@ -120,17 +201,36 @@ def _whereabouts(recipe: Recipe) -> str:
     return f"{recipe.op} at {place}" + (f" ({origin.text})" if origin.text else "")
 
 
-def _infeasible(graph: Graph, outcome: Outcome, budget_B: int, outside_B: int) -> InfeasibleBudget:
-    """The error that says what would fit."""
-    floor_B = outcome.floor_B + outside_B
-    smallest_B = None if outcome.smallest_B is None else outcome.smallest_B + outside_B
+def _infeasible(
+    graph: Graph, outcome: Outcome, budget_B: int, ground: Ground, lowest: PlanRecord | None
+) -> InfeasibleBudget:
+    """The error that says what would fit.
+
+    Arguments:
+        lowest: a plan that was found, but whose addresses need more than the budget.
+    """
+    beside_B = ground.outside_B + ground.obstacles_B + ground.reserve_B
+    floor_B = outcome.floor_B + beside_B
+    found = [] if outcome.smallest_B is None else [outcome.smallest_B + beside_B]
+    found += [] if lowest is None else [lowest.reserved_B]
+    smallest_B = min(found, default=None)
     setters = [graph.recipes[r] for r in outcome.floor_recipes]
     names = tuple(_whereabouts(r) for r in setters[:3])
     lines = [
         f"a budget of {format_B(budget_B)} ({budget_B:,} B) is too small for this step; nothing has been changed.",
-        f"Proved floor: {format_B(floor_B)} ({floor_B:,} B), of which parameters, buffers and inputs are "
-        f"{format_B(graph.persistent_B + outside_B)}.",
+        f"Proved floor: {format_B(floor_B)} ({floor_B:,} B), of which parameters, buffers, inputs and optimizer state "
+        f"are {format_B(graph.persistent_B + ground.outside_B)}.",
     ]
+    if ground.obstacles:
+        lines.append(
+            f"Tensors of earlier steps hold {format_B(ground.obstacles_B)} of it: gradients that were not zeroed, "
+            "outputs that a variable still names. Set them to None before the next step."
+        )
+    if ground.enforced:
+        lines.append(
+            f"Beside the plan, {format_B(ground.reserve_B)} are set aside for tiny tensors and code between the "
+            f"segments, and the optimizer's step needs {format_B(ground.optimizer_B)}."
+        )
     if smallest_B is not None:
         lines.append(f"Smallest budget for which a plan was found: {format_B(smallest_B)}; use budget={smallest_B}.")
     if names:

@@ -172,6 +172,9 @@ void add_arenas(py::module_& m) {
           [](const Handle& h, Bytes home_B) { h.slab()->set_home(home_B); })
       .def("in_use_within",
            [](const Handle& h, Bytes lo_B, Bytes hi_B) { return h.slab()->arena().in_use_within(lo_B, hi_B).in_use_B; })
+      .def_property(
+          "resting", [](const Handle& h) { return h.slab()->is_resting(); },
+          [](const Handle& h, bool resting) { h.slab()->set_resting(resting); })
       .def("set_phase", [](const Handle& h, const std::string& text) { h.slab()->set_phase(number_of(text)); })
       .def("stats", &stats)
       .def("blocks", &blocks)
@@ -204,12 +207,32 @@ void add_storages(py::module_& m) {
 
 }  // namespace
 
+namespace lowtide::shim {
+
+Slab* slab_of(PyObject* object) {
+  try {
+    return py::handle(object).cast<const Handle&>().slab();
+  } catch (const py::cast_error&) {
+    throw std::invalid_argument("this is no arena");
+  }
+}
+
+std::shared_ptr<const Table> table_of(PyObject* object) {
+  try {
+    return py::handle(object).cast<std::shared_ptr<Table>>();
+  } catch (const py::cast_error&) {
+    throw std::invalid_argument("this is no table of places");
+  }
+}
+
+}  // namespace lowtide::shim
+
 PYBIND11_MODULE(_lowtide_shim, m) {
   m.doc() = "Torch's CPU memory in lowtide's arenas.";
   add_errors();
   add_arenas(m);
   add_storages(m);
-  add_fast_calls(m);
+  if (!add_fast_calls(m.ptr())) throw py::error_already_set();
   m.def("install", &install);
   m.def("is_in_force", &is_in_force);
   m.def("raw_cycle", &raw_cycle);

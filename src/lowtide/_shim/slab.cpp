@@ -175,7 +175,17 @@ Bytes Slab::place_small(Bytes size_B, std::uint64_t asker) {
   return offset_B != NOWHERE ? offset_B : place_general(size_B, asker);
 }
 
+Bytes Slab::place_resting(Bytes size_B, std::uint64_t asker) {
+  Bytes offset_B = arena_.allocate(size_B, home_lo(), small_lo(), End::high, asker);
+  if (offset_B == NOWHERE) offset_B = arena_.allocate(size_B, 0, plan_top(), End::low, asker);
+  return offset_B != NOWHERE ? offset_B : arena_.allocate(size_B, 0, home_lo(), End::low, asker);
+}
+
 Bytes Slab::place_general(Bytes size_B, std::uint64_t asker) {
+  if (is_resting()) {
+    const Bytes offset_B = place_resting(size_B, asker);
+    if (offset_B != NOWHERE) return offset_B;
+  }
   const Bytes top_B = plan_top();
   Bytes offset_B = arena_.allocate(size_B, top_B, home_lo(), End::high, asker);
   if (offset_B != NOWHERE) return offset_B;

@@ -7,6 +7,8 @@
 // A request of a running segment takes its planned place (see table.hpp); whatever has none is served from the general
 // zone, then, counted as overflow, from any hole from plan_top up, then from any hole at all. Small requests that do
 // not fit their zone go to the general one. Nothing is served past the capacity.
+// While `resting`, no plan needs its places: requests outside segments go home first, then to the low end, so that what
+// an optimizer makes for good lies at home and what it makes for the moment raises no high water.
 //
 // LIFE. The memory is reserved, not touched, when a slab opens. It is given back when the slab is closed, no thread is
 // engaged with it, and its last block is gone; until then blocks stay valid, from any thread. The slab itself, a few
@@ -73,6 +75,8 @@ class Slab {
 
   void set_plan_top(Bytes top_B);
   Bytes plan_top() const { return plan_top_B_.load(std::memory_order_relaxed); }
+  void set_resting(bool resting) { resting_.store(resting, std::memory_order_relaxed); }
+  bool is_resting() const { return resting_.load(std::memory_order_relaxed); }
   void set_home(Bytes home_B);
   Bytes home() const { return home_B_.load(std::memory_order_relaxed); }
   void set_phase(Name phase) { phase_.store(phase, std::memory_order_relaxed); }
@@ -112,6 +116,7 @@ class Slab {
   Bytes place_planned(Bytes size_B, Run& run, std::uint64_t tag);
   Bytes place_small(Bytes size_B, std::uint64_t tag);
   Bytes place_general(Bytes size_B, std::uint64_t tag);
+  Bytes place_resting(Bytes size_B, std::uint64_t tag);
   void depart(const Run& run, Bytes size_B, Reason reason, Bytes offset_B);
   std::uint64_t tag(Name statement, bool worker) const {
     return tag_of({statement, phase_.load(std::memory_order_relaxed), worker});
@@ -127,6 +132,7 @@ class Slab {
   std::atomic<Name> phase_{0};
   std::atomic<std::int64_t> claims_{0};
   std::atomic<int> engagements_{0};
+  std::atomic<bool> resting_{false};
   std::atomic<bool> closing_{false}, closed_{false}, retired_{false};
   std::atomic<std::int64_t> hits_{0}, misses_{0}, departed_{0}, small_{0}, workers_{0}, overflow_{0}, outside_{0};
   std::atomic<std::int64_t> requests_{0}, no_room_{0}, no_contiguity_{0}, workers_live_{0};

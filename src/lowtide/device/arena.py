@@ -187,6 +187,7 @@ class Arena:
                 _down(capacity_B), ALIGNMENT_B, _up(small_zone_B), _up(home_B), all_threads
             )
         self.capacity_B = _down(capacity_B)
+        self.small_zone_B = _up(small_zone_B)
         self.engage = functools.partial(module.engage, self.slab)
         """Serves this thread's CPU tensors from here, until `disengage`; nests."""
         self.disengage = functools.partial(module.disengage, self.slab)
@@ -210,6 +211,15 @@ class Arena:
     def plan_top_B(self, top_B: int) -> None:
         with _reported("the plan does not fit"):
             self.slab.plan_top_B = _up(top_B)
+
+    @property
+    def resting(self) -> bool:
+        """Whether no plan needs its places now: requests then go home first, and else to the low end."""
+        return self.slab.resting
+
+    @resting.setter
+    def resting(self, resting: bool) -> None:
+        self.slab.resting = resting
 
     @property
     def home_B(self) -> int:
@@ -258,9 +268,15 @@ class Arena:
 
     def new_home(self, size_B: int) -> torch.UntypedStorage | None:
         """A fresh storage in the zone of homes, its content undefined; None if it does not fit."""
+        return self._new(size_B, shim.load().HOME)
+
+    def set_aside(self, size_B: int) -> torch.UntypedStorage | None:
+        """Bytes of the general zone that nobody is to use while the storage lives; None if there is no room."""
+        return self._new(size_B, shim.load().GENERAL)
+
+    def _new(self, size_B: int, where_B: int) -> torch.UntypedStorage | None:
         storage = torch.UntypedStorage(0, device="cpu")  # type: ignore[no-untyped-call]
-        module = shim.load()
-        return storage if module.fill_at(storage._cdata, size_B, self.slab, module.HOME) else None
+        return storage if shim.load().fill_at(storage._cdata, size_B, self.slab, where_B) else None
 
     def close(self) -> None:
         """Ends the arena: nothing is served any more, and its memory goes when its last tensor has gone.

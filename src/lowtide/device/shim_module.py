@@ -25,6 +25,7 @@ class SlabHandle(Protocol):
 
     plan_top_B: int
     home_B: int
+    resting: bool
 
     @property
     def base(self) -> int: ...

@@ -11,12 +11,13 @@ from torch import fx
 
 from lowtide.device.semiprivate import ends_at_a_break
 from lowtide.errors import BudgetError, BudgetWarning
+from lowtide.frontends.enclosure import Enclosure
 from lowtide.frontends.session import Session
 from lowtide.ir.plan import DEFAULT_WORK
 from lowtide.pipeline import PlanOptions
 from lowtide.units import parse_budget
 
-_KNOWN = {"budget", "seed", "work", "time_limit_s"}
+_KNOWN = {"budget", "scope", "seed", "work", "time_limit_s"}
 
 
 def lowtide(
@@ -29,17 +30,18 @@ def lowtide(
     this process, where it would otherwise go on in eager, outside the budget.
 
     Arguments:
-        options: `budget` (required), `seed`, `work`, `time_limit_s`.
+        options: `budget` (required), `scope` (as for `fit`), `seed`, `work`, `time_limit_s`.
 
     Returns: what runs in the graph's place. A missing or malformed budget, or an unknown option, is a `BudgetError`
         at its first call.
     """
     try:
-        plan_options = _read(dict(options or {}))
+        given = dict(options or {})
+        plan_options, enclosure = _read(given), Enclosure(given.get("scope", "step"))
     except BudgetError as error:
         return _raising(error)
     torch._dynamo.config.fail_on_recompile_limit_hit = True
-    session = Session(plan_options)
+    session = Session(plan_options, enclosure=enclosure)
     if ends_at_a_break(gm):
         warnings.warn(
             "the model breaks into several graphs, and torch.compile hands them over one by one: each is planned "

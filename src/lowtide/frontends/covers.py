@@ -3,24 +3,40 @@
 from __future__ import annotations
 
 from lowtide.ir.plan import Covers
+from lowtide.profile.optimizer import OptimizerNeeds
+
+NO_OPTIMIZER = "optimizer state and temporaries (no optimizer was given)"
 
 
-def covers_of(trains: bool, has_optimizer: bool, graphs: int) -> Covers:
+def covers_of(trains: bool, needs: OptimizerNeeds | None, graphs: int, enforced: bool) -> Covers:
     """The coverage of a plan.
 
     Arguments:
         trains: whether there is a backward.
-        has_optimizer: whether the caller named the optimizer.
+        needs: what the optimizer takes, where it counts.
         graphs: how many captured graphs the plan spans.
+        enforced: whether allocations are held inside an arena.
     """
     inside = ["parameters", "buffers", "inputs", "values of the captured graph", "operator workspaces"]
+    outside: list[str] = []
+    if enforced:
+        inside.append("tiny tensors, and the holes between all of them")
+        inside.append("code between forward and backward, such as a loss computed by the caller")
+        outside.append("what the process allocates outside forward, backward and the optimizer's step")
+    else:
+        outside.append("code outside the model, such as a loss computed by the caller")
+        if graphs > 1:
+            outside.append(f"code between the {graphs} captured graphs")
     if trains:
         inside.append("gradients of one backward pass")
-    outside = ["the optimizer's temporaries during its step"]
-    outside.append("optimizer state" if has_optimizer else "optimizer state (no optimizer was given)")
-    if trains:
-        outside.append("gradients accumulated by earlier backward passes")
-    outside.append("code outside the model, such as a loss computed by the caller")
-    if graphs > 1:
-        outside.append(f"code between the {graphs} captured graphs")
+        if enforced:
+            inside.append("gradients and outputs that earlier steps left")
+        else:
+            outside.append("gradients accumulated by earlier backward passes")
+        if needs is None:
+            outside.append(NO_OPTIMIZER)
+        elif needs.method == "unknown":
+            outside.append(f"optimizer state and temporaries ({needs.note})")
+        else:
+            inside.append("optimizer state and the temporaries of its step")
     return Covers(tuple(inside), tuple(outside))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from lowtide.errors import CaptureError, LowtideError
 from lowtide.frontends.compiling import compiled_call, run_loudly
+from lowtide.frontends.enclosure import Enclosure, Scope
 from lowtide.frontends.plan import NOTHING_CAPTURED, Plan
 from lowtide.frontends.session import Discover, Session
 from lowtide.ir.plan import DEFAULT_WORK, PlanRecord
@@ -20,6 +23,7 @@ from lowtide.pipeline import PlanOptions, Watch
 from lowtide.units import Budget, parse_budget
 
 M = TypeVar("M", bound=torch.nn.Module)
+_FITTED: weakref.WeakSet[Fitted] = weakref.WeakSet()
 
 
 @dataclass(eq=False)
@@ -78,6 +82,7 @@ def fit(
     *,
     optimizer: torch.optim.Optimizer | None = None,
     plan: str | Path | Plan | None = None,
+    scope: Scope = "step",
     seed: int = 0,
     work: int = DEFAULT_WORK,
     time_limit_s: float | None = None,
@@ -92,7 +97,11 @@ def fit(
     Arguments:
         model: any `nn.Module`.
         budget: bytes, "6GiB", "60%" of the device, "60% of plain"; see `parse_budget`.
-        optimizer: named in `Plan.covers`.
+        optimizer: its state and temporaries count, and its step allocates inside the budget. Without one,
+            `Plan.covers` says that they are outside.
+        scope: what is held inside the budget by force. "step": whatever is allocated between a call and the end of
+            its backward, and in the optimizer's step. "process": whatever any thread allocates from the first step
+            on, data and other models included. "none": nothing; the budget is accounted.
         plan: a saved plan, or a `Plan`, to use for the training graph instead of planning. Its budget is taken if
             none is given. Checked against program, shapes, torch, device and threads.
         seed, work, time_limit_s: see `Problem`.
@@ -113,7 +122,7 @@ def fit(
     session = Session(
         options,
         persistent=lambda: (*model.parameters(), *model.buffers()),
-        has_optimizer=optimizer is not None,
+        enclosure=Enclosure(scope, optimizer),
         given=given,
         watch=watch,
         whole_model=True,
@@ -124,8 +133,16 @@ def fit(
         return _guarded(session, compiled, args, kwargs)
 
     model._compiled_call_impl = call
-    model.lowtide = Fitted(session)  # type: ignore[assignment]
+    handle = Fitted(session)
+    _FITTED.add(handle)
+    model.lowtide = handle  # type: ignore[assignment]
     return model
+
+
+def fitted_models() -> list[Fitted]:
+    """Handles of the fitted models that are still alive, in no order."""
+    gc.collect()  # a model and its compiled call refer to each other
+    return list(_FITTED)
 
 
 class Compiled:

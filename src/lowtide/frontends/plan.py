@@ -11,6 +11,7 @@ import torch
 
 from lowtide.errors import CaptureError
 from lowtide.frontends.compiling import compiled_call, run_loudly
+from lowtide.frontends.enclosure import Enclosure, Scope
 from lowtide.frontends.session import Session
 from lowtide.ir.plan import DEFAULT_WORK, Covers, PlanRecord, Status
 from lowtide.ir.text import load_plan, save_plan
@@ -46,9 +47,14 @@ class Plan:
         return self.record.peak_B
 
     @property
+    def reserved_B(self) -> int:
+        """Predicted bytes reserved, holes and what is set aside included; the peak where nothing is enforced."""
+        return self.record.reserved_B
+
+    @property
     def floor_B(self) -> int:
-        """Proved: no plan of this program lives in fewer bytes."""
-        return self.record.outcome.floor_B + self.record.outside_B
+        """Proved: no plan of this program lives in fewer bytes, with what is set aside."""
+        return self.record.floor_B
 
     @property
     def time_s(self) -> float:
@@ -118,6 +124,7 @@ def plan(
     *,
     budget: int | str | Budget,
     optimizer: torch.optim.Optimizer | None = None,
+    scope: Scope = "step",
     machine: str | None = None,
     seed: int = 0,
     work: int = DEFAULT_WORK,
@@ -135,7 +142,8 @@ def plan(
         model: in the mode to plan for; a module in training mode is planned with its backward.
         args, kwargs: what the model is called with.
         budget: see `parse_budget`.
-        optimizer: named in `Plan.covers`.
+        optimizer: its state and temporaries count.
+        scope: as for `fit`.
         machine: predict for a machine that is not here ("h200", or a machine file) instead of measuring.
         seed, work, time_limit_s: see `Problem`.
         dynamic: as in `torch.compile`.
@@ -150,7 +158,7 @@ def plan(
     session = Session(
         options,
         persistent=lambda: (*model.parameters(), *model.buffers()),
-        has_optimizer=optimizer is not None,
+        enclosure=Enclosure(scope, optimizer),
         watch=watch,
         whole_model=True,
     )

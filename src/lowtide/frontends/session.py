@@ -8,6 +8,7 @@ nothing, and planned as one.
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,14 +21,17 @@ from lowtide.capture.aot import Captured, make_backend
 from lowtide.device.generator_guard import unchanged_generators
 from lowtide.device.semiprivate import graph_breaks
 from lowtide.errors import BudgetWarning, PlanMismatch
-from lowtide.frontends.covers import covers_of
-from lowtide.frontends.discovery import Call, address, bundle_of, call_of, outside_B, unchanged_tensors
-from lowtide.ir.bundle import Bundle
+from lowtide.frontends.discovery import Call, address, call_of, unchanged_tensors
+from lowtide.frontends.enclosure import Enclosure
+from lowtide.frontends.planning import MeasuredStep, check_plan_is_for, fit_plan, measure_step, plan_step
+from lowtide.ir.layout import Obstacle
 from lowtide.ir.plan import PlanRecord
-from lowtide.pipeline import PlanOptions, Watch, environment, measure, plan_graph
+from lowtide.ir.replay import replay_tables
+from lowtide.pipeline import PlanOptions, Watch, place_around
 from lowtide.profile.cache import ProfileCache
 from lowtide.runtime.dry import dry_results
 from lowtide.runtime.executor import Key, Loaded, PlannedExecutor, load
+from lowtide.runtime.wall import Walled, make_tables
 
 _LOG = logging.getLogger("lowtide")
 _KEPT = 32  # plans whose code is kept for when they come into force again
@@ -48,14 +52,14 @@ class Session:
     Arguments:
         options: how to plan.
         persistent: gives the tensors that live through the step whether or not a graph reads them.
-        has_optimizer: whether an optimizer was named (its state is outside the budget for now, and said so).
+        enclosure: the wall round its steps.
         given: a saved plan to use for the training graph instead of planning.
         watch: told of planning's progress.
     """
 
     options: PlanOptions
     persistent: Callable[[], Iterable[torch.Tensor]] = tuple
-    has_optimizer: bool = False
+    enclosure: Enclosure = field(default_factory=Enclosure)
     given: PlanRecord | None = None
     watch: Watch | None = None
     plans: dict[Step, PlanRecord] = field(default_factory=dict)
@@ -63,7 +67,9 @@ class Session:
     whole_model: bool = False  # a wrapper of ours sees every call, so discovery is possible
     step_key: Key = ()  # distinguishes the calls of a broken model, set by that wrapper
     cache: ProfileCache = field(default_factory=ProfileCache)
-    _calls: dict[Step, tuple[Sequence[Call], Bundle | None]] = field(default_factory=dict)
+    _calls: dict[Step, MeasuredStep] = field(default_factory=dict)
+    _around: dict[tuple[Step, tuple[Obstacle, ...]], PlanRecord] = field(default_factory=dict)
+    _now: dict[Step, PlanRecord] = field(default_factory=dict)  # what is in force: a plan, or one around obstacles
     _code: dict[tuple[Step, int], tuple[PlanRecord, tuple[Loaded, ...]]] = field(default_factory=dict)
     _dry: list[Call] | None = None
     _captured: dict[int, Captured] = field(default_factory=dict)
@@ -118,27 +124,16 @@ class Session:
 
     def plan_calls(self, calls: Sequence[Call], install: bool = True) -> PlanRecord:
         """Plans the graphs of one step as one and puts the result in force."""
-        options = self.options
-        device = _device_of(calls)
-        graphs = [measure(c.specialised.graph, c.specialised.held, options.machine, self.cache) for c in calls]
-        bundle = bundle_of(calls, graphs) if len(calls) > 1 else None
-        graph = bundle.graph if bundle is not None else graphs[0]
-        trains = any(len(g.segments) > 1 for g in graphs)
-        record = self._given_for(graph.key, trains, device)
+        found = measure_step(calls, self.persistent, self.options.machine, self.cache)
+        record = self._given_for(found)
         if record is None:
-            record = plan_graph(
-                graph,
-                options,
-                outside_B=outside_B(self.persistent(), calls, device),
-                device=device,
-                covers=covers_of(trains, self.has_optimizer, len(calls)),
-                watch=self.watch,
-            )
+            record = plan_step(found, self.options, self.enclosure, watch=self.watch)
         if install:
             step = tuple((self.executors.index(c.executor), c.key) for c in calls)
-            self._calls[step] = (calls, bundle)
+            self._calls[step] = found
+            self.plans[step] = record
             self._put_in_force(step, record)
-        _LOG.info("planned %d graph(s): %s of %s B", len(calls), record.peak_B, record.budget_B)
+        _LOG.info("planned %d graph(s): %s of %s B", len(calls), record.reserved_B, record.budget_B)
         return record
 
     def use(self, record: PlanRecord) -> None:
@@ -151,19 +146,23 @@ class Session:
         if not steps:
             raise PlanMismatch(f"no step of the plan's program (graph {record.graph.key}) has been run here yet")
         for step in steps:
-            self._put_in_force(step, record)
+            self.plans[step] = fit_plan(record, self._calls[step], self.enclosure)
+            self._put_in_force(step, self.plans[step])
 
     def _put_in_force(self, step: Step, record: PlanRecord) -> None:
-        calls, bundle = self._calls[step]
-        self.plans[step] = record
+        calls, bundle = self._calls[step].calls, self._calls[step].bundle
+        self._now[step] = record
         code = self._code.get((step, id(record)))
         if code is None or code[0] is not record:
+            walls = self._walls(record)
             parts = []
             for index, call in enumerate(calls):
                 graph, schedule = record.graph, record.schedule
                 if bundle is not None:
                     graph, schedule = call.specialised.graph, bundle.schedule_of(schedule, index)
-                parts.append(load(graph, schedule, call.interfaces, call.specialised.held))
+                segments = bundle.segments[index] if bundle is not None else range(len(graph.segments))
+                walled = None if walls is None else walls.part(segments)
+                parts.append(load(graph, schedule, call.interfaces, call.specialised.held, walled))
             code = self._code[step, id(record)] = (record, tuple(parts))
             while len(self._code) > _KEPT:
                 self._code.pop(next(iter(self._code)))
@@ -173,7 +172,9 @@ class Session:
     def replan(self, options: PlanOptions) -> None:
         """Takes every plan out of force; the next call of each shape is planned with the new options."""
         self.options, self.given = options, None
-        self.plans.clear()
+        self.enclosure.release()
+        for known in (self.plans, self._around, self._now, self._code):
+            known.clear()
         for executor in self.executors:
             executor.forget()
 
@@ -185,6 +186,7 @@ class Session:
             plan_for=self._plan_for,
             token_at=captured.slots.token if captured.joint.trains else -1,
             always_ask=lambda: self._dry is not None,
+            settle=lambda key, loaded: self._settle(executor, key, loaded),
         )
         self.executors.append(executor)
         self._captured[id(executor)] = captured
@@ -215,6 +217,49 @@ class Session:
         self.plan_calls([call])
         return executor.in_force(key)
 
+    def _walls(self, record: PlanRecord) -> Walled | None:
+        if record.layout is None:
+            return None
+        wall = self.enclosure.enclose(record)
+        tables = make_tables(replay_tables(record.graph, record.schedule, record.layout))
+        return Walled(wall, tables, record.layout.height_B, self.enclosure.beside_B(record))
+
+    def _settle(self, executor: PlannedExecutor, key: Key, loaded: Loaded) -> Loaded:
+        """The plan to use, around what earlier steps left in the arena: usually nothing."""
+        first = (self.executors.index(executor), key)
+        step = next((s for s in self._now if s[0] == first), None)
+        wall = self.enclosure.wall
+        if step is None or wall is None:
+            return loaded  # a later graph of a step that the first one has settled
+        plan, now = self.plans[step], self._now[step]
+        assert plan.layout is not None
+        if not wall.arena.in_use_below(plan.layout.height_B):
+            wanted = plan
+        else:
+            wanted = self._plan_around(step, wall.obstacles(self.enclosure.room_B(plan)))
+        if wanted is not now:
+            self._put_in_force(step, wanted)
+        return executor.in_force(key)
+
+    def _plan_around(self, step: Step, obstacles: tuple[Obstacle, ...]) -> PlanRecord:
+        known = self._around.get((step, obstacles))
+        if known is not None:
+            return known
+        gc.collect()  # what an exception or a cycle still holds may be gone
+        plan, wall = self.plans[step], self.enclosure.wall
+        assert wall is not None
+        assert plan.layout is not None
+        obstacles = wall.obstacles(self.enclosure.room_B(plan))
+        if not wall.arena.in_use_below(plan.layout.height_B):
+            return plan
+        record = place_around(plan, obstacles, self.enclosure.room_B(plan))
+        if record is None:
+            record = plan_step(self._calls[step], self.options, self.enclosure, obstacles, self.watch)
+        while len(self._around) >= _KEPT:
+            self._around.pop(next(iter(self._around)))
+        self._around[step, obstacles] = record
+        return record
+
     def _dry_call(self, call: Call, captured: Captured, arguments: Sequence[Any]) -> Loaded:
         interface = call.interfaces[0]
         token = torch.zeros(1, dtype=torch.int64)
@@ -225,33 +270,12 @@ class Session:
         self._dry.append(call)
         return Loaded(0, (lambda _: results,), token)
 
-    def _given_for(self, key: str, trains: bool, device: str) -> PlanRecord | None:
+    def _given_for(self, found: MeasuredStep) -> PlanRecord | None:
         """The saved plan, if it is for this program; evaluation graphs and later shapes are planned anew."""
-        if self.given is None or not trains:
+        if self.given is None or not found.trains:
             return None
-        if self.given.graph.key != key:
-            if self._given_used:
-                return None
-            raise PlanMismatch(
-                f"the saved plan was made for another program or other shapes (graph {self.given.graph.key}, "
-                f"this is {key}). Plan again with lowtide.plan on this model and these inputs."
-            )
-        here, there = environment(device), self.given.environment
-        for fact in ("torch", "device", "threads"):
-            if getattr(here, fact) != getattr(there, fact):
-                raise PlanMismatch(
-                    f"the saved plan was measured with {fact} {getattr(there, fact)!r}, here it is "
-                    f"{getattr(here, fact)!r}. Plan again here, or restore that environment."
-                )
+        if self._given_used and self.given.graph.key != found.graph.key:
+            return None
+        check_plan_is_for(self.given, found.graph.key, found.device)
         self._given_used = True
-        return self.given
-
-
-def _device_of(calls: Sequence[Call]) -> str:
-    """The device type that holds most of what the calls are given."""
-    count: dict[str, int] = {}
-    for call in calls:
-        for value in call.specialised.graph.values:
-            if value.geometry is not None:
-                count[value.geometry.device] = count.get(value.geometry.device, 0) + value.size_B
-    return max(count, key=lambda d: count[d], default="cpu")
+        return fit_plan(self.given, found, self.enclosure)

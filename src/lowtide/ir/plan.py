@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from lowtide.ir.graph import Graph
+from lowtide.ir.layout import Layout
 from lowtide.ir.schedule import Schedule
 
 DEFAULT_WORK = 150_000  # about a second at a thousand operators
@@ -96,6 +97,10 @@ class PlanRecord(msgspec.Struct, frozen=True, dict=True):
         time_s: predicted seconds of one step.
         keep_all_peak_B, keep_all_time_s: the same for the plan that keeps everything.
         budget_kind: "enforced", "capped" or "accounted".
+        layout: where the schedule's allocations lie; None where nothing is enforced.
+        reserve_B: of an enforced budget, bytes set aside for tiny blocks, worker threads and the caller's code
+            between the segments.
+        optimizer_B: temporary bytes of the optimizer's step, for which the layout leaves room after the backward.
         version: of the file format.
     """
 
@@ -111,7 +116,25 @@ class PlanRecord(msgspec.Struct, frozen=True, dict=True):
     budget_kind: str = "accounted"
     covers: Covers = Covers()
     environment: Environment = Environment()
+    layout: Layout | None = None
+    reserve_B: int = 0
+    optimizer_B: int = 0
     version: int = 1
+
+    @property
+    def fixed_B(self) -> int:
+        """Bytes that no plan moves: parameters, buffers, inputs, optimizer state, and the reserve."""
+        return self.outside_B + self.graph.persistent_B + self.reserve_B
+
+    @property
+    def reserved_B(self) -> int:
+        """Predicted bytes reserved, holes included; the live peak where there is no layout."""
+        return self.peak_B if self.layout is None else self.fixed_B + self.layout.height_B
+
+    @property
+    def floor_B(self) -> int:
+        """Proved: no schedule lives in fewer bytes, with what lies outside the graph and what is set aside."""
+        return self.outcome.floor_B + self.outside_B + self.reserve_B
 
     @property
     def gap(self) -> float:

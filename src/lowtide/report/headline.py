@@ -45,6 +45,8 @@ class Headline:
         floor_B: proved, bytes outside the graph included like everywhere here; 0 when none was proved.
         floor_operators: the operators that set the floor, with their source lines.
         bound_class: the schedules for which the bound holds.
+        reserved_B: predicted, holes and what is set aside included; 0 where nothing is enforced.
+        packing: height of the layout over the most bytes at once.
         covers_inside, covers_outside: what the budget counts, and what it could not know.
     """
 
@@ -72,6 +74,8 @@ class Headline:
     covers_inside: tuple[str, ...]
     covers_outside: tuple[str, ...]
     environment: Environment
+    reserved_B: int = 0
+    packing: float = 1.0
 
 
 def headline(record: PlanRecord) -> Headline:
@@ -90,7 +94,7 @@ def headline(record: PlanRecord) -> Headline:
         peak=peak_of(record),
         persistent_B=graph.persistent_B + record.outside_B,
         keep_all_peak_B=record.keep_all_peak_B,
-        floor_B=outcome.floor_B + record.outside_B if outcome.floor_B else 0,
+        floor_B=record.floor_B if outcome.floor_B else 0,
         floor_class=outcome.floor_class,
         floor_operators=tuple(describe_recipe(graph, r) for r in outcome.floor_recipes),
         time_s=record.time_s,
@@ -106,6 +110,8 @@ def headline(record: PlanRecord) -> Headline:
         covers_inside=record.covers.inside,
         covers_outside=record.covers.outside,
         environment=record.environment,
+        reserved_B=0 if record.layout is None else record.reserved_B,
+        packing=1.0 if record.layout is None else record.layout.packing,
     )
 
 
@@ -146,6 +152,12 @@ def _counted(names: tuple[str, ...]) -> list[str]:
     return [name if count == 1 else f"{count} x {name}" for name, count in Counter(names).items()]
 
 
+def _reserved(head: Headline) -> str:
+    if not head.reserved_B:
+        return ""
+    return f"{format_B(head.reserved_B)} with holes and reserve (height {head.packing:.3f} x the most bytes at once)"
+
+
 def headline_rows(head: Headline) -> tuple[tuple[str, str], ...]:
     """The headline as label and text, in reading order, for every printer to share."""
     gap = "no bound" if head.gap == float("inf") else format_percent(head.gap)
@@ -153,6 +165,7 @@ def headline_rows(head: Headline) -> tuple[tuple[str, str], ...]:
     rows = [
         ("budget", f"{format_B(head.budget_B)}, {head.budget_kind}"),
         ("predicted peak", f"{format_B(head.peak_B)} of {format_B(head.keep_all_peak_B)} when all is kept"),
+        ("reserved", _reserved(head)),
         ("where", str(head.peak)),
         ("persistent", f"{format_B(head.persistent_B)} that no plan can drop"),
         ("proved floor", f"{format_B(head.floor_B)}, for {head.floor_class}" if head.floor_B else "none"),

@@ -2,7 +2,8 @@
 
 One name per value, operators called directly, results of several unpacked at once, `del` exactly where the
 schedule drops. Nothing is looked up while it runs. Views are made in the argument list, so that they die with the
-call.
+call. Where allocations have planned addresses, every run says its number first, so that a departure from the plan
+costs one operator and not the rest of the segment.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch
 
+from lowtide.device import arena
 from lowtide.device.calls import constant, resolve
 from lowtide.errors import IllegalPlan
 from lowtide.ir.call import Arg, Const, Held, Items, NamedArg, Read, Ref, View
@@ -174,6 +176,8 @@ def generate(
     held: Sequence[Any],
     token: torch.Tensor,
     empty: torch.Tensor,
+    *,
+    marked: bool = False,
 ) -> tuple[Segment, ...]:
     """Compiles one function per segment.
 
@@ -182,6 +186,7 @@ def generate(
         held: arguments without a text form.
         token: the tensor that names the plan.
         empty: what fills unused slots.
+        marked: whether every run says its number to the arena.
 
     Returns:
         Functions that take a boxed list, which they empty, and return a tuple.
@@ -194,8 +199,13 @@ def generate(
         writer = Writer(graph, held)
         writer.scope |= {"_token": token, "_empty": empty, **{f"v{v}": held[at] for v, at in interface.constants}}
         _arguments(writer, interface, steps, carried[index], graph, index)
+        runs = itertools.count()
+        if marked:
+            writer.scope["_at"] = arena.at
         for step in steps:
             if isinstance(step, Run):
+                if marked:
+                    writer.lines.append(f"    _at({next(runs)})")
                 writer.run(step)
                 writer.let_go()
             elif isinstance(step, Drop):

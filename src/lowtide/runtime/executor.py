@@ -18,9 +18,10 @@ import torch
 from lowtide.device.semiprivate import compiled_autograd_enabled
 from lowtide.errors import BackwardError, CaptureError
 from lowtide.ir.graph import Graph
-from lowtide.ir.interface import Interface
+from lowtide.ir.interface import Interface, Token
 from lowtide.ir.schedule import Schedule
 from lowtide.runtime.codegen import Segment, generate
+from lowtide.runtime.wall import Walled
 
 Key = tuple[int | float | bool, ...]
 _RECENT = 64  # plans kept alive for backwards whose token lost its attribute (a saved-tensor hook that clones)
@@ -34,19 +35,47 @@ class Loaded:
     Arguments:
         segments: one function per segment of the graph.
         token: an integer tensor whose value is `number`; it also refers to this object.
+        walled: where the segments' allocations are served; None where nothing is enforced.
+        token_result: index of the token among the first segment's results; None where there is no backward.
     """
 
     number: int
     segments: tuple[Segment, ...]
     token: torch.Tensor
+    walled: Walled | None = None
+    token_result: int | None = None
+
+    def run(self, segment: int, arguments: list[Any]) -> Sequence[Any]:
+        """Runs a segment; inside the wall, if there is one."""
+        if self.walled is None:
+            return self.segments[segment](arguments)
+        results = self.walled.run(segment, self.segments[segment], arguments)
+        if segment == 0 and self.token_result is not None:
+            # A token of its own for every call: the wall stays closed round the caller until the last one dies.
+            token = self.token.detach()
+            token._lowtide_plan = self  # type: ignore[attr-defined]
+            token._lowtide_passage = self.walled.passage()  # type: ignore[attr-defined]
+            results = (*results[: self.token_result], token, *results[self.token_result + 1 :])
+        return results
 
 
-def load(graph: Graph, schedule: Schedule, interfaces: Sequence[Interface], held: Sequence[Any]) -> Loaded:
-    """Generates the code of a schedule."""
+def load(
+    graph: Graph,
+    schedule: Schedule,
+    interfaces: Sequence[Interface],
+    held: Sequence[Any],
+    walled: Walled | None = None,
+) -> Loaded:
+    """Generates the code of a schedule.
+
+    Arguments:
+        walled: where its allocations are served; None to leave them to torch.
+    """
     number = next(_NUMBER)
     token = torch.tensor([number], dtype=torch.int64)
-    segments = generate(graph, schedule, interfaces, held, token, torch.empty(0))
-    loaded = Loaded(number, segments, token)
+    segments = generate(graph, schedule, interfaces, held, token, torch.empty(0), marked=walled is not None)
+    tokens = [i for i, result in enumerate(interfaces[0].results) if isinstance(result, Token)]
+    loaded = Loaded(number, segments, token, walled, tokens[0] if tokens else None)
     token._lowtide_plan = loaded  # type: ignore[attr-defined]
     return loaded
 
@@ -59,6 +88,8 @@ class PlannedExecutor:
         key_of: what distinguishes the shapes of a call.
         plan_for: called with the arguments when no plan is in force for a key; installs and returns one, or
             raises before anything has run.
+        settle: called before every forward with the plan in force; returns the one to use, which lies around
+            whatever tensors of earlier steps still hold.
         token_at: index of the token among the backward's arguments.
         always_ask: while true, `plan_for` is asked even where a plan is in force.
         forwards, backwards: how often this really ran: the proof that a step did not go past the plan.
@@ -68,6 +99,7 @@ class PlannedExecutor:
     plan_for: Callable[[PlannedExecutor, Key, Sequence[Any]], Loaded]
     token_at: int
     always_ask: Callable[[], bool] = lambda: False
+    settle: Callable[[Key, Loaded], Loaded] | None = None
     forwards: int = 0
     backwards: int = 0
     _in_force: dict[Key, Loaded] = field(default_factory=dict)
@@ -106,8 +138,10 @@ class PlannedExecutor:
         loaded = None if self.always_ask() else self._in_force.get(key)
         if loaded is None:
             loaded = self.plan_for(self, key, arguments)
+        if loaded.walled is not None and self.settle is not None:
+            loaded = self.settle(key, loaded)
         self.forwards += 1
-        return loaded.segments[0](arguments)
+        return loaded.run(0, arguments)
 
     def backward(self, arguments: list[Any]) -> Sequence[Any]:
         """Runs the second segment of the plan that the forward used."""
@@ -121,4 +155,4 @@ class PlannedExecutor:
                 f"{_RECENT} plans were exchanged before its backward. Run backward before exchanging so many plans."
             )
         self.backwards += 1
-        return loaded.segments[1](arguments)
+        return loaded.run(1, arguments)

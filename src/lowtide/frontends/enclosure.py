@@ -1,0 +1,196 @@
+"""The wall round one session's steps: when there is one, how large its arena is, and what has to stay free in it.
+
+The budget counts every tensor byte. Parameters, buffers and inputs that were there before lie where they are and are
+taken off; optimizer state and everything that the step allocates lies in the arena, which is as large as the rest.
+
+Units: `_B` bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+import torch
+
+from lowtide.device import shim
+from lowtide.device.arena import Arena
+from lowtide.errors import BudgetError
+from lowtide.ir.graph import Graph, Role
+from lowtide.ir.layout import SMALL_B, Obstacle, rounded_B
+from lowtide.ir.plan import PlanRecord, Problem
+from lowtide.ir.sequence import blocks_of, small_peak_B
+from lowtide.pipeline import Ground
+from lowtide.planners.keep_all import KeepAll
+from lowtide.profile.optimizer import OptimizerNeeds, optimizer_needs
+from lowtide.runtime.homes import bring_home, state_tensors
+from lowtide.runtime.wall import Wall
+
+_LOG = logging.getLogger("lowtide")
+Scope = Literal["step", "process", "none"]
+SCOPES = get_args(Scope)
+_SLACK_B = 8 * 1024  # tiny tensors of the caller's own: loss values, counters, the optimizer's scalars
+STEPPING = "the optimizer's step"
+_LOSS_COPIES = 3  # a loss of the caller's own holds this many tensors of an output's size at once: cross-entropy
+
+
+@dataclass(eq=False)
+class Enclosure:
+    """What a session knows about its wall.
+
+    Arguments:
+        scope: "step": from a forward to the end of its backward, and in the optimizer's step; "process": from the
+            first step on, whoever allocates; "none": nothing is enforced, the budget is accounted.
+        optimizer: whose state and temporaries count.
+        wall: made when the first plan is known.
+    """
+
+    scope: Scope = "step"
+    optimizer: torch.optim.Optimizer | None = None
+    wall: Wall | None = None
+    _needs: OptimizerNeeds | None = None
+    _small_B: int = 0
+    _watched: bool = False
+    _between_B: dict[str, int] = field(default_factory=dict)  # graph key -> what the caller's code really took
+
+    def __post_init__(self) -> None:
+        if self.scope not in SCOPES:
+            raise BudgetError(f"a scope of {self.scope!r}: it is one of {', '.join(map(repr, SCOPES))}")
+
+    def encloses(self, device: str) -> bool:
+        """Whether allocations on a device are held inside an arena of ours."""
+        return self.scope != "none" and device == "cpu" and shim.available()
+
+    @property
+    def needs(self) -> OptimizerNeeds | None:
+        """What the optimizer takes, found out once, before its first step; None without an optimizer."""
+        if self._needs is None and self.optimizer is not None:
+            self._needs = optimizer_needs(self.optimizer)
+        return self._needs
+
+    @property
+    def state_B(self) -> int:
+        """Bytes of the optimizer's state, as the arena reserves them."""
+        return 0 if self.needs is None else sum(rounded_B(size_B) for size_B in self.needs.state_sizes_B)
+
+    @property
+    def budget_B(self) -> int:
+        """Bytes of the wall; 0 before there is one."""
+        return 0 if self.wall is None else self.wall.budget_B
+
+    def ground(self, graph: Graph, outside_B: int, obstacles: tuple[Obstacle, ...] = ()) -> Ground:
+        """What a plan of a graph has to leave room for.
+
+        Arguments:
+            outside_B: bytes of the model that no graph reads.
+            obstacles: what earlier steps left in the arena.
+        """
+        temporaries_B = 0 if self.needs is None or len(graph.segments) < 2 else rounded_B(self.needs.temporaries_B)
+        if self.wall is None:  # afterwards its arena's zone is what it is; what does not fit there goes elsewhere
+            self._small_B = _small_zone_B(graph, self.needs)
+        workers_B = max((r.trace.workers_B for r in graph.recipes), default=0)
+        reserve_B = self._small_B + rounded_B(workers_B) + self._between(graph)
+        return Ground(
+            outside_B=outside_B + self.state_B,
+            enforced=True,
+            reserve_B=reserve_B,
+            optimizer_B=temporaries_B,
+            obstacles=obstacles,
+            ceiling_B=None if self.wall is None else self._room_B(reserve_B),
+        )
+
+    def room_B(self, record: PlanRecord) -> int:
+        """Where the part of the arena ends that a plan may use."""
+        return min(record.budget_B - record.fixed_B, self._room_B(record.reserve_B))
+
+    def _room_B(self, reserve_B: int) -> int:
+        assert self.wall is not None
+        return self.wall.arena.capacity_B - self.state_B - reserve_B
+
+    def _between(self, graph: Graph) -> int:
+        """Bytes for the caller's code between the segments: measured, or as much as a loss usually takes."""
+        if graph.key in self._between_B:
+            return self._between_B[graph.key]
+        tangents = [v for v in graph.arriving if not v.persistent]
+        large_B = sum(rounded_B(v.size_B) for v in tangents if v.size_B >= SMALL_B)
+        return large_B * (1 if len(tangents) > 1 and any(v.size_B < SMALL_B for v in tangents) else _LOSS_COPIES)
+
+    def enclose(self, record: PlanRecord) -> Wall:
+        """The wall for a plan: the one there is, or a new one where there is none yet or it is too low."""
+        if self.wall is not None and self.wall.budget_B >= record.budget_B:
+            return self.wall
+        inside_B = record.budget_B - self._model_B(record)
+        arena = Arena(inside_B, small_zone_B=self._small_B, home_B=self.state_B, all_threads=self.scope == "process")
+        before, self.wall = self.wall, Wall(arena, record.budget_B, self.scope)
+        _LOG.info("an arena of %d B for a budget of %d B", inside_B, record.budget_B)
+        if self.scope == "process":
+            arena.engage()
+        if self.optimizer is not None:
+            if not self._watched:
+                self._watch(self.optimizer)
+                self._watched = True
+            bring_home(state_tensors(self.optimizer), arena)
+        if before is not None:
+            self._leave(before)
+        return self.wall
+
+    def beside_B(self, record: PlanRecord) -> int:
+        """Bytes of a step's inputs, which lie outside the arena and count: as much of it has to stay empty."""
+        assert self.wall is not None
+        beside_B = record.outside_B - self.state_B + record.graph.persistent_B
+        return max(0, beside_B - (self.wall.budget_B - self.wall.arena.capacity_B))
+
+    def _model_B(self, record: PlanRecord) -> int:
+        """Bytes of parameters, buffers and constants, which lie outside the arena."""
+        inputs_B = sum(v.size_B for v in record.graph.values if v.persistent and v.role is Role.INPUT)
+        return record.outside_B - self.state_B + record.graph.persistent_B - inputs_B
+
+    def release(self) -> None:
+        """Takes the wall away; tensors in it live on where they are."""
+        before, self.wall = self.wall, None
+        if before is not None:
+            self._leave(before)
+
+    def _leave(self, wall: Wall) -> None:
+        if self.scope == "process":
+            wall.arena.disengage()
+        wall.arena.close()
+
+    def _watch(self, optimizer: torch.optim.Optimizer) -> None:
+        """Lets the optimizer's step allocate inside the wall, its state at the home zone."""
+        windows: list[contextlib.AbstractContextManager[None]] = []
+        known = 0  # entries of the state that are at home
+
+        def begin(*_: object) -> None:
+            while windows:  # a step that raised never came to its end
+                windows.pop().__exit__(None, None, None)
+            if self.wall is not None:
+                windows.append(self.wall.phase(STEPPING))
+                windows[-1].__enter__()
+
+        def end(*_: object) -> None:
+            nonlocal known
+            while windows:
+                windows.pop().__exit__(None, None, None)
+            if self.wall is not None and len(optimizer.state) != known:
+                known = len(optimizer.state)
+                bring_home(state_tensors(optimizer), self.wall.arena)
+
+        def loaded(_: object) -> None:
+            if self.wall is not None:
+                bring_home(state_tensors(optimizer), self.wall.arena)
+
+        optimizer.register_step_pre_hook(begin)
+        optimizer.register_step_post_hook(end)
+        optimizer.register_load_state_dict_post_hook(loaded)
+
+
+def _small_zone_B(graph: Graph, needs: OptimizerNeeds | None) -> int:
+    """Bytes for requests too small to be planned: those of a step that keeps everything, the optimizer's, and slack."""
+    everything = KeepAll().solve(Problem(graph, budget_B=2**60)).schedule
+    assert everything is not None, "without a budget, keeping everything always fits"
+    step_B = small_peak_B(blocks_of(graph, everything, small_B=0))
+    state_B = sum(rounded_B(s) for s in (() if needs is None else needs.state_sizes_B) if s < SMALL_B)
+    return rounded_B(step_B + step_B // 4 + state_B + _SLACK_B, 4096)

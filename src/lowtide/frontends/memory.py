@@ -1,0 +1,169 @@
+"""`lowtide.memory_stats`, `lowtide.snapshot` and `lowtide.departures`: what the wall holds, and who holds it.
+
+Units: `_B` bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+import torch
+
+from lowtide.device.arena import ArenaStats, Departure
+from lowtide.errors import LowtideError
+from lowtide.frontends.fit import Fitted, fitted_models
+from lowtide.runtime.wall import Wall
+
+
+class MemoryStats(msgspec.Struct, frozen=True):
+    """What a fitted model's budget holds, and how its plans did.
+
+    Arguments:
+        budget_B: bytes that were asked for; 0 before the first step.
+        budget_kind: "enforced": an arena of that size; "accounted": counted, not enforced.
+        arena_B: the arena's part of the budget; the rest is parameters and buffers, which were there before.
+        in_use_B: bytes in use now, those outside the arena included.
+        peak_B: most bytes in use at once.
+        reserved_B: bytes ever reserved, holes included.
+        predicted_B: the most that the plans in force said would be reserved.
+        largest_hole_B: the largest piece that could still be served.
+        planned_hits: allocations of lowtide's own code that were served at their planned address.
+        planned_misses: planned addresses that no allocation took.
+        departures: allocations of lowtide's own code that were served elsewhere; `lowtide.departures` names them.
+        small: requests below 512 B, which are not planned.
+        workers: allocations by worker threads of parallel operators.
+        overflows: allocations that found no room in the zone meant for them.
+        refusals_for_room, refusals_for_contiguity: requests that did not fit, each an out-of-memory error: too few
+            free bytes; enough, but in pieces.
+        forwards, backwards: how often a graph really ran in lowtide's code.
+    """
+
+    budget_B: int
+    budget_kind: Literal["enforced", "accounted"]
+    arena_B: int = 0
+    in_use_B: int = 0
+    peak_B: int = 0
+    reserved_B: int = 0
+    predicted_B: int = 0
+    largest_hole_B: int = 0
+    planned_hits: int = 0
+    planned_misses: int = 0
+    departures: int = 0
+    small: int = 0
+    workers: int = 0
+    overflows: int = 0
+    refusals_for_room: int = 0
+    refusals_for_contiguity: int = 0
+    forwards: int = 0
+    backwards: int = 0
+
+
+class Holding(msgspec.Struct, frozen=True):
+    """Some bytes of the arena and who asked for them.
+
+    Arguments:
+        address_B: from the arena's start.
+        size_B: as requested.
+        holder: the operator with its source line, or the stretch of the caller's code.
+    """
+
+    address_B: int
+    size_B: int
+    holder: str
+
+
+def memory_stats(model: torch.nn.Module | None = None) -> MemoryStats:
+    """Says what a fitted model's budget holds now, and how its plans did so far.
+
+    Arguments:
+        model: a fitted model; None for the only one.
+
+    Returns: figures; where nothing is enforced, bytes in use are not known and stay 0.
+
+    Raises:
+        LowtideError: if the model was not fitted, or none was named and there are none or several.
+    """
+    session = _fitted(model).session
+    plans = list(session.plans.values())
+    predicted_B = max((p.reserved_B for p in plans), default=0)
+    forwards, backwards = session.calls, sum(e.backwards for e in session.executors)
+    wall = session.enclosure.wall
+    if wall is None:
+        budget_B = max((p.budget_B for p in plans), default=0)
+        return MemoryStats(
+            budget_B, "accounted", predicted_B=predicted_B, forwards=forwards, backwards=backwards
+        )  # fmt: skip
+    seen = wall.arena.stats()
+    beside_B = wall.budget_B - wall.arena.capacity_B
+    return MemoryStats(
+        budget_B=wall.budget_B,
+        budget_kind="enforced",
+        arena_B=wall.arena.capacity_B,
+        in_use_B=beside_B + seen.in_use_B,
+        peak_B=beside_B + seen.peak_B,
+        reserved_B=_reserved_B(wall, seen),
+        predicted_B=predicted_B,
+        largest_hole_B=seen.largest_hole_B,
+        planned_hits=seen.planned_hits,
+        planned_misses=seen.planned_misses,
+        departures=seen.departures,
+        small=seen.small,
+        workers=seen.workers,
+        overflows=seen.overflow,
+        refusals_for_room=seen.failures_for_room,
+        refusals_for_contiguity=seen.failures_for_contiguity,
+        forwards=forwards,
+        backwards=backwards,
+    )
+
+
+def snapshot(model: torch.nn.Module | None = None) -> tuple[Holding, ...]:
+    """Lists who holds which bytes at which address of a fitted model's arena, by address.
+
+    Arguments:
+        model: a fitted model; None for the only one.
+
+    Returns: nothing where nothing is enforced. Parameters, buffers and inputs that were there before the arena lie
+        outside it.
+
+    Raises:
+        LowtideError: as for `memory_stats`.
+    """
+    wall = _fitted(model).session.enclosure.wall
+    if wall is None:
+        return ()
+    return tuple(
+        Holding(b.offset_B, b.requested_B, b.statement or ("a worker thread" if b.worker else b.phase) or "unknown")
+        for b in wall.arena.blocks()
+    )
+
+
+def departures(model: torch.nn.Module | None = None) -> tuple[Departure, ...]:
+    """Names the allocations of lowtide's own code that were not served where the plan said, the first 256.
+
+    Arguments:
+        model: a fitted model; None for the only one.
+
+    Raises:
+        LowtideError: as for `memory_stats`.
+    """
+    wall = _fitted(model).session.enclosure.wall
+    return () if wall is None else wall.arena.departures()
+
+
+def _reserved_B(wall: Wall, seen: ArenaStats) -> int:
+    return wall.budget_B - wall.arena.capacity_B + seen.high_water_B
+
+
+def _fitted(model: torch.nn.Module | None) -> Fitted:
+    if model is not None:
+        handle = getattr(model, "lowtide", None)
+        if not isinstance(handle, Fitted):
+            raise LowtideError("this model was not fitted: call lowtide.fit(model, budget=...) first")
+        return handle
+    found = fitted_models()
+    if len(found) != 1:
+        many = f"{len(found)} models are fitted" if found else "no model is fitted"
+        raise LowtideError(f"{many}: name one, as in lowtide.memory_stats(model)")
+    return found[0]

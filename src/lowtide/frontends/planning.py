@@ -1,0 +1,157 @@
+"""From the calls of one step to its plan: measured, planned inside what the wall leaves, or fitted to a saved plan.
+
+Units: `_B` bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from msgspec.structs import replace
+
+from lowtide.errors import PlanMismatch
+from lowtide.frontends.covers import covers_of
+from lowtide.frontends.discovery import Call, bundle_of, outside_B
+from lowtide.frontends.enclosure import Enclosure
+from lowtide.ir.bundle import Bundle
+from lowtide.ir.graph import Graph
+from lowtide.ir.layout import Obstacle
+from lowtide.ir.plan import PlanRecord
+from lowtide.pipeline import Ground, PlanOptions, Watch, environment, measure, place_around, plan_graph
+from lowtide.profile.cache import ProfileCache
+from lowtide.units import format_B
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredStep:
+    """The graphs of one step, measured.
+
+    Arguments:
+        calls: in order.
+        bundle: their union, where there are several.
+        graph: the graph, or the union.
+        device: torch device type that the budget is about.
+        outside_B: bytes of the model that no graph is given.
+    """
+
+    calls: Sequence[Call]
+    bundle: Bundle | None
+    graph: Graph
+    device: str
+    outside_B: int
+
+    @property
+    def trains(self) -> bool:
+        """Whether there is a backward."""
+        return any(len(c.specialised.graph.segments) > 1 for c in self.calls)
+
+
+def measure_step(
+    calls: Sequence[Call], persistent: Callable[[], Iterable[torch.Tensor]], machine: str | None, cache: ProfileCache
+) -> MeasuredStep:
+    """Measures every graph of a step, or predicts it for a machine that is not here.
+
+    Arguments:
+        persistent: gives the tensors that live through the step whether or not a graph reads them.
+    """
+    graphs = [measure(c.specialised.graph, c.specialised.held, machine, cache) for c in calls]
+    bundle = bundle_of(calls, graphs) if len(calls) > 1 else None
+    device = _device_of(calls)
+    graph = bundle.graph if bundle is not None else graphs[0]
+    return MeasuredStep(calls, bundle, graph, device, outside_B(persistent(), calls, device))
+
+
+def plan_step(
+    step: MeasuredStep,
+    options: PlanOptions,
+    enclosure: Enclosure,
+    obstacles: tuple[Obstacle, ...] = (),
+    watch: Watch | None = None,
+) -> PlanRecord:
+    """Plans a step inside the budget, and inside what the wall leaves where there is one.
+
+    Arguments:
+        obstacles: what earlier steps left in the arena.
+
+    Raises:
+        InfeasibleBudget: if no plan fits; nothing has been run.
+    """
+    enforced = options.machine is None and enclosure.encloses(step.device)
+    ground = Ground(outside_B=step.outside_B)
+    if enforced:
+        ground = enclosure.ground(step.graph, step.outside_B, obstacles)
+    return plan_graph(
+        step.graph,
+        options,
+        ground=ground,
+        at_least_B=enclosure.budget_B,
+        device=step.device,
+        covers=covers_of(step.trains, enclosure.needs if enforced else None, len(step.calls), enforced),
+        watch=watch,
+    )
+
+
+def fit_plan(record: PlanRecord, step: MeasuredStep, enclosure: Enclosure) -> PlanRecord:
+    """Fits a plan made elsewhere to this session: without addresses where nothing is enforced, with them where it is.
+
+    Raises:
+        PlanMismatch: if its allocations need more than its budget leaves here.
+    """
+    if not enclosure.encloses(step.device):
+        return replace(record, layout=None, reserve_B=0, budget_kind="accounted") if record.layout else record
+    ground = enclosure.ground(step.graph, step.outside_B)
+    fitted = replace(
+        record,
+        budget_B=max(record.budget_B, enclosure.budget_B),
+        outside_B=ground.outside_B,
+        peak_B=record.peak_B - record.outside_B + ground.outside_B,
+        reserve_B=ground.reserve_B,
+        optimizer_B=ground.optimizer_B,
+        budget_kind="enforced",
+        covers=covers_of(step.trains, enclosure.needs, len(step.calls), enforced=True),
+    )
+    room_B = fitted.budget_B - fitted.fixed_B
+    if ground.ceiling_B is not None:
+        room_B = min(room_B, ground.ceiling_B)
+    if record.layout is not None and record.layout.height_B <= room_B and record.optimizer_B == ground.optimizer_B:
+        return fitted
+    placed = place_around(fitted, (), room_B)
+    if placed is None:
+        raise PlanMismatch(
+            f"the saved plan does not fit into {format_B(fitted.budget_B)} here: parameters, inputs, optimizer state "
+            f"and reserve take {format_B(fitted.fixed_B)}, and its allocations do not fit into the rest. Plan again "
+            "with lowtide.plan and the same optimizer and scope, or raise the budget."
+        )
+    return placed
+
+
+def check_plan_is_for(record: PlanRecord, key: str, device: str) -> None:
+    """Refuses a saved plan of another program, other shapes, or another environment.
+
+    Raises:
+        PlanMismatch: names what differs, and the remedy.
+    """
+    if record.graph.key != key:
+        raise PlanMismatch(
+            f"the saved plan was made for another program or other shapes (graph {record.graph.key}, "
+            f"this is {key}). Plan again with lowtide.plan on this model and these inputs."
+        )
+    here, there = environment(device), record.environment
+    for fact in ("torch", "device", "threads"):
+        if getattr(here, fact) != getattr(there, fact):
+            raise PlanMismatch(
+                f"the saved plan was measured with {fact} {getattr(there, fact)!r}, here it is "
+                f"{getattr(here, fact)!r}. Plan again here, or restore that environment."
+            )
+
+
+def _device_of(calls: Sequence[Call]) -> str:
+    """The device type that holds most of what the calls are given."""
+    count: dict[str, int] = {}
+    for call in calls:
+        for value in call.specialised.graph.values:
+            if value.geometry is not None:
+                count[value.geometry.device] = count.get(value.geometry.device, 0) + value.size_B
+    return max(count, key=lambda d: count[d], default="cpu")

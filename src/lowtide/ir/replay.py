@@ -1,0 +1,54 @@
+"""A layout as generated code meets it: per segment, which allocation is to be served where. Units: `_B` bytes."""
+
+from __future__ import annotations
+
+import msgspec
+
+from lowtide.ir.graph import Graph
+from lowtide.ir.layout import Layout
+from lowtide.ir.schedule import Boundary, Run, Schedule
+
+
+class ReplayTable(msgspec.Struct, frozen=True):
+    """The planned allocations of one segment, in order.
+
+    Arguments:
+        names: per run of the segment, its operator and where it comes from.
+        first: per run, the index of its first allocation; one more entry for the end.
+        sizes_B: per allocation, the bytes requested.
+        offsets_B: per allocation, where it is served.
+    """
+
+    names: tuple[str, ...]
+    first: tuple[int, ...]
+    sizes_B: tuple[int, ...]
+    offsets_B: tuple[int, ...]
+
+
+def replay_tables(graph: Graph, schedule: Schedule, layout: Layout) -> tuple[ReplayTable, ...]:
+    """Sorts a layout by segments and runs: one table per segment of the graph. O(steps + blocks)."""
+    at: dict[int, list[int]] = {}
+    for index, block in enumerate(layout.blocks):
+        at.setdefault(block.step, []).append(index)
+    tables: list[ReplayTable] = []
+    names: list[str] = []
+    first = [0]
+    blocks: list[int] = []
+
+    def end_segment() -> None:
+        sizes_B = tuple(layout.blocks[i].size_B for i in blocks)
+        tables.append(ReplayTable(tuple(names), tuple(first), sizes_B, tuple(layout.offsets_B[i] for i in blocks)))
+        names.clear()
+        blocks.clear()
+        first[:] = [0]
+
+    for index, step in enumerate(schedule.steps):
+        if isinstance(step, Boundary) and index:
+            end_segment()
+        elif isinstance(step, Run):
+            recipe = graph.recipes[step.recipe]
+            names.append(f"{recipe.op} at {recipe.origin.source}" if recipe.origin.source else recipe.op)
+            blocks += at.get(index, ())
+            first.append(len(blocks))
+    end_segment()
+    return tuple(tables)
