@@ -1,7 +1,10 @@
 """Settings for every test: property tests find the same examples every time, and no test looks at the clock."""
 
+import os
 import signal
+from pathlib import Path
 
+import platformdirs
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
@@ -16,3 +19,6 @@ settings.load_profile("lowtide")
 
 # A suite started in the background of a shell inherits an ignored SIGINT; tests of Ctrl-C need Python's own handler.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Tests that bring an empty cache still share one build of the arena.
+os.environ.setdefault("LOWTIDE_SHIM_DIR", str(Path(platformdirs.user_cache_dir("lowtide")) / "shim"))

@@ -3,10 +3,7 @@
 #include <stdexcept>
 
 #include "allocator.hpp"
-#include "handle.hpp"
 #include "thread.hpp"
-
-namespace py = pybind11;
 
 namespace lowtide::shim {
 
@@ -17,7 +14,7 @@ template <class Call>
 PyObject* guarded(Call call) noexcept {
   try {
     return call();
-  } catch (const py::cast_error& error) {
+  } catch (const std::invalid_argument& error) {
     PyErr_SetString(PyExc_TypeError, error.what());
   } catch (const std::out_of_range& error) {
     PyErr_SetString(PyExc_IndexError, error.what());
@@ -36,21 +33,21 @@ PyObject* engage(PyObject*, PyObject* arena) {
   return guarded([&] {
     if (!is_in_force())
       throw std::runtime_error("another library has replaced torch's CPU allocator since: import it before lowtide");
-    Thread::mine().engage(py::handle(arena).cast<const Handle&>().slab());
+    Thread::mine().engage(slab_of(arena));
     return none();
   });
 }
 
 PyObject* disengage(PyObject*, PyObject* arena) {
   return guarded([&] {
-    Thread::mine().disengage(py::handle(arena).cast<const Handle&>().slab());
+    Thread::mine().disengage(slab_of(arena));
     return none();
   });
 }
 
 PyObject* enter(PyObject*, PyObject* table) {
   return guarded([&] {
-    Thread::mine().enter(py::handle(table).cast<std::shared_ptr<Table>>());
+    Thread::mine().enter(table_of(table));
     return none();
   });
 }
@@ -79,8 +76,6 @@ PyMethodDef methods[] = {
 
 }  // namespace
 
-void add_fast_calls(py::module_& module) {
-  if (PyModule_AddFunctions(module.ptr(), methods) != 0) throw py::error_already_set();
-}
+bool add_fast_calls(PyObject* module) { return PyModule_AddFunctions(module, methods) == 0; }
 
 }  // namespace lowtide::shim

@@ -1,14 +1,24 @@
 // FastCalls: the functions that generated code calls once per statement or segment, without pybind11's argument tuple.
 //
 //   engage(arena) disengage(arena)    which arena serves this thread
-//   enter(table) leave()         which segment runs; leave returns the hits of its planned places
-//   at(i)                        statement i comes next
-// They hold the interpreter lock throughout and allocate nothing.
+//   enter(table) leave()              which segment runs; leave returns the hits of its planned places
+//   at(i)                             statement i comes next
+// They hold the interpreter lock throughout and allocate nothing. Python.h alone: pybind11 costs seconds of compilation.
 #pragma once
-#include <pybind11/pybind11.h>
+#include <Python.h>
+
+#include <memory>
+
+#include "slab.hpp"
+#include "table.hpp"
 
 namespace lowtide::shim {
 
-void add_fast_calls(pybind11::module_& module);
+// False, with Python's error set, if it fails.
+bool add_fast_calls(PyObject* module);
+
+// What a Python object holds; std::invalid_argument if it holds something else. Defined in bind.cpp.
+Slab* slab_of(PyObject* object);
+std::shared_ptr<const Table> table_of(PyObject* object);
 
 }  // namespace lowtide::shim

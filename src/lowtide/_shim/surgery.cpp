@@ -29,8 +29,10 @@ void require_bytes(const Storage& storage) {
   if (is_dropped(storage)) throw std::invalid_argument("the storage's bytes were dropped: restore it first");
 }
 
-// The old pointer leaves last: releasing it may run code of other libraries.
+// The old pointer leaves last: releasing it may run code of other libraries. From now on the storage grows by the
+// allocator in force: what torch made in a copy or from a file asks another one.
 void replace(Storage& storage, c10::DataPtr block) {
+  storage.set_allocator(c10::GetAllocator(c10::DeviceType::CPU));
   c10::DataPtr old = std::move(storage._mutable_data_ptr_no_checks());
   storage.set_data_ptr_noswap(std::move(block));
 }
