@@ -1,4 +1,4 @@
-"""A plan as one HTML file that needs nothing but a browser: numbers, memory over time, values, covers.
+"""A plan as one HTML file that needs nothing but a browser: numbers, memory over time, addresses, values, covers.
 
 Units: `_B` bytes, `_s` seconds.
 """
@@ -12,10 +12,12 @@ from os import PathLike
 from pathlib import Path
 
 from lowtide.ir.plan import PlanRecord
+from lowtide.report.canvas import canvas_data, canvas_html
 from lowtide.report.drawing import draw_svg, pointer_data
 from lowtide.report.explain import Explanation, Row, explain
 from lowtide.report.headline import Headline, headline_rows
-from lowtide.report.timeline import keep_all_curve, plan_curve
+from lowtide.report.rectangles import AddressMap, address_map
+from lowtide.report.timeline import MemoryCurve, keep_all_curve, plan_curve
 from lowtide.units import format_B, format_percent, format_s
 
 _ROWS = 500  # a browser sorts that many without a pause
@@ -37,7 +39,7 @@ def write_html(record: PlanRecord, path: str | PathLike[str]) -> None:
 def html_of(record: PlanRecord) -> str:
     """The report of a plan as the text of one self-contained page."""
     told = explain(record, top=_ROWS)
-    plan, plain = plan_curve(record), keep_all_curve(record)
+    plan, plain, addresses = plan_curve(record), keep_all_curve(record), address_map(record)
     head = told.headline
     name = head.name or "lowtide plan"
     body = [
@@ -47,6 +49,7 @@ def html_of(record: PlanRecord) -> str:
         "<h2>Memory over one step</h2>",
         _legend(),
         f'<div class="chart">{draw_svg(plan, plain, record.budget_B)}<div id="tip" class="tip"></div></div>',
+        "" if addresses is None else f"<h2>Where everything lies</h2>{canvas_html(addresses)}",
         "<h2>The plan</h2>",
         _facts(headline_rows(head)),
         "<h2>The values that matter</h2>",
@@ -54,19 +57,30 @@ def html_of(record: PlanRecord) -> str:
         "<h2>Where it was measured</h2>",
         _facts(_environment(head)),
     ]
-    resources = files("lowtide.report")
-    style = resources.joinpath("page.css").read_text(encoding="utf-8")
-    script = resources.joinpath("page.js").read_text(encoding="utf-8")
+    style = files("lowtide.report").joinpath("page.css").read_text(encoding="utf-8")
     return "\n".join(
         [
             '<!doctype html><html lang="en"><head><meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             f"<title>{escape(name)}</title><style>\n{style}</style></head><body>",
             *body,
-            f'<script type="application/json" id="curve">{pointer_data(plan, plain)}</script>',
-            f"<script>\n{script}</script></body></html>\n",
+            *_scripts(plan, plain, addresses, record.budget_B),
+            "</body></html>\n",
         ]
     )
+
+
+def _scripts(plan: MemoryCurve, plain: MemoryCurve, addresses: AddressMap | None, budget_B: int) -> list[str]:
+    """The data of the pictures, and the code that shows it."""
+    parts = [f'<script type="application/json" id="curve">{pointer_data(plan, plain)}</script>']
+    code = ["pointer.js", "page.js"]
+    if addresses is not None:
+        data = canvas_data(addresses, budget_B, max(plan.time_s, plain.time_s))
+        parts.append(f'<script type="application/json" id="rectangles">{data}</script>')
+        code.append("canvas.js")
+    resources = files("lowtide.report")
+    texts = [resources.joinpath(name).read_text(encoding="utf-8") for name in code]
+    return [*parts, "<script>", *texts, "</script>"]
 
 
 def _cards(head: Headline) -> str:
