@@ -65,41 +65,54 @@ Usage Spans::usage(Bytes lo_B, Bytes hi_B) const {
 }
 
 Spans::Place Spans::best_fit(Bytes need_B, Bytes lo_B, Bytes hi_B, End end) const {
-  Place best = inner_fit(need_B, lo_B, hi_B, end);
-  if ((lo_B == 0 && hi_B == capacity_B_) || lo_B >= hi_B) return best;
-  // Only the spans at both ends can reach out of the range.
-  Bytes best_B = best.hole == NO_SPAN ? EVERYWHERE : (*this)[best.hole].reserved_B;
-  for (const SpanId id : {covering(lo_B), covering(hi_B - 1)}) {
-    const Span& span = (*this)[id];
-    if (!span.is_hole() || (span.offset_B >= lo_B && span.end_B() <= hi_B)) continue;
-    const Bytes start_B = std::max(span.offset_B, lo_B), end_B = std::min(span.end_B(), hi_B);
-    const Bytes size_B = end_B - start_B, offset_B = end == End::low ? start_B : end_B - need_B;
-    if (size_B < need_B || size_B > best_B) continue;
-    if (size_B == best_B && (end == End::low ? offset_B > best.offset_B : offset_B < best.offset_B)) continue;
-    best = {id, offset_B};
-    best_B = size_B;
-  }
-  return best;
+  const Request request{need_B, lo_B, hi_B, end};
+  if (need_B > hi_B - lo_B) return {NO_SPAN, 0};
+  if (lo_B > 0 || hi_B < capacity_B_) return best_fit_within(request);
+  const SpanId lowest = by_size_.at_least({need_B, 0});
+  if (lowest == NO_SPAN || end == End::low) return {lowest, lowest == NO_SPAN ? 0 : (*this)[lowest].offset_B};
+  const SpanId highest = by_size_.at_most({(*this)[lowest].reserved_B, EVERYWHERE});
+  return {highest, (*this)[highest].end_B() - need_B};
 }
 
-// Best fit among the holes that lie in the range whole.
-Spans::Place Spans::inner_fit(Bytes need_B, Bytes lo_B, Bytes hi_B, End end) const {
-  for (Bytes size_B = need_B; size_B <= hi_B - lo_B;) {
-    const SpanId lowest = by_size_.at_least({size_B, lo_B});
-    if (lowest == NO_SPAN) break;
-    const Span& hole = (*this)[lowest];
-    const bool is_before = hole.offset_B < lo_B;  // then it is larger than size_B: look for one of its size after lo_B
+// Two searches take turns, and the first to end has the answer: one goes up the sizes of holes, past those outside the
+// range, the other goes along the range. Only the spans at the range's ends can reach out of it.
+Spans::Place Spans::best_fit_within(const Request& request) const {
+  const SpanId start = covering(request.lo_B);
+  Fit found{{NO_SPAN, 0}, EVERYWHERE};
+  improve(found, start, request);
+  improve(found, covering(request.hi_B - 1), request);
+  Fit walked = found;
+  SpanId next = (*this)[start].next;
+  for (Bytes size_B = request.need_B; size_B <= found.size_B;) {
+    const SpanId id = by_size_.at_least({size_B, request.lo_B});
+    if (id == NO_SPAN) break;
+    const Span& hole = (*this)[id];
     size_B = hole.reserved_B;
-    if (is_before) continue;
-    if (hole.end_B() > hi_B) {
+    if (hole.offset_B >= request.lo_B) {  // the lowest of its size in the range, or past it
+      if (hole.end_B() <= request.hi_B) {
+        improve(found, request.end == End::low ? id : by_size_.at_most({size_B, request.hi_B - size_B}), request);
+        break;
+      }
       ++size_B;
-      continue;
     }
-    if (end == End::low) return {lowest, hole.offset_B};
-    const SpanId highest = by_size_.at_most({size_B, hi_B - size_B});
-    return {highest, (*this)[highest].end_B() - need_B};
+    for (int steps = 0; steps < 8; ++steps) {  // about the time of a look-up
+      if (next == NO_SPAN || (*this)[next].offset_B >= request.hi_B) return walked.place;
+      improve(walked, next, request);
+      next = (*this)[next].next;
+    }
   }
-  return {NO_SPAN, 0};
+  return found.place;
+}
+
+// Takes a hole, clipped to the range, instead of `best` where it fits better.
+void Spans::improve(Fit& best, SpanId id, const Request& request) const {
+  const Span& span = (*this)[id];
+  if (!span.is_hole()) return;
+  const Bytes lo_B = std::max(span.offset_B, request.lo_B), hi_B = std::min(span.end_B(), request.hi_B);
+  const Bytes size_B = hi_B - lo_B, offset_B = request.end == End::low ? lo_B : hi_B - request.need_B;
+  if (size_B < request.need_B || size_B > best.size_B) return;
+  const bool nearer = request.end == End::low ? offset_B < best.place.offset_B : offset_B > best.place.offset_B;
+  if (size_B < best.size_B || nearer) best = {{id, offset_B}, size_B};
 }
 
 SpanId Spans::take(SpanId hole, Bytes offset_B, Bytes reserved_B, Bytes requested_B, std::uint64_t tag, End end) {

@@ -89,7 +89,8 @@ class Spans {
 
   // Best fit: the smallest of the holes, clipped to [lo_B, hi_B), that holds need_B; of equals the lowest (End::low)
   // or the highest. All three are multiples of the alignment, the range lies within the capacity. Over the whole
-  // range one look-up; over a part of it one for each size of hole, from need_B up to the size that fits.
+  // capacity one look-up; over a part of it as many steps as there are spans in that part, or as there are sizes of
+  // holes between need_B and the size that fits, whichever are fewer.
   Place best_fit(Bytes need_B, Bytes lo_B, Bytes hi_B, End end) const;
 
   // Makes [offset_B, offset_B + reserved_B) of a hole, which contains it, a block.
@@ -122,7 +123,16 @@ class Spans {
   static constexpr Bytes EVERYWHERE = std::numeric_limits<Bytes>::max();
 
   Span& at(SpanId id) { return spans_[static_cast<std::size_t>(id)]; }
-  Place inner_fit(Bytes need_B, Bytes lo_B, Bytes hi_B, End end) const;
+  struct Request {
+    Bytes need_B, lo_B, hi_B;
+    End end;
+  };
+  struct Fit {
+    Place place;
+    Bytes size_B;  // of the hole, clipped
+  };
+  Place best_fit_within(const Request& request) const;
+  void improve(Fit& best, SpanId id, const Request& request) const;
   // A new span after another in address order, in the order by offset.
   SpanId insert_after(SpanId previous, Bytes offset_B, Bytes reserved_B, Bytes requested_B);
   void remove(SpanId id);

@@ -15,8 +15,7 @@ Run cheapest_run(const std::vector<Stretch>& stretches, Bytes need_B) {
   for (std::size_t last = 0; last < stretches.size(); ++last) {
     const Stretch& added = stretches[last];
     if (std::isinf(added.cost)) {
-      first = middle = last + 1;
-      tail = 0;
+      first = last + 1;
       yield_B = evicted_B = 0;
       continue;
     }

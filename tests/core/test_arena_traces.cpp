@@ -244,6 +244,28 @@ class Trace {
   Bytes peak_B_ = 0, low_high_B_ = 0, top_depth_B_ = 0;
 };
 
+// Best fit in ranges of many spans, of few sizes: ties and holes that reach out of the range are common.
+void fits_best_among_many(std::uint64_t seed) {
+  constexpr Bytes CAPACITY_B = 600;
+  Random dice(seed);
+  Arena arena(CAPACITY_B, 1);
+  naive::Arena naive{CAPACITY_B, 1};
+  for (int i = 0; i < 3000; ++i) {
+    if (dice.below(100) < 45 && !naive.blocks.empty()) {
+      const auto chosen = naive.blocks.begin() + dice.below(static_cast<Index>(naive.blocks.size()));
+      arena.free(chosen->offset_B);
+      naive.blocks.erase(chosen);
+      continue;
+    }
+    const Bytes size_B = 1 + dice.below(3), lo_B = dice.below(300), hi_B = CAPACITY_B - dice.below(300);
+    const End end = dice.below(2) == 0 ? End::low : End::high;
+    const Bytes expected_B = naive.best_fit(size_B, {lo_B, hi_B}, end);
+    EXPECT(arena.allocate(size_B, lo_B, hi_B, end) == expected_B);
+    if (expected_B >= 0) naive.insert(expected_B, size_B, 0);
+  }
+  EXPECT(arena.check().empty() && arena.blocks().size() == naive.blocks.size() && naive.blocks.size() > 100);
+}
+
 // Compaction of movable blocks leaves want of room as the only reason to fail.
 void fails_only_for_want_of_room(std::uint64_t seed) {
   Random dice(seed);
@@ -281,6 +303,8 @@ int main() {
     Trace(seed, {64 * 16, 16, 120}).run(1500);
     Trace(seed, {1000, 1, 90}).run(700);
     Trace(seed, {1 << 14, 64, 1500}).run(500);
+    Trace(seed, {1 << 12, 16, 48}).run(800);  // many blocks
+    fits_best_among_many(seed);
     fails_only_for_want_of_room(seed);
   }
   return TEST_RESULT;
