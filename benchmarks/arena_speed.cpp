@@ -73,36 +73,57 @@ void make_holes(Arena& arena, const Case& c) {
 
 std::vector<Bytes> requests(const Case& c) {
   lowtide::Random dice(2);
+  const Bytes half_B = c.request_B / 2;
   std::vector<Bytes> sizes;
   for (int i = 0; i < 1024; ++i)
-    sizes.push_back(c.equal ? c.request_B : c.request_B / 2 + 1 + dice.below(static_cast<lowtide::Index>(c.request_B / 2)));
+    sizes.push_back(c.equal ? c.request_B : half_B + 1 + dice.below(static_cast<lowtide::Index>(half_B)));
   return sizes;
 }
 
 void report(const char* name, int holes, double arena_ns, double stock_ns) {
-  std::printf("{\"case\": \"%s\", \"holes\": %d, \"arena_ns\": %.1f, \"stock_ns\": %.1f}\n", name, holes, arena_ns, stock_ns);
+  const char* line = "{\"case\": \"%s\", \"holes\": %d, \"arena_ns\": %.1f, \"stock_ns\": %.1f}\n";
+  std::printf(line, name, holes, arena_ns, stock_ns);
 }
 
 void one_at_a_time(const Case& c) {
   Arena arena(Bytes{16} << 30, ALIGNMENT_B);
   make_holes(arena, c);
   const std::vector<Bytes> sizes = requests(c);
-  const double arena_ns = fastest_ns([&](int i) { arena.free(arena.allocate(sizes[static_cast<std::size_t>(i) % 1024])); });
-  const double stock_ns = fastest_ns([&](int i) { std::free(stock(sizes[static_cast<std::size_t>(i) % 1024])); });
+  const auto size_B = [&](int i) { return sizes[static_cast<std::size_t>(i) % 1024]; };
+  const double arena_ns = fastest_ns([&](int i) { arena.free(arena.allocate(size_B(i))); });
+  const double stock_ns = fastest_ns([&](int i) { std::free(stock(size_B(i))); });
   report(c.name, c.holes, arena_ns, stock_ns);
 }
 
-// Planned offsets among the same holes.
-void planned() {
-  const Case c{"4 KiB at a planned offset", 2500, true, 4096, 4096};
-  Arena arena(16 * MIB, ALIGNMENT_B);
-  make_holes(arena, c);
-  const double arena_ns = fastest_ns([&](int i) {
-    const Bytes offset_B = (i * 7919 % 2500) * (4096 + 256);
-    if (!arena.allocate_at(offset_B, 4096)) std::abort();
-    arena.free(offset_B);
+// Frees one of many blocks, at random, and allocates its size again: the arena at the same, planned offset.
+void planned(const char* name, bool equal, Bytes largest_B) {
+  constexpr int LIVE = 2500;
+  Arena arena(LIVE * (largest_B + 256), ALIGNMENT_B);
+  lowtide::Random dice(1);
+  std::vector<Bytes> sizes, offsets;
+  std::vector<void*> pointers;
+  std::vector<std::size_t> places;
+  for (int i = 0; i < LIVE; ++i) {
+    sizes.push_back(equal ? largest_B : 1 + dice.below(static_cast<lowtide::Index>(largest_B)));
+    offsets.push_back(arena.allocate(sizes.back()));
+    if (arena.allocate(256) < 0) std::abort();
+    pointers.push_back(stock(sizes.back()));
+  }
+  for (Bytes offset_B : offsets) arena.free(offset_B);
+  for (int i = 0; i < 65536; ++i) places.push_back(static_cast<std::size_t>(dice.below(LIVE)));
+  std::size_t turn = 0;
+  const double arena_ns = fastest_ns([&](int) {
+    const std::size_t i = places[++turn % 65536];
+    if (!arena.allocate_at(offsets[i], sizes[i])) std::abort();
+    arena.free(offsets[i]);
   });
-  report(c.name, c.holes, arena_ns, fastest_ns([&](int) { std::free(stock(4096)); }));
+  const double stock_ns = fastest_ns([&](int) {
+    const std::size_t i = places[++turn % 65536];
+    std::free(pointers[i]);
+    pointers[i] = stock(sizes[i]);
+  });
+  for (void* pointer : pointers) std::free(pointer);
+  report(name, LIVE, arena_ns, stock_ns);
 }
 
 // Above the holes, which all suffice: a search by size alone would look at every one of them.
@@ -153,8 +174,9 @@ void churn(const char* name, int live, Bytes largest_B) {
 
 int main() {
   for (const Case& c : CASES) one_at_a_time(c);
-  planned();
   above();
+  planned("planned offsets, random sizes up to 256 KiB", false, MIB / 4);
+  planned("planned offsets, 4 KiB each", true, 4096);
   churn("random lifetimes, 500 blocks up to 256 KiB", 500, MIB / 4);
   churn("random lifetimes, 5000 blocks up to 256 KiB", 5000, MIB / 4);
   return 0;
