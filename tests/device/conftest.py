@@ -27,7 +27,7 @@ def module() -> ShimModule:
 @pytest.fixture
 def make_arena(module: ShimModule) -> Iterator[Callable[..., Arena]]:
     """Makes arenas that are whole, and engaged by nobody, when the test is over."""
-    assert shim.loaded() is module
+    assert module.is_in_force()
     made: list[Arena] = []
 
     def make(capacity_B: int = 4 * MiB, **options: Any) -> Arena:

@@ -7,8 +7,20 @@ import gc
 import pytest
 import torch
 
+from lowtide.device import shim
+from lowtide.device.arena import Arena
 from lowtide.device.observer import Observation, observe
+from lowtide.device.shim_module import ShimModule
 from lowtide.errors import LowtideError
+
+
+@pytest.fixture(autouse=True, params=["by torch's profiler", "by lowtide's allocator"])
+def _observer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test holds for both ways of observing."""
+    if "profiler" in request.param:
+        monkeypatch.setattr(shim, "loaded", lambda: None)
+    else:
+        request.getfixturevalue("module")
 
 
 def test_peak_and_end_of_a_block() -> None:
@@ -86,3 +98,30 @@ def test_nothing_is_written_to_stderr(capfd: pytest.CaptureFixture[str]) -> None
     with observe():
         torch.empty(10)
     assert capfd.readouterr().err == ""
+
+
+def test_events_inside_an_arena_are_the_same(arena: Arena) -> None:
+    def work() -> list[int]:
+        with observe() as seen:
+            x = torch.ones(100, 100)
+            y = torch.layer_norm(x, [100]).softmax(0)
+            del x, y
+        return [e.size_B for e in seen.events]
+
+    plain = work()
+    with arena.engaged():
+        assert work() == plain
+
+
+def test_worker_threads(module: ShimModule) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        q, k, v = (torch.randn(2, 4, 64, 16, requires_grad=True) for _ in range(3))
+        loss = torch.nn.functional.scaled_dot_product_attention(q, k, v).sum()
+        with observe() as seen:
+            loss.backward()
+    finally:
+        torch.set_num_threads(threads)
+    assert seen.sees_workers == (shim.loaded() is module)
+    assert len({e.thread for e in seen.events}) == (2 if seen.sees_workers else 1)

@@ -54,7 +54,7 @@ def synthesise(graph: Graph) -> Events:
 
 
 def execute(graph: Graph, given: dict[int, torch.Tensor], held: Sequence[Any] = ()) -> Events:
-    """What the allocator really did while the program ran."""
+    """What the allocator really did for this thread while the program ran."""
     dead = dying(graph)
     env: dict[int, Any] = dict(given)
     gc.collect()
@@ -71,6 +71,8 @@ def execute(graph: Graph, given: dict[int, torch.Tensor], held: Sequence[Any] = 
     live: dict[int, int] = {}
     count = 0
     for event in seen.events:
+        if event.thread != seen.events[0].thread:
+            continue  # workers stand beside the events of a trace
         if event.size_B > 0:
             events.append(event.size_B)
             live[event.address] = count

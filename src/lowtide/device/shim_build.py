@@ -38,7 +38,7 @@ _STALE_OUTPUT = 20  # lines of a compiler's output that are shown
 
 
 def default_folder() -> Path:
-    """Where compiled modules are kept: `$LOWTIDE_SHIM_DIR`, `$LOWTIDE_CACHE_DIR/shim`, or in the user's cache folder."""
+    """Where modules are kept: `$LOWTIDE_SHIM_DIR`, `$LOWTIDE_CACHE_DIR/shim`, or a place in the user's cache folder."""
     if apart := os.environ.get("LOWTIDE_SHIM_DIR"):
         return Path(apart)
     chosen = os.environ.get("LOWTIDE_CACHE_DIR")

@@ -28,7 +28,7 @@ from lowtide.profile.measurement import Measurement, Result, resized
 from lowtide.profile.samples import samples
 from lowtide.profile.signature import Signature, geometry_of
 
-# The only CPU kernels seen to allocate on worker threads, which the profiler does not report.
+# The only CPU kernels seen to allocate on worker threads, which torch's profiler does not report.
 _WORKERS_ALLOCATE = frozenset({"aten._scaled_dot_product_flash_attention_for_cpu_backward.default"})
 
 # Recurrent kernels read weights and reserves packed by their own forward; on other contents they may crash.
@@ -136,7 +136,10 @@ def _run(call: Callable[[], Any], tensors: list[torch.Tensor], signature: Signat
     for r in results:  # a caching allocator reports whole blocks; the storage's own size is what plans count
         if r.allocation is not None:
             events = list(resized(tuple(events), r.allocation, r.size_B))
-    return _Log(tuple(events), results, _workers_B(signature, events, results, others), odd or flaw), time_s
+    workers_B = sum(_peak_B(thread) for thread in others)
+    if not seen.sees_workers:
+        workers_B += _unseen_workers_B(signature, events, results)
+    return _Log(tuple(events), results, workers_B, odd or flaw), time_s
 
 
 def _by_thread(events: Sequence[AllocationEvent]) -> tuple[list[AllocationEvent], list[list[AllocationEvent]]]:
@@ -168,26 +171,26 @@ def _results(result: Any, live: dict[int, int], tensors: list[torch.Tensor]) -> 
     return tuple(found), flaw
 
 
-def _workers_B(
-    signature: Signature, events: list[int], results: tuple[Result, ...], others: list[list[AllocationEvent]]
-) -> int:
-    """Sum over the other threads of the most that each held.
+def _peak_B(events: list[AllocationEvent]) -> int:
+    """The most that one thread held."""
+    now = top = 0
+    for event in events:
+        now += event.size_B
+        top = max(top, now)
+    return top
 
-    Where the kernel is known to allocate on workers that the profiler does not see, their share is bounded by the
-    calling thread's own temporaries: it works on an equal part, and its buffers for all threads are among them.
+
+def _unseen_workers_B(signature: Signature, events: list[int], results: tuple[Result, ...]) -> int:
+    """A bound on what workers hold of which the observer sees nothing.
+
+    Where the kernel is known to allocate on them, their share is bounded by the calling thread's own temporaries: it
+    works on an equal part, and its buffers for all threads are among them.
     """
-    seen_B = 0
-    for thread in others:
-        now = top = 0
-        for event in thread:
-            now += event.size_B
-            top = max(top, now)
-        seen_B += top
     threads = torch.get_num_threads()
-    if signature.op in _WORKERS_ALLOCATE and threads > 1:
-        kept = {r.allocation for r in results}
-        seen_B += _temporary_peak_B(events, kept) * (threads - 1) // threads
-    return seen_B
+    if signature.op not in _WORKERS_ALLOCATE or threads == 1:
+        return 0
+    kept = {r.allocation for r in results}
+    return _temporary_peak_B(events, kept) * (threads - 1) // threads
 
 
 def _temporary_peak_B(events: list[int], kept: set[int | None]) -> int:
