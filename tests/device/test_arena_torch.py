@@ -25,7 +25,8 @@ def is_inside(tensor: torch.Tensor, arena: Arena) -> bool:
 
 
 def profiled_sizes(work: Callable[[], object]) -> list[int]:
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as seen:
+    cpu = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=cpu, profile_memory=True, acc_events=True) as seen:
         work()
     records = [e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"]
     return [e.nbytes() for e in records]

@@ -12,6 +12,7 @@ import re
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
 from pathlib import Path
 
@@ -237,6 +238,15 @@ def test_an_installation_without_sources(tmp_path: Path, monkeypatch: pytest.Mon
 def test_another_system(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(ShimUnavailable, match="runs on Linux"):
+        shim_build.supported()
+
+
+def test_headers_that_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
+    with pytest.raises(ShimUnavailable, match="apt install python3-dev"):
+        shim_build.supported()
+    monkeypatch.setattr(torch, "__file__", str(tmp_path / "__init__.py"))
+    with pytest.raises(ShimUnavailable, match="official wheels"):
         shim_build.supported()
 
 

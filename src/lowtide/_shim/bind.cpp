@@ -1,4 +1,5 @@
 // Python's view of the shim: conversions only.
+#include <c10/core/CPUAllocator.h>
 #include <c10/util/Exception.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -129,14 +130,20 @@ py::list events_of_log() {
   return found;
 }
 
-// Bytes that an allocation without a tensor takes from the engaged slab; it is released again.
-Bytes raw_cycle(std::size_t size) {
-  c10::Allocator* allocator = c10::GetAllocator(c10::DeviceType::CPU);
-  Slab* slab = Thread::mine().slab();
-  if (slab == nullptr) throw std::logic_error("no arena is engaged in this thread");
-  void* p = allocator->raw_allocate(size);
-  const Bytes taken_B = slab->owns(p) ? slab->arena().statistics().in_use_B : 0;
-  allocator->raw_deallocate(p);
+// Allocates and releases without a tensor, `count` times, each time as the first allocation of the segment's first
+// statement if there is a segment. The bytes that the last one took from the engaged slab; 0 where none is engaged.
+// stock: asks torch's default allocator instead, whoever is engaged.
+Bytes raw_cycles(std::size_t size, std::int64_t count, bool stock) {
+  c10::Allocator* allocator = stock ? c10::GetDefaultCPUAllocator() : c10::GetAllocator(c10::DeviceType::CPU);
+  Thread& thread = Thread::mine();
+  Bytes taken_B = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (thread.run() != nullptr) thread.at(0);
+    void* p = allocator->raw_allocate(size);
+    if (i + 1 == count && thread.slab() != nullptr && thread.slab()->owns(p))
+      taken_B = thread.slab()->arena().statistics().in_use_B;
+    allocator->raw_deallocate(p);
+  }
   return taken_B;
 }
 
@@ -235,7 +242,7 @@ PYBIND11_MODULE(_lowtide_shim, m) {
   if (!add_fast_calls(m.ptr())) throw py::error_already_set();
   m.def("install", &install);
   m.def("is_in_force", &is_in_force);
-  m.def("raw_cycle", &raw_cycle);
+  m.def("raw_cycles", &raw_cycles);
   m.def("levels", [] { return Thread::mine().levels(); });
   m.def("log_start", [] { return event_log().start(); });
   m.def("log_stop", &events_of_log);

@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "allocator.hpp"
+#include "guard.hpp"
 
 namespace lowtide::shim {
 
@@ -38,13 +39,13 @@ void replace(Storage& storage, c10::DataPtr block) {
 }
 
 void take_away(Storage& storage, const std::string& message) {
-  storage.release_data_and_set_meta_custom_data_ptr_error_msg_(message);
+  set_guard(storage, message);
   replace(storage, nothing());
 }
 
 void give(Storage& storage, c10::DataPtr block) {
+  lift_guard(storage);
   replace(storage, std::move(block));
-  storage.clear_data_ptr_access_error_msg_();
 }
 
 const c10::DataPtr& pointer(const Storage& storage) {

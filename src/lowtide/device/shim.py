@@ -35,6 +35,8 @@ def load() -> ShimModule:
         ShimUnavailable: with the cause and the remedy; every later call in this process raises the same.
     """
     global _module, _refusal
+    if _module is not None:
+        return _module
     with _lock:
         if _module is not None:
             return _module

@@ -179,9 +179,10 @@ def _draft_folder(home: Path) -> Iterator[Path]:
 def _compile(command: Sequence[str], draft: Path) -> list[Path]:
     """Every unit into an object file, as many at once as there are cores."""
     include = Path(torch.__file__).parent / "include"
-    abi = int(torch.compiled_with_cxx11_abi())
+    lifts = "clear_data_ptr_access_error_msg_" in _guard_header().read_text(encoding="utf-8")
     common = [
-        *command, *_FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={abi}", f"-I{core_folder()}", "-isystem", str(include),
+        *command, *_FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
+        f"-DLOWTIDE_TORCH_LIFTS_GUARD={int(lifts)}", f"-I{core_folder()}", "-isystem", str(include),
         "-isystem", sysconfig.get_paths()["include"],
     ]  # fmt: skip
     jobs = [(file, draft / f"{file.stem}-{i}.o") for i, file in enumerate(units())]
@@ -223,7 +224,17 @@ def _run(command: Sequence[str], failure: str) -> str:
 
 def supported() -> None:
     """Raises:
-    ShimUnavailable: on a system for which the shim was not written.
+    ShimUnavailable: on a system for which the shim was not written, or without the headers that it needs.
     """
     if sys.platform != "linux":
         raise ShimUnavailable(f"lowtide's memory arena runs on Linux, not on {sys.platform}: budgets are accounted")
+    if not _guard_header().is_file():
+        raise ShimUnavailable("this torch came without its C++ headers: install torch from its official wheels")
+    if not (Path(sysconfig.get_paths()["include"]) / "Python.h").is_file():
+        raise ShimUnavailable(
+            "Python came without its C headers: install them (Debian, Ubuntu: apt install python3-dev)"
+        )
+
+
+def _guard_header() -> Path:
+    return Path(torch.__file__).parent / "include" / "c10" / "core" / "StorageImpl.h"

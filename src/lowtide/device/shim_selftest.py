@@ -55,7 +55,7 @@ def _raw(shim: ShimModule, slab: SlabHandle) -> bool:
     """memory without a tensor is served and released too"""
     shim.engage(slab)
     try:
-        inside_B = shim.raw_cycle(4096)
+        inside_B = shim.raw_cycles(4096, 2, False)
     finally:
         shim.disengage(slab)
     return inside_B >= 4096 and slab.stats()["in_use_B"] == 0
