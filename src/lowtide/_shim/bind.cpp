@@ -11,6 +11,7 @@
 #include "event_log.hpp"
 #include "fast_calls.hpp"
 #include "handle.hpp"
+#include "slabs.hpp"
 #include "surgery.hpp"
 #include "thread.hpp"
 
@@ -65,7 +66,7 @@ bool fill_at(std::uintptr_t storage, Bytes size_B, const Handle& handle, Bytes w
 // Offset in the handle's slab, or -1: elsewhere, or dropped.
 Bytes offset_in(std::uintptr_t storage, const Handle& handle) {
   const void* p = storage_at(storage)._mutable_data_ptr_no_checks().get();
-  return p != nullptr && handle.slab()->owns(p) ? handle.slab()->offset_of(p) : -1;
+  return p != nullptr && slabs().owner_of(p) == handle.slab() ? handle.slab()->offset_of(p) : -1;
 }
 
 py::dict stats(const Handle& handle) {

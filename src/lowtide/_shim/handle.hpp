@@ -9,7 +9,7 @@ class Handle {
   explicit Handle(const Slab::Options& options) : slab_(Slab::open(options)) {}
   Handle(const Handle&) = delete;
   Handle& operator=(const Handle&) = delete;
-  ~Handle() { slab_->close(); }
+  ~Handle() { slab_->let_go(); }
 
   Slab* slab() const { return slab_; }
 

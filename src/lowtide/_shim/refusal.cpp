@@ -24,7 +24,9 @@ std::string in_units(Bytes size_B) {
 }  // namespace
 
 std::string Slab::refusal(Bytes size_B, const Run* run, bool worker) {
-  const ArenaStatistics now = arena_.statistics();
+  if (!claim()) return "lowtide: the arena of this step was closed while a thread asked it for memory";
+  const ArenaStatistics now = arena_->statistics();
+  unclaim();
   const bool is_in_pieces = now.capacity_B - now.in_use_B >= size_B;
   (is_in_pieces ? no_contiguity_ : no_room_).fetch_add(1, std::memory_order_relaxed);
   const std::string phase = text_of(phase_.load(std::memory_order_relaxed));

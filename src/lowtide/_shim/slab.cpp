@@ -61,7 +61,7 @@ Slab* Slab::open(const Options& options) {
 }
 
 Slab::Slab(const Options& options, char* base, std::size_t size)
-    : options_(options), base_(base), size_(size), arena_(options.capacity_B, options.alignment_B) {
+    : options_(options), base_(base), size_(size), arena_(std::make_unique<Arena>(options.capacity_B, options.alignment_B)) {
   home_B_ = options.home_B;
 }
 
@@ -93,6 +93,16 @@ void Slab::retire_if_done() {
   if (!closed_.load() || claims_.load() != 0 || engagements_.load() != 0 || retired_.exchange(true)) return;
   slabs().remove(this);
   ::munmap(base_, size_);
+  drop_books();
+}
+
+void Slab::drop_books() {
+  if (readers_.fetch_sub(1) == 1) arena_ = nullptr;
+}
+
+void Slab::let_go() {
+  close();
+  drop_books();
 }
 
 void Slab::close() {
@@ -141,14 +151,14 @@ void* Slab::serve_worker(Bytes size_B) {
 
 void* Slab::serve_home(Bytes size_B) {
   if (!claim()) return nullptr;
-  return at_or_unclaim(arena_.allocate(size_B, home_lo(), small_lo(), End::high, tag(0, false)));
+  return at_or_unclaim(arena_->allocate(size_B, home_lo(), small_lo(), End::high, tag(0, false)));
 }
 
 void* Slab::serve_at(Bytes offset_B, Bytes size_B) {
   require(offset_B >= 0 && offset_B % options_.alignment_B == 0, "an offset is a multiple of the alignment");
   if (!claim()) return nullptr;
   const End side = offset_B < plan_top() ? End::low : End::high;
-  return at_or_unclaim(arena_.allocate_at(offset_B, size_B, tag(0, false), side) ? offset_B : NOWHERE);
+  return at_or_unclaim(arena_->allocate_at(offset_B, size_B, tag(0, false), side) ? offset_B : NOWHERE);
 }
 
 void Slab::release(void* p) {
@@ -156,9 +166,9 @@ void Slab::release(void* p) {
   bool by_worker = false;
   if (workers_live_.load() > 0) {
     Block block{};
-    by_worker = arena_.find(offset_B, block) && asker_of(block.tag).worker;
+    by_worker = arena_->find(offset_B, block) && asker_of(block.tag).worker;
   }
-  const Bytes size_B = arena_.free(offset_B);
+  const Bytes size_B = arena_->free(offset_B);
   if (size_B == NOWHERE) return;  // not a block: torch released it twice, and the arena is unharmed
   if (by_worker) {
     workers_B_.fetch_sub(size_B, RELAXED);
@@ -171,14 +181,14 @@ Bytes Slab::place_small(Bytes size_B, std::uint64_t asker) {
   small_.fetch_add(1, RELAXED);
   const Bytes offset_B = options_.small_zone_B == 0
                              ? NOWHERE
-                             : arena_.allocate(size_B, small_lo(), options_.capacity_B, End::high, asker);
+                             : arena_->allocate(size_B, small_lo(), options_.capacity_B, End::high, asker);
   return offset_B != NOWHERE ? offset_B : place_general(size_B, asker);
 }
 
 Bytes Slab::place_resting(Bytes size_B, std::uint64_t asker) {
-  Bytes offset_B = arena_.allocate(size_B, home_lo(), small_lo(), End::high, asker);
-  if (offset_B == NOWHERE) offset_B = arena_.allocate(size_B, 0, plan_top(), End::low, asker);
-  return offset_B != NOWHERE ? offset_B : arena_.allocate(size_B, 0, home_lo(), End::low, asker);
+  Bytes offset_B = arena_->allocate(size_B, home_lo(), small_lo(), End::high, asker);
+  if (offset_B == NOWHERE) offset_B = arena_->allocate(size_B, 0, plan_top(), End::low, asker);
+  return offset_B != NOWHERE ? offset_B : arena_->allocate(size_B, 0, home_lo(), End::low, asker);
 }
 
 Bytes Slab::place_general(Bytes size_B, std::uint64_t asker) {
@@ -187,10 +197,10 @@ Bytes Slab::place_general(Bytes size_B, std::uint64_t asker) {
     if (offset_B != NOWHERE) return offset_B;
   }
   const Bytes top_B = plan_top();
-  Bytes offset_B = arena_.allocate(size_B, top_B, home_lo(), End::high, asker);
+  Bytes offset_B = arena_->allocate(size_B, top_B, home_lo(), End::high, asker);
   if (offset_B != NOWHERE) return offset_B;
-  offset_B = arena_.allocate(size_B, top_B, options_.capacity_B, End::high, asker);
-  if (offset_B == NOWHERE) offset_B = arena_.allocate(size_B, 0, options_.capacity_B, End::high, asker);
+  offset_B = arena_->allocate(size_B, top_B, options_.capacity_B, End::high, asker);
+  if (offset_B == NOWHERE) offset_B = arena_->allocate(size_B, 0, options_.capacity_B, End::high, asker);
   if (offset_B != NOWHERE) overflow_.fetch_add(1, RELAXED);
   return offset_B;
 }
@@ -205,7 +215,7 @@ Bytes Slab::place_planned(Bytes size_B, Run& run, std::uint64_t asker) {
       continue;
     }
     const Bytes offset_B = run.table->offset_B(entry);
-    if (arena_.allocate_at(offset_B, size_B, asker, End::low)) {
+    if (arena_->allocate_at(offset_B, size_B, asker, End::low)) {
       run.take(entry);
       return offset_B;
     }
@@ -220,7 +230,7 @@ void Slab::depart(const Run& run, Bytes size_B, Reason reason, Bytes offset_B) {
   departed_.fetch_add(1, RELAXED);
   Name holder = 0;
   if (reason == Reason::occupied) {
-    const auto inside = arena_.blocks(offset_B, offset_B + size_B);
+    const auto inside = arena_->blocks(offset_B, offset_B + size_B);
     if (!inside.empty()) {
       const Asker asker = asker_of(inside.front().tag);
       holder = asker.statement != 0 ? asker.statement : asker.phase;
@@ -257,7 +267,7 @@ Tallies Slab::tallies() const {
 }
 
 void Slab::reset_peaks() {
-  arena_.reset_peaks();
+  arena_->reset_peaks();
   workers_peak_B_.store(workers_B_.load());
 }
 
@@ -265,7 +275,7 @@ Bytes Slab::trim() {
   Bytes given_B = 0;
   const auto unit = static_cast<Bytes>(page());
   if (!claim()) return 0;
-  arena_.visit_holes([&](Bytes lo_B, Bytes hi_B) {
+  arena_->visit_holes([&](Bytes lo_B, Bytes hi_B) {
     const Bytes lo = (lo_B + unit - 1) / unit * unit, hi = hi_B / unit * unit;
     if (lo < hi && ::madvise(base_ + lo, static_cast<std::size_t>(hi - lo), MADV_DONTNEED) == 0) given_B += hi - lo;
   });
@@ -275,11 +285,11 @@ Bytes Slab::trim() {
 
 void Slab::before_fork() {
   departures_mutex_.lock();
-  arena_.lock();
+  arena_->lock();
 }
 
 void Slab::after_fork(bool child) {
-  arena_.unlock();
+  arena_->unlock();
   departures_mutex_.unlock();
   if (child) engagements_ = 0;
 }

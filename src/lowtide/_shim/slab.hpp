@@ -11,13 +11,15 @@
 // an optimizer makes for good lies at home and what it makes for the moment raises no high water.
 //
 // LIFE. The memory is reserved, not touched, when a slab opens. It is given back when the slab is closed, no thread is
-// engaged with it, and its last block is gone; until then blocks stay valid, from any thread. The slab itself, a few
-// hundred bytes, stays for the rest of the process: other threads may be looking at it.
+// engaged with it, and its last block is gone; until then blocks stay valid, from any thread. Its books go when whoever
+// opened it has let go of it too. The slab itself, a few hundred bytes, stays for the rest of the process: other
+// threads may be looking at it.
 // INVARIANT: `claims` = blocks in use + threads inside serve(); memory is unmapped only at claims == 0 after close().
 //
 // THREADS. Every member may be called from any thread. No member calls Python.
 #pragma once
 #include <atomic>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -81,7 +83,7 @@ class Slab {
   Bytes home() const { return home_B_.load(std::memory_order_relaxed); }
   void set_phase(Name phase) { phase_.store(phase, std::memory_order_relaxed); }
 
-  Arena& arena() { return arena_; }
+  Arena& arena() { return *arena_; }
   Tallies tallies() const;
   void reset_peaks();
   std::vector<Departure> departures() const;  // the first ones since they were last forgotten
@@ -97,6 +99,8 @@ class Slab {
   bool is_open() const { return !closed_.load(); }
   // No further allocation. While threads are engaged this takes effect when the last one leaves.
   void close();
+  // Closes it, and promises that the caller asks it nothing more.
+  void let_go();
 
   void before_fork();
   void after_fork(bool child);
@@ -112,6 +116,7 @@ class Slab {
   bool claim();    // false: closed
   void unclaim();
   void retire_if_done();
+  void drop_books();
   void* at_or_unclaim(Bytes offset_B);
   Bytes place_planned(Bytes size_B, Run& run, std::uint64_t tag);
   Bytes place_small(Bytes size_B, std::uint64_t tag);
@@ -127,12 +132,13 @@ class Slab {
   const Options options_;
   char* const base_;
   const std::size_t size_;  // bytes mapped
-  Arena arena_;
+  std::unique_ptr<Arena> arena_;
   std::atomic<Bytes> plan_top_B_{0}, home_B_;
   std::atomic<Name> phase_{0};
   std::atomic<std::int64_t> claims_{0};
   std::atomic<int> engagements_{0};
   std::atomic<bool> resting_{false};
+  std::atomic<int> readers_{2};  // of the books: whoever opened it, and its blocks
   std::atomic<bool> closing_{false}, closed_{false}, retired_{false};
   std::atomic<std::int64_t> hits_{0}, misses_{0}, departed_{0}, small_{0}, workers_{0}, overflow_{0}, outside_{0};
   std::atomic<std::int64_t> requests_{0}, no_room_{0}, no_contiguity_{0}, workers_live_{0};

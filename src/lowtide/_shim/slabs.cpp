@@ -9,6 +9,7 @@ void Slabs::add(Slab* slab) {
   const std::lock_guard<std::mutex> hold(mutex_);
   for (std::size_t i = 0; i < MOST; ++i) {
     if (table_[i].load() != nullptr) continue;
+    all_.push_back(slab);
     table_[i].store(slab, std::memory_order_release);
     if (i >= used_.load()) used_.store(i + 1, std::memory_order_release);
     return;

@@ -44,6 +44,7 @@ class Slabs {
   std::atomic<Slab*> last_{nullptr};
   std::mutex mutex_;
   std::vector<Slab*> engaged_;  // in order
+  std::vector<Slab*> all_;      // that ever were
 };
 
 Slabs& slabs();
