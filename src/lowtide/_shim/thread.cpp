@@ -78,7 +78,7 @@ int Thread::engagements_of(const Slab* slab) const {
 }
 
 void Thread::enter(std::shared_ptr<const Table> table) {
-  if (levels_ == 0) throw std::logic_error("a segment runs with planned addresses only while an arena is engaged");
+  if (slab() == nullptr) throw std::logic_error("a segment runs with planned addresses only while an arena is engaged");
   if (table->height_B() > slab()->arena().capacity_B())
     throw std::logic_error("the table's places reach past the engaged arena: plan for its capacity");
   if (pool_ == nullptr) pool_ = new Runs;
