@@ -5,6 +5,13 @@
 
 namespace lowtide {
 
+namespace {
+
+// Stands for a buffer that is not placed.
+StateHash buffer_word(Index buffer) { return StateHash::of(static_cast<std::uint64_t>(buffer) | 1ULL << 32, 0); }
+
+}  // namespace
+
 Skyline::Skyline(const Lifetimes& lifetimes, Bytes capacity)
     : sections_(lifetimes),
       capacity_(capacity),
@@ -15,7 +22,8 @@ Skyline::Skyline(const Lifetimes& lifetimes, Bytes capacity)
       floor_(at(sections_.count), 0),
       left_(floor_),
       held_(at(sections_.count), 0),
-      crossing_(held_) {
+      crossing_(held_),
+      word_(at(sections_.count)) {
   const auto count = static_cast<Index>(size_.size());
   for (Index i = 0; i < count; ++i) {
     if (given_[at(i)] != FREE) obstacles_.push_back(i);
@@ -25,9 +33,14 @@ Skyline::Skyline(const Lifetimes& lifetimes, Bytes capacity)
                    [&](Index s) { ++crossing_[at(s)]; });
   }
   for (Index i = 0; i < count; ++i) low_[at(i)] = given_[at(i)] == FREE ? past_given(i, 0) : given_[at(i)];
+  for (Index s = 0; s < sections_.count; ++s) {
+    word_[at(s)] = StateHash::of(static_cast<std::uint64_t>(s), 0);
+    for (Index i : sections_.begins[s]) word_[at(s)] += buffer_word(i);
+  }
   for (Index s = 0; s < sections_.count && possible_; ++s) possible_ = hold_again(s);
   bytes_trail_.clear();
   index_trail_.clear();
+  word_trail_.clear();
 }
 
 // The lowest offset from `low` on at which a free buffer reaches into no given one that is still to come.
@@ -61,6 +74,14 @@ void Skyline::set_low(Index buffer, Bytes low) {
   set(low_[at(buffer)], low);
 }
 
+void Skyline::set_floor(Index section, Bytes floor) {
+  const auto name = static_cast<std::uint64_t>(section);
+  word_trail_.emplace_back(section, word_[at(section)]);
+  word_[at(section)] -= StateHash::of(name, static_cast<std::uint64_t>(floor_[at(section)]));
+  word_[at(section)] += StateHash::of(name, static_cast<std::uint64_t>(floor));
+  set(floor_[at(section)], floor);
+}
+
 // Raises a floor to the lowest beginning over it. No low changes with it: all of them are at least as high.
 bool Skyline::hold_again(Index section) {
   if (left_[at(section)] == 0) return true;
@@ -72,7 +93,7 @@ bool Skyline::hold_again(Index section) {
     lowest = low_[at(i)];
   }
   looks_ += sections_.over[section].size();
-  set(floor_[at(section)], lowest);
+  set_floor(section, lowest);
   set(held_[at(section)], holders);
   return slack(section) >= 0;
 }
@@ -82,7 +103,8 @@ bool Skyline::set_floors(Index first, Index steps, Bytes floor) {
   constexpr Bytes CHANGING = -2;  // no low is equal to it
   loose_.clear();
   sections_.walk(first, steps, [&](Index s) {
-    set(floor_[at(s)], CHANGING);
+    set_floor(s, floor);
+    floor_[at(s)] = CHANGING;
     set(held_[at(s)], 0);
   });
   bool possible = true;
@@ -121,6 +143,8 @@ bool Skyline::set_floors(Index first, Index steps, Bytes floor) {
 bool Skyline::place(Index buffer) {
   const Index first = sections_.start[at(buffer)], steps = sections_.length[at(buffer)];
   set(placed_[at(buffer)], 1);
+  word_trail_.emplace_back(first, word_[at(first)]);
+  word_[at(first)] -= buffer_word(buffer);
   sections_.walk(first, steps, [&](Index s) { set(left_[at(s)], left_[at(s)] - size_[at(buffer)]); });
   sections_.walk(first, sections_.endless[at(buffer)] ? steps : steps - 1,
                  [&](Index s) { set(crossing_[at(s)], crossing_[at(s)] - 1); });
@@ -130,19 +154,18 @@ bool Skyline::place(Index buffer) {
 bool Skyline::raise(Index section, Bytes floor) { return set_floors(section, 1, floor); }
 
 void Skyline::undo(const Mark& mark) {
-  for (; bytes_trail_.size() > mark.first; bytes_trail_.pop_back()) *bytes_trail_.back().first = bytes_trail_.back().second;
-  for (; index_trail_.size() > mark.second; index_trail_.pop_back()) *index_trail_.back().first = index_trail_.back().second;
+  for (; bytes_trail_.size() > mark.bytes; bytes_trail_.pop_back())
+    *bytes_trail_.back().first = bytes_trail_.back().second;
+  for (; index_trail_.size() > mark.indices; index_trail_.pop_back())
+    *index_trail_.back().first = index_trail_.back().second;
+  for (; word_trail_.size() > mark.words; word_trail_.pop_back())
+    word_[at(word_trail_.back().first)] = word_trail_.back().second;
 }
 
 StateHash Skyline::hash(Index first, Index steps) const {
   StateHash hash;
-  hash.add(static_cast<std::uint64_t>(first));
-  sections_.walk(first, steps, [&](Index s) {
-    hash.add(static_cast<std::uint64_t>(floor_[at(s)]));
-    for (Index i : sections_.begins[s])
-      if (!placed_[at(i)]) hash.add(static_cast<std::uint64_t>(i));
-  });
-  looks_ += 4 * steps;
+  sections_.walk(first, steps, [&](Index s) { hash += word_[at(s)]; });
+  looks_ += steps;
   return hash;
 }
 
@@ -150,6 +173,10 @@ bool Skyline::is_valid() const {
   for (Index s = 0; s < sections_.count; ++s) {
     Bytes left = 0;
     Index holders = 0, crossing = 0;
+    StateHash word = StateHash::of(static_cast<std::uint64_t>(s), static_cast<std::uint64_t>(floor_[at(s)]));
+    for (Index i : sections_.begins[s])
+      if (!placed_[at(i)]) word += buffer_word(i);
+    if (!(word == word_[at(s)])) return false;
     for (Index i : sections_.over[s]) {
       if (placed_[at(i)]) continue;
       left += size_[at(i)];

@@ -28,8 +28,10 @@ class Skyline {
   bool place(Index buffer);
   // Nothing more begins below `floor` over this section.
   bool raise(Index section, Bytes floor);
-  using Mark = std::pair<std::size_t, std::size_t>;
-  Mark mark() const { return {bytes_trail_.size(), index_trail_.size()}; }
+  struct Mark {
+    std::size_t bytes, indices, words;
+  };
+  Mark mark() const { return {bytes_trail_.size(), index_trail_.size(), word_trail_.size()}; }
   void undo(const Mark& mark);
 
   const Sections& sections() const { return sections_; }
@@ -59,6 +61,7 @@ class Skyline {
     index_trail_.emplace_back(&place, place);
     place = value;
   }
+  void set_floor(Index section, Bytes floor);
   bool set_floors(Index first, Index steps, Bytes floor);
   bool hold_again(Index section);
   void set_low(Index buffer, Bytes low);
@@ -72,9 +75,11 @@ class Skyline {
   std::vector<Index> placed_;          // by buffer
   std::vector<Bytes> floor_, left_;    // by section
   std::vector<Index> held_, crossing_;
+  std::vector<StateHash> word_;        // by section: its floor, and what begins in it and is not placed
   std::vector<Index> loose_;           // scratch: sections that lost their last holder
   std::vector<std::pair<Bytes*, Bytes>> bytes_trail_;
   std::vector<std::pair<Index*, Index>> index_trail_;
+  std::vector<std::pair<Index, StateHash>> word_trail_;
   mutable std::int64_t looks_ = 0;
   bool possible_ = true;
 };

@@ -8,7 +8,7 @@ namespace lowtide {
 namespace {
 
 constexpr Bytes ENDLESS = std::numeric_limits<Bytes>::max();
-constexpr std::int64_t FIRST_TRY = 300;  // nodes, and one per buffer
+constexpr std::int64_t FIRST_TRY = 100;  // nodes, and one per buffer
 constexpr std::int64_t NODES_PER_POLL = 256;
 constexpr unsigned TABLE_BITS = 18;
 
@@ -172,7 +172,7 @@ ValleySearch::Answer ValleySearch::solve_part(const Run& part) {
 }
 
 // What to try first: the large, the long, the heavy in turn, from the second round on disturbed by up to a factor of
-// three.
+// five.
 void ValleySearch::shuffle_keys() {
   const Sections& sections = skyline_.sections();
   key_.resize(sections.start.size());
@@ -184,7 +184,7 @@ void ValleySearch::shuffle_keys() {
       case 2: key_[i] = size; break;
       default: key_[i] = size * size * length; break;
     }
-    if (tries_ >= 4) key_[i] *= (0.5 + random_.unit()) / (0.5 + random_.unit());
+    if (tries_ >= 4) key_[i] *= (0.25 + random_.unit()) / (0.25 + random_.unit());
   }
 }
 

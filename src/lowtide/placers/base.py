@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from lowtide.ir.packing import Packed, Packing
 
-DEFAULT_WORK = 400_000
+DEFAULT_WORK = 800_000
 """Effort of one placing, in about a microsecond each: 1,000 buffers looked at, or one node of the exact search."""
 
 

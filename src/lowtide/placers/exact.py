@@ -1,7 +1,6 @@
 """Exact search for a placement within a height: from the ground up, valley by valley (`src/core/valley_search.hpp`).
 
-Asked for the lowest placement, it first tries the bound, then heights between what it could not settle and the best
-placement.
+It first tries the height that is enough, then heights between that and the best placement.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from lowtide.placers.base import DEFAULT_WORK, AbstractPlacer, Watch
 from lowtide.placers.greedy import place_greedily
 
 _LEAST = 1000  # work that is worth a search
+_SHARES = 24  # of the work, one per height in the first round
 _CLOSE = 1000  # heights are told apart to this fraction of them, where nothing is proved
 
 
@@ -43,28 +43,41 @@ class Exact(AbstractPlacer):
 def search_valleys(attempt: Attempt, work: int) -> None:
     """Offers what the search finds and notes what it proves.
 
+    Each round tries the height that is enough, the hardest and the best to have, then bisects between what it could
+    not settle and the best placement; the next round spends twice as much on each height.
+
     Arguments:
         attempt: one with a placement.
-        work: most of it to spend here: all on a capacity that was asked for, else half of what is left on each height.
+        work: most of it to spend here.
     """
-    target, left = attempt.enough, work
-    while left >= _LEAST and attempt.height is not None and target < attempt.height:
-        asked = attempt.packing.capacity_B is not None and target == attempt.enough
-        found, spent = _decide(attempt, target, left if asked else left // 2)
-        left -= spent
-        if found is False:
-            attempt.prove(target + 1)
-        if found is not True:
-            floor = target  # refuted, or not worth more work
-        if attempt.done or (found is None and attempt.height - floor <= attempt.height // _CLOSE):
-            return
-        target = max(floor + 1, (floor + attempt.height) // 2)
+    until, share = attempt.work + work, max(_LEAST, work // _SHARES)
+    searches: dict[int, ValleySearch] = {}
+    while not attempt.done and attempt.work < until:
+        unsettled = None
+        while attempt.height is not None and not attempt.done and attempt.work < until:
+            low = attempt.enough if unsettled is None else unsettled
+            target = low if unsettled is None else (low + attempt.height) // 2
+            if target == unsettled or (unsettled is not None and attempt.height - low <= attempt.height // _CLOSE):
+                break
+            if target not in searches:
+                searches[target] = ValleySearch(attempt.ground.lifetimes, target, attempt.seed)
+            most = share if unsettled is not None else 4 * share
+            found = _decide(attempt, searches[target], min(most, until - attempt.work))
+            if found is False:
+                attempt.prove(target + 1)
+            if found is not True:
+                unsettled = target
+        share *= 2
+    attempt.stats |= {
+        "heights": len(searches),
+        "nodes": sum(s.nodes for s in searches.values()),
+        "tries": sum(s.tries for s in searches.values()),
+    }
 
 
-def _decide(attempt: Attempt, target: int, work: int) -> tuple[bool | None, int]:
-    """Whether a placement of at most `target` exists, as far as the work tells; and the work spent."""
-    search = ValleySearch(attempt.ground.lifetimes, target, attempt.seed)
-    before = attempt.work
+def _decide(attempt: Attempt, search: ValleySearch, work: int) -> bool | None:
+    """Whether there is a placement within the search's height, as far as the work tells."""
+    before = attempt.work - search.work
 
     def tick() -> None:
         attempt.work = before + search.work
@@ -74,6 +87,4 @@ def _decide(attempt: Attempt, target: int, work: int) -> tuple[bool | None, int]
     tick()
     if found:
         attempt.offer(search.offsets, "exact search")
-    for key, count in (("nodes", search.nodes), ("tries", search.tries), ("heights", 1)):
-        attempt.stats[key] = attempt.stats.get(key, 0) + count
-    return found, search.work
+    return found

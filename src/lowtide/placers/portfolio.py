@@ -29,7 +29,7 @@ class Best(AbstractPlacer):
 
         def script(attempt: Attempt) -> None:
             attempt.run("greedy", place_greedily)
-            attempt.run("exact", lambda a: search_valleys(a, (work - a.work) * 2 // 3))
+            attempt.run("exact", lambda a: search_valleys(a, (work - a.work) * 3 // 4))
             attempt.run("orders", lambda a: search_orders(a, work - a.work))
 
         return conduct(Attempt(packing, seed, work, watch), self.name, self.refuses(packing), script)
