@@ -22,6 +22,9 @@ class MissingRow(AssertionError):
 
 def fresh_profiles() -> None:
     """Measures every operator anew in this process: profiles made on a busy machine would spoil the comparison."""
+    from lowtide.device.shim_build import default_folder
+
+    os.environ.setdefault("LOWTIDE_SHIM_DIR", str(default_folder()))
     os.environ["LOWTIDE_CACHE_DIR"] = tempfile.mkdtemp(prefix="lowtide-bench-")
 
 

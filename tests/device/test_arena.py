@@ -62,6 +62,31 @@ def test_zones(arena: Arena) -> None:
     assert arena.new_home(MiB) is None
 
 
+def test_while_resting_requests_go_home_and_then_to_the_low_end(arena: Arena) -> None:
+    arena.plan_top_B = MiB
+    small_B = 4 * MiB - 64 * 1024
+    with arena.engaged():
+        arena.resting = True
+        state, passing = floats(MiB // 2), floats(MiB)
+        arena.resting = False
+        general = floats(4096)
+    assert offset(state, arena) == small_B - MiB // 2
+    assert offset(passing, arena) == 0
+    assert offset(general, arena) == small_B - MiB - 4096
+    assert arena.stats().overflow == 0
+
+
+def test_bytes_set_aside_are_nobodys(arena: Arena) -> None:
+    aside = arena.set_aside(2 * MiB)
+    assert aside is not None
+    with arena.engaged(), pytest.raises(torch.OutOfMemoryError):
+        floats(2 * MiB)
+    assert arena.set_aside(2 * MiB) is None
+    del aside
+    with arena.engaged():
+        assert offset(floats(2 * MiB), arena) is not None
+
+
 def test_what_does_not_fit_its_zone_overflows_before_it_is_refused(make_arena: Make) -> None:
     arena = make_arena(MiB, small_zone_B=1024, home_B=MiB // 4)
     arena.plan_top_B = MiB // 2
@@ -97,6 +122,13 @@ def test_past_the_wall_torch_raises_out_of_memory_and_says_why(arena: Arena) -> 
         fits = floats(MiB)
     assert arena.stats().peak_B <= arena.stats().capacity_B
     del fits
+
+
+@pytest.mark.parametrize("size_B", [2**40, 2**62, 2**63 - 64, 2**63 - 1])
+def test_absurd_sizes_are_refused_like_any_other(arena: Arena, size_B: int) -> None:
+    with arena.engaged(), pytest.raises(torch.OutOfMemoryError, match=f"{size_B} B"):
+        torch.empty(size_B, dtype=torch.uint8)
+    assert arena.stats().failures_for_room == 1
 
 
 def test_room_in_pieces_is_told_apart(make_arena: Make) -> None:
