@@ -73,7 +73,10 @@ def validate(packing: Packing) -> None:
     """Checks that a packing makes sense.
 
     Raises:
-        PackingError: names the first buffer that does not, and why.
+        PackingError: names the first buffer that does not, and why, or two with given offsets that share a byte at
+            some tick.
+
+    O(buffers), and for those with given offsets what a sweep over their bytes takes.
     """
     if packing.alignment_B <= 0:
         raise PackingError(f"an alignment of {packing.alignment_B} bytes: it must be at least 1")
@@ -83,7 +86,13 @@ def validate(packing: Packing) -> None:
     for number, buffer in enumerate(packing.buffers):
         fault = _fault(buffer, packing)
         if fault is not None:
-            raise PackingError(f"buffer {number} (ticks {buffer.start} to {buffer.stop}, {buffer.size_B} B) {fault}")
+            raise PackingError(f"{_name(packing, number)} {fault}")
+    _check_given(packing)
+
+
+def _name(packing: Packing, number: int) -> str:
+    buffer = packing.buffers[number]
+    return f"buffer {number} (ticks {buffer.start} to {buffer.stop}, {buffer.size_B} B)"
 
 
 def _fault(buffer: Buffer, packing: Packing) -> str | None:
@@ -98,3 +107,26 @@ def _fault(buffer: Buffer, packing: Packing) -> str | None:
     if buffer.offset_B is not None and (buffer.offset_B < 0 or buffer.offset_B % packing.alignment_B):
         return f"has the given offset {buffer.offset_B}, not a multiple of the alignment {packing.alignment_B}"
     return None
+
+
+def _check_given(packing: Packing) -> None:
+    """That no two buffers with given offsets meet."""
+    given = sorted((b.offset_B, n) for n, b in enumerate(packing.buffers) if b.offset_B is not None and b.size_B > 0)
+    below: list[tuple[int, int]] = []  # end, number
+    for offset_B, number in given:
+        buffer = packing.buffers[number]
+        below = [entry for entry in below if entry[0] > offset_B]
+        for _, other in below:
+            if _meet(packing.buffers[other], buffer, packing.period):
+                raise PackingError(
+                    f"{_name(packing, other)} and {_name(packing, number)} have given offsets, at which they collide"
+                )
+        below.append((offset_B + packing.rounded_B(buffer.size_B), number))
+
+
+def _meet(a: Buffer, b: Buffer, period: int | None) -> bool:
+    """Whether two lifetimes share a tick."""
+    if period is None:
+        return a.start < b.stop and b.start < a.stop
+    a_ticks, b_ticks = ((x.stop - x.start - 1) % period + 1 for x in (a, b))
+    return (b.start - a.start) % period < a_ticks or (a.start - b.start) % period < b_ticks
