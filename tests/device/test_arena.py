@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from lowtide.device.arena import ALIGNMENT_B, SMALL_B, Arena
+from lowtide.device.arena import ALIGNMENT_B, SMALL_B, Arena, nothing_engaged
 from lowtide.device.storage import HOME, home_of, relocate
 from lowtide.errors import ArenaError, LowtideError
 
@@ -214,6 +214,16 @@ def test_arenas_nest_and_engagements_count(make_arena: Make) -> None:
     assert serving() is outer
     outer.disengage()
     assert serving() is None
+
+
+def test_a_suspended_thread_is_served_by_nobody_and_goes_on(arena: Arena) -> None:
+    with arena.engaged():
+        with nothing_engaged(), nothing_engaged():
+            assert offset(floats(1000), arena) is None
+            with arena.engaged():
+                assert offset(floats(1000), arena) is None
+        assert offset(floats(1000), arena) is not None
+    assert arena.slab.engagements == 0
 
 
 def test_a_thread_that_ends_lets_go(arena: Arena) -> None:

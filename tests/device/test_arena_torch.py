@@ -188,7 +188,7 @@ def test_a_child_starts_disengaged_and_may_undo_what_its_parent_did(arena: Arena
     def work() -> bool:
         fresh = not is_inside(torch.ones(1000), arena) and bool((inside == 1.0).all())
         at(0)
-        leave()
+        assert leave() == 0
         arena.disengage()
         with arena.engaged():
             return fresh and is_inside(torch.ones(1000), arena)

@@ -244,7 +244,10 @@ PYBIND11_MODULE(_lowtide_shim, m) {
   m.def("install", &install);
   m.def("is_in_force", &is_in_force);
   m.def("raw_cycles", &raw_cycles);
+  m.def("suspend", [] { Thread::mine().suspend(); });
+  m.def("resume", [] { Thread::mine().resume(); });
   m.def("levels", [] { return Thread::mine().levels(); });
   m.def("log_start", [] { return event_log().start(); });
   m.def("log_stop", &events_of_log);
+  m.def("is_logging", [] { return event_log().is_on(); });
 }

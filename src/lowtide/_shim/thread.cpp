@@ -121,7 +121,7 @@ void Thread::undo_everything() {
 
 void Thread::forget_everything() {
   is_forked_ = true;
-  levels_ = runs_ = 0;
+  levels_ = runs_ = suspensions_ = 0;
   run_ = nullptr;
 }
 

@@ -4,6 +4,7 @@
 // slab that was engaged last goes first. Segments nest. A segment plans for the slab that serves when it is entered:
 // another one that is engaged meanwhile serves without a plan. With a slab's last engagement its innermost segments
 // end too, should leave() have been forgotten.
+// While a thread is suspended nothing serves it, and what it has engaged and entered stays for when it resumes.
 // INVARIANT: neighbouring levels hold different slabs, counts are above zero; run() is the innermost run, or null.
 // A child process starts with neither, and forgives it when the code that it returns to undoes what its parent did.
 // Reading costs a look at thread-local memory; nothing here is shared between threads.
@@ -24,10 +25,12 @@ class Thread {
 
   static Thread& mine();
 
-  Slab* slab() const { return levels_ == 0 ? nullptr : level_[levels_ - 1].slab; }
+  Slab* slab() const { return levels_ == 0 || suspensions_ > 0 ? nullptr : level_[levels_ - 1].slab; }
   Run* run() const { return run_; }
   int levels() const { return levels_; }
 
+  void suspend() { ++suspensions_; }
+  void resume() { suspensions_ -= suspensions_ > 0; }
   void engage(Slab* slab);       // throws std::logic_error: too deep, or closed
   void disengage(Slab* slab);    // throws std::logic_error: nothing to undo
   void enter(std::shared_ptr<const Table> table);  // throws std::logic_error outside an engagement
@@ -54,7 +57,7 @@ class Thread {
   std::int64_t end_run();
 
   Level level_[MOST_LEVELS]{};
-  int levels_ = 0, runs_ = 0;
+  int levels_ = 0, runs_ = 0, suspensions_ = 0;
   bool is_forked_ = false;
   Run* run_ = nullptr;
   Runs* pool_ = nullptr;

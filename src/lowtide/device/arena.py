@@ -289,6 +289,20 @@ class Arena:
         self.slab.close()
 
 
+@contextlib.contextmanager
+def nothing_engaged() -> Iterator[None]:
+    """A context in which this thread allocates as if it had engaged no arena."""
+    module = shim.loaded()
+    if module is None:
+        yield
+        return
+    module.suspend()
+    try:
+        yield
+    finally:
+        module.resume()
+
+
 def _up(size_B: int) -> int:
     return -(-size_B // ALIGNMENT_B) * ALIGNMENT_B
 

@@ -156,6 +156,14 @@ def observe(device: str = "cpu") -> Observer:
     return Observer(device)
 
 
+def observe_if_free() -> Observer | None:
+    """Like `observe` on CPU, by lowtide's own allocator; None where it is not loaded, or somebody observes already."""
+    module = shim.loaded()
+    if module is None or torch._C._autograd._profiler_enabled() or module.is_logging():
+        return None
+    return Observer("cpu")
+
+
 class _quiet_start:
     """Keeps kineto from announcing each session on stderr: it reads its log level once, at the first session."""
 

@@ -34,21 +34,23 @@ def load() -> ShimModule:
     Raises:
         ShimUnavailable: with the cause and the remedy; every later call in this process raises the same.
     """
+    module = _module
+    return module if module is not None else _load()
+
+
+def _load() -> ShimModule:
     global _module, _refusal
-    if _module is not None:
-        return _module
     with _lock:
-        if _module is not None:
+        if _module is not None:  # another thread was first
             return _module
         if _refusal is not None:
             raise ShimUnavailable(_refusal)
         try:
-            module = _find()
+            _module = _find()
         except ShimUnavailable as error:
             _refusal = str(error)
             raise
-        _module = module
-        return module
+        return _module
 
 
 def loaded() -> ShimModule | None:
