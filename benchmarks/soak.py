@@ -18,7 +18,7 @@ from typing import Any
 import lowtide
 import torch
 
-from benchmarks._soak_run import OPTIMIZERS
+from benchmarks._soak_run import OPTIMIZERS, batches
 from benchmarks.networks import SUBJECTS
 from benchmarks.results_file import FOLDER, fresh_profiles, table, write
 
@@ -40,10 +40,10 @@ def predict(name: str, kind: str, file: Path) -> dict[str, Any]:
     subject = SUBJECTS[name]
     model = subject.build()
     optimizer = OPTIMIZERS[kind](model.parameters())
-    plain = lowtide.plan(model, kwargs=subject.batch(), budget=2**50, optimizer=optimizer)
-    low_B = plain.floor_B + plain.record.reserve_B
-    budget_B = int(low_B + ALPHA * (plain.reserved_B - low_B))
-    plan = lowtide.plan(model, kwargs=subject.batch(), budget=budget_B, optimizer=optimizer)
+    batch = next(batches(subject, 1))
+    plain = lowtide.plan(model, kwargs=batch, budget=2**50, optimizer=optimizer)
+    budget_B = int(plain.floor_B + ALPHA * (plain.reserved_B - plain.floor_B))
+    plan = lowtide.plan(model, kwargs=batch, budget=budget_B, optimizer=optimizer)
     plan.save(file)
     record = plan.record
     assert record.layout is not None, "the soak needs an enforced budget: a C++ compiler"

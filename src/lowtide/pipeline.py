@@ -16,9 +16,10 @@ from lowtide.device.fingerprint import device_memory_B, fingerprint
 from lowtide.errors import InfeasibleBudget
 from lowtide.ir.check import check
 from lowtide.ir.graph import Graph, Recipe
-from lowtide.ir.layout import Obstacle
-from lowtide.ir.plan import DEFAULT_WORK, Covers, Environment, Outcome, PlanRecord, Problem
-from lowtide.ir.simulate import simulate
+from lowtide.ir.layout import ALIGNMENT_B, Obstacle
+from lowtide.ir.plan import DEFAULT_WORK, Covers, Environment, Outcome, PlanRecord, Problem, Status
+from lowtide.ir.schedule import Schedule
+from lowtide.ir.simulate import Timeline, simulate
 from lowtide.placers.addresses import lay_out
 from lowtide.planners.base import AbstractPlanner, Progress
 from lowtide.planners.keep_all import KeepAll
@@ -109,65 +110,78 @@ def plan_graph(
     Raises:
         InfeasibleBudget: if no plan fits; nothing has been run.
     """
-    everything = KeepAll().solve(Problem(graph, budget_B=_UNLIMITED_B)).schedule
-    assert everything is not None, "without a budget, keeping everything always fits"
-    plain = simulate(graph, everything)
+    plain = _plain(graph)
     beside_B = ground.outside_B + ground.obstacles_B
-    budget_B = max(at_least_B, resolve_budget(options.budget, plain.peak_B + ground.outside_B, device))
+    of_plain_B = plain.peak_B + ground.outside_B + ground.reserve_B
+    budget_B = max(at_least_B, resolve_budget(options.budget, of_plain_B, device))
     arriving_B = sum(v.size_B for v in graph.arriving if not v.persistent)
     in_reserve_B = min(arriving_B, ground.reserve_B)  # tangents are counted in the reserve, and live in the plan
     room_B = budget_B - ground.outside_B - graph.persistent_B - ground.reserve_B
     if ground.ceiling_B is not None:
         room_B = min(room_B, ground.ceiling_B)
-    tighter_B = 0
+    room_B = max(0, room_B // ALIGNMENT_B * ALIGNMENT_B)
+    claims = PlanRecord(
+        graph=graph,
+        schedule=Schedule(()),
+        outcome=Outcome(None, Status.UNSOLVED, ""),
+        budget_B=budget_B,
+        peak_B=0,
+        time_s=0.0,
+        keep_all_peak_B=plain.peak_B + ground.outside_B,
+        keep_all_time_s=plain.time_s,
+        outside_B=ground.outside_B,
+        budget_kind="enforced" if ground.enforced else "accounted",
+        covers=covers,
+        environment=environment(device),
+        reserve_B=ground.reserve_B,
+        optimizer_B=ground.optimizer_B,
+    )
+    live_B = budget_B - beside_B - ground.reserve_B + in_reserve_B
     lowest: PlanRecord | None = None
     for _ in range(_ROUNDS):
-        problem = Problem(
-            graph,
-            budget_B=budget_B - beside_B - ground.reserve_B + in_reserve_B - tighter_B,
-            seed=options.seed,
-            work=options.work,
-            time_limit_s=options.time_limit_s,
-        )
+        problem = Problem(graph, live_B, seed=options.seed, work=options.work, time_limit_s=options.time_limit_s)
         outcome = options.planner.solve(problem, watch)
         if outcome.schedule is None:
             break
-        layout = None
-        if ground.enforced:
-            layout = lay_out(
-                graph,
-                outcome.schedule,
-                obstacles=ground.obstacles,
-                after_B=ground.optimizer_B,
-                capacity_B=room_B,
-                seed=options.seed,
-            )
-        timeline = simulate(graph, outcome.schedule)
-        record = PlanRecord(
-            graph=graph,
-            schedule=outcome.schedule,
-            outcome=outcome,
-            budget_B=budget_B,
-            peak_B=timeline.peak_B + beside_B,
-            time_s=timeline.time_s,
-            keep_all_peak_B=plain.peak_B + ground.outside_B,
-            keep_all_time_s=plain.time_s,
-            outside_B=ground.outside_B,
-            budget_kind="enforced" if ground.enforced else "accounted",
-            covers=covers,
-            environment=environment(device),
-            layout=layout,
-            reserve_B=ground.reserve_B,
-            optimizer_B=ground.optimizer_B,
-        )
+        record = _with_addresses(claims, outcome, ground, room_B, options.seed)
         if lowest is None or record.reserved_B < lowest.reserved_B:
             lowest = record
-        excess_B = 0 if layout is None else layout.height_B - room_B
-        if excess_B <= 0:
-            check(graph, outcome.schedule, problem.budget_B, layout)
+        if record.layout is None or record.layout.height_B <= room_B:
+            check(graph, outcome.schedule, problem.budget_B, record.layout)
             return record
-        tighter_B += excess_B
+        live_B = min(live_B, record.peak_B - beside_B) - (record.layout.height_B - room_B)
     raise _infeasible(graph, outcome, budget_B, ground, lowest)
+
+
+def _plain(graph: Graph) -> Timeline:
+    everything = KeepAll().solve(Problem(graph, budget_B=_UNLIMITED_B)).schedule
+    assert everything is not None, "without a budget, keeping everything always fits"
+    return simulate(graph, everything)
+
+
+def _with_addresses(claims: PlanRecord, outcome: Outcome, ground: Ground, room_B: int, seed: int) -> PlanRecord:
+    """The plan for an outcome, its allocations placed if they are to be."""
+    schedule = outcome.schedule
+    assert schedule is not None
+    timeline = simulate(claims.graph, schedule)
+    layout = None
+    if ground.enforced:
+        layout = lay_out(
+            claims.graph,
+            schedule,
+            obstacles=ground.obstacles,
+            after_B=ground.optimizer_B,
+            capacity_B=room_B,
+            seed=seed,
+        )
+    return msgspec.structs.replace(
+        claims,
+        schedule=schedule,
+        outcome=outcome,
+        peak_B=timeline.peak_B + ground.outside_B + ground.obstacles_B,
+        time_s=timeline.time_s,
+        layout=layout,
+    )
 
 
 def place_around(record: PlanRecord, obstacles: tuple[Obstacle, ...], room_B: int) -> PlanRecord | None:

@@ -23,7 +23,7 @@ class Between(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.norm, self.last = nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 8)
+        self.first, self.norm, self.last = nn.Linear(64, 64), nn.BatchNorm1d(64), nn.Linear(64, 64)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.last(_between(self.norm, F.gelu(self.first(x)))).square().mean()
@@ -34,7 +34,7 @@ class Choice(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.first, self.last = nn.Linear(64, 64), nn.Linear(64, 64)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = self.first(x)
@@ -48,7 +48,7 @@ class Layer(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.last = nn.Linear(8, 16), nn.Linear(16, 8)
+        self.first, self.last = nn.Linear(64, 128), nn.Linear(128, 64)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = F.gelu(self.first(x))
@@ -61,7 +61,7 @@ class Raises(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.linear = nn.Linear(8, 8)
+        self.linear = nn.Linear(64, 64)
 
     def forward(self, x: torch.Tensor, fail: bool = False) -> torch.Tensor:
         h = self.linear(x)
@@ -71,7 +71,7 @@ class Raises(nn.Module):
 
 
 def _batches() -> list[torch.Tensor]:
-    return [torch.randn(16, 8, generator=torch.Generator().manual_seed(i)) for i in range(2)]
+    return [torch.randn(256, 64, generator=torch.Generator().manual_seed(i)) for i in range(2)]
 
 
 def test_nothing_is_left_behind() -> None:
@@ -89,7 +89,7 @@ def test_another_path_is_planned_and_said() -> None:
     torch._dynamo.reset()
     torch.manual_seed(0)
     plain = Choice()
-    fitted = lowtide.fit(twin(plain), budget="100% of plain", work=1_000)
+    fitted = lowtide.fit(twin(plain), budget="300% of plain", work=1_000)
     expected = train(plain, lambda m, x: m(x), _batches())
     with pytest.warns(lowtide.BudgetWarning, match="depends on data"):
         assert differences(expected, train(fitted, lambda m, x: m(x), _batches())) == []
@@ -102,6 +102,7 @@ def test_an_exception_in_the_forward_is_not_the_end() -> None:
         with pytest.raises(ValueError, match="on purpose"):
             fitted(_batches()[0], fail=True)
         fitted(_batches()[0]).backward()
+        fitted.zero_grad()
     assert fitted.lowtide.calls == 2
 
 

@@ -23,7 +23,7 @@ class Pair:
     def __init__(self, network: Network, autocast: bool = False) -> None:
         self.network, self.autocast = network, autocast
         self.plain = network.build()
-        self.fitted = lowtide.fit(twin(self.plain), budget="100% of plain", work=5_000)
+        self.fitted = lowtide.fit(twin(self.plain), budget="100% of plain", scope="none", work=5_000)
         self.batches = network.batches(6)
         self.plans: list[Plan] = []
         self._turn = 0

@@ -55,7 +55,10 @@ void* serve(Bytes size_B) {
   Thread& thread = Thread::mine();
   if (Slab* slab = thread.slab()) {
     void* p = slab->serve(size_B, thread.run());
-    if (p == nullptr && slab->is_open()) refuse(*slab, size_B, thread.run(), false);
+    if (p == nullptr && slab->is_open()) {
+      if (slab->is_strict() || thread.run() != nullptr) refuse(*slab, size_B, thread.run(), false);
+      slab->note_spill(size_B);
+    }
     return p;
   }
   Slab* slab = slab_for_others(size_B);

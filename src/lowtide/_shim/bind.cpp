@@ -94,6 +94,8 @@ py::dict stats(const Handle& handle) {
   d["workers"] = tallies.workers;
   d["workers_B"] = tallies.workers_B;
   d["workers_peak_B"] = tallies.workers_peak_B;
+  d["spills"] = tallies.spills;
+  d["spilled_B"] = tallies.spilled_B;
   d["outside"] = tallies.outside;
   d["outside_B"] = tallies.outside_B;
   d["failures_for_room"] = tallies.failures_for_room;
@@ -183,6 +185,9 @@ void add_arenas(py::module_& m) {
       .def_property(
           "resting", [](const Handle& h) { return h.slab()->is_resting(); },
           [](const Handle& h, bool resting) { h.slab()->set_resting(resting); })
+      .def_property(
+          "strict", [](const Handle& h) { return h.slab()->is_strict(); },
+          [](const Handle& h, bool strict) { h.slab()->set_strict(strict); })
       .def("set_phase", [](const Handle& h, const std::string& text) { h.slab()->set_phase(number_of(text)); })
       .def("stats", &stats)
       .def("blocks", &blocks)

@@ -245,6 +245,11 @@ void Slab::finish(const Run& run) {
   misses_.fetch_add(run.misses, RELAXED);
 }
 
+void Slab::note_spill(Bytes size_B) {
+  spills_.fetch_add(1, RELAXED);
+  spilled_B_.fetch_add(size_B, RELAXED);
+}
+
 void Slab::note_outside(Bytes size_B) {
   outside_.fetch_add(1, RELAXED);
   outside_B_.fetch_add(size_B, RELAXED);
@@ -263,7 +268,7 @@ void Slab::forget_departures() {
 Tallies Slab::tallies() const {
   return {hits_.load(),    misses_.load(),   departed_.load(),  small_.load(),          workers_.load(),
           overflow_.load(), outside_.load(),  requests_.load(),  workers_B_.load(),      workers_peak_B_.load(),
-          outside_B_.load(), no_room_.load(), no_contiguity_.load()};
+          outside_B_.load(), no_room_.load(), no_contiguity_.load(), spills_.load(), spilled_B_.load()};
 }
 
 void Slab::reset_peaks() {

@@ -10,6 +10,9 @@
 // While `resting`, no plan needs its places: requests outside segments go home first, then to the low end, so that what
 // an optimizer makes for good lies at home and what it makes for the moment raises no high water.
 //
+// Past the capacity a request is refused. Where a slab is not `strict`, only segments are: other code of the engaged
+// thread, which may be anybody's, is then served by the stock allocator, and counted as a spill.
+//
 // LIFE. The memory is reserved, not touched, when a slab opens. It is given back when the slab is closed, no thread is
 // engaged with it, and its last block is gone; until then blocks stay valid, from any thread. Its books go when whoever
 // opened it has let go of it too. The slab itself, a few hundred bytes, stays for the rest of the process: other
@@ -44,7 +47,8 @@ struct Departure {
 struct Tallies {
   std::int64_t planned_hits, planned_misses, departures, small, workers, overflow, outside, requests;
   Bytes workers_B, workers_peak_B, outside_B;
-  std::int64_t failures_for_room, failures_for_contiguity;
+  std::int64_t failures_for_room, failures_for_contiguity, spills;
+  Bytes spilled_B;
 };
 
 class Slab {
@@ -77,6 +81,8 @@ class Slab {
 
   void set_plan_top(Bytes top_B);
   Bytes plan_top() const { return plan_top_B_.load(std::memory_order_relaxed); }
+  void set_strict(bool strict) { strict_.store(strict, std::memory_order_relaxed); }
+  bool is_strict() const { return strict_.load(std::memory_order_relaxed); }
   void set_resting(bool resting) { resting_.store(resting, std::memory_order_relaxed); }
   bool is_resting() const { return resting_.load(std::memory_order_relaxed); }
   void set_home(Bytes home_B);
@@ -90,6 +96,7 @@ class Slab {
   void forget_departures();
   void finish(const Run& run);  // adds its hits and misses to the tallies
   void note_outside(Bytes size_B);
+  void note_spill(Bytes size_B);
   // Gives the pages of holes back to the system; returns the bytes of whole pages in them.
   Bytes trim();
 
@@ -137,12 +144,13 @@ class Slab {
   std::atomic<Name> phase_{0};
   std::atomic<std::int64_t> claims_{0};
   std::atomic<int> engagements_{0};
-  std::atomic<bool> resting_{false};
+  std::atomic<bool> resting_{false}, strict_{true};
   std::atomic<int> readers_{2};  // of the books: whoever opened it, and its blocks
   std::atomic<bool> closing_{false}, closed_{false}, retired_{false};
   std::atomic<std::int64_t> hits_{0}, misses_{0}, departed_{0}, small_{0}, workers_{0}, overflow_{0}, outside_{0};
   std::atomic<std::int64_t> requests_{0}, no_room_{0}, no_contiguity_{0}, workers_live_{0};
-  std::atomic<Bytes> workers_B_{0}, workers_peak_B_{0}, outside_B_{0};
+  std::atomic<std::int64_t> spills_{0};
+  std::atomic<Bytes> workers_B_{0}, workers_peak_B_{0}, outside_B_{0}, spilled_B_{0};
   mutable std::mutex departures_mutex_;
   std::vector<Departure> departures_;
 };

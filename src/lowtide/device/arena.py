@@ -45,6 +45,8 @@ class ArenaStats(msgspec.Struct, frozen=True):
         overflow: requests served outside the zones meant for them.
         workers, workers_B, workers_peak_B: allocations by threads that did not engage the arena; their bytes now and
             at most.
+        spills, spilled_B: requests outside segments that found no room and, the arena not being strict, were served
+            by the stock allocator; their bytes in sum.
         outside, outside_B: allocations that other threads made meanwhile outside every arena, and their bytes in sum.
         failures_for_room, failures_for_contiguity: refused requests: too few free bytes; enough, but in pieces.
         by_phase: bytes in use by the phase in which they were asked for; "" where none was set.
@@ -70,6 +72,8 @@ class ArenaStats(msgspec.Struct, frozen=True):
     workers: int
     workers_B: int
     workers_peak_B: int
+    spills: int
+    spilled_B: int
     outside: int
     outside_B: int
     failures_for_room: int
@@ -211,6 +215,15 @@ class Arena:
     def plan_top_B(self, top_B: int) -> None:
         with _reported("the plan does not fit"):
             self.slab.plan_top_B = _up(top_B)
+
+    @property
+    def strict(self) -> bool:
+        """Whether code outside segments is refused too when there is no room, or served past the arena and counted."""
+        return self.slab.strict
+
+    @strict.setter
+    def strict(self, strict: bool) -> None:
+        self.slab.strict = strict
 
     @property
     def resting(self) -> bool:

@@ -26,6 +26,7 @@ class SlabHandle(Protocol):
     plan_top_B: int
     home_B: int
     resting: bool
+    strict: bool
 
     @property
     def base(self) -> int: ...

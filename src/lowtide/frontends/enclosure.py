@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import warnings
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -17,9 +18,9 @@ import torch
 
 from lowtide.device import shim
 from lowtide.device.arena import Arena
-from lowtide.errors import BudgetError
+from lowtide.errors import BudgetError, BudgetWarning
 from lowtide.ir.graph import Graph, Role
-from lowtide.ir.layout import SMALL_B, Obstacle, rounded_B
+from lowtide.ir.layout import ALIGNMENT_B, SMALL_B, Obstacle, rounded_B
 from lowtide.ir.plan import PlanRecord, Problem
 from lowtide.ir.sequence import blocks_of, small_peak_B
 from lowtide.pipeline import Ground
@@ -27,11 +28,13 @@ from lowtide.planners.keep_all import KeepAll
 from lowtide.profile.optimizer import OptimizerNeeds, optimizer_needs
 from lowtide.runtime.homes import bring_home, state_tensors
 from lowtide.runtime.wall import Wall
+from lowtide.units import format_B
 
 _LOG = logging.getLogger("lowtide")
 Scope = Literal["step", "process", "none"]
 SCOPES = get_args(Scope)
-_SLACK_B = 8 * 1024  # tiny tensors of the caller's own: loss values, counters, the optimizer's scalars
+_SLACK_B = 1024  # tiny tensors of the caller's own: loss values, counters, the optimizer's scalars
+_LEAST_BETWEEN_B = 64 * 1024
 STEPPING = "the optimizer's step"
 _LOSS_COPIES = 3  # a loss of the caller's own holds this many tensors of an output's size at once: cross-entropy
 
@@ -41,8 +44,9 @@ class Enclosure:
     """What a session knows about its wall.
 
     Arguments:
-        scope: "step": from a forward to the end of its backward, and in the optimizer's step; "process": from the
-            first step on, whoever allocates; "none": nothing is enforced, the budget is accounted.
+        scope: "step": from a forward to the end of its backward, and in the optimizer's step; there, code outside the
+            graphs that finds no room is served past the arena, loudly. "process": from the first step on, whoever
+            allocates, and whoever finds no room is refused. "none": nothing is enforced, the budget is accounted.
         optimizer: whose state and temporaries count.
         wall: made when the first plan is known.
     """
@@ -52,6 +56,10 @@ class Enclosure:
     wall: Wall | None = None
     _needs: OptimizerNeeds | None = None
     _small_B: int = 0
+    _spilled_B: int = 0
+    _has_warned: bool = False
+    _trouble: int = 0  # departures and refusals that were looked at
+    _given_up: set[str] = field(default_factory=set)
     _watched: bool = False
     _between_B: dict[str, int] = field(default_factory=dict)  # graph key -> what the caller's code really took
 
@@ -103,7 +111,8 @@ class Enclosure:
 
     def room_B(self, record: PlanRecord) -> int:
         """Where the part of the arena ends that a plan may use."""
-        return min(record.budget_B - record.fixed_B, self._room_B(record.reserve_B))
+        room_B = min(record.budget_B - record.fixed_B, self._room_B(record.reserve_B))
+        return max(0, room_B // ALIGNMENT_B * ALIGNMENT_B)
 
     def _room_B(self, reserve_B: int) -> int:
         assert self.wall is not None
@@ -114,8 +123,46 @@ class Enclosure:
         if graph.key in self._between_B:
             return self._between_B[graph.key]
         tangents = [v for v in graph.arriving if not v.persistent]
-        large_B = sum(rounded_B(v.size_B) for v in tangents if v.size_B >= SMALL_B)
-        return large_B * (1 if len(tangents) > 1 and any(v.size_B < SMALL_B for v in tangents) else _LOSS_COPIES)
+        begin = min((v.arrives or 0 for v in tangents), default=0)  # where the caller's own loss hands over
+        inside = any(v.size_B < SMALL_B for v in tangents if v.arrives == begin)  # the loss is the model's own
+        copies = 1 if inside else _LOSS_COPIES
+        large = [v for v in tangents if v.size_B >= SMALL_B]
+        return sum(rounded_B(v.size_B) * (copies if v.arrives == begin else 1) for v in large)
+
+    def learn(self, graph: Graph) -> bool:
+        """Looks whether the caller's code between the segments found its room too small since the last look.
+
+        Returns: whether the reserve of the graph's plans has been raised, so that they should be made again.
+        """
+        assert self.wall is not None
+        seen = self.wall.arena.stats()
+        spilled_B, self._spilled_B = seen.spilled_B - self._spilled_B, seen.spilled_B
+        if spilled_B and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                "code outside lowtide's graphs, between a forward and its backward or in the optimizer's step, found "
+                f"no room in the budget and took {format_B(spilled_B)} beside it. If it belongs to this training, it "
+                "gets room now where the budget allows; else raise the budget. If it is another model's, finish this "
+                'one\'s backward first, or delete its loss. fit(..., scope="process") refuses instead.',
+                BudgetWarning,
+                stacklevel=2,
+            )
+        trouble = (
+            spilled_B + seen.failures_for_room + seen.failures_for_contiguity + min(seen.departures, seen.overflow)
+        )
+        before, self._trouble = self._trouble, trouble - spilled_B
+        if trouble <= before or graph.key in self._given_up:
+            return False
+        self._between_B[graph.key] = max(2 * self._between(graph), rounded_B(spilled_B), _LEAST_BETWEEN_B)
+        return True
+
+    def give_up(self, graph: Graph) -> None:
+        """Leaves a graph's reserve as it is: the budget has no room for more."""
+        self._given_up.add(graph.key)
+
+    def expect_between(self, graph: Graph, between_B: int) -> None:
+        """Says what code between the segments was seen to take, before any step."""
+        self._between_B.setdefault(graph.key, rounded_B(between_B) + self._between(graph))
 
     def enclose(self, record: PlanRecord) -> Wall:
         """The wall for a plan: the one there is, or a new one where there is none yet or it is too low."""
@@ -123,7 +170,9 @@ class Enclosure:
             return self.wall
         inside_B = record.budget_B - self._model_B(record)
         arena = Arena(inside_B, small_zone_B=self._small_B, home_B=self.state_B, all_threads=self.scope == "process")
+        arena.strict = self.scope == "process"
         before, self.wall = self.wall, Wall(arena, record.budget_B, self.scope)
+        self._spilled_B = self._trouble = 0
         _LOG.info("an arena of %d B for a budget of %d B", inside_B, record.budget_B)
         if self.scope == "process":
             arena.engage()
@@ -193,4 +242,4 @@ def _small_zone_B(graph: Graph, needs: OptimizerNeeds | None) -> int:
     assert everything is not None, "without a budget, keeping everything always fits"
     step_B = small_peak_B(blocks_of(graph, everything, small_B=0))
     state_B = sum(rounded_B(s) for s in (() if needs is None else needs.state_sizes_B) if s < SMALL_B)
-    return rounded_B(step_B + step_B // 4 + state_B + _SLACK_B, 4096)
+    return rounded_B(step_B + step_B // 8 + state_B + _SLACK_B)

@@ -100,8 +100,10 @@ def fit(
         optimizer: its state and temporaries count, and its step allocates inside the budget. Without one,
             `Plan.covers` says that they are outside.
         scope: what is held inside the budget by force. "step": whatever is allocated between a call and the end of
-            its backward, and in the optimizer's step. "process": whatever any thread allocates from the first step
-            on, data and other models included. "none": nothing; the budget is accounted.
+            its backward, and in the optimizer's step; code outside the graphs that finds no room there is served
+            past the budget with a `BudgetWarning`, since it may be anybody's. "process": whatever any thread
+            allocates from the first step on, data and other models included; without room it is refused. "none":
+            nothing; the budget is accounted.
         plan: a saved plan, or a `Plan`, to use for the training graph instead of planning. Its budget is taken if
             none is given. Checked against program, shapes, torch, device and threads.
         seed, work, time_limit_s: see `Problem`.

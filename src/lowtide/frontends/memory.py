@@ -34,6 +34,8 @@ class MemoryStats(msgspec.Struct, frozen=True):
         small: requests below 512 B, which are not planned.
         workers: allocations by worker threads of parallel operators.
         overflows: allocations that found no room in the zone meant for them.
+        spills, spilled_B: requests of code outside lowtide's graphs that found no room and were served past the arena,
+            and their bytes in sum; `BudgetWarning` was given. Never with the scope "process".
         refusals_for_room, refusals_for_contiguity: requests that did not fit, each an out-of-memory error: too few
             free bytes; enough, but in pieces.
         forwards, backwards: how often a graph really ran in lowtide's code.
@@ -53,6 +55,8 @@ class MemoryStats(msgspec.Struct, frozen=True):
     small: int = 0
     workers: int = 0
     overflows: int = 0
+    spills: int = 0
+    spilled_B: int = 0
     refusals_for_room: int = 0
     refusals_for_contiguity: int = 0
     forwards: int = 0
@@ -111,6 +115,8 @@ def memory_stats(model: torch.nn.Module | None = None) -> MemoryStats:
         small=seen.small,
         workers=seen.workers,
         overflows=seen.overflow,
+        spills=seen.spills,
+        spilled_B=seen.spilled_B,
         refusals_for_room=seen.failures_for_room,
         refusals_for_contiguity=seen.failures_for_contiguity,
         forwards=forwards,

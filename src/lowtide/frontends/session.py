@@ -18,9 +18,11 @@ from typing import Any
 import torch
 
 from lowtide.capture.aot import Captured, make_backend
+from lowtide.device.arena import nothing_engaged
 from lowtide.device.generator_guard import unchanged_generators
+from lowtide.device.observer import observe_if_free
 from lowtide.device.semiprivate import graph_breaks
-from lowtide.errors import BudgetWarning, PlanMismatch
+from lowtide.errors import BudgetWarning, InfeasibleBudget, PlanMismatch
 from lowtide.frontends.discovery import Call, address, call_of, unchanged_tensors
 from lowtide.frontends.enclosure import Enclosure
 from lowtide.frontends.planning import MeasuredStep, check_plan_is_for, fit_plan, measure_step, plan_step
@@ -31,6 +33,7 @@ from lowtide.pipeline import PlanOptions, Watch, place_around
 from lowtide.profile.cache import ProfileCache
 from lowtide.runtime.dry import dry_results
 from lowtide.runtime.executor import Key, Loaded, PlannedExecutor, load
+from lowtide.runtime.homes import move_together
 from lowtide.runtime.wall import Walled, make_tables
 
 _LOG = logging.getLogger("lowtide")
@@ -72,6 +75,7 @@ class Session:
     _now: dict[Step, PlanRecord] = field(default_factory=dict)  # what is in force: a plan, or one around obstacles
     _code: dict[tuple[Step, int], tuple[PlanRecord, tuple[Loaded, ...]]] = field(default_factory=dict)
     _dry: list[Call] | None = None
+    _between_B: int = 0
     _captured: dict[int, Captured] = field(default_factory=dict)
     _breaks_before: int = field(default_factory=lambda: sum(graph_breaks().values()))
     _given_used: bool = False
@@ -107,8 +111,12 @@ class Session:
         calls = self._dry = list[Call]()
         self._before = {id(e): e.forwards for e in self.executors}
         try:
-            with unchanged_tensors(self.persistent()), unchanged_generators():
-                yield calls
+            with unchanged_tensors(self.persistent()), unchanged_generators(), nothing_engaged():
+                seen = observe_if_free() if self.enclosure.encloses("cpu") else None
+                with seen or contextlib.nullcontext():
+                    yield calls
+            # What code between the graphs takes; the graphs' own zeros are among it.
+            self._between_B = 0 if seen is None else seen.peak_B
         finally:
             self._dry = None
 
@@ -124,10 +132,13 @@ class Session:
 
     def plan_calls(self, calls: Sequence[Call], install: bool = True) -> PlanRecord:
         """Plans the graphs of one step as one and puts the result in force."""
-        found = measure_step(calls, self.persistent, self.options.machine, self.cache)
-        record = self._given_for(found)
-        if record is None:
-            record = plan_step(found, self.options, self.enclosure, watch=self.watch)
+        with nothing_engaged():
+            found = measure_step(calls, self.persistent, self.options.machine, self.cache)
+            if len(calls) > 1:
+                self.enclosure.expect_between(found.graph, self._between_B)
+            record = self._given_for(found)
+            if record is None:
+                record = plan_step(found, self.options, self.enclosure, watch=self.watch)
         if install:
             step = tuple((self.executors.index(c.executor), c.key) for c in calls)
             self._calls[step] = found
@@ -231,6 +242,8 @@ class Session:
         wall = self.enclosure.wall
         if step is None or wall is None:
             return loaded  # a later graph of a step that the first one has settled
+        if self.enclosure.learn(self.plans[step].graph):
+            self._plan_roomier(step)
         plan, now = self.plans[step], self._now[step]
         assert plan.layout is not None
         if not wall.arena.in_use_below(plan.layout.height_B):
@@ -241,6 +254,17 @@ class Session:
             self._put_in_force(step, wanted)
         return executor.in_force(key)
 
+    def _plan_roomier(self, step: Step) -> None:
+        """Plans a step anew with a larger reserve, if the budget has room for it."""
+        found = self._calls[step]
+        try:
+            with nothing_engaged():
+                self.plans[step] = plan_step(found, self.options, self.enclosure, watch=self.watch)
+        except InfeasibleBudget:
+            self.enclosure.give_up(found.graph)
+        else:
+            _LOG.info("planned anew: code between the segments needs %d B", self.plans[step].reserve_B)
+
     def _plan_around(self, step: Step, obstacles: tuple[Obstacle, ...]) -> PlanRecord:
         known = self._around.get((step, obstacles))
         if known is not None:
@@ -249,16 +273,22 @@ class Session:
         plan, wall = self.plans[step], self.enclosure.wall
         assert wall is not None
         assert plan.layout is not None
+        wall.arena.plan_top_B = plan.layout.height_B
+        move_together(self._gradients(), wall.arena)
         obstacles = wall.obstacles(self.enclosure.room_B(plan))
         if not wall.arena.in_use_below(plan.layout.height_B):
             return plan
-        record = place_around(plan, obstacles, self.enclosure.room_B(plan))
-        if record is None:
-            record = plan_step(self._calls[step], self.options, self.enclosure, obstacles, self.watch)
+        with nothing_engaged():
+            record = place_around(plan, obstacles, self.enclosure.room_B(plan))
+            if record is None:
+                record = plan_step(self._calls[step], self.options, self.enclosure, obstacles, self.watch)
         while len(self._around) >= _KEPT:
             self._around.pop(next(iter(self._around)))
         self._around[step, obstacles] = record
         return record
+
+    def _gradients(self) -> Iterator[torch.Tensor]:
+        return (t.grad for t in self.persistent() if t.is_leaf and t.grad is not None)
 
     def _dry_call(self, call: Call, captured: Captured, arguments: Sequence[Any]) -> Loaded:
         interface = call.interfaces[0]

@@ -201,7 +201,7 @@ def generate(
         _arguments(writer, interface, steps, carried[index], graph, index)
         runs = itertools.count()
         if marked:
-            writer.scope["_at"] = arena.at
+            writer.scope["_at"] = arena.fast_at()
         for step in steps:
             if isinstance(step, Run):
                 if marked:

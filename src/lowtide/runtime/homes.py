@@ -1,4 +1,4 @@
-"""Homes for what persists: state that an optimizer makes in its first step is moved to where no plan is in the way.
+"""Moving what outlives a step to where no plan is in the way: optimizer state home, gradients together.
 
 Units: `_B` bytes.
 """
@@ -38,6 +38,51 @@ def bring_home(tensors: Iterable[torch.Tensor], arena: Arena) -> int:
         if (offset_B is None or offset_B < home_lo_B) and storages.relocate(storage, arena, storages.HOME):
             moved_B += storage.nbytes()
     return moved_B
+
+
+def move_together(gradients: Iterable[torch.Tensor], arena: Arena) -> int:
+    """Moves gradients that lie below the plan's top to the arena's low end, one after another.
+
+    A plan scatters them, each to the place that was free when it came. While they wait for more to be added they would
+    fence the arena; together they take no more than their bytes. Those that somebody else may be looking at, through
+    another tensor or a numpy array, stay where they are.
+
+    Arguments:
+        gradients: `.grad` of parameters.
+
+    Returns: bytes moved.
+    """
+    found: dict[int, torch.UntypedStorage] = {}
+    for gradient in gradients:
+        storage = gradient.untyped_storage()
+        if storage.nbytes() < SMALL_B or storages.objection(storage) or storages.use_count(storage) > _OWNERS:
+            continue
+        offset_B = storages.home_of(storage, arena)
+        if offset_B is not None and offset_B < arena.plan_top_B:
+            found[offset_B] = storage
+    moved_B = free_B = 0  # everything below `free_B` is settled
+    for block in arena.blocks():
+        movable = found.get(block.offset_B)
+        if movable is None:
+            if block.offset_B >= arena.plan_top_B:
+                break
+            free_B = block.offset_B + block.reserved_B
+        elif block.offset_B == free_B or _slide(movable, arena, block.offset_B, free_B, block.reserved_B):
+            moved_B += block.requested_B if block.offset_B != free_B else 0
+            free_B += block.reserved_B
+        else:
+            free_B = block.offset_B + block.reserved_B
+    return moved_B
+
+
+def _slide(storage: torch.UntypedStorage, arena: Arena, from_B: int, to_B: int, size_B: int) -> bool:
+    """Moves bytes down; through the general zone where old and new place overlap."""
+    if to_B + size_B > from_B and not storages.relocate(storage, arena, storages.GENERAL):
+        return False
+    if storages.relocate(storage, arena, to_B):
+        return True
+    storages.relocate(storage, arena, from_B)
+    return False
 
 
 def state_tensors(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

@@ -10,6 +10,7 @@ Units: `_B` bytes.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from lowtide.units import format_B
 
 BETWEEN = "code between lowtide's segments"
 AFTER = "code outside the step"
+_NUMBER = itertools.count(1)
 
 
 @dataclass(eq=False)
@@ -43,13 +45,24 @@ class Wall:
     scope: str = "step"
     _free: torch.UntypedStorage | None = None
     _free_B: int = 0
+    _open: set[int] = field(default_factory=set)  # passages that are alive
     _late: list[int] = field(default_factory=list)  # threads whose passages died on another thread
 
     def obstacles(self, below_B: int) -> tuple[Obstacle, ...]:
         """What lies below an offset, by address: tensors that outlived the step that made them."""
         if not self.arena.in_use_below(below_B):
             return ()
-        return tuple(Obstacle(b.offset_B, b.reserved_B) for b in self.arena.blocks() if b.offset_B < below_B)
+        found: list[Obstacle] = []
+        for block in self.arena.blocks():
+            if block.offset_B >= below_B:
+                break
+            size_B = min(block.reserved_B, below_B - block.offset_B)
+            if found and found[-1].offset_B + found[-1].size_B == block.offset_B:
+                size_B += found[-1].size_B
+                found[-1] = Obstacle(found[-1].offset_B, size_B)
+            else:
+                found.append(Obstacle(block.offset_B, size_B))
+        return tuple(found)
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -86,12 +99,26 @@ class Wall:
                 )
             self._free_B = size_B
 
-    def passed(self, owner: int) -> None:
+    def passed(self, owner: int, number: int) -> None:
         """A passage died."""
+        if number not in self._open:
+            return  # abandoned before
+        self._open.discard(number)
         if owner == threading.get_ident():
             self.arena.disengage()
         else:
             self._late.append(owner)
+
+    def opened(self, number: int) -> None:
+        """A passage was made."""
+        self._open.add(number)
+        self.arena.engage()
+
+    def abandon(self) -> None:
+        """Closes every window of this thread: a segment raised, and its traceback may keep passages alive for long."""
+        while self._open:
+            self._open.pop()
+            self.arena.disengage()
 
     def catch_up(self) -> None:
         """Closes the windows of this thread whose passages died on other threads."""
@@ -107,12 +134,11 @@ class Passage:
     """Keeps the window of the thread that made it open for as long as it lives."""
 
     def __init__(self, wall: Wall) -> None:
-        self._wall = wall
-        self._owner = threading.get_ident()
-        wall.arena.engage()
+        self._wall, self._owner, self._number = wall, threading.get_ident(), next(_NUMBER)
+        wall.opened(self._number)
 
     def __del__(self) -> None:
-        self._wall.passed(self._owner)
+        self._wall.passed(self._owner, self._number)
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,6 +171,9 @@ class Walled:
             self._enter(self.tables[segment])
             try:
                 return code(arguments)
+            except BaseException:
+                self.wall.abandon()
+                raise
             finally:
                 self._leave()
                 arena.set_phase(BETWEEN)
