@@ -84,7 +84,7 @@ void bind_valley_search(nb::module_& m) {
            nb::arg("seed"), nb::keep_alive<1, 2>())
       .def(
           "run",
-          [](ValleySearch& search, std::int64_t work, const nb::callable& tick) {
+          [](ValleySearch& search, std::int64_t work, std::int64_t tries, const nb::callable& tick) {
             const auto poll = [&] {
               const nb::gil_scoped_acquire acquire;
               if (PyErr_CheckSignals() != 0) throw nb::python_error();  // Ctrl-C
@@ -92,11 +92,11 @@ void bind_valley_search(nb::module_& m) {
             };
             {
               const nb::gil_scoped_release release;
-              search.run(work, poll);
+              search.run(work, tries, poll);
             }
             return fits(search);
           },
-          nb::arg("work"), nb::arg("tick"))
+          nb::arg("work"), nb::arg("tries"), nb::arg("tick"))
       .def_prop_ro("offsets", &ValleySearch::offsets)
       .def_prop_ro("work", &ValleySearch::work)
       .def_prop_ro("nodes", &ValleySearch::nodes)

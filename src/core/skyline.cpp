@@ -23,7 +23,8 @@ Skyline::Skyline(const Lifetimes& lifetimes, Bytes capacity)
       left_(floor_),
       held_(at(sections_.count), 0),
       crossing_(held_),
-      word_(at(sections_.count)) {
+      word_(at(sections_.count)),
+      change_(at(sections_.count) + 1, 0) {
   const auto count = static_cast<Index>(size_.size());
   for (Index i = 0; i < count; ++i) {
     if (given_[at(i)] != FREE) obstacles_.push_back(i);
@@ -60,20 +61,6 @@ Bytes Skyline::past_given(Index buffer, Bytes low) const {
   return low;
 }
 
-void Skyline::set_low(Index buffer, Bytes low) {
-  const Bytes before = low_[at(buffer)];
-  sections_.walk(sections_.start[at(buffer)], sections_.length[at(buffer)], [&](Index s) {
-    if (floor_[at(s)] == before) {
-      set(held_[at(s)], held_[at(s)] - 1);
-      if (held_[at(s)] == 0) loose_.push_back(s);
-    } else if (floor_[at(s)] == low) {
-      set(held_[at(s)], held_[at(s)] + 1);
-    }
-  });
-  looks_ += sections_.length[at(buffer)];
-  set(low_[at(buffer)], low);
-}
-
 void Skyline::set_floor(Index section, Bytes floor) {
   const auto name = static_cast<std::uint64_t>(section);
   word_trail_.emplace_back(section, word_[at(section)]);
@@ -98,6 +85,94 @@ bool Skyline::hold_again(Index section) {
   return slack(section) >= 0;
 }
 
+// Calls visit(section, how many of the buffers live in it) where some do. O(buffers + sections between them).
+template <class Visit>
+void Skyline::tally(const std::vector<Index>& buffers, Visit&& visit) {
+  Index low = sections_.count, high = 0;
+  for (Index i : buffers) {
+    const Index start = sections_.start[at(i)], stop = start + sections_.length[at(i)];
+    ++change_[at(start)];
+    if (stop > sections_.count) {
+      ++change_[0];
+      --change_[at(stop - sections_.count)];
+      low = 0;
+      high = sections_.count;
+    } else {
+      --change_[at(stop)];
+      low = std::min(low, start);
+      high = std::max(high, stop);
+    }
+  }
+  Index live = 0;
+  for (Index s = low; s < high; ++s) {
+    live += change_[at(s)];
+    change_[at(s)] = 0;
+    if (live > 0) visit(s, live);
+  }
+  change_[at(high)] = 0;
+  looks_ += high - low + static_cast<Index>(buffers.size());
+}
+
+// Raises the lows of what lives in a run to its new floor; false if one with a given offset is in the way.
+bool Skyline::lift(Index first, Index steps, Bytes floor) {
+  lifted_.clear();
+  level_.clear();
+  others_.clear();
+  bool possible = true;
+  sections_.meeting(first, steps, [&](Index i) {
+    ++looks_;
+    const Bytes low = low_[at(i)];
+    if (placed_[at(i)] || low > floor) return;
+    if (low == floor) {
+      others_.push_back(i);
+    } else if (given_[at(i)] != FREE) {
+      possible = false;
+    } else {
+      lifted_.emplace_back(low, i);
+    }
+  });
+  if (!possible) return false;
+  std::sort(lifted_.begin(), lifted_.end());
+  for (const auto& [before, i] : lifted_) {
+    set(low_[at(i)], obstacles_.empty() ? floor : past_given(i, floor));
+    if (low_[at(i)] == floor) level_.push_back(i);
+  }
+  return true;
+}
+
+// Takes the lifted buffers off the sections that they held.
+void Skyline::let_go() {
+  for (std::size_t k = 0; k < lifted_.size();) {
+    const Bytes before = lifted_[k].first;
+    group_.clear();
+    for (; k < lifted_.size() && lifted_[k].first == before; ++k) group_.push_back(lifted_[k].second);
+    tally(group_, [&](Index s, Index buffers) {
+      if (floor_[at(s)] != before) return;
+      set(held_[at(s)], held_[at(s)] - buffers);
+      if (held_[at(s)] == 0) loose_.push_back(s);
+    });
+  }
+}
+
+// Puts the buffers whose low is the new floor on the sections that have it.
+void Skyline::hold(Index first, Index steps, Bytes floor) {
+  tally(level_, [&](Index s, Index buffers) {
+    if (floor_[at(s)] == floor) set(held_[at(s)], held_[at(s)] + buffers);
+  });
+  tally(others_, [&](Index s, Index buffers) {
+    const Index ahead = s - first;
+    if ((ahead < 0 ? ahead + sections_.count : ahead) < steps) set(held_[at(s)], held_[at(s)] + buffers);
+  });
+  if (level_.size() == lifted_.size()) return;
+  for (const auto& lifted : lifted_) {  // those that went past a given offset, onto a floor of its own
+    const Index i = lifted.second;
+    if (low_[at(i)] == floor) continue;
+    sections_.walk(sections_.start[at(i)], sections_.length[at(i)], [&](Index s) {
+      if (floor_[at(s)] == low_[at(i)]) set(held_[at(s)], held_[at(s)] + 1);
+    });
+  }
+}
+
 // Gives a run of sections the same floor, which is no lower than any of theirs, and settles.
 bool Skyline::set_floors(Index first, Index steps, Bytes floor) {
   constexpr Bytes CHANGING = -2;  // no low is equal to it
@@ -107,27 +182,11 @@ bool Skyline::set_floors(Index first, Index steps, Bytes floor) {
     floor_[at(s)] = CHANGING;
     set(held_[at(s)], 0);
   });
-  bool possible = true;
-  sections_.meeting(first, steps, [&](Index i) {
-    ++looks_;
-    if (placed_[at(i)] || low_[at(i)] >= floor) return;
-    if (given_[at(i)] != FREE) {
-      possible = false;
-      return;
-    }
-    set_low(i, obstacles_.empty() ? floor : past_given(i, floor));
-  });
-  if (!possible) return false;
+  if (!lift(first, steps, floor)) return false;
+  let_go();
   sections_.walk(first, steps, [&](Index s) { floor_[at(s)] = floor; });
-  sections_.meeting(first, steps, [&](Index i) {
-    if (placed_[at(i)] || low_[at(i)] != floor) return;
-    sections_.walk(sections_.start[at(i)], sections_.length[at(i)], [&](Index s) {
-      Index ahead = s - first;
-      ahead += ahead < 0 ? sections_.count : 0;
-      if (ahead < steps) ++held_[at(s)];
-    });
-    looks_ += sections_.length[at(i)];
-  });
+  hold(first, steps, floor);
+  bool possible = true;
   sections_.walk(first, steps, [&](Index s) {
     if (held_[at(s)] == 0)
       loose_.push_back(s);

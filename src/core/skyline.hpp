@@ -63,8 +63,12 @@ class Skyline {
   }
   void set_floor(Index section, Bytes floor);
   bool set_floors(Index first, Index steps, Bytes floor);
+  bool lift(Index first, Index steps, Bytes floor);
+  void let_go();
+  void hold(Index first, Index steps, Bytes floor);
   bool hold_again(Index section);
-  void set_low(Index buffer, Bytes low);
+  template <class Visit>
+  void tally(const std::vector<Index>& buffers, Visit&& visit);
   Bytes past_given(Index buffer, Bytes low) const;
 
   Sections sections_;
@@ -76,7 +80,11 @@ class Skyline {
   std::vector<Bytes> floor_, left_;    // by section
   std::vector<Index> held_, crossing_;
   std::vector<StateHash> word_;        // by section: its floor, and what begins in it and is not placed
-  std::vector<Index> loose_;           // scratch: sections that lost their last holder
+  // Scratch of set_floors().
+  std::vector<Index> loose_;           // sections that lost their last holder
+  std::vector<std::pair<Bytes, Index>> lifted_;  // buffers whose low went up, and what it was
+  std::vector<Index> level_, others_;  // buffers whose low is now the new floor; and was it before
+  std::vector<Index> group_, change_;
   std::vector<std::pair<Bytes*, Bytes>> bytes_trail_;
   std::vector<std::pair<Index*, Index>> index_trail_;
   std::vector<std::pair<Index, StateHash>> word_trail_;

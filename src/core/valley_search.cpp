@@ -8,7 +8,7 @@ namespace lowtide {
 namespace {
 
 constexpr Bytes ENDLESS = std::numeric_limits<Bytes>::max();
-constexpr std::int64_t FIRST_TRY = 100;  // nodes, and one per buffer
+constexpr std::int64_t FIRST_TRY = 150;  // choices that turn out wrong
 constexpr std::int64_t NODES_PER_POLL = 256;
 constexpr unsigned TABLE_BITS = 18;
 
@@ -25,8 +25,7 @@ ValleySearch::ValleySearch(const Lifetimes& lifetimes, Bytes capacity, std::uint
     : lifetimes_(&lifetimes),
       skyline_(lifetimes, capacity),
       random_(seed),
-      failed_(TABLE_BITS),
-      first_try_(FIRST_TRY + lifetimes.count()) {}
+      failed_(TABLE_BITS) {}
 
 // The parts of a run that share no buffer, without the sections that nothing is left over; short ones first.
 std::vector<ValleySearch::Run> ValleySearch::split(const Run& run) const {
@@ -133,7 +132,7 @@ Bytes ValleySearch::next_floor(Index section) const {
 // Whether the try, or the work, has come to its end.
 bool ValleySearch::is_over() {
   if (nodes_ % NODES_PER_POLL == 0) (*poll_)();
-  return nodes_ >= node_limit_ || work() >= work_limit_;
+  return fails_ >= fail_limit_ || work() >= work_limit_;
 }
 
 // All parts fit, or one of them never does. The skyline keeps what was placed; the caller takes it back.
@@ -151,6 +150,7 @@ ValleySearch::Answer ValleySearch::solve_part(const Run& part) {
   while (possible) {
     if (is_over()) return Answer::open;
     ++nodes_;
+    looks_ += LOOKS_PER_NODE + 3 * part.steps;
     states.push_back(skyline_.hash(part.first, part.steps));
     if (failed_.has(states.back())) break;
     const Choice choice = choose(part);
@@ -159,6 +159,7 @@ ValleySearch::Answer ValleySearch::solve_part(const Run& part) {
       const Answer answer = skyline_.place(option) ? solve(part) : Answer::never;
       if (answer != Answer::never) return answer;
       skyline_.undo(mark);
+      ++fails_;
     }
     possible = false;
     if (choice.raisable) {
@@ -188,15 +189,16 @@ void ValleySearch::shuffle_keys() {
   }
 }
 
-ValleySearch::Answer ValleySearch::run(std::int64_t work, const std::function<void()>& poll) {
+ValleySearch::Answer ValleySearch::run(std::int64_t work, std::int64_t tries, const std::function<void()>& poll) {
   poll_ = &poll;
   work_limit_ = this->work() + work;
   if (!skyline_.is_possible()) answer_ = Answer::never;
   const Skyline::Mark start = skyline_.mark();
-  while (answer_ == Answer::open && this->work() < work_limit_) {
+  const std::int64_t last = tries_ + tries;
+  while (answer_ == Answer::open && tries_ < last && this->work() < work_limit_) {
     shuffle_keys();
     ++tries_;
-    node_limit_ = nodes_ + first_try_ * luby(tries_);
+    fail_limit_ = fails_ + FIRST_TRY * luby(tries_);
     answer_ = solve(Run{0, skyline_.sections().count, true});
     if (answer_ != Answer::fits) skyline_.undo(start);
   }

@@ -9,8 +9,8 @@
 // - What is left falls into runs of sections that share no buffer: each is solved alone, so that a failure in one
 //   repeats no other.
 // - Failed states (what is left, on which floors) are remembered by hash, in a table of fixed size.
-// - Restarts: each try visits few nodes, with the possibilities in the order of a key (area, lifetime, size) that is
-//   disturbed at random; a few tries are longer, and some day one is long enough for a complete search.
+// - Restarts: each try may take back few choices, with the possibilities in the order of a key (area, lifetime, size)
+//   that is disturbed at random; a few tries are longer, and some day one is long enough for a complete search.
 // Buffers with given offsets are part of what is left to place, at one beginning only.
 // The same seed and work give the same result. Deterministic: no clock. Recursion goes one level per buffer.
 //
@@ -31,19 +31,20 @@ class ValleySearch {
   enum class Answer { open, fits, never };
 
   ValleySearch(const Lifetimes& lifetimes, Bytes capacity, std::uint64_t seed);
-  // Tries until `work` more is spent or the answer is known. Calls `poll` now and then; it may throw, and the search
-  // is of no use then.
-  Answer run(std::int64_t work, const std::function<void()>& poll = [] {});
+  // Makes at most `tries` more, until `work` more is spent or the answer is known. Calls `poll` now and then; it may
+  // throw, and the search is of no use then.
+  Answer run(std::int64_t work, std::int64_t tries, const std::function<void()>& poll = [] {});
 
   Answer answer() const { return answer_; }
   std::vector<Bytes> offsets() const;  // a placement, if it fits
-  std::int64_t work() const { return skyline_.looks() / LOOKS_PER_WORK; }
+  std::int64_t work() const { return (skyline_.looks() + looks_) / LOOKS_PER_WORK; }
   std::int64_t nodes() const { return nodes_; }
   std::int64_t tries() const { return tries_; }
   const Skyline& skyline() const { return skyline_; }
 
  private:
-  static constexpr std::int64_t LOOKS_PER_WORK = 1000;
+  static constexpr std::int64_t LOOKS_PER_WORK = 500;  // roughly a microsecond
+  static constexpr std::int64_t LOOKS_PER_NODE = 500;  // roughly what a node takes whatever its size
   // Sections first, first + 1, ... on the circle; a ring is all of them, with a buffer across every border.
   struct Run {
     Index first, steps;
@@ -70,8 +71,8 @@ class ValleySearch {
   SeenStates failed_;
   std::vector<double> key_;  // by buffer: larger ones are tried first
   Answer answer_ = Answer::open;
-  std::int64_t nodes_ = 0, tries_ = 0;
-  std::int64_t first_try_, node_limit_ = 0, work_limit_ = 0;
+  std::int64_t nodes_ = 0, tries_ = 0, looks_ = 0;
+  std::int64_t fails_ = 0, fail_limit_ = 0, work_limit_ = 0;
   const std::function<void()>* poll_ = nullptr;
 };
 

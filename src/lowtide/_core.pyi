@@ -77,9 +77,7 @@ class Annealer:
 
 class Lifetimes:
     count: int
-    def __init__(
-        self, start: list[int], length: list[int], size: list[int], fixed: list[int], period: int
-    ) -> None: ...
+    def __init__(self, start: list[int], length: list[int], size: list[int], fixed: list[int], period: int) -> None: ...
 
 def place_in_order(lifetimes: Lifetimes, order: list[int], best_fit: bool) -> list[int]: ...
 
@@ -99,7 +97,7 @@ class ValleySearch:
     nodes: int
     tries: int
     def __init__(self, lifetimes: Lifetimes, capacity: int, seed: int) -> None: ...
-    def run(self, work: int, tick: Callable[[], object]) -> bool | None: ...
+    def run(self, work: int, tries: int, tick: Callable[[], object]) -> bool | None: ...
 
 class Block:
     offset_B: int

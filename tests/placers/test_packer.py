@@ -101,7 +101,7 @@ def test_the_search_is_cut_short_by_its_work() -> None:
     ground = ground_of(packing)
     search = ValleySearch(ground.lifetimes, bound_B(packing) // ground.unit_B, 0)
     before = search.work
-    assert search.run(3, lambda: None) is None
+    assert search.run(3, 1000, lambda: None) is None
     assert search.work <= before + 5
 
 

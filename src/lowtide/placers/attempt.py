@@ -11,7 +11,7 @@ from typing import Any
 
 from lowtide.errors import PackingError
 from lowtide.ir.packing import Packed, Packing, validate
-from lowtide.placers.base import Progress, Watch
+from lowtide.placers.base import Progress, Watch, default_work
 from lowtide.placers.bound import bound_B
 from lowtide.placers.orders import Ground, ground_of
 
@@ -23,12 +23,12 @@ class Attempt:
     is lower than `bound`.
     """
 
-    def __init__(self, packing: Packing, seed: int, work: int, watch: Watch | None = None) -> None:
+    def __init__(self, packing: Packing, seed: int, work: int | None, watch: Watch | None = None) -> None:
         self._began_s = time.monotonic()
         validate(packing)
         self.packing = packing
         self.seed = seed
-        self.work_limit = work
+        self.work_limit = default_work(packing) if work is None else work
         self.ground: Ground = ground_of(packing)
         self.bound = bound_B(packing) // self.ground.unit_B
         self.offsets: list[int] | None = None
@@ -51,6 +51,11 @@ class Attempt:
         """A placement of this height is good enough to stop."""
         capacity_B = self.packing.capacity_B
         return self.bound if capacity_B is None else max(self.bound, capacity_B // self.ground.unit_B)
+
+    @property
+    def work_left(self) -> int:
+        """Effort that may still be spent."""
+        return max(0, self.work_limit - self.work)
 
     @property
     def done(self) -> bool:

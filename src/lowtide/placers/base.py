@@ -12,8 +12,15 @@ from typing import ClassVar
 
 from lowtide.ir.packing import Packed, Packing
 
-DEFAULT_WORK = 800_000
-"""Effort of one placing, in about a microsecond each: 1,000 buffers looked at, or one node of the exact search."""
+_WORK, _WORK_PER_BUFFER, _MANY = 1_200_000, 400, 2000
+
+
+def default_work(packing: Packing) -> int:
+    """The effort that people get: about a second, and more for more than 2,000 buffers.
+
+    A unit of work is about a microsecond: 1,000 buffers looked at, or a node of the exact search among 500 buffers.
+    """
+    return _WORK + _WORK_PER_BUFFER * max(0, len(packing.buffers) - _MANY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +55,13 @@ class AbstractPlacer(abc.ABC):
         """Says why this placer cannot treat the packing, or None if it can. O(buffers)."""
 
     @abc.abstractmethod
-    def place(self, packing: Packing, *, seed: int = 0, work: int = DEFAULT_WORK, watch: Watch | None = None) -> Packed:
+    def place(self, packing: Packing, *, seed: int = 0, work: int | None = None, watch: Watch | None = None) -> Packed:
         """Places.
 
         Arguments:
             packing: one that is not refused.
             seed: of whatever is random.
-            work: most effort to spend.
+            work: most effort to spend; None for `default_work`.
             watch: called now and then with the progress, from the calling thread.
 
         Returns: an offset for every buffer; the same ones for the same packing, seed and work. A height above the

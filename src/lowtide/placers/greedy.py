@@ -8,7 +8,7 @@ from typing import ClassVar, final
 from lowtide._core import place_in_order
 from lowtide.ir.packing import Packed, Packing
 from lowtide.placers.attempt import Attempt, conduct
-from lowtide.placers.base import DEFAULT_WORK, AbstractPlacer, Watch
+from lowtide.placers.base import AbstractPlacer, Watch
 from lowtide.placers.orders import ORDERS, order_by
 
 
@@ -28,7 +28,7 @@ class Greedy(AbstractPlacer):
         """Nothing."""
         return None
 
-    def place(self, packing: Packing, *, seed: int = 0, work: int = DEFAULT_WORK, watch: Watch | None = None) -> Packed:
+    def place(self, packing: Packing, *, seed: int = 0, work: int | None = None, watch: Watch | None = None) -> Packed:
         """Places; see the module. The work that the orders take is not limited: O(orders x buffers^2) at most."""
 
         def script(attempt: Attempt) -> None:

@@ -8,7 +8,7 @@ from typing import ClassVar, final
 from lowtide._core import OrderSearch as Search
 from lowtide.ir.packing import Packed, Packing
 from lowtide.placers.attempt import Attempt, conduct
-from lowtide.placers.base import DEFAULT_WORK, AbstractPlacer, Watch
+from lowtide.placers.base import AbstractPlacer, Watch
 from lowtide.placers.greedy import place_greedily
 
 _SLICE = 20_000  # work of one call into the core: how soon Ctrl-C is noticed
@@ -25,12 +25,12 @@ class OrderSearch(AbstractPlacer):
         """Nothing."""
         return None
 
-    def place(self, packing: Packing, *, seed: int = 0, work: int = DEFAULT_WORK, watch: Watch | None = None) -> Packed:
+    def place(self, packing: Packing, *, seed: int = 0, work: int | None = None, watch: Watch | None = None) -> Packed:
         """Places; see the module."""
 
         def script(attempt: Attempt) -> None:
             attempt.run("greedy", place_greedily)
-            attempt.run("orders", lambda a: search_orders(a, work))
+            attempt.run("orders", lambda a: search_orders(a, a.work_left))
 
         return conduct(Attempt(packing, seed, work, watch), self.name, self.refuses(packing), script)
 

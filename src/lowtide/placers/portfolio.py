@@ -7,7 +7,7 @@ from typing import ClassVar, final
 
 from lowtide.ir.packing import Packed, Packing
 from lowtide.placers.attempt import Attempt, conduct
-from lowtide.placers.base import DEFAULT_WORK, AbstractPlacer, Watch
+from lowtide.placers.base import AbstractPlacer, Watch
 from lowtide.placers.exact import search_valleys
 from lowtide.placers.greedy import place_greedily
 from lowtide.placers.order_search import search_orders
@@ -24,18 +24,18 @@ class Best(AbstractPlacer):
         """Nothing."""
         return None
 
-    def place(self, packing: Packing, *, seed: int = 0, work: int = DEFAULT_WORK, watch: Watch | None = None) -> Packed:
+    def place(self, packing: Packing, *, seed: int = 0, work: int | None = None, watch: Watch | None = None) -> Packed:
         """Places; see the module."""
 
         def script(attempt: Attempt) -> None:
             attempt.run("greedy", place_greedily)
-            attempt.run("exact", lambda a: search_valleys(a, (work - a.work) * 3 // 4))
-            attempt.run("orders", lambda a: search_orders(a, work - a.work))
+            attempt.run("exact", lambda a: search_valleys(a, a.work_left * 3 // 4))
+            attempt.run("orders", lambda a: search_orders(a, a.work_left))
 
         return conduct(Attempt(packing, seed, work, watch), self.name, self.refuses(packing), script)
 
 
-def place(packing: Packing, *, seed: int = 0, work: int = DEFAULT_WORK, watch: Watch | None = None) -> Packed:
+def place(packing: Packing, *, seed: int = 0, work: int | None = None, watch: Watch | None = None) -> Packed:
     """Places with the default portfolio.
 
     Arguments:
