@@ -117,10 +117,72 @@ def plan_graph(
     arriving_B = sum(v.size_B for v in graph.arriving if not v.persistent)
     in_reserve_B = min(arriving_B, ground.reserve_B)  # tangents are counted in the reserve, and live in the plan
     room_B = budget_B - ground.outside_B - graph.persistent_B - ground.reserve_B
-    if ground.ceiling_B is not None:
+    if ground.ceiling_B is not None and budget_B <= at_least_B:  # a larger budget gets a larger arena
         room_B = min(room_B, ground.ceiling_B)
     room_B = max(0, room_B // ALIGNMENT_B * ALIGNMENT_B)
-    claims = PlanRecord(
+    claims = _claims(graph, ground, budget_B, plain, device, covers)
+
+    def solve(live_B: int) -> Outcome:
+        problem = Problem(graph, live_B, seed=options.seed, work=options.work, time_limit_s=options.time_limit_s)
+        return options.planner.solve(problem, watch)
+
+    tightening = _Tightening(claims, ground, room_B, solve, options.seed)
+    record = tightening.run(budget_B - beside_B - ground.reserve_B + in_reserve_B)
+    if record is None:
+        raise _infeasible(graph, tightening.last, budget_B, ground, tightening.lowest)
+    check(graph, record.schedule, record.peak_B - beside_B, record.layout)
+    return record
+
+
+class _Tightening:
+    """Plans, places, and plans anew for fewer bytes by as much as the addresses took too many.
+
+    Arguments:
+        claims: the plan without a schedule.
+        room_B: what the addresses may take.
+        solve: plans for so many live bytes.
+    """
+
+    def __init__(
+        self, claims: PlanRecord, ground: Ground, room_B: int, solve: Callable[[int], Outcome], seed: int
+    ) -> None:
+        self.claims, self.ground, self.room_B, self.solve, self.seed = claims, ground, room_B, solve, seed
+        self.lowest: PlanRecord | None = None
+        self.last = claims.outcome
+
+    def run(self, live_B: int) -> PlanRecord | None:
+        """The first plan whose addresses fit; None if there is none, and then `lowest` is how low they came."""
+        for _ in range(_ROUNDS):
+            self.last = self.solve(live_B)
+            if self.last.schedule is None:
+                break
+            record = self._placed(self.last)
+            if self._fits(record):
+                return record
+            excess_B = record.reserved_B - record.fixed_B - self.room_B
+            live_B = min(live_B, record.peak_B - self.ground.outside_B - self.ground.obstacles_B) - excess_B
+        if not self.ground.enforced or self.last.smallest_B is None:
+            return None
+        lowest = self.solve(self.last.smallest_B)  # it has to be placed before anybody is told that it fits
+        if lowest.schedule is None:
+            return None
+        record = self._placed(lowest)
+        self.last = msgspec.structs.replace(self.last, smallest_B=None)
+        return record if self._fits(record) else None
+
+    def _fits(self, record: PlanRecord) -> bool:
+        return record.layout is None or record.layout.height_B <= self.room_B
+
+    def _placed(self, outcome: Outcome) -> PlanRecord:
+        record = _with_addresses(self.claims, outcome, self.ground, self.room_B, self.seed)
+        if self.lowest is None or record.reserved_B < self.lowest.reserved_B:
+            self.lowest = record
+        return record
+
+
+def _claims(graph: Graph, ground: Ground, budget_B: int, plain: Timeline, device: str, covers: Covers) -> PlanRecord:
+    """A plan's claims before there is a schedule."""
+    return PlanRecord(
         graph=graph,
         schedule=Schedule(()),
         outcome=Outcome(None, Status.UNSOLVED, ""),
@@ -136,21 +198,6 @@ def plan_graph(
         reserve_B=ground.reserve_B,
         optimizer_B=ground.optimizer_B,
     )
-    live_B = budget_B - beside_B - ground.reserve_B + in_reserve_B
-    lowest: PlanRecord | None = None
-    for _ in range(_ROUNDS):
-        problem = Problem(graph, live_B, seed=options.seed, work=options.work, time_limit_s=options.time_limit_s)
-        outcome = options.planner.solve(problem, watch)
-        if outcome.schedule is None:
-            break
-        record = _with_addresses(claims, outcome, ground, room_B, options.seed)
-        if lowest is None or record.reserved_B < lowest.reserved_B:
-            lowest = record
-        if record.layout is None or record.layout.height_B <= room_B:
-            check(graph, outcome.schedule, problem.budget_B, record.layout)
-            return record
-        live_B = min(live_B, record.peak_B - beside_B) - (record.layout.height_B - room_B)
-    raise _infeasible(graph, outcome, budget_B, ground, lowest)
 
 
 def _plain(graph: Graph) -> Timeline:

@@ -101,7 +101,7 @@ def test_a_recompile_limit_is_an_error() -> None:
 
 
 def test_double_backward_and_a_second_backward_raise() -> None:
-    fitted = lowtide.fit(MIXED.build(), budget="100% of plain")
+    fitted = lowtide.fit(MIXED.build(), budget="200% of plain")
     loss = MIXED.loss(fitted, MIXED.batches(1)[0])
     loss.backward()
     with pytest.raises(RuntimeError, match="second time"):
