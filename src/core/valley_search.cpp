@@ -172,7 +172,7 @@ ValleySearch::Answer ValleySearch::solve_part(const Run& part) {
   return Answer::never;
 }
 
-// What to try first: the large, the long, the heavy in turn, from the second round on disturbed by up to a factor of
+// What to try first: the largest areas, the largest sizes, both, the longest lifetimes in turn, from the second round on disturbed by up to a factor of
 // five.
 void ValleySearch::shuffle_keys() {
   const Sections& sections = skyline_.sections();
@@ -181,9 +181,9 @@ void ValleySearch::shuffle_keys() {
     const auto size = static_cast<double>(lifetimes_->size[i]), length = static_cast<double>(sections.length[i]);
     switch (tries_ % 4) {
       case 0: key_[i] = size * length; break;
-      case 1: key_[i] = length * 1e9 + size; break;
-      case 2: key_[i] = size; break;
-      default: key_[i] = size * size * length; break;
+      case 1: key_[i] = size; break;
+      case 2: key_[i] = size * size * length; break;
+      default: key_[i] = length * 1e9 + size; break;
     }
     if (tries_ >= 4) key_[i] *= (0.25 + random_.unit()) / (0.25 + random_.unit());
   }

@@ -15,7 +15,7 @@ from lowtide.placers.attempt import Attempt, conduct
 from lowtide.placers.base import AbstractPlacer, Watch
 from lowtide.placers.greedy import place_greedily
 
-_CLOSE = 1000  # heights are told apart to this fraction of them, where nothing is proved
+_COARSE = 8  # the first round tells heights apart to 1/256 of them, every other one to half of that
 
 
 @final
@@ -43,7 +43,7 @@ def search_valleys(attempt: Attempt, work: int) -> None:
     """Offers what the search finds and notes what it proves.
 
     Each round tries the height that is enough, the hardest and the best to have, then bisects between what it could
-    not settle and the best placement. Later rounds make more tries on each height.
+    not settle and the best placement. Later rounds make more tries on each height, and tell closer ones apart.
 
     Arguments:
         attempt: one with a placement.
@@ -56,9 +56,9 @@ def search_valleys(attempt: Attempt, work: int) -> None:
         low = attempt.enough
         if searches.decide(low, 4**number, until) is True:
             continue
-        while attempt.height is not None and attempt.height - low > max(1, attempt.height // _CLOSE):
+        while attempt.height is not None and attempt.height - low > max(1, attempt.height >> (_COARSE + number)):
             target = (low + attempt.height) // 2
-            if searches.decide(target, 2**number, until) is not True:
+            if searches.decide(target, 3 * 2**number, until) is not True:
                 low = target  # refuted, or not settled in this round
     attempt.stats |= searches.stats
 
