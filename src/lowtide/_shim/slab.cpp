@@ -1,12 +1,7 @@
 #include "slab.hpp"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <stdexcept>
-#include <system_error>
 
 #include "slabs.hpp"
 
@@ -16,18 +11,13 @@ namespace {
 
 constexpr auto RELAXED = std::memory_order_relaxed;
 
-std::size_t page() {
-  static const auto size = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-  return size;
-}
-
 void require(bool condition, const char* what) {
   if (!condition) throw std::invalid_argument(what);
 }
 
-void check(const Slab::Options& o) {
+void check(const Slab::Options& o, const Memory& memory) {
   require(o.alignment_B >= 64 && (o.alignment_B & (o.alignment_B - 1)) == 0 &&
-              o.alignment_B <= static_cast<Bytes>(page()),
+              o.alignment_B <= static_cast<Bytes>(memory.unit()),
           "the alignment is a power of two from 64 to a page");
   require(o.capacity_B >= o.alignment_B && o.capacity_B % o.alignment_B == 0,
           "the capacity is a positive multiple of the alignment");
@@ -44,24 +34,28 @@ void raise_to(std::atomic<Bytes>& most, Bytes value) {
 
 }  // namespace
 
-Slab* Slab::open(const Options& options) {
-  check(options);
-  const std::size_t size = (static_cast<std::size_t>(options.capacity_B) + page() - 1) / page() * page();
-  void* base = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (base == MAP_FAILED) throw std::system_error(errno, std::generic_category(), "the memory cannot be reserved");
-  auto* slab = new Slab(options, static_cast<char*>(base), size);
+Slab* Slab::open(const Options& options, Memory& memory) {
+  check(options, memory);
+  const std::size_t unit = memory.unit();
+  const std::size_t size = (static_cast<std::size_t>(options.capacity_B) + unit - 1) / unit * unit;
+  char* base = memory.reserve(size);
+  auto* slab = new Slab(options, memory, base, size);
   try {
     slabs().add(slab);
   } catch (...) {
-    ::munmap(base, size);
+    memory.give_back(base, size);
     delete slab;
     throw;
   }
   return slab;
 }
 
-Slab::Slab(const Options& options, char* base, std::size_t size)
-    : options_(options), base_(base), size_(size), arena_(std::make_unique<Arena>(options.capacity_B, options.alignment_B)) {
+Slab::Slab(const Options& options, Memory& memory, char* base, std::size_t size)
+    : options_(options),
+      memory_(memory),
+      base_(base),
+      size_(size),
+      arena_(std::make_unique<Arena>(options.capacity_B, options.alignment_B)) {
   home_B_ = options.home_B;
 }
 
@@ -92,7 +86,7 @@ void Slab::unclaim() {
 void Slab::retire_if_done() {
   if (!closed_.load() || claims_.load() != 0 || engagements_.load() != 0 || retired_.exchange(true)) return;
   slabs().remove(this);
-  ::munmap(base_, size_);
+  memory_.give_back(base_, size_);
   drop_books();
 }
 
@@ -278,11 +272,11 @@ void Slab::reset_peaks() {
 
 Bytes Slab::trim() {
   Bytes given_B = 0;
-  const auto unit = static_cast<Bytes>(page());
+  const auto unit = static_cast<Bytes>(memory_.unit());
   if (!claim()) return 0;
   arena_->visit_holes([&](Bytes lo_B, Bytes hi_B) {
     const Bytes lo = (lo_B + unit - 1) / unit * unit, hi = hi_B / unit * unit;
-    if (lo < hi && ::madvise(base_ + lo, static_cast<std::size_t>(hi - lo), MADV_DONTNEED) == 0) given_B += hi - lo;
+    if (lo < hi && memory_.trim(base_ + lo, static_cast<std::size_t>(hi - lo))) given_B += hi - lo;
   });
   unclaim();
   return given_B;

@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "arena.hpp"
+#include "memory.hpp"
 #include "names.hpp"
 #include "table.hpp"
 
@@ -58,8 +59,9 @@ class Slab {
     bool all_threads;
   };
 
-  // Reserves the memory and makes its blocks known (see slabs.hpp). Throws std::invalid_argument or std::system_error.
-  static Slab* open(const Options& options);
+  // Reserves the memory and makes its blocks known (see slabs.hpp). Throws std::invalid_argument, or what the memory
+  // throws, which has to be there for ever.
+  static Slab* open(const Options& options, Memory& memory = host_memory());
 
   // Memory for a request of a thread that is engaged (`run`: its segment, or null), or nullptr: see refusal().
   void* serve(Bytes size_B, Run* run);
@@ -116,7 +118,7 @@ class Slab {
   static constexpr std::size_t MOST_DEPARTURES = 256;
   static constexpr Bytes NOWHERE = Arena::NOWHERE;
 
-  Slab(const Options& options, char* base, std::size_t size);
+  Slab(const Options& options, Memory& memory, char* base, std::size_t size);
 
   static std::uintptr_t address(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
 
@@ -137,6 +139,7 @@ class Slab {
   Bytes home_lo() const { return small_lo() - home(); }
 
   const Options options_;
+  Memory& memory_;
   char* const base_;
   const std::size_t size_;  // bytes mapped
   std::unique_ptr<Arena> arena_;
