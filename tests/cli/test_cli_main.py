@@ -13,12 +13,12 @@ from lowtide.cli.main import app
 def test_help_lists_the_verbs() -> None:
     result = CliRunner().invoke(app, ["--help"])
     assert result.exit_code == 0
-    for verb in ("demo", "plan", "explain"):
+    for verb in ("demo", "plan", "explain", "place"):
         assert verb in result.output
 
 
 def test_every_verb_explains_its_options() -> None:
-    for verb, option in (("demo", "--steps"), ("plan", "--budget"), ("explain", "--top")):
+    for verb, option in (("demo", "--steps"), ("plan", "--budget"), ("explain", "--top"), ("place", "--capacity")):
         result = CliRunner().invoke(app, [verb, "--help"])
         assert result.exit_code == 0
         assert option in result.output

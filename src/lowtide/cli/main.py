@@ -6,6 +6,7 @@ import typer
 
 from lowtide.cli.demo import demo
 from lowtide.cli.explain import explain
+from lowtide.cli.place import place
 from lowtide.cli.plan import plan
 
 app = typer.Typer(
@@ -19,3 +20,4 @@ app = typer.Typer(
 app.command(name="demo")(demo)
 app.command(name="plan")(plan)
 app.command(name="explain")(explain)
+app.command(name="place")(place)
