@@ -126,12 +126,23 @@ def plan_graph(
         problem = Problem(graph, live_B, seed=options.seed, work=options.work, time_limit_s=options.time_limit_s)
         return options.planner.solve(problem, watch)
 
-    tightening = _Tightening(claims, ground, room_B, solve, options.seed)
+    tightening = _Tightening(
+        claims, ground, room_B, lambda live_B: _at_the_end(solve(live_B), graph, ground), options.seed
+    )
     record = tightening.run(budget_B - beside_B - ground.reserve_B + in_reserve_B)
     if record is None:
         raise _infeasible(graph, tightening.last, budget_B, ground, tightening.lowest)
     check(graph, record.schedule, record.peak_B - beside_B, record.layout)
     return record
+
+
+def _at_the_end(outcome: Outcome, graph: Graph, ground: Ground) -> Outcome:
+    """Raises the floor to what is there when the optimizer steps: its temporaries beside all that the caller holds."""
+    held_B = sum(v.size_B for v in graph.values if v.leaves is not None and v.held and not v.persistent)
+    end_B = graph.persistent_B + held_B + ground.optimizer_B
+    if end_B <= outcome.floor_B or not ground.optimizer_B:
+        return outcome
+    return msgspec.structs.replace(outcome, floor_B=end_B, floor_class="any schedule", floor_recipes=())
 
 
 class _Tightening:

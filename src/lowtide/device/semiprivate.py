@@ -185,6 +185,17 @@ def without_optimizer_hooks() -> Iterator[None]:
         after.update(kept_after)
 
 
+def let_go_of_failed_backward() -> None:
+    """Releases gradients that autograd's engine still holds of a backward that raised.
+
+    Its queue of this thread outlives the failure, with the gradients that were on their way; the next backward, be it
+    a tiny one, empties it first.
+    """
+    with torch.enable_grad():
+        number = torch.zeros((), requires_grad=True)
+        torch.autograd.grad(number * 1, number)
+
+
 def missing() -> list[str]:
     """Names of this file that the installed torch lacks; empty on every tested release."""
     probes: dict[str, Callable[[], object]] = {

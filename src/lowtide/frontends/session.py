@@ -16,12 +16,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
 from lowtide.capture.aot import Captured, make_backend
 from lowtide.device.arena import nothing_engaged
 from lowtide.device.generator_guard import unchanged_generators
 from lowtide.device.observer import observe_if_free
-from lowtide.device.semiprivate import graph_breaks
+from lowtide.device.semiprivate import graph_breaks, let_go_of_failed_backward
 from lowtide.errors import BudgetWarning, InfeasibleBudget, PlanMismatch
 from lowtide.frontends.discovery import Call, address, call_of, unchanged_tensors
 from lowtide.frontends.enclosure import Enclosure
@@ -29,7 +30,7 @@ from lowtide.frontends.planning import MeasuredStep, check_plan_is_for, fit_plan
 from lowtide.ir.layout import Obstacle
 from lowtide.ir.plan import PlanRecord
 from lowtide.ir.replay import replay_tables
-from lowtide.pipeline import PlanOptions, Watch, place_around
+from lowtide.pipeline import PlanOptions, Watch, place_around, resolve_budget
 from lowtide.profile.cache import ProfileCache
 from lowtide.runtime.dry import dry_results
 from lowtide.runtime.executor import Key, Loaded, PlannedExecutor, load
@@ -269,7 +270,9 @@ class Session:
         known = self._around.get((step, obstacles))
         if known is not None:
             return known
-        gc.collect()  # what an exception or a cycle still holds may be gone
+        with nothing_engaged():  # what an exception or a cycle still holds may be gone
+            let_go_of_failed_backward()
+            gc.collect()
         plan, wall = self.plans[step], self.enclosure.wall
         assert wall is not None
         assert plan.layout is not None
@@ -308,4 +311,6 @@ class Session:
             return None
         check_plan_is_for(self.given, found.graph.key, found.device)
         self._given_used = True
-        return fit_plan(self.given, found, self.enclosure)
+        of_plain_B = self.given.keep_all_peak_B + self.given.reserve_B
+        budget_B = resolve_budget(self.options.budget, of_plain_B, found.device)
+        return fit_plan(replace(self.given, budget_B=budget_B), found, self.enclosure)
