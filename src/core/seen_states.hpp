@@ -38,15 +38,17 @@ struct StateHash {
 
 class SeenStates {
  public:
-  // 2^bits slots of 16 bytes.
-  explicit SeenStates(unsigned bits) : slots_(std::size_t{1} << bits) {}
+  // 2^bits slots of 16 bytes, taken when the first state is added.
+  explicit SeenStates(unsigned bits) : mask_((std::uint64_t{1} << bits) - 1) {}
 
-  bool has(const StateHash& state) const { return slots_[slot(state)] == state; }
-  void add(const StateHash& state) { slots_[slot(state)] = state; }
+  bool has(const StateHash& state) const { return !slots_.empty() && slots_[state.a & mask_] == state; }
+  void add(const StateHash& state) {
+    if (slots_.empty()) slots_.resize(mask_ + 1);
+    slots_[state.a & mask_] = state;
+  }
 
  private:
-  std::size_t slot(const StateHash& state) const { return state.a & (slots_.size() - 1); }
-
+  std::uint64_t mask_;
   std::vector<StateHash> slots_;
 };
 

@@ -64,19 +64,21 @@ def search_valleys(attempt: Attempt, work: int) -> None:
 
 
 class _Searches:
-    """One search per height, each going on where it stopped."""
+    """One search per height, each going on where it stopped; one that has its answer is let go."""
 
     def __init__(self, attempt: Attempt) -> None:
         self.attempt = attempt
-        self.by_height: dict[int, ValleySearch] = {}
+        self.open: dict[int, ValleySearch] = {}
+        self.stats = {"heights": 0, "nodes": 0, "tries": 0}
 
     def decide(self, height: int, tries: int, until: int) -> bool | None:
         """Whether there is a placement within the height, as far as so many more tries tell."""
         attempt = self.attempt
-        if height not in self.by_height:
-            self.by_height[height] = ValleySearch(attempt.ground.lifetimes, height, attempt.seed)
-        search = self.by_height[height]
-        before = attempt.work - search.work
+        if height not in self.open:
+            self.open[height] = ValleySearch(attempt.ground.lifetimes, height, attempt.seed)
+            self.stats["heights"] += 1
+        search = self.open[height]
+        nodes, made, before = search.nodes, search.tries, attempt.work - search.work
 
         def tick() -> None:
             attempt.work = before + search.work
@@ -84,15 +86,12 @@ class _Searches:
 
         found = search.run(max(0, until - attempt.work), tries, tick)
         tick()
+        self.stats["nodes"] += search.nodes - nodes
+        self.stats["tries"] += search.tries - made
         if found is True:
             attempt.offer(search.offsets, "exact search")
         elif found is False:
             attempt.prove(height + 1)
+        if found is not None:
+            del self.open[height]
         return found
-
-    @property
-    def stats(self) -> dict[str, int]:
-        """What the searches counted."""
-        searches = self.by_height.values()
-        nodes, tries = sum(s.nodes for s in searches), sum(s.tries for s in searches)
-        return {"heights": len(searches), "nodes": nodes, "tries": tries}
