@@ -2,12 +2,13 @@
 
 #include <stdexcept>
 
-#include "allocator.hpp"
 #include "thread.hpp"
 
 namespace lowtide::shim {
 
 namespace {
+
+bool (*is_asked)() = nullptr;
 
 // Runs `call`, which returns a new reference or null; C++ exceptions become Python's.
 template <class Call>
@@ -31,8 +32,8 @@ PyObject* none() {
 
 PyObject* engage(PyObject*, PyObject* arena) {
   return guarded([&] {
-    if (!is_in_force())
-      throw std::runtime_error("another library has replaced torch's CPU allocator since: import it before lowtide");
+    if (!is_asked())
+      throw std::runtime_error("another library has replaced torch's allocator since: import it before lowtide");
     Thread::mine().engage(slab_of(arena));
     return none();
   });
@@ -66,7 +67,7 @@ PyObject* at(PyObject*, PyObject* statement) {
 }
 
 PyMethodDef methods[] = {
-    {"engage", engage, METH_O, "Serves this thread's CPU tensors from an arena."},
+    {"engage", engage, METH_O, "Serves this thread's tensors from an arena."},
     {"disengage", disengage, METH_O, "Undoes one engage() of this thread and arena."},
     {"enter", enter, METH_O, "Begins a segment whose places are planned."},
     {"leave", leave, METH_NOARGS, "Ends the segment; returns how many allocations lay where planned."},
@@ -76,6 +77,9 @@ PyMethodDef methods[] = {
 
 }  // namespace
 
-bool add_fast_calls(PyObject* module) { return PyModule_AddFunctions(module, methods) == 0; }
+bool add_fast_calls(PyObject* module, bool (*is_in_force)()) {
+  is_asked = is_in_force;
+  return PyModule_AddFunctions(module, methods) == 0;
+}
 
 }  // namespace lowtide::shim

@@ -14,10 +14,11 @@
 
 namespace lowtide::shim {
 
-// False, with Python's error set, if it fails.
-bool add_fast_calls(PyObject* module);
+// is_in_force: whether torch asks this module's allocator; without it nothing is engaged. False, with Python's error
+// set, if it fails.
+bool add_fast_calls(PyObject* module, bool (*is_in_force)());
 
-// What a Python object holds; std::invalid_argument if it holds something else. Defined in bind.cpp.
+// What a Python object holds; std::invalid_argument if it holds something else. Defined in bind_slabs.cpp.
 Slab* slab_of(PyObject* object);
 std::shared_ptr<const Table> table_of(PyObject* object);
 

@@ -1,4 +1,5 @@
-// Handle: what Python holds of a slab. Its end closes the slab; the memory stays until the last tensor has left it.
+// Handle: what Python holds of a slab. The end of one that has opened its slab closes it; the memory stays until the last
+// tensor has left it. A borrowed slab, a device's, stays open.
 #pragma once
 #include "slab.hpp"
 
@@ -6,15 +7,19 @@ namespace lowtide::shim {
 
 class Handle {
  public:
-  explicit Handle(const Slab::Options& options) : slab_(Slab::open(options)) {}
+  explicit Handle(const Slab::Options& options) : slab_(Slab::open(options)), is_borrowed_(false) {}
+  explicit Handle(Slab& borrowed) : slab_(&borrowed), is_borrowed_(true) {}
   Handle(const Handle&) = delete;
   Handle& operator=(const Handle&) = delete;
-  ~Handle() { slab_->let_go(); }
+  ~Handle() {
+    if (!is_borrowed_) slab_->let_go();
+  }
 
   Slab* slab() const { return slab_; }
 
  private:
   Slab* slab_;
+  bool is_borrowed_;
 };
 
 }  // namespace lowtide::shim

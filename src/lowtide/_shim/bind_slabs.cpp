@@ -1,0 +1,146 @@
+#include "bind_slabs.hpp"
+
+#include <c10/util/Exception.h>
+#include <pybind11/stl.h>
+
+#include <map>
+
+#include "fast_calls.hpp"
+#include "table.hpp"
+
+namespace py = pybind11;
+
+namespace lowtide::shim {
+
+namespace {
+
+py::dict stats(const Handle& handle) {
+  Slab& slab = *handle.slab();
+  const ArenaStatistics now = slab.arena().statistics();
+  const Tallies tallies = slab.tallies();
+  py::dict d;
+  d["capacity_B"] = now.capacity_B;
+  d["in_use_B"] = now.in_use_B;
+  d["requested_B"] = now.requested_B;
+  d["peak_B"] = now.peak_in_use_B;
+  d["peak_requested_B"] = now.peak_requested_B;
+  d["low_reach_B"] = now.low_high_B;
+  d["top_reach_B"] = now.top_depth_B;
+  d["high_water_B"] = now.high_water_B;
+  d["largest_hole_B"] = now.largest_hole_B;
+  d["blocks"] = now.blocks;
+  d["holes"] = now.holes;
+  d["requests"] = tallies.requests;
+  d["planned_hits"] = tallies.planned_hits;
+  d["planned_misses"] = tallies.planned_misses;
+  d["departures"] = tallies.departures;
+  d["small"] = tallies.small;
+  d["overflow"] = tallies.overflow;
+  d["workers"] = tallies.workers;
+  d["workers_B"] = tallies.workers_B;
+  d["workers_peak_B"] = tallies.workers_peak_B;
+  d["spills"] = tallies.spills;
+  d["spilled_B"] = tallies.spilled_B;
+  d["outside"] = tallies.outside;
+  d["outside_B"] = tallies.outside_B;
+  d["failures_for_room"] = tallies.failures_for_room;
+  d["failures_for_contiguity"] = tallies.failures_for_contiguity;
+  std::map<Name, Bytes> by_phase;
+  for (const Block& block : slab.arena().blocks()) by_phase[asker_of(block.tag).phase] += block.reserved_B;
+  py::dict phases;
+  for (const auto& [phase, size_B] : by_phase) phases[py::str(text_of(phase))] = size_B;
+  d["by_phase"] = phases;
+  return d;
+}
+
+py::list blocks(const Handle& handle) {
+  py::list found;
+  for (const Block& block : handle.slab()->arena().blocks()) {
+    const Asker asker = asker_of(block.tag);
+    found.append(py::make_tuple(block.offset_B, block.requested_B, block.reserved_B, text_of(asker.statement),
+                                text_of(asker.phase), asker.worker));
+  }
+  return found;
+}
+
+py::list departures(const Handle& handle) {
+  static const char* const reasons[] = {"size", "occupied", "unexpected"};
+  py::list found;
+  for (const Departure& d : handle.slab()->departures())
+    found.append(py::make_tuple(d.statement, text_of(d.name), d.size_B, reasons[static_cast<int>(d.reason)],
+                                text_of(d.holder)));
+  return found;
+}
+
+}  // namespace
+
+void add_errors() {
+  py::register_local_exception_translator([](std::exception_ptr thrown) {
+    try {
+      if (thrown) std::rethrow_exception(thrown);
+    } catch (const c10::OutOfMemoryError& error) {
+      const py::object type = py::module_::import("torch").attr("OutOfMemoryError");
+      PyErr_SetString(type.ptr(), error.what_without_backtrace());
+    } catch (const c10::Error& error) {
+      PyErr_SetString(PyExc_RuntimeError, error.what_without_backtrace());
+    }
+  });
+}
+
+py::class_<Handle> add_slabs(py::module_& m) {
+  py::class_<Table, std::shared_ptr<Table>>(m, "Table", py::module_local())
+      .def(py::init<std::vector<Bytes>, std::vector<Bytes>, std::vector<std::int64_t>, std::vector<std::string>, Bytes>(),
+           py::arg("sizes_B"), py::arg("offsets_B"), py::arg("first"), py::arg("names"), py::arg("alignment_B") = 64)
+      .def_property_readonly("height_B", &Table::height_B)
+      .def_property_readonly("statements", &Table::statements)
+      .def_property_readonly("entries", &Table::entries);
+  py::class_<Handle> slab(m, "Slab", py::module_local());
+  slab
+      .def_property(
+          "plan_top_B", [](const Handle& h) { return h.slab()->plan_top(); },
+          [](const Handle& h, Bytes top_B) { h.slab()->set_plan_top(top_B); })
+      .def_property(
+          "home_B", [](const Handle& h) { return h.slab()->home(); },
+          [](const Handle& h, Bytes home_B) { h.slab()->set_home(home_B); })
+      .def("in_use_within",
+           [](const Handle& h, Bytes lo_B, Bytes hi_B) { return h.slab()->arena().in_use_within(lo_B, hi_B).in_use_B; })
+      .def_property(
+          "resting", [](const Handle& h) { return h.slab()->is_resting(); },
+          [](const Handle& h, bool resting) { h.slab()->set_resting(resting); })
+      .def_property(
+          "strict", [](const Handle& h) { return h.slab()->is_strict(); },
+          [](const Handle& h, bool strict) { h.slab()->set_strict(strict); })
+      .def("set_phase", [](const Handle& h, const std::string& text) { h.slab()->set_phase(number_of(text)); })
+      .def("stats", &stats)
+      .def("blocks", &blocks)
+      .def("departures", &departures)
+      .def("forget_departures", [](const Handle& h) { h.slab()->forget_departures(); })
+      .def("reset_peaks", [](const Handle& h) { h.slab()->reset_peaks(); })
+      .def("trim", [](const Handle& h) { return h.slab()->trim(); })
+      .def("check", [](const Handle& h) { return h.slab()->arena().check(); })
+      .def_property_readonly("engagements", [](const Handle& h) { return h.slab()->engagements(); })
+      .def_property_readonly("is_open", [](const Handle& h) { return h.slab()->is_open(); })
+      .def_property_readonly("base", [](const Handle& h) { return reinterpret_cast<std::uintptr_t>(h.slab()->base()); })
+      .def("close", [](const Handle& h) { h.slab()->close(); });
+  m.attr("SMALL_B") = SMALL_B;
+  return slab;
+}
+
+Slab* slab_of(PyObject* object) {
+  try {
+    return py::handle(object).cast<const Handle&>().slab();
+  } catch (const py::cast_error&) {
+    throw std::invalid_argument("this is no arena");
+  }
+}
+
+std::shared_ptr<const Table> table_of(PyObject* object) {
+  try {
+    return py::handle(object).cast<std::shared_ptr<Table>>();
+  } catch (const py::cast_error&) {
+    throw std::invalid_argument("this is no table of places");
+  }
+}
+
+}  // namespace lowtide::shim
+
