@@ -291,6 +291,10 @@ class Arena:
         storage = torch.UntypedStorage(0, device="cpu")  # type: ignore[no-untyped-call]
         return storage if shim.load().fill_at(storage._cdata, size_B, self.slab, where_B) else None
 
+    def retire(self) -> None:
+        """Like `close`, as soon as no thread is engaged any more."""
+        self.slab.close()
+
     def close(self) -> None:
         """Ends the arena: nothing is served any more, and its memory goes when its last tensor has gone.
 

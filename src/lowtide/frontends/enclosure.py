@@ -1,7 +1,8 @@
 """The wall round one session's steps: when there is one, how large its arena is, and what has to stay free in it.
 
-The budget counts every tensor byte. Parameters, buffers and inputs that were there before lie where they are and are
-taken off; optimizer state and everything that the step allocates lies in the arena, which is as large as the rest.
+The budget counts every tensor byte. Parameters, buffers, optimizer state and everything that the step allocates lie in
+the arena; inputs, and what cannot be moved there (shared with numpy or another process), stay where they are and are
+taken off.
 
 Units: `_B` bytes.
 """
@@ -11,10 +12,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import warnings
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from lowtide.device import shim
 from lowtide.device.arena import Arena
@@ -26,7 +29,7 @@ from lowtide.ir.sequence import blocks_of, small_peak_B
 from lowtide.pipeline import Ground
 from lowtide.planners.keep_all import KeepAll
 from lowtide.profile.optimizer import OptimizerNeeds, optimizer_needs
-from lowtide.runtime.homes import bring_home, state_tensors
+from lowtide.runtime.homes import bring_home, homeless, state_tensors
 from lowtide.runtime.wall import Wall
 from lowtide.units import format_B
 
@@ -35,6 +38,7 @@ Scope = Literal["step", "process", "none"]
 SCOPES = get_args(Scope)
 _SLACK_B = 1024  # tiny tensors of the caller's own: loss values, counters, the optimizer's scalars
 _LEAST_BETWEEN_B = 64 * 1024
+MODEL = "parameters and buffers"
 STEPPING = "the optimizer's step"
 _LOSS_COPIES = 3  # a loss of the caller's own holds this many tensors of an output's size at once: cross-entropy
 
@@ -48,11 +52,13 @@ class Enclosure:
             graphs that finds no room is served past the arena, loudly. "process": from the first step on, whoever
             allocates, and whoever finds no room is refused. "none": nothing is enforced, the budget is accounted.
         optimizer: whose state and temporaries count.
+        persistent: gives the model's parameters and buffers.
         wall: made when the first plan is known.
     """
 
     scope: Scope = "step"
     optimizer: torch.optim.Optimizer | None = None
+    persistent: Callable[[], Iterable[torch.Tensor]] = tuple
     wall: Wall | None = None
     _needs: OptimizerNeeds | None = None
     _small_B: int = 0
@@ -60,7 +66,9 @@ class Enclosure:
     _has_warned: bool = False
     _trouble: int = 0  # departures and refusals that were looked at
     _given_up: set[str] = field(default_factory=set)
-    _watched: bool = False
+    _grown_B: int = 0
+    _adopted_B: int = 0  # parameters and buffers that lie in the arena, as it reserves them
+    _hooks: list[RemovableHandle] = field(default_factory=list)
     _between_B: dict[str, int] = field(default_factory=dict)  # graph key -> what the caller's code really took
 
     def __post_init__(self) -> None:
@@ -75,7 +83,7 @@ class Enclosure:
     def needs(self) -> OptimizerNeeds | None:
         """What the optimizer takes, found out once, before its first step; None without an optimizer."""
         if self._needs is None and self.optimizer is not None:
-            self._needs = optimizer_needs(self.optimizer)
+            self._needs = optimizer_needs(self.optimizer, alignment_B=ALIGNMENT_B)
         return self._needs
 
     @property
@@ -101,13 +109,20 @@ class Enclosure:
         workers_B = max((r.trace.workers_B for r in graph.recipes), default=0)
         reserve_B = self._small_B + rounded_B(workers_B) + self._between(graph)
         return Ground(
-            outside_B=outside_B + self.state_B,
+            outside_B=outside_B + self.state_B + self._rounding_B,
             enforced=True,
             reserve_B=reserve_B,
             optimizer_B=temporaries_B,
             obstacles=obstacles,
             ceiling_B=None if self.wall is None else self._room_B(reserve_B),
         )
+
+    @property
+    def _rounding_B(self) -> int:
+        """Bytes by which parameters and buffers grow when they move into the arena."""
+        if self.wall is not None:
+            return self._grown_B
+        return sum(rounded_B(s.nbytes()) - s.nbytes() for s in homeless(self.persistent()))
 
     def room_B(self, record: PlanRecord) -> int:
         """Where the part of the arena ends that a plan may use."""
@@ -116,7 +131,7 @@ class Enclosure:
 
     def _room_B(self, reserve_B: int) -> int:
         assert self.wall is not None
-        return self.wall.arena.capacity_B - self.state_B - reserve_B
+        return self.wall.arena.capacity_B - self.wall.arena.home_B - reserve_B
 
     def _between(self, graph: Graph) -> int:
         """Bytes for the caller's code between the segments: measured, or as much as a loss usually takes."""
@@ -168,18 +183,24 @@ class Enclosure:
         """The wall for a plan: the one there is, or a new one where there is none yet or it is too low."""
         if self.wall is not None and self.wall.budget_B >= record.budget_B:
             return self.wall
-        inside_B = record.budget_B - self._model_B(record)
-        arena = Arena(inside_B, small_zone_B=self._small_B, home_B=self.state_B, all_threads=self.scope == "process")
+        model = homeless(self.persistent())
+        model_B = sum(s.nbytes() for s in model)
+        grown_B = sum(rounded_B(s.nbytes()) for s in model) - model_B
+        inside_B = record.budget_B - self._model_B(record) + model_B + grown_B
+        home_B = self.state_B + model_B + grown_B
+        arena = Arena(inside_B, small_zone_B=self._small_B, home_B=home_B, all_threads=self.scope == "process")
         arena.strict = self.scope == "process"
         before, self.wall = self.wall, Wall(arena, record.budget_B, self.scope)
         self._spilled_B = self._trouble = 0
         _LOG.info("an arena of %d B for a budget of %d B", inside_B, record.budget_B)
+        arena.set_phase(MODEL)
+        self._adopted_B, self._grown_B = bring_home(self.persistent(), arena), grown_B
         if self.scope == "process":
             arena.engage()
         if self.optimizer is not None:
-            if not self._watched:
+            if not self._hooks:
                 self._watch(self.optimizer)
-                self._watched = True
+            arena.set_phase(STEPPING)
             bring_home(state_tensors(self.optimizer), arena)
         if before is not None:
             self._leave(before)
@@ -188,11 +209,11 @@ class Enclosure:
     def beside_B(self, record: PlanRecord) -> int:
         """Bytes of a step's inputs, which lie outside the arena and count: as much of it has to stay empty."""
         assert self.wall is not None
-        beside_B = record.outside_B - self.state_B + record.graph.persistent_B
+        beside_B = record.outside_B - self.state_B + record.graph.persistent_B - self._adopted_B
         return max(0, beside_B - (self.wall.budget_B - self.wall.arena.capacity_B))
 
     def _model_B(self, record: PlanRecord) -> int:
-        """Bytes of parameters, buffers and constants, which lie outside the arena."""
+        """Bytes of parameters, buffers and constants, as a plan counts them."""
         inputs_B = sum(v.size_B for v in record.graph.values if v.persistent and v.role is Role.INPUT)
         return record.outside_B - self.state_B + record.graph.persistent_B - inputs_B
 
@@ -202,10 +223,16 @@ class Enclosure:
         if before is not None:
             self._leave(before)
 
+    def dismiss(self) -> None:
+        """Takes the wall away for good, and leaves the optimizer as it was."""
+        self.release()
+        while self._hooks:
+            self._hooks.pop().remove()
+
     def _leave(self, wall: Wall) -> None:
         if self.scope == "process":
             wall.arena.disengage()
-        wall.arena.close()
+        wall.arena.retire()
 
     def _watch(self, optimizer: torch.optim.Optimizer) -> None:
         """Lets the optimizer's step allocate inside the wall, its state at the home zone."""
@@ -231,9 +258,11 @@ class Enclosure:
             if self.wall is not None:
                 bring_home(state_tensors(optimizer), self.wall.arena)
 
-        optimizer.register_step_pre_hook(begin)
-        optimizer.register_step_post_hook(end)
-        optimizer.register_load_state_dict_post_hook(loaded)
+        self._hooks = [
+            optimizer.register_step_pre_hook(begin),
+            optimizer.register_step_post_hook(end),
+            optimizer.register_load_state_dict_post_hook(loaded),
+        ]
 
 
 def _small_zone_B(graph: Graph, needs: OptimizerNeeds | None) -> int:

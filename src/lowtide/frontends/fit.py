@@ -121,10 +121,17 @@ def fit(
         given = plan.record if isinstance(plan, Plan) else load_plan(plan)
         budget = given.budget_B if budget is None else budget
     options = PlanOptions(budget=parse_budget(budget), seed=seed, work=work, time_limit_s=time_limit_s)  # type: ignore[arg-type]
+    earlier = getattr(model, "lowtide", None)
+    if isinstance(earlier, Fitted):
+        earlier.session.enclosure.dismiss()
+
+    def persistent() -> tuple[torch.Tensor, ...]:
+        return (*model.parameters(), *model.buffers())
+
     session = Session(
         options,
-        persistent=lambda: (*model.parameters(), *model.buffers()),
-        enclosure=Enclosure(scope, optimizer),
+        persistent=persistent,
+        enclosure=Enclosure(scope, optimizer, persistent),
         given=given,
         watch=watch,
         whole_model=True,

@@ -22,7 +22,7 @@ class MemoryStats(msgspec.Struct, frozen=True):
     Arguments:
         budget_B: bytes that were asked for; 0 before the first step.
         budget_kind: "enforced": an arena of that size; "accounted": counted, not enforced.
-        arena_B: the arena's part of the budget; the rest is parameters and buffers, which were there before.
+        arena_B: the arena's part of the budget; the rest is what cannot be moved there.
         in_use_B: bytes in use now, those outside the arena included.
         peak_B: most bytes in use at once.
         reserved_B: bytes ever reserved, holes included.

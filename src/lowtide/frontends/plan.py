@@ -155,10 +155,14 @@ def plan(
         CaptureError: if nothing could be captured.
     """
     options = PlanOptions(budget=parse_budget(budget), seed=seed, work=work, time_limit_s=time_limit_s, machine=machine)
+
+    def persistent() -> tuple[torch.Tensor, ...]:
+        return (*model.parameters(), *model.buffers())
+
     session = Session(
         options,
-        persistent=lambda: (*model.parameters(), *model.buffers()),
-        enclosure=Enclosure(scope, optimizer),
+        persistent=persistent,
+        enclosure=Enclosure(scope, optimizer, persistent),
         watch=watch,
         whole_model=True,
     )

@@ -1,4 +1,4 @@
-"""Moving what outlives a step to where no plan is in the way: optimizer state home, gradients together.
+"""Moving what outlives a step to where no plan is in the way: parameters and state home, gradients together.
 
 Units: `_B` bytes.
 """
@@ -11,33 +11,42 @@ import torch
 
 from lowtide.device import storage as storages
 from lowtide.device.arena import SMALL_B, Arena
+from lowtide.ir.layout import rounded_B
 
 _OWNERS = 2  # of a storage that nobody else sees: one tensor, and the Python object that names the storage here
 
 
-def bring_home(tensors: Iterable[torch.Tensor], arena: Arena) -> int:
-    """Moves tensors into an arena's zone of homes, under everything that refers to them.
+def homeless(tensors: Iterable[torch.Tensor], arena: Arena | None = None) -> list[torch.UntypedStorage]:
+    """Storages that could be moved home, each once.
 
-    Those that others see through a storage of their own, that are too small to fence anything, or for which there is no
-    room, stay where they are.
+    Those that others see through a tensor, a view or a numpy array of their own, and those too small to fence anything,
+    are left out; so are those at home in the arena already.
 
     Arguments:
-        tensors: on CPU; those that lie at home already are left alone.
-
-    Returns: bytes moved.
+        tensors: any; only plain ones on CPU count.
+        arena: whose homes; None before there is one.
     """
-    moved_B = 0
-    home_lo_B = arena.capacity_B - arena.small_zone_B - arena.home_B
+    home_lo_B = 0 if arena is None else arena.capacity_B - arena.small_zone_B - arena.home_B
+    found: dict[int, torch.UntypedStorage] = {}
     for tensor in tensors:
         if tensor.device.type != "cpu" or tensor.layout is not torch.strided or tensor.numel() == 0:
             continue
         storage = tensor.untyped_storage()
         if storage.nbytes() < SMALL_B or storages.objection(storage) or storages.use_count(storage) > _OWNERS:
             continue
-        offset_B = storages.home_of(storage, arena)
-        if (offset_B is None or offset_B < home_lo_B) and storages.relocate(storage, arena, storages.HOME):
-            moved_B += storage.nbytes()
-    return moved_B
+        offset_B = None if arena is None else storages.home_of(storage, arena)
+        if offset_B is None or offset_B < home_lo_B:
+            found[storage.data_ptr()] = storage
+    return list(found.values())
+
+
+def bring_home(tensors: Iterable[torch.Tensor], arena: Arena) -> int:
+    """Moves tensors into an arena's zone of homes, under everything that refers to them.
+
+    Returns: bytes moved, as the arena reserves them. What finds no room stays where it is.
+    """
+    moved = (s for s in homeless(tensors, arena) if storages.relocate(s, arena, storages.HOME))
+    return sum(rounded_B(storage.nbytes()) for storage in moved)
 
 
 def move_together(gradients: Iterable[torch.Tensor], arena: Arena) -> int:
