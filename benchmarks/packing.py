@@ -74,17 +74,19 @@ def problems(seeds: int) -> list[list[object]]:
     return rows
 
 
-def schedules(subject: Subject, alphas: tuple[float, ...]) -> tuple[Graph, dict[str, Schedule]]:
-    """The graph of a training step, and its schedules: everything kept, and planned for budgets between the floor and that."""
+def schedules(subject: Subject, alphas: tuple[float, ...]) -> tuple[Graph, dict[str, Schedule | None]]:
+    """The graph of a training step, and its schedules: everything kept, or planned for budgets from the floor to that.
+
+    None where no plan was found.
+    """
     graph = lowtide.plan(subject.build(), kwargs=subject.batch(), budget="100% of plain").record.graph
     everything = KeepAll().solve(Problem(graph, UNLIMITED_B))
     assert everything.schedule is not None, "without a budget, keeping everything always fits"
     keep_all_B, floor_B = int(everything.stats["peak_B"]), Portfolio().solve(Problem(graph, 1)).floor_B
-    found = {"keep-all": everything.schedule}
+    found: dict[str, Schedule | None] = {"keep-all": everything.schedule}
     for alpha in alphas:
-        outcome = Portfolio().solve(Problem(graph, int(floor_B + alpha * (keep_all_B - floor_B))))
-        if outcome.schedule is not None:
-            found[f"{alpha}"] = outcome.schedule
+        budget_B = int(floor_B + alpha * (keep_all_B - floor_B))
+        found[f"{alpha}"] = Portfolio().solve(Problem(graph, budget_B)).schedule
     return graph, found
 
 
@@ -94,6 +96,10 @@ def steps(name: str, alphas: tuple[float, ...]) -> tuple[list[list[object]], lis
     rows: list[list[object]] = []
     others: list[list[object]] = []
     for kind, schedule in found.items():
+        if schedule is None:
+            rows.append([name, kind, *["no plan"] * 2, *["-"] * (len(PLACERS) + 4)])
+            others.append([name, kind, "no plan", *["-"] * 3])
+            continue
         packing = packing_of(graph, schedule)
         packed = {placer.name: placed(placer, packing) for placer in PLACERS}
         best = packed["best"]

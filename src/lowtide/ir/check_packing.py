@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+
 from lowtide.errors import IllegalPlan
 from lowtide.ir.packing import Buffer, Packed, Packing
 
@@ -19,7 +21,7 @@ def check_packing(packing: Packing, packed: Packed) -> None:
         IllegalPlan: names the buffers: one that is not placed, not aligned, moved from its given offset, outside the
             height, or two that share a byte at some tick; or a claim about the bound that cannot be.
 
-    Quadratic in the buffers that are live together.
+    O(buffers x log(buffers)), and a list's insertions.
     """
     if len(packed.offsets_B) != len(packing.buffers):
         raise IllegalPlan(f"{len(packed.offsets_B)} offsets for {len(packing.buffers)} buffers")
@@ -43,23 +45,30 @@ def _check_alone(packing: Packing, packed: Packed, number: int, buffer: Buffer, 
 
 
 def _check_together(packing: Packing, packed: Packed) -> None:
-    """That no two buffers meet: at every tick where one begins, against all that are live then."""
-    pieces = [(piece, number) for number, b in enumerate(packing.buffers) if b.size_B for piece in _pieces(packing, b)]
-    pieces.sort()
-    live: list[tuple[int, int]] = []  # stop, number
-    for (start, stop), number in pieces:
-        live = [entry for entry in live if entry[0] > start]
+    """That no two buffers meet: whoever begins to live is held against its neighbours by address."""
+    events: list[tuple[int, bool, int]] = []  # tick, whether it begins, number; at one tick, ends come first
+    for number, buffer in enumerate(packing.buffers):
+        if buffer.size_B:
+            events += [
+                event
+                for start, stop in _pieces(packing, buffer)
+                for event in ((start, True, number), (stop, False, number))
+            ]
+    live: list[tuple[int, int, int]] = []  # low, high, number; by address, none of them meeting another
+    for tick, begins, number in sorted(events):
         low_B = packed.offsets_B[number]
-        high_B = low_B + _size_B(packing, packing.buffers[number])
-        for _, other in live:
-            other_low_B = packed.offsets_B[other]
-            other_high_B = other_low_B + _size_B(packing, packing.buffers[other])
-            if low_B < other_high_B and other_low_B < high_B and other != number:
+        stay = (low_B, low_B + _size_B(packing, packing.buffers[number]), number)
+        place = bisect.bisect_left(live, stay)
+        if not begins:
+            del live[place]
+            continue
+        for other_low_B, other_high_B, other in live[max(0, place - 1) : place + 1]:
+            if low_B < other_high_B and other_low_B < stay[1]:
                 raise IllegalPlan(
-                    f"buffers {other} and {number} share bytes {max(low_B, other_low_B)} to "
-                    f"{min(high_B, other_high_B)} at tick {start}"
+                    f"buffers {min(number, other)} and {max(number, other)} share bytes {max(low_B, other_low_B)} to "
+                    f"{min(stay[1], other_high_B)} at tick {tick}"
                 )
-        live.append((stop, number))
+        live.insert(place, stay)
 
 
 def _size_B(packing: Packing, buffer: Buffer) -> int:

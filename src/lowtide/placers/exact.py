@@ -15,6 +15,7 @@ from lowtide.placers.attempt import Attempt, conduct
 from lowtide.placers.base import AbstractPlacer, Watch
 from lowtide.placers.greedy import place_greedily
 
+_PROBE = 3  # of the work may go into the first try
 _COARSE = 8  # the first round tells heights apart to 1/256 of them, every other one to half of that
 
 
@@ -49,12 +50,15 @@ def search_valleys(attempt: Attempt, work: int) -> None:
         attempt: one with a placement.
         work: most of it to spend here.
     """
-    until, searches = attempt.work + work, _Searches(attempt)
+    searches = _Searches(attempt)
+    until, probe = attempt.work + work, attempt.work + work // _PROBE
+    searches.decide(attempt.enough, 1, probe)
+    too_large = attempt.work >= probe  # not even one way up was gone to its end
     for number in itertools.count():
-        if attempt.done or attempt.work >= until:
+        if attempt.done or too_large or attempt.work >= until:
             break
         low = attempt.enough
-        if searches.decide(low, 4**number, until) is True:
+        if number > 0 and searches.decide(low, 4**number, until) is True:
             continue
         while attempt.height is not None and attempt.height - low > max(1, attempt.height >> (_COARSE + number)):
             target = (low + attempt.height) // 2

@@ -11,6 +11,8 @@ from lowtide.placers.attempt import Attempt, conduct
 from lowtide.placers.base import AbstractPlacer, Watch
 from lowtide.placers.orders import ORDERS, order_by
 
+_SHARE = 4  # of the work goes to the orders
+
 
 @final
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Greedy(AbstractPlacer):
         return None
 
     def place(self, packing: Packing, *, seed: int = 0, work: int | None = None, watch: Watch | None = None) -> Packed:
-        """Places; see the module. The work that the orders take is not limited: O(orders x buffers^2) at most."""
+        """Places; see the module. O(orders x buffers^2) at most."""
 
         def script(attempt: Attempt) -> None:
             attempt.run("greedy", lambda a: place_greedily(a, self.orders))
@@ -38,15 +40,18 @@ class Greedy(AbstractPlacer):
 
 
 def place_greedily(attempt: Attempt, orders: tuple[str, ...] = tuple(ORDERS)) -> None:
-    """Offers what each order gives, until one is good enough."""
-    lifetimes = attempt.ground.lifetimes
+    """Offers what each order gives, until one is good enough, or a quarter of the work is spent after the first."""
+    lifetimes, tried = attempt.ground.lifetimes, set()
     for name in orders:
         order = order_by(attempt.ground, ORDERS[name])
+        if tuple(order) in tried:
+            continue
+        tried.add(tuple(order))
         for best_fit in (False, True):
             offsets = place_in_order(lifetimes, order, best_fit)
             fit = "best fit" if best_fit else "first fit"
             attempt.offer(offsets, f"greedy by {name}, {fit}", order, best_fit)
             attempt.work += lifetimes.count**2 // 2000
-            if attempt.done:
+            if attempt.done or attempt.work > attempt.work_limit // _SHARE:
                 return
         attempt.tick()

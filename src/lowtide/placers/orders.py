@@ -53,14 +53,14 @@ class Ground:
     traits: tuple[Traits, ...]
 
 
-ORDERS: dict[str, Callable[[Traits], Key]] = {
+ORDERS: dict[str, Callable[[Traits], Key]] = {  # what succeeds most often first
     "size": lambda t: (-t.size, -t.length),
-    "area": lambda t: (-t.size * t.length, -t.size),
-    "lifetime": lambda t: (-t.length, -t.size),
-    "wrap, size": lambda t: (not t.wraps, -t.size, -t.length),
-    "wrap, lifetime": lambda t: (not t.wraps, -t.length, -t.size),
-    "crowd, size": lambda t: (-t.crowd, -t.size, -t.length),
     "crowd, lifetime": lambda t: (-t.crowd, -t.length, -t.size),
+    "area": lambda t: (-t.size * t.length, -t.size),
+    "wrap, size": lambda t: (not t.wraps, -t.size, -t.length),
+    "crowd, size": lambda t: (-t.crowd, -t.size, -t.length),
+    "lifetime": lambda t: (-t.length, -t.size),
+    "wrap, lifetime": lambda t: (not t.wraps, -t.length, -t.size),
     "start": lambda t: (t.start, -t.length, -t.size),
     "stop": lambda t: (-t.start - t.length, -t.length, -t.size),
 }
