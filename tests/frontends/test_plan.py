@@ -138,3 +138,12 @@ def test_the_backend_says_that_it_plans_broken_graphs_apart() -> None:
         compiled(x).backward()
     expected = torch.autograd.grad(Breaking.forward(module, x), list(module.parameters()))
     assert all(torch.equal(p.grad, g) for p, g in zip(module.parameters(), expected, strict=True))
+
+
+def test_a_saved_plan_is_held_to_the_budget_given_with_it() -> None:
+    module, batch = MIXED.build(), MIXED.batches(1)[0]
+    roomy = lowtide.plan(module, batch, budget=2**50)
+    fitted = lowtide.fit(module, plan=roomy, budget=roomy.reserved_B)
+    MIXED.loss(fitted, batch)
+    assert fitted.lowtide.plan.budget_B == roomy.reserved_B
+    assert lowtide.memory_stats(fitted).reserved_B <= roomy.reserved_B
