@@ -50,9 +50,35 @@ def _resnet50() -> nn.Module:
     return WithLoss(timm.create_model("resnet50", num_classes=100))
 
 
-def _tokens() -> dict[str, Any]:
-    tokens = torch.randint(0, 256, (6, 256), generator=torch.Generator().manual_seed(1))
-    return {"input_ids": tokens, "labels": tokens}
+def _vgg16() -> nn.Module:
+    """Its first fully connected layer is 512 wide, not 4096: a hundred million parameters would hide the activations."""
+    import timm
+
+    return WithLoss(timm.create_model("vgg16", num_classes=100, mlp_ratio=0.125))
+
+
+def _densenet121() -> nn.Module:
+    import timm
+
+    return WithLoss(timm.create_model("densenet121", num_classes=100))
+
+
+def _bert() -> nn.Module:
+    from transformers import BertConfig, BertForMaskedLM
+
+    config = BertConfig(
+        num_hidden_layers=4, hidden_size=256, num_attention_heads=4, intermediate_size=1024, vocab_size=512,
+        max_position_embeddings=256,
+    )  # fmt: skip
+    return BertForMaskedLM(config)
+
+
+def _tokens(vocabulary: int, count: int, length: int) -> Callable[[], dict[str, Any]]:
+    def make() -> dict[str, Any]:
+        tokens = torch.randint(0, vocabulary, (count, length), generator=torch.Generator().manual_seed(1))
+        return {"input_ids": tokens, "labels": tokens}
+
+    return make
 
 
 def _images(count: int, size: int, classes: int, dense: bool) -> Callable[[], dict[str, Any]]:
@@ -71,7 +97,7 @@ def _resnet_blocks(model: nn.Module) -> list[nn.Module]:
 SUBJECTS = {
     s.name: s
     for s in (
-        Subject("gpt2", lambda: _gpt2(0.1), _tokens, lambda m: list(m.transformer.h)),
+        Subject("gpt2", lambda: _gpt2(0.1), _tokens(256, 6, 256), lambda m: list(m.transformer.h)),
         Subject("resnet50", _resnet50, _images(8, 112, 100, dense=False), _resnet_blocks),
         Subject(
             "unet",
@@ -81,7 +107,21 @@ SUBJECTS = {
         ),
     )
 }
-WITHOUT_DROPOUT = {"gpt2": Subject("gpt2", lambda: _gpt2(0.0), _tokens, SUBJECTS["gpt2"].blocks)}
+FURTHER = {
+    s.name: s
+    for s in (
+        Subject("vgg16", _vgg16, _images(8, 64, 100, dense=False), lambda m: [m.body.features]),
+        Subject("bert", _bert, _tokens(512, 8, 128), lambda m: list(m.bert.encoder.layer)),
+        Subject(
+            "densenet121",
+            _densenet121,
+            _images(8, 64, 100, dense=False),
+            lambda m: [b for n, b in m.body.features.named_children() if n.startswith("denseblock")],
+        ),
+    )
+}
+"""Of the wall's tables only."""
+WITHOUT_DROPOUT = {"gpt2": Subject("gpt2", lambda: _gpt2(0.0), _tokens(256, 6, 256), SUBJECTS["gpt2"].blocks)}
 
 
 def loss_in(outputs: Any) -> torch.Tensor:
