@@ -111,6 +111,7 @@ py::class_<Handle> add_slabs(py::module_& m) {
           "strict", [](const Handle& h) { return h.slab()->is_strict(); },
           [](const Handle& h, bool strict) { h.slab()->set_strict(strict); })
       .def("set_phase", [](const Handle& h, const std::string& text) { h.slab()->set_phase(number_of(text)); })
+      .def_property_readonly("troubles", [](const Handle& h) { return h.slab()->troubles(); })
       .def("stats", &stats)
       .def("blocks", &blocks)
       .def("departures", &departures)

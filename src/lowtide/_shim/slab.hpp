@@ -93,6 +93,8 @@ class Slab {
 
   Arena& arena() { return *arena_; }
   Tallies tallies() const;
+  // Departures, refusals and spills so far: whether anything is worth a closer look, at the price of four reads.
+  std::int64_t troubles() const { return departed_.load() + no_room_.load() + no_contiguity_.load() + spills_.load(); }
   void reset_peaks();
   std::vector<Departure> departures() const;  // the first ones since they were last forgotten
   void forget_departures();

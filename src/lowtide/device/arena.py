@@ -252,6 +252,11 @@ class Arena:
         """Says what runs from now on, for snapshots and messages: `"between forward and backward"`."""
         self.slab.set_phase(phase)
 
+    @property
+    def troubles(self) -> int:
+        """Departures, refusals and spills so far, for a look at every step; `stats` tells them apart."""
+        return self.slab.troubles
+
     def stats(self) -> ArenaStats:
         """What it holds and did so far. O(blocks)."""
         return ArenaStats(**self.slab.stats())

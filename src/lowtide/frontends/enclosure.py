@@ -64,6 +64,7 @@ class Enclosure:
     _small_B: int = 0
     _spilled_B: int = 0
     _has_warned: bool = False
+    _troubles: int = 0  # of any kind, when they were last looked at
     _trouble: int = 0  # departures and refusals that were looked at
     _given_up: set[str] = field(default_factory=set)
     _grown_B: int = 0
@@ -150,6 +151,10 @@ class Enclosure:
         Returns: whether the reserve of the graph's plans has been raised, so that they should be made again.
         """
         assert self.wall is not None
+        troubles = self.wall.arena.troubles
+        if troubles == self._troubles:
+            return False
+        self._troubles = troubles
         seen = self.wall.arena.stats()
         spilled_B, self._spilled_B = seen.spilled_B - self._spilled_B, seen.spilled_B
         if spilled_B and not self._has_warned:
@@ -191,7 +196,7 @@ class Enclosure:
         arena = Arena(inside_B, small_zone_B=self._small_B, home_B=home_B, all_threads=self.scope == "process")
         arena.strict = self.scope == "process"
         before, self.wall = self.wall, Wall(arena, record.budget_B, self.scope)
-        self._spilled_B = self._trouble = 0
+        self._spilled_B = self._trouble = self._troubles = 0
         _LOG.info("an arena of %d B for a budget of %d B", inside_B, record.budget_B)
         arena.set_phase(MODEL)
         self._adopted_B, self._grown_B = bring_home(self.persistent(), arena), grown_B
