@@ -16,6 +16,8 @@ release that moves one is met by a sentence instead of a traceback.
 | `torch._dynamo.utils.counters` | 2.0 | frontends: was there a graph break |
 | `torch._subclasses.fake_tensor` | 2.0 | profile: an optimizer's step that costs no bytes |
 | `torch.optim.optimizer._foreach_supported_types` | 2.1 | profile: fake parameters are treated as real ones |
+| `torch._C._CUDAPluggableAllocator.set_*_fn` | 2.1 | device: streams, refusals of lowtide's CUDA allocator |
+| `torch._C._cuda_memoryStats` and those beside it | 2.0 | device: true answers about a GPU's memory |
 | `torch.optim.optimizer._global_optimizer_pre_hooks` | 2.1 | profile: nobody's hooks see a step that is a trial |
 """
 
@@ -194,6 +196,52 @@ def let_go_of_failed_backward() -> None:
     with torch.enable_grad():
         number = torch.zeros((), requires_grad=True)
         torch.autograd.grad(number * 1, number)
+
+
+def change_cuda_allocator(library: str, entries: dict[str, int]) -> None:
+    """Makes a library's functions this process's CUDA allocator.
+
+    Arguments:
+        library: path of the shared object.
+        entries: addresses of what torch asks besides allocating: `record_stream`, `reset`, `base`, `begin_pool`.
+
+    Raises:
+        RuntimeError: if an allocator is in use already.
+    """
+    chosen = torch.cuda.memory.CUDAPluggableAllocator(library, "lowtide_cuda_malloc", "lowtide_cuda_free")
+    inner = chosen.allocator()  # type: ignore[no-untyped-call]
+    inner.set_record_stream_fn(entries["record_stream"])
+    inner.set_reset_fn(entries["reset"])
+    inner.set_base_alloc_fn(entries["base"])
+    inner.set_begin_allocate_to_pool(entries["begin_pool"])
+    torch.cuda.memory.change_current_allocator(chosen)
+
+
+def cuda_index(device: Any) -> int:
+    """The number of a CUDA device however it is named; None: the current one."""
+    from torch.cuda._utils import _get_device_index
+
+    return _get_device_index(device, optional=True)
+
+
+@contextlib.contextmanager
+def replaced_answers(answers: dict[str, Callable[..., Any]], *, mem_get_info: Callable[..., Any]) -> Iterator[None]:
+    """Puts functions in the place of those by which torch asks its allocator, as far as this torch has them.
+
+    Arguments:
+        answers: by name in `torch._C`.
+        mem_get_info: in the place of `torch.cuda.mem_get_info`.
+    """
+    wanted: list[tuple[Any, str, Callable[..., Any]]] = [(torch._C, name, call) for name, call in answers.items()]
+    wanted += [(torch.cuda, "mem_get_info", mem_get_info), (torch.cuda.memory, "mem_get_info", mem_get_info)]
+    found = [(place, name, call, getattr(place, name)) for place, name, call in wanted if hasattr(place, name)]
+    try:
+        for place, name, call, _ in found:
+            setattr(place, name, call)
+        yield
+    finally:
+        for place, name, _, before in found:
+            setattr(place, name, before)
 
 
 def missing() -> list[str]:

@@ -7,10 +7,7 @@ same, and says that its budgets are *accounted*. `LOWTIDE_SHIM=0` keeps it out.
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
 import os
-import sys
 import threading
 from pathlib import Path
 from typing import cast
@@ -100,10 +97,4 @@ def _import_or_refuse(path: Path) -> ShimModule:
 
 
 def _import(path: Path) -> ShimModule:
-    loader = importlib.machinery.ExtensionFileLoader(_NAME, str(path))
-    spec = importlib.util.spec_from_loader(_NAME, loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    sys.modules[_NAME] = module  # so that its types can be found by name
-    return cast(ShimModule, module)
+    return cast(ShimModule, shim_build.load_file(path, _NAME))

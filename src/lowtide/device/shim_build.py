@@ -1,9 +1,10 @@
-"""The shim's compiled module: found in the cache, or built from the sources that ship inside the package.
+"""The shim's compiled modules: found in the cache, or built from the sources that ship inside the package.
 
-The module is compiled against the torch that is installed, by calling the compiler directly. One file per torch,
-Python, compiler and source text is kept in the user's cache folder; its name carries a checksum of its own content, so
-that a damaged file is known before it is loaded. A build happens in a folder of its own under a lock and is moved into
-place in one step: two processes build once, and a build that is killed leaves nothing that could be taken for a module.
+There is one for CPU memory and one for a GPU's. Each is compiled against the torch that is installed, by calling the
+compiler directly. One file per torch, Python, compiler and source text is kept in the user's cache folder; its name
+carries a checksum of its own content, so that a damaged file is known before it is loaded. A build happens in a folder
+of its own under a lock and is moved into place in one step: two processes build once, and a build that is killed leaves
+nothing that could be taken for a module.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 import atexit
 import contextlib
 import hashlib
+import importlib.machinery
+import importlib.util
 import logging
 import os
 import platform
@@ -20,7 +23,9 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import platformdirs
 import torch
@@ -37,6 +42,26 @@ _COMPILERS = ("c++", "g++", "clang++")
 _STALE_OUTPUT = 20  # lines of a compiler's output that are shown
 
 
+@dataclass(frozen=True)
+class Kit:
+    """What one module is made of.
+
+    Arguments:
+        name: of the module's kind.
+        units: patterns of its own units below the shim's folder.
+        libraries: of torch's that it is linked with.
+    """
+
+    name: str
+    units: tuple[str, ...]
+    libraries: tuple[str, ...]
+
+
+_SLABS = ("bind_slabs", "fast_calls", "memory", "names", "refusal", "slab", "slabs", "table", "thread")
+CPU = Kit("cpu", ("*.cpp",), ("-lc10", "-ltorch_cpu"))
+CUDA = Kit("cuda", (*(f"{name}.cpp" for name in _SLABS), "cuda/*.cpp"), ("-lc10",))
+
+
 def default_folder() -> Path:
     """Where modules are kept: `$LOWTIDE_SHIM_DIR`, `$LOWTIDE_CACHE_DIR/shim`, or a place in the user's cache folder."""
     if apart := os.environ.get("LOWTIDE_SHIM_DIR"):
@@ -51,13 +76,14 @@ def core_folder() -> Path:
     return inside if inside.is_dir() else _PACKAGE.parent / "core"
 
 
-def units() -> list[Path]:
-    """The files that are compiled.
+def units(kit: Kit = CPU) -> list[Path]:
+    """The files that are compiled for a module.
 
     Raises:
         ShimUnavailable: if the installation lacks some.
     """
-    own, core = sorted(_SOURCES.glob("*.cpp")), sorted(core_folder().glob(_CORE_UNITS))
+    own = sorted(file for pattern in kit.units for file in _SOURCES.glob(pattern))
+    core = sorted(core_folder().glob(_CORE_UNITS))
     for found, folder in ((own, _SOURCES), (core, core_folder())):
         if not found:
             raise ShimUnavailable(f"{folder} lacks the sources of lowtide's memory arena: install lowtide again")
@@ -83,7 +109,7 @@ def compiler() -> list[str]:
     )
 
 
-def key(command: Sequence[str]) -> str:
+def key(command: Sequence[str], kit: Kit = CPU) -> str:
     """What a compiled module depends on, as sixteen digits: torch, Python, compiler, platform, flags and sources."""
     version = _run([*command, "--version"], "the C++ compiler does not start").splitlines()[:1]
     facts = [
@@ -95,33 +121,35 @@ def key(command: Sequence[str]) -> str:
         *command,
         *version,
         *_FLAGS,
+        kit.name,
     ]
     digest = hashlib.sha256("\n".join(facts).encode())
-    headers = [*_SOURCES.glob("*.hpp"), *(file for pattern in _CORE_HEADERS for file in core_folder().glob(pattern))]
-    for file in [*units(), *sorted(headers)]:
+    headers = [*_SOURCES.rglob("*.hpp"), *(file for pattern in _CORE_HEADERS for file in core_folder().glob(pattern))]
+    for file in [*units(kit), *sorted(headers)]:
         digest.update(file.name.encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()[:16]
 
 
-def find_or_build(folder: Path | None = None) -> Path:
-    """The compiled module for this torch, Python and compiler.
+def find_or_build(folder: Path | None = None, kit: Kit = CPU) -> Path:
+    """A compiled module for this torch, Python and compiler.
 
     Arguments:
         folder: the cache; `default_folder()` when None. If it cannot be written to, a folder of this process is used
             and a warning says so.
+        kit: which module.
 
     Raises:
         ShimUnavailable: if there is no compiler, or the build fails.
     """
     command = compiler()
-    name = key(command)
+    name = key(command, kit)
     home = (folder or default_folder()) / name
     if built := intact(home):
         return built
     try:
         home.mkdir(parents=True, exist_ok=True)
         with FileLock(home / "build.lock"):
-            return intact(home) or _build(command, home)
+            return intact(home) or _build(command, home, kit)
     except OSError as error:
         _LOG.warning(
             "lowtide's memory arena cannot be kept in %s (%s), so every process builds it anew: "
@@ -131,7 +159,22 @@ def find_or_build(folder: Path | None = None) -> Path:
         )
     temporary = Path(tempfile.mkdtemp(prefix="lowtide-shim-"))
     atexit.register(shutil.rmtree, temporary, ignore_errors=True)
-    return _build(command, temporary)
+    return _build(command, temporary, kit)
+
+
+def load_file(path: Path, name: str) -> ModuleType:
+    """Loads a compiled module, and lists it under its name.
+
+    Raises:
+        ImportError: if it is not one, or was made for other libraries.
+    """
+    loader = importlib.machinery.ExtensionFileLoader(name, str(path))
+    spec = importlib.util.spec_from_loader(name, loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    sys.modules[name] = module  # so that its types can be found by name
+    return module
 
 
 def intact(home: Path) -> Path | None:
@@ -149,17 +192,17 @@ def _name_of(content: bytes) -> str:
     return f"shim-{hashlib.sha256(content).hexdigest()[:16]}.so"
 
 
-def _build(command: Sequence[str], home: Path) -> Path:
+def _build(command: Sequence[str], home: Path, kit: Kit) -> Path:
     """Compiles in a folder of its own inside `home`, whose lock is held, and moves the result into place."""
     for stale in home.glob("building-*"):  # of a build that was killed: its lock is free
         shutil.rmtree(stale, ignore_errors=True)
     _LOG.warning("building lowtide's memory arena (once per torch and compiler; about ten seconds) ...")
     with _draft_folder(home) as draft:
-        objects = _compile(command, draft)
+        objects = _compile(command, draft, kit)
         module = draft / "module.so"
         libraries = Path(torch.__file__).parent / "lib"
         _run(
-            [*command, "-shared", *map(str, objects), f"-L{libraries}", "-lc10", "-ltorch_cpu", "-o", str(module)],
+            [*command, "-shared", *map(str, objects), f"-L{libraries}", *kit.libraries, "-ldl", "-o", str(module)],
             "lowtide's memory arena cannot be linked",
         )
         final = home / _name_of(module.read_bytes())
@@ -176,16 +219,16 @@ def _draft_folder(home: Path) -> Iterator[Path]:
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def _compile(command: Sequence[str], draft: Path) -> list[Path]:
+def _compile(command: Sequence[str], draft: Path, kit: Kit) -> list[Path]:
     """Every unit into an object file, as many at once as there are cores."""
     include = Path(torch.__file__).parent / "include"
     lifts = "clear_data_ptr_access_error_msg_" in _guard_header().read_text(encoding="utf-8")
     common = [
         *command, *_FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
-        f"-DLOWTIDE_TORCH_LIFTS_GUARD={int(lifts)}", f"-I{core_folder()}", "-isystem", str(include),
+        f"-DLOWTIDE_TORCH_LIFTS_GUARD={int(lifts)}", f"-I{core_folder()}", f"-I{_SOURCES}", "-isystem", str(include),
         "-isystem", sysconfig.get_paths()["include"],
     ]  # fmt: skip
-    jobs = [(file, draft / f"{file.stem}-{i}.o") for i, file in enumerate(units())]
+    jobs = [(file, draft / f"{file.stem}-{i}.o") for i, file in enumerate(units(kit))]
     waiting, running = jobs[::-1], list[subprocess.Popen[str]]()
     try:
         while waiting or running:

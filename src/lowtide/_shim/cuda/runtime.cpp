@@ -52,10 +52,7 @@ void find(void* handle, const char* name, Function& function) {
   std::memcpy(&function, &found, sizeof(found));
 }
 
-}  // namespace
-
-Runtime loaded_runtime() {
-  void* handle = library();
+Runtime found_in(void* handle) {
   Runtime r{};
   find(handle, "cudaGetDevice", r.get_device);
   find(handle, "cudaSetDevice", r.set_device);
@@ -71,6 +68,16 @@ Runtime loaded_runtime() {
   find(handle, "cudaGetLastError", r.forget_error);
   find(handle, "cudaGetErrorString", r.text);
   return r;
+}
+
+}  // namespace
+
+Runtime loaded_runtime() { return found_in(library()); }
+
+Runtime runtime_of(const std::string& library) {
+  void* handle = ::dlopen(library.c_str(), RTLD_LAZY);
+  if (handle == nullptr) throw std::runtime_error(library + " cannot be loaded: " + ::dlerror());
+  return found_in(handle);
 }
 
 void use(const Runtime& runtime) {

@@ -37,6 +37,8 @@ struct Runtime {
 
 // From torch's libraries. Throws std::runtime_error: none is loaded, or it lacks a function.
 Runtime loaded_runtime();
+// From a library that is named, which stays loaded. Throws std::runtime_error.
+Runtime runtime_of(const std::string& library);
 
 void use(const Runtime& runtime);
 bool has_runtime();

@@ -1,0 +1,125 @@
+"""A GPU's memory behind a wall: `install_cuda`, and the level at which a budget is kept.
+
+*planned*: lowtide's arena is the process's CUDA allocator, chosen before the first use of CUDA. *capped*: torch's own
+caching allocator with a limit on what it reserves. *accounted*: nothing is limited. Not run on a GPU yet: the allocator
+was driven through torch's own pluggable interface on a simulated device, and capping was not run at all.
+
+Units: `_B` bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from typing import Literal
+
+import torch
+
+from lowtide.device import cuda_answers, cuda_shim, semiprivate
+from lowtide.device.cuda_module import CudaModule
+from lowtide.errors import ArenaError, BudgetError, ShimUnavailable
+from lowtide.units import Budget, format_B, parse_budget
+
+Level = Literal["planned", "capped", "accounted"]
+KIND_OF: dict[Level, str] = {"planned": "enforced", "capped": "capped", "accounted": "accounted"}
+"""The level as a plan's `budget_kind`."""
+ALIGNMENT_B = 512
+EVERY_DEVICE = -1
+_UNIT_B = 2**21  # in which a driver gives out memory
+_MOST_SMALL_B, _SMALL_PART = 2**23, 64
+_LOG = logging.getLogger("lowtide")
+_lock = threading.Lock()
+_capped: dict[int, int] = {}
+_answers = contextlib.ExitStack()
+_installed: CudaModule | None = None
+
+
+def install_cuda(budget: int | float | str | Budget) -> None:
+    """Makes lowtide's arena the allocator of every GPU that this process uses, for the rest of the process.
+
+    Call it before anything touches CUDA. On each GPU the whole budget is reserved with the first tensor, and nothing is
+    served past it: `torch.OutOfMemoryError` says who asked for how much. `torch.cuda.memory_*` give true answers.
+    CUDA graphs, `torch.cuda.MemPool` and sharing GPU tensors with other processes are refused.
+
+    Arguments:
+        budget: bytes, `"6GiB"`, or `"60%"` of each GPU's memory; at least 2 MiB.
+
+    Raises:
+        BudgetError: if it cannot be read, or is relative to a plain step.
+        ShimUnavailable: if this torch is built without CUDA, or there is no compiler.
+        ArenaError: if CUDA is in use already, or another allocator was chosen.
+    """
+    global _installed
+    wanted = parse_budget(budget)
+    if wanted.of_plain is not None:
+        raise BudgetError('"of plain" is about one model: install_cuda takes bytes, "6GiB" or "60%" of the GPU')
+    if wanted.size_B is not None and wanted.size_B < _UNIT_B:
+        raise BudgetError(f"a budget of {format_B(wanted.size_B)} is below the 2 MiB in which a GPU gives out memory")
+    if torch.version.cuda is None:
+        raise ShimUnavailable(f"torch {torch.__version__} is built without CUDA: install one that is, or do without")
+    with _lock:
+        if _installed is not None:
+            raise ArenaError("lowtide's arena is this process's CUDA allocator already: its budget is set once")
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            raise ArenaError("CUDA is in use already: call lowtide.install_cuda before the first GPU tensor is made")
+        module = prepared(wanted)
+        try:
+            semiprivate.change_cuda_allocator(module.__file__, module.entries())
+        except RuntimeError as error:
+            raise ArenaError(f"torch does not let its CUDA allocator be changed here: {error}") from error
+        _answers.enter_context(cuda_answers.installed(module))
+        _installed = module
+    _LOG.info("lowtide's arena serves every GPU of this process, %s each", wanted)
+
+
+def prepared(budget: Budget) -> CudaModule:
+    """The compiled module with the runtime that torch has loaded, and a budget for every GPU.
+
+    Raises:
+        ShimUnavailable: if there is no compiler, or no CUDA runtime is loaded.
+        ArenaError: if a GPU's memory is reserved already.
+    """
+    module = cuda_shim.load()
+    try:
+        module.use_runtime("")
+    except RuntimeError as error:
+        raise ShimUnavailable(str(error)) from error
+    size_B, share = budget.size_B or 0, budget.of_device or 0.0
+    small_B = min(_MOST_SMALL_B, size_B // _SMALL_PART) if size_B else _MOST_SMALL_B
+    try:
+        module.set_budget(EVERY_DEVICE, size_B, share, small_B // ALIGNMENT_B * ALIGNMENT_B)
+    except (RuntimeError, ValueError) as error:
+        raise ArenaError(str(error)) from error
+    return module
+
+
+def in_force() -> CudaModule | None:
+    """The module that serves this process's GPUs; None where torch's own allocator does."""
+    return _installed
+
+
+def level(device: int = 0) -> Level:
+    """How a budget on a GPU is kept now."""
+    if _installed is not None:
+        return "planned"
+    return "capped" if device in _capped else "accounted"
+
+
+def cap(budget_B: int, device: int = 0) -> None:
+    """Limits what torch's own caching allocator may reserve on a GPU; a later call may change it.
+
+    Arguments:
+        budget_B: at most the device's memory.
+
+    Raises:
+        BudgetError: if the device has less.
+        ArenaError: if lowtide's arena serves the GPU: it is the limit.
+    """
+    if _installed is not None:
+        raise ArenaError("lowtide's arena is the limit of this GPU's memory: a cap would be a second one")
+    total_B = torch.cuda.get_device_properties(device).total_memory
+    if budget_B > total_B:
+        raise BudgetError(f"a budget of {format_B(budget_B)} is more than the {format_B(total_B)} of this GPU")
+    torch.cuda.set_per_process_memory_fraction(budget_B / total_B, device)
+    _capped[device] = budget_B
