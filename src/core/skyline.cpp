@@ -1,6 +1,8 @@
 #include "skyline.hpp"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <limits>
 
 namespace lowtide {
@@ -196,6 +198,7 @@ bool Skyline::set_floors(Index first, Index steps, Bytes floor) {
   looks_ += 3 * steps;
   for (std::size_t k = 0; k < loose_.size() && possible; ++k)
     if (held_[at(loose_[k])] == 0) possible = hold_again(loose_[k]);
+  if (possible) verify();
   return possible;
 }
 
@@ -219,6 +222,7 @@ void Skyline::undo(const Mark& mark) {
     *index_trail_.back().first = index_trail_.back().second;
   for (; word_trail_.size() > mark.words; word_trail_.pop_back())
     word_[at(word_trail_.back().first)] = word_trail_.back().second;
+  verify();
 }
 
 StateHash Skyline::hash(Index first, Index steps) const {
@@ -226,6 +230,14 @@ StateHash Skyline::hash(Index first, Index steps) const {
   sections_.walk(first, steps, [&](Index s) { hash += word_[at(s)]; });
   looks_ += steps;
   return hash;
+}
+
+void Skyline::verify() const {
+#ifdef LOWTIDE_CHECK
+  if (is_valid()) return;
+  std::fputs("lowtide: the skyline's invariant does not hold\n", stderr);
+  std::abort();
+#endif
 }
 
 bool Skyline::is_valid() const {

@@ -7,6 +7,7 @@
 // - it is held by at least one buffer: a floor that nothing could begin on has been raised;
 // - floor + what is left over it is within the capacity.
 // After a call that returned false the state is of no use until undo() takes it back.
+// Compiled with LOWTIDE_CHECK, every change is followed by is_valid(), and a break aborts.
 // All changes are kept on a trail: undo() costs what they cost.
 #pragma once
 #include <utility>
@@ -69,6 +70,7 @@ class Skyline {
   bool hold_again(Index section);
   template <class Visit>
   void tally(const std::vector<Index>& buffers, Visit&& visit);
+  void verify() const;
   Bytes past_given(Index buffer, Bytes low) const;
 
   Sections sections_;

@@ -9,8 +9,9 @@ import pytest
 from lowtide._core import OrderSearch, ValleySearch, place_in_order
 from lowtide.ir.check_packing import check_packing
 from lowtide.ir.packing import Buffer, Packing
+from lowtide.placers.arcs import arcs_of
 from lowtide.placers.bound import bound_B, live_B
-from lowtide.placers.orders import ORDERS, ground_of, order_by
+from lowtide.placers.orders import ORDERS, order_by
 from lowtide.placers.portfolio import place
 from tests.placers import shelf
 from tests.placers.packings import at_random, nested, perfect, step_of_training
@@ -28,12 +29,12 @@ KINDS = {
 def test_the_core_places_as_the_readable_packer_does(kind: str, best_fit: bool) -> None:
     for seed in range(6):
         packing = KINDS[kind](seed)
-        ground = ground_of(packing)
-        order = list(range(len(ground.numbers)))
+        arcs = arcs_of(packing)
+        order = list(range(len(arcs.numbers)))
         random.Random(seed).shuffle(order)
-        found = place_in_order(ground.lifetimes, order, best_fit)
-        expected = shelf.place_in_order(packing, [ground.numbers[i] for i in order], best_fit)
-        assert [o * ground.unit_B for o in found] == [expected[n] for n in ground.numbers]
+        found = place_in_order(arcs.lifetimes, order, best_fit)
+        expected = shelf.place_in_order(packing, [arcs.numbers[i] for i in order], best_fit)
+        assert [o * arcs.unit_B for o in found] == [expected[n] for n in arcs.numbers]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -52,23 +53,23 @@ def test_the_bound_counts_what_is_live(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_traits_are_what_they_say(kind: str) -> None:
     packing = KINDS[kind](7)
-    ground = ground_of(packing)
-    for number, traits in zip(ground.numbers, ground.traits, strict=True):
+    arcs = arcs_of(packing)
+    for number, traits in zip(arcs.numbers, arcs.traits, strict=True):
         buffer = packing.buffers[number]
         ticks = shelf.ticks(packing, buffer)
         crowd_B = max(
             sum(packing.rounded_B(b.size_B) for b in packing.buffers if t in shelf.ticks(packing, b)) for t in ticks
         )
-        assert traits.size * ground.unit_B == packing.rounded_B(buffer.size_B)
-        assert traits.crowd * ground.unit_B == crowd_B
+        assert traits.size * arcs.unit_B == packing.rounded_B(buffer.size_B)
+        assert traits.crowd * arcs.unit_B == crowd_B
         assert traits.wraps == (packing.period is not None and buffer.start >= buffer.stop > 0)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_order_search_stays_consistent(kind: str) -> None:
     packing = KINDS[kind](3)
-    ground = ground_of(packing)
-    search = OrderSearch(ground.lifetimes, order_by(ground, ORDERS["start"]), False, seed=1, enough=1)
+    arcs = arcs_of(packing)
+    search = OrderSearch(arcs.lifetimes, order_by(arcs, ORDERS["start"]), False, seed=1, enough=1)
     first = search.best_height
     for _ in range(20):
         search.run(20)
@@ -98,8 +99,8 @@ def test_the_exact_search_proves_that_nothing_is_lower() -> None:
 
 def test_the_search_is_cut_short_by_its_work() -> None:
     packing = perfect(1, 200, width=300, height=4096)
-    ground = ground_of(packing)
-    search = ValleySearch(ground.lifetimes, bound_B(packing) // ground.unit_B, 0)
+    arcs = arcs_of(packing)
+    search = ValleySearch(arcs.lifetimes, bound_B(packing) // arcs.unit_B, 0)
     before = search.work
     assert search.run(3, 1000, lambda: None) is None
     assert search.work <= before + 5

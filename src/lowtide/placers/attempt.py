@@ -1,6 +1,6 @@
 """One placing in progress: the best offsets, the bound, the work, and who is told about them.
 
-Units: `_B` bytes, `_s` seconds; heights and offsets without a unit count `Ground.unit_B`.
+Units: `_B` bytes, `_s` seconds; heights and offsets without a unit count `Arcs.unit_B`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any
 
 from lowtide.errors import PackingError
 from lowtide.ir.packing import Packed, Packing, validate
+from lowtide.placers.arcs import Arcs, arcs_of
 from lowtide.placers.base import Progress, Watch, default_work
 from lowtide.placers.bound import bound_B
-from lowtide.placers.orders import Ground, ground_of
 
 
 class Attempt:
@@ -29,8 +29,8 @@ class Attempt:
         self.packing = packing
         self.seed = seed
         self.work_limit = default_work(packing) if work is None else work
-        self.ground: Ground = ground_of(packing)
-        self.bound = bound_B(packing) // self.ground.unit_B
+        self.arcs: Arcs = arcs_of(packing)
+        self.bound = bound_B(packing) // self.arcs.unit_B
         self.offsets: list[int] | None = None
         self.height: int | None = None
         self.order: list[int] | None = None  # that led to them, where an order did
@@ -50,7 +50,7 @@ class Attempt:
     def enough(self) -> int:
         """A placement of this height is good enough to stop."""
         capacity_B = self.packing.capacity_B
-        return self.bound if capacity_B is None else max(self.bound, capacity_B // self.ground.unit_B)
+        return self.bound if capacity_B is None else max(self.bound, capacity_B // self.arcs.unit_B)
 
     @property
     def work_left(self) -> int:
@@ -65,13 +65,13 @@ class Attempt:
     def tick(self) -> None:
         """Tells the watcher."""
         if self._watch is not None:
-            unit_B = self.ground.unit_B
+            unit_B = self.arcs.unit_B
             height_B = None if self.height is None else self.height * unit_B
             self._watch(Progress(self.stage, self.elapsed_s, height_B, self.bound * unit_B, self.work))
 
     def offer(self, offsets: list[int], winner: str, order: list[int] | None = None, best_fit: bool = False) -> bool:
         """Takes the offsets if they are lower than what there is."""
-        size = (t.size for t in self.ground.traits)
+        size = (t.size for t in self.arcs.traits)
         height = max((o + s for o, s in zip(offsets, size, strict=True)), default=0)
         if self.height is not None and height >= self.height:
             return False
@@ -96,9 +96,9 @@ class Attempt:
         """The result as it stands."""
         if self.offsets is None or self.height is None:
             raise AssertionError("a placer's first stage always finds a placement")
-        unit_B = self.ground.unit_B
+        unit_B = self.arcs.unit_B
         offsets_B = [b.offset_B or 0 for b in self.packing.buffers]
-        for number, offset in zip(self.ground.numbers, self.offsets, strict=True):
+        for number, offset in zip(self.arcs.numbers, self.offsets, strict=True):
             offsets_B[number] = offset * unit_B
         self.stats |= {"winner": self.winner, "work": self.work}
         return Packed(

@@ -79,7 +79,7 @@ class _Searches:
         """Whether there is a placement within the height, as far as so many more tries tell."""
         attempt = self.attempt
         if height not in self.open:
-            self.open[height] = ValleySearch(attempt.ground.lifetimes, height, attempt.seed)
+            self.open[height] = ValleySearch(attempt.arcs.lifetimes, height, attempt.seed)
             self.stats["heights"] += 1
         search = self.open[height]
         nodes, made, before = search.nodes, search.tries, attempt.work - search.work

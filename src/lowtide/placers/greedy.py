@@ -41,9 +41,9 @@ class Greedy(AbstractPlacer):
 
 def place_greedily(attempt: Attempt, orders: tuple[str, ...] = tuple(ORDERS)) -> None:
     """Offers what each order gives, until one is good enough, or a quarter of the work is spent after the first."""
-    lifetimes, tried = attempt.ground.lifetimes, set()
+    lifetimes, tried = attempt.arcs.lifetimes, set()
     for name in orders:
-        order = order_by(attempt.ground, ORDERS[name])
+        order = order_by(attempt.arcs, ORDERS[name])
         if tuple(order) in tried:
             continue
         tried.add(tuple(order))

@@ -46,7 +46,7 @@ def search_orders(attempt: Attempt, work: int) -> None:
     if offsets is None:
         raise AssertionError("a placement comes first")
     order = attempt.order or sorted(range(len(offsets)), key=offsets.__getitem__)
-    search = Search(attempt.ground.lifetimes, order, attempt.best_fit, attempt.seed, attempt.enough)
+    search = Search(attempt.arcs.lifetimes, order, attempt.best_fit, attempt.seed, attempt.enough)
     before, done = attempt.work, False
     while not done and search.work < work:
         done = search.run(min(_SLICE, work - search.work))
