@@ -1,0 +1,175 @@
+"""Host memory for what leaves a device: one pool of a fixed size, from which tensors take exactly what they need.
+
+torch's own pinned memory rounds every block up to a power of two and keeps it; here a block takes its bytes, rounded up
+to pages, and gives them back when the last tensor over it dies. The pool is its own wall: it is reserved at once, and
+what does not fit is refused. Where CUDA is in use the pool is registered with it, so that copies run beside kernels;
+elsewhere it is locked into memory as far as the system allows. `pinning` says which. A tensor that a copy engine still
+reads or writes has to be kept until it has ended: the pool knows nothing of streams.
+
+Which offset a block gets is decided by the core's arena (`src/core/arena.hpp`): best fit. Registering with CUDA was not
+run on a GPU yet.
+
+Units: `_B` bytes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import mmap
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+import torch
+
+from lowtide._core import Arena
+from lowtide.errors import ArenaError
+from lowtide.units import format_B
+
+PAGE_B = mmap.PAGESIZE
+Pinning = Literal["registered", "locked", "pageable"]
+_ON_FAULT = 1  # of mlock2(2): pages are locked as they are touched
+
+
+class HostStats(msgspec.Struct, frozen=True):
+    """What a pool holds, and how it did.
+
+    Arguments:
+        budget_B: the wall.
+        in_use_B, peak_B: bytes of blocks in whole pages, now and at most.
+        requested_B: the same as they were asked for.
+        largest_hole_B: the largest tensor that could still be served.
+        blocks: in use.
+        allocations: served so far.
+        refusals: requests that found no room.
+    """
+
+    budget_B: int
+    in_use_B: int
+    peak_B: int
+    requested_B: int
+    largest_hole_B: int
+    blocks: int
+    allocations: int
+    refusals: int
+
+
+class HostPool:
+    """Host memory of a fixed size for tensors that wait for their way back to a device.
+
+    The memory is given back when the pool is closed, or its object dies, and the last tensor in it is gone.
+
+    Arguments:
+        budget_B: the wall; rounded down to whole pages.
+        pin: whether to ask for pinned memory; `pinning` says what came of it.
+
+    Raises:
+        ArenaError: if it is less than a page, or the system or CUDA refuses it.
+    """
+
+    def __init__(self, budget_B: int, *, pin: bool = True) -> None:
+        self.budget_B = budget_B // PAGE_B * PAGE_B
+        if self.budget_B <= 0:
+            raise ArenaError(f"a host pool of {budget_B} B: it holds whole pages of {PAGE_B} B, and at least one")
+        self._arena = Arena(self.budget_B, PAGE_B)
+        self._lock = threading.Lock()
+        self._refusals = 0
+        try:
+            self._memory: mmap.mmap | None = mmap.mmap(-1, self.budget_B, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except OSError as error:
+            raise ArenaError(f"the system refuses {format_B(self.budget_B)} for a host pool: {error}") from error
+        self.pinning: Pinning = _pinned(self._memory, self.budget_B) if pin else "pageable"
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype = torch.uint8) -> torch.Tensor:
+        """A contiguous tensor of undefined content; views and `.set_` keep its bytes alive, as with any storage.
+
+        Arguments:
+            shape: of the tensor.
+            dtype: of its elements.
+
+        Raises:
+            torch.OutOfMemoryError: if the pool has no room.
+            ArenaError: if the pool is closed.
+        """
+        count = math.prod(shape)
+        size_B = count * dtype.itemsize
+        if size_B == 0:
+            return torch.empty(tuple(shape), dtype=dtype, device="cpu")
+        bytes_ = self._block(size_B)
+        return torch.frombuffer(bytes_, dtype=dtype, count=count).view(tuple(shape))
+
+    def like(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A place for a tensor's content: its shape, dtype and, if it has no holes, its strides."""
+        if tensor.layout is not torch.strided:
+            raise ArenaError(f"a host pool holds strided tensors, not {tensor.layout}")
+        flat = self.empty((tensor.numel(),), tensor.dtype)
+        dense = torch.empty_like(tensor, device="meta")  # keeps the strides where there are no holes
+        return flat.as_strided(tensor.shape, dense.stride())
+
+    def owns(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor's bytes lie here."""
+        memory = self._memory
+        if memory is None or tensor.device.type != "cpu" or tensor.numel() == 0:
+            return False
+        return 0 <= tensor.untyped_storage().data_ptr() - _address(memory) < self.budget_B
+
+    def stats(self) -> HostStats:
+        """What it holds and did so far."""
+        now = self._arena.statistics()
+        return HostStats(
+            budget_B=self.budget_B,
+            in_use_B=now.in_use_B,
+            peak_B=now.peak_in_use_B,
+            requested_B=now.requested_B,
+            largest_hole_B=now.largest_hole_B,
+            blocks=now.blocks,
+            allocations=now.allocations,
+            refusals=self._refusals,
+        )
+
+    def close(self) -> None:
+        """Ends the pool: nothing is served any more, and its memory goes with its last tensor."""
+        self._memory = None
+
+    def _block(self, size_B: int) -> ctypes.Array[ctypes.c_char]:
+        """Bytes that are free again when nobody refers to them."""
+        with self._lock:
+            memory = self._memory
+            if memory is None:
+                raise ArenaError("this host pool is closed: make a new one")
+            offset_B = self._arena.allocate(size_B)
+            if offset_B is None:
+                self._refusals += 1
+                now = self._arena.statistics()
+                raise torch.OutOfMemoryError(
+                    f"lowtide: the host pool of {format_B(self.budget_B)} is spent: {format_B(size_B)} were asked for, "
+                    f"{format_B(now.in_use_B)} are in use and the largest hole is {format_B(now.largest_hole_B)}. "
+                    "Make the pool larger, or offload less."
+                )
+        block = (ctypes.c_char * size_B).from_buffer(memory, offset_B)
+        weakref.finalize(block, self._arena.free, offset_B).atexit = False
+        return block
+
+
+def _address(memory: mmap.mmap) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
+
+
+def _pinned(memory: mmap.mmap, size_B: int) -> Pinning:
+    """Pins memory for as long as it exists."""
+    address = _address(memory)
+    if torch.version.cuda is not None and torch.cuda.is_available():
+        runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        status = runtime.cudaHostRegister(address, size_B, 0)
+        if int(status) != 0:
+            raise ArenaError(f"CUDA refuses to pin {format_B(size_B)} of host memory: {status}. Make the pool smaller.")
+        weakref.finalize(memory, runtime.cudaHostUnregister, address).atexit = False
+        return "registered"
+    lock = getattr(ctypes.CDLL(None), "mlock2", None)
+    if lock is None:
+        return "pageable"
+    lock.argtypes, lock.restype = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int), ctypes.c_int
+    return "locked" if lock(address, size_B, _ON_FAULT) == 0 else "pageable"
