@@ -81,3 +81,12 @@ def test_losses_are_thinned_but_differences_stay() -> None:
     assert len(lines) < 16
     assert [line.split()[0] for line in lines if line.rstrip().endswith("differ")] == ["37"]
     assert lines[-1].split()[0] == "99"
+
+
+def test_an_enforced_budget_is_held_to_its_reserved_bytes() -> None:
+    run = replace(RUN, predicted_reserved_B=50 * MiB, observed_reserved_B=50 * MiB, budget_kind="enforced")
+    assert run.broken == ()
+    assert "reserved, holes included" in _text(comparison_table(run))
+    assert "reserved" not in _text(comparison_table(RUN))
+    assert replace(run, observed_reserved_B=61 * MiB).broken[0] == "the reserved bytes are 1 MiB over the budget"
+    assert "off by" in replace(run, predicted_reserved_B=51 * MiB).broken[0]

@@ -63,8 +63,12 @@ def run_demo(*, steps: int, budget: str, out: Path, seed: int = 0, rounds: int =
     record: PlanRecord = plan.record
     with console.status("one observed step on each side"):
         (plain_level_B, plain_seen), (level_B, seen) = plain.observe(steps), ours.observe(steps)
+    enforced = record.budget_kind == "enforced"
+    if enforced:  # the budget counts the optimizer's state
+        plain_level_B, level_B = plain_level_B + plain.state_B(), level_B + ours.state_B()
     with console.status("timing, plain and lowtide in turn"):
         plain_times_s, times_s, spread = _times(plain, ours, rounds, steps + 1)
+    stats = lowtide.memory_stats(ours.model)
     run = Comparison(
         name="predicted and observed",
         budget_B=record.budget_B,
@@ -73,6 +77,9 @@ def run_demo(*, steps: int, budget: str, out: Path, seed: int = 0, rounds: int =
         predicted_peak_B=record.peak_B,
         observed_peak_B=level_B + seen.peak_B,
         plain_peak_B=plain_level_B + plain_seen.peak_B,
+        predicted_reserved_B=record.reserved_B if enforced else 0,
+        observed_reserved_B=stats.reserved_B,
+        departures=stats.departures + stats.spills,
         predicted_time_s=record.time_s,
         keep_all_time_s=record.keep_all_time_s,
         observed_time_s=statistics.median(times_s),

@@ -71,6 +71,11 @@ class Training:
         tensors = chain(self.model.parameters(), self.model.buffers(), more)
         return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
 
+    def state_B(self) -> int:
+        """Bytes of the optimizer's state."""
+        states = (v for state in self.optimizer.state.values() for v in state.values() if isinstance(v, torch.Tensor))
+        return sum(v.untyped_storage().nbytes() for v in states)
+
     def time_s(self, index: int) -> float:
         """Seconds of one optimizer step."""
         return once_s(lambda: self.step(index))

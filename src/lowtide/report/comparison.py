@@ -14,6 +14,8 @@ from lowtide.units import format_B, format_percent, format_s
 
 PEAK_TOLERANCE = 0.03
 """How far a predicted peak may be from the observed one, over (peak - persistent)."""
+RESERVED_TOLERANCE = 0.01
+"""How far the predicted reserved bytes may be from the observed ones, over (reserved - persistent)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +33,9 @@ class Comparison:
         spread: of the plain step's own times, as a fraction: what no ratio here can resolve.
         bound_s: no schedule of `bound_class` is faster.
         losses, plain_losses: per step.
+        predicted_reserved_B, observed_reserved_B: of an enforced budget, bytes reserved, holes included: before the
+            first step, and ever since; else 0.
+        departures: allocations of all steps that were not served where they were planned, or past the budget.
         states_equal: per name ("parameters", "buffers", "generator", ...), whether the final ones are bitwise equal.
     """
 
@@ -51,12 +56,21 @@ class Comparison:
     losses: tuple[float, ...]
     plain_losses: tuple[float, ...]
     states_equal: tuple[tuple[str, bool], ...] = ()
+    predicted_reserved_B: int = 0
+    observed_reserved_B: int = 0
+    departures: int = 0
 
     @property
     def peak_error(self) -> float:
         """Predicted minus observed peak, over the observed peak's bytes that a plan can change."""
         span_B = self.observed_peak_B - self.persistent_B
         return (self.predicted_peak_B - self.observed_peak_B) / span_B if span_B > 0 else 0.0
+
+    @property
+    def reserved_error(self) -> float:
+        """Predicted minus observed reserved bytes, over the observed ones that a plan can change."""
+        span_B = self.observed_reserved_B - self.persistent_B
+        return (self.predicted_reserved_B - self.observed_reserved_B) / span_B if span_B > 0 else 0.0
 
     @property
     def overhead(self) -> float:
@@ -95,6 +109,11 @@ class Comparison:
         if self.observed_peak_B > self.budget_B:
             over_B = self.observed_peak_B - self.budget_B
             found.append(f"the observed peak is {format_B(over_B)} over the budget")
+        if self.observed_reserved_B > self.budget_B:
+            over_B = self.observed_reserved_B - self.budget_B
+            found.append(f"the reserved bytes are {format_B(over_B)} over the budget")
+        if abs(self.reserved_error) > RESERVED_TOLERANCE:
+            found.append(f"the predicted reserved bytes are off by {format_percent(self.reserved_error)}")
         if abs(self.peak_error) > PEAK_TOLERANCE:
             found.append(f"the predicted peak is off by {format_percent(self.peak_error)}")
         return tuple(found)
@@ -112,6 +131,7 @@ def comparison_rows(run: Comparison) -> tuple[tuple[str, str, str], ...]:
         ("budget", f"{format_B(run.budget_B)}, {run.budget_kind}", f"plain: {format_B(run.plain_peak_B)}"),
         ("peak", format_B(run.predicted_peak_B), format_B(run.observed_peak_B)),
         ("peak error over (peak - persistent)", "", format_percent(run.peak_error)),
+        *_reserved_rows(run),
         ("time of a step", format_s(run.predicted_time_s), format_s(run.observed_time_s)),
         ("time without a budget", format_s(run.keep_all_time_s), format_s(run.plain_time_s)),
         ("overhead", format_percent(run.predicted_overhead), format_percent(run.overhead)),
@@ -122,6 +142,16 @@ def comparison_rows(run: Comparison) -> tuple[tuple[str, str, str], ...]:
     ]
     rows += [(f"final {name} equal", "", "yes" if equal else "NO") for name, equal in run.states_equal]
     return tuple(rows)
+
+
+def _reserved_rows(run: Comparison) -> list[tuple[str, str, str]]:
+    if not run.predicted_reserved_B:
+        return []
+    return [
+        ("reserved, holes included", format_B(run.predicted_reserved_B), format_B(run.observed_reserved_B)),
+        ("reserved error over (reserved - persistent)", "", format_percent(run.reserved_error)),
+        ("allocations elsewhere than planned", "0", str(run.departures)),
+    ]
 
 
 def comparison_table(run: Comparison) -> Table:
