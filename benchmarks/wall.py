@@ -71,7 +71,6 @@ def with_earlier(rows: Rows, measured: list[str]) -> Rows:
 def tables_of(rows: Rows, labels: int) -> list[str]:
     """The tables, every promised row in them."""
     names = {row[0] for row in rows["limits"]}
-    grown = names & set(wall_outside.NETWORKS)
     return [
         table(
             "Prediction, MB", COLUMNS, rows["prediction"], len(names) * labels,
@@ -89,11 +88,7 @@ def tables_of(rows: Rows, labels: int) -> list[str]:
             "Budget: what keeping everything needs. Medians of interleaved rounds; A/A is plain eager in the arena against "
             f"itself; the heap of malloc is kept warm. Target: {wall_time.TARGET} in the same arena.",
         ),
-        table(
-            "Growth outside the arena", wall_outside.GROWTH, rows["growth"], len(wall_outside.SCOPES) * len(grown),
-            f"{wall_outside.NOTE} Target: {wall_outside.TARGET_B / 1e6:.0f} MB.",
-        ),
-        *_coverage(rows, complete=grown == set(wall_outside.NETWORKS)),
+        *_outside(rows, [n for n in wall_outside.NETWORKS if n in names]),
         table(
             "Which tensors are in the arena", wall_outside.PROBES, rows["probes"], 14,
             "Measured by the arena's own count.",
@@ -101,11 +96,17 @@ def tables_of(rows: Rows, labels: int) -> list[str]:
     ]  # fmt: skip
 
 
-def _coverage(rows: Rows, complete: bool) -> list[str]:
-    if not complete:
+def _outside(rows: Rows, names: list[str]) -> list[str]:
+    """The tables of networks that were trained in processes of their own, where there are any."""
+    if not names:
         return []
-    note = "Measured in the runs above; plain eager: its first step in an arena, per network."
-    return [table("What is not covered, and why", wall_outside.COVERAGE, rows["coverage"], 9, note)]
+    note = f"{wall_outside.NOTE} Target: {wall_outside.TARGET_B / 1e6:.0f} MB."
+    scopes = len(wall_outside.SCOPES)
+    found = [table("Growth outside the arena", wall_outside.GROWTH, rows["growth"], scopes * len(names), note)]
+    if len(names) == len(wall_outside.NETWORKS):
+        note = "Measured in the runs above; plain eager: its first step in an arena, per network."
+        found.append(table("What is not covered, and why", wall_outside.COVERAGE, rows["coverage"], 9, note))
+    return found
 
 
 def _say(text: str) -> None:

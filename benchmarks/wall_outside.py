@@ -67,9 +67,9 @@ def coverage(step: dict[str, dict[str, Any]]) -> list[list[object]]:
 
     return [
         row(
-            "parameters and buffers",
-            "there before `fit`; counted in the budget, left where they are",
-            lambda r: mb(r["model_B"]),
+            "parameters and buffers that cannot be moved",
+            "shared with NumPy or another process; counted in the budget, left where they are; the others move in",
+            lambda r: mb(r["beside_B"]),
         ),
         row(
             "the batch",
@@ -160,7 +160,7 @@ def probes() -> list[list[object]]:
         ("`tensor.numpy().copy()`", lambda: x.numpy().copy(), "NumPy's own memory"),
         ("`torch.frombuffer`", lambda: torch.frombuffer(bytearray(_MiB), dtype=torch.float32), "Python's own memory"),
         ("`share_memory_()`", lambda: x.clone().share_memory_(), "moved to shared memory"),
-        ("another thread, scope \"step\"", _threaded(x.clone), "may be anybody's; counted in `others`"),
+        ("another thread, scope \"step\"", _threaded(x.clone), "may be anybody's; the arena counts its bytes as `outside`"),
         ("a forked worker", _forked, "a process of its own, without an arena"),
     ]  # fmt: skip
     arena = Arena(64 * _MiB, small_zone_B=2**16, home_B=0)
