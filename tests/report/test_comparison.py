@@ -88,5 +88,5 @@ def test_an_enforced_budget_is_held_to_its_reserved_bytes() -> None:
     assert run.broken == ()
     assert "reserved, holes included" in _text(comparison_table(run))
     assert "reserved" not in _text(comparison_table(RUN))
-    assert replace(run, observed_reserved_B=61 * MiB).broken[0] == "the reserved bytes are 1 MiB over the budget"
+    assert replace(run, observed_reserved_B=61 * MiB).broken[0] == "the reserved bytes are 1.00 MiB over the budget"
     assert "off by" in replace(run, predicted_reserved_B=51 * MiB).broken[0]
