@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 _HOME = {
     "fit": "lowtide.frontends.fit",
     "plan": "lowtide.frontends.plan",
+    "install_cuda": "lowtide.device.cuda",
     "Plan": "lowtide.frontends.plan",
     "memory_stats": "lowtide.frontends.memory",
     "MemoryStats": "lowtide.frontends.memory",
@@ -34,6 +35,7 @@ _HOME = {
 }
 
 if TYPE_CHECKING:
+    from lowtide.device.cuda import install_cuda as install_cuda
     from lowtide.errors import BackwardError as BackwardError
     from lowtide.errors import BudgetError as BudgetError
     from lowtide.errors import BudgetWarning as BudgetWarning

@@ -72,6 +72,7 @@ class Ground:
         optimizer_B: temporary bytes of the optimizer's step.
         obstacles: bytes of the arena that tensors of earlier steps hold.
         ceiling_B: where the arena's part for plans ends; None before there is an arena.
+        alignment_B: of every address.
     """
 
     outside_B: int = 0
@@ -80,6 +81,7 @@ class Ground:
     optimizer_B: int = 0
     obstacles: tuple[Obstacle, ...] = ()
     ceiling_B: int | None = None
+    alignment_B: int = ALIGNMENT_B
 
     @property
     def obstacles_B(self) -> int:
@@ -119,7 +121,7 @@ def plan_graph(
     room_B = budget_B - ground.outside_B - graph.persistent_B - ground.reserve_B
     if ground.ceiling_B is not None and budget_B <= at_least_B:  # a larger budget gets a larger arena
         room_B = min(room_B, ground.ceiling_B)
-    room_B = max(0, room_B // ALIGNMENT_B * ALIGNMENT_B)
+    room_B = max(0, room_B // ground.alignment_B * ground.alignment_B)
     claims = _claims(graph, ground, budget_B, plain, device, covers)
 
     def solve(live_B: int) -> Outcome:
@@ -230,6 +232,7 @@ def _with_addresses(claims: PlanRecord, outcome: Outcome, ground: Ground, room_B
             obstacles=ground.obstacles,
             after_B=ground.optimizer_B,
             capacity_B=room_B,
+            alignment_B=ground.alignment_B,
             seed=seed,
         )
     return msgspec.structs.replace(
@@ -244,7 +247,14 @@ def _with_addresses(claims: PlanRecord, outcome: Outcome, ground: Ground, room_B
 
 def place_around(record: PlanRecord, obstacles: tuple[Obstacle, ...], room_B: int) -> PlanRecord | None:
     """The same schedule at addresses around what is in the way; None if it does not fit below `room_B` so."""
-    layout = lay_out(record.graph, record.schedule, obstacles=obstacles, after_B=record.optimizer_B, capacity_B=room_B)
+    layout = lay_out(
+        record.graph,
+        record.schedule,
+        obstacles=obstacles,
+        after_B=record.optimizer_B,
+        capacity_B=room_B,
+        alignment_B=ALIGNMENT_B if record.layout is None else record.layout.alignment_B,
+    )
     if layout.height_B > room_B:
         return None
     check(record.graph, record.schedule, layout=layout)

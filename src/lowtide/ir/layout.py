@@ -6,6 +6,7 @@ import msgspec
 
 SMALL_B = 512  # requests below this are a thousandth of the bytes and a third of the count: they are not planned
 ALIGNMENT_B = 64  # of every address on CPU
+_CUDA_ALIGNMENT_B = 512
 
 
 class Residency(msgspec.Struct, frozen=True):
@@ -71,6 +72,15 @@ class Layout(msgspec.Struct, frozen=True):
     def packing(self) -> float:
         """Height over the most bytes at once: 1.0 is perfect."""
         return self.height_B / self.live_B if self.live_B else 1.0
+
+
+def alignment_of(device: str) -> int:
+    """What every address on a device is a multiple of.
+
+    Arguments:
+        device: torch device type, `"cpu"` or `"cuda"`.
+    """
+    return _CUDA_ALIGNMENT_B if device == "cuda" else ALIGNMENT_B
 
 
 def rounded_B(size_B: int, alignment_B: int = ALIGNMENT_B) -> int:

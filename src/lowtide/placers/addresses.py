@@ -19,6 +19,7 @@ def lay_out(
     obstacles: Sequence[Obstacle] = (),
     after_B: int = 0,
     capacity_B: int | None = None,
+    alignment_B: int = ALIGNMENT_B,
     seed: int = 0,
 ) -> Layout:
     """Gives every allocation of a schedule an address.
@@ -28,6 +29,7 @@ def lay_out(
         obstacles: bytes that others hold through the whole schedule.
         after_B: bytes that are wanted in one piece when the schedule has ended (an optimizer's temporaries).
         capacity_B: a height that is low enough; None asks for the lowest.
+        alignment_B: every address is a multiple of it.
         seed: of the search.
 
     Returns: offsets from the arena's low end.
@@ -41,12 +43,13 @@ def lay_out(
         buffers[index] = Buffer(blocks[index].start, end + 1, blocks[index].size_B)
     if after_B:
         buffers.append(Buffer(end, end + 1, after_B))
-    packed = place(Packing(tuple(buffers), ALIGNMENT_B, capacity_B=capacity_B), seed=seed)
+    packed = place(Packing(tuple(buffers), alignment_B, capacity_B=capacity_B), seed=seed)
     return Layout(
         blocks,
         tuple(packed.offsets_B[: len(blocks)]),
-        height_B=rounded_B(packed.height_B),
+        height_B=rounded_B(packed.height_B, alignment_B),
         live_B=packed.bound_B,
         obstacles=tuple(obstacles),
+        alignment_B=alignment_B,
         placer=packed.placer,
     )
