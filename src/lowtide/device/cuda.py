@@ -22,8 +22,6 @@ from lowtide.errors import ArenaError, BudgetError, ShimUnavailable
 from lowtide.units import Budget, format_B, parse_budget
 
 Level = Literal["planned", "capped", "accounted"]
-KIND_OF: dict[Level, str] = {"planned": "enforced", "capped": "capped", "accounted": "accounted"}
-"""The level as a plan's `budget_kind`."""
 ALIGNMENT_B = 512
 EVERY_DEVICE = -1
 _UNIT_B = 2**21  # in which a driver gives out memory
@@ -104,6 +102,18 @@ def level(device: int = 0) -> Level:
     if _installed is not None:
         return "planned"
     return "capped" if device in _capped else "accounted"
+
+
+def kind_of(budget_B: int, device: int = 0) -> str:
+    """How a model's budget is kept, as a plan's `budget_kind`.
+
+    The arena enforces what `install_cuda` was given, for the whole process. A model's budget below that is accounted
+    only: its plan stays inside it, but code beside the plan is not refused until the arena is full.
+    """
+    if _installed is None:
+        return "capped"
+    arena = _installed.slab(device)  # reserves it, should this be its first use
+    return "enforced" if arena.stats()["capacity_B"] <= budget_B else "accounted"
 
 
 def cap(budget_B: int, device: int = 0) -> None:

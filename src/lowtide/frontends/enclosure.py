@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 import torch
+from msgspec.structs import replace
 from torch.utils.hooks import RemovableHandle
 
-from lowtide.device import shim
+from lowtide.device import cuda, shim
 from lowtide.device.arena import Arena
 from lowtide.errors import BudgetError, BudgetWarning
 from lowtide.ir.graph import Graph, Role
@@ -79,6 +80,17 @@ class Enclosure:
     def encloses(self, device: str) -> bool:
         """Whether allocations on a device are held inside an arena of ours."""
         return self.scope != "none" and device == "cpu" and shim.available()
+
+    def said(self, record: PlanRecord, device: str) -> PlanRecord:
+        """A plan without addresses, with how its budget is kept on a device: on a GPU by its allocator, if at all."""
+        if record.layout is not None or device != "cuda" or self.scope == "none":
+            return record
+        return replace(record, budget_kind=cuda.kind_of(record.budget_B))
+
+    def limit(self, record: PlanRecord) -> None:
+        """Caps what torch's own allocator may reserve on the GPU, for a plan whose budget is kept so."""
+        if record.budget_kind == "capped":
+            cuda.cap(record.budget_B, torch.cuda.current_device())
 
     @property
     def needs(self) -> OptimizerNeeds | None:

@@ -82,7 +82,7 @@ def plan_step(
     ground = Ground(outside_B=step.outside_B)
     if enforced:
         ground = enclosure.ground(step.graph, step.outside_B, obstacles)
-    return plan_graph(
+    record = plan_graph(
         step.graph,
         options,
         ground=ground,
@@ -91,6 +91,7 @@ def plan_step(
         covers=covers_of(step.trains, enclosure.needs if enforced else None, len(step.calls), enforced),
         watch=watch,
     )
+    return record if options.machine is not None else enclosure.said(record, step.device)
 
 
 def fit_plan(record: PlanRecord, step: MeasuredStep, enclosure: Enclosure) -> PlanRecord:

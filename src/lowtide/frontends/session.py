@@ -231,6 +231,7 @@ class Session:
 
     def _walls(self, record: PlanRecord) -> Walled | None:
         if record.layout is None:
+            self.enclosure.limit(record)
             return None
         wall = self.enclosure.enclose(record)
         tables = make_tables(replay_tables(record.graph, record.schedule, record.layout))
