@@ -18,6 +18,7 @@ import torch
 
 from lowtide.device import cuda, cuda_answers, cuda_shim, semiprivate, shim_build
 from lowtide.device.cuda_module import CudaModule
+from lowtide.device.observer import observe
 from lowtide.errors import ArenaError, BudgetError, ShimUnavailable
 from lowtide.units import parse_budget
 
@@ -148,6 +149,20 @@ def test_answers_have_the_shape_of_torchs(gpu: CudaModule, device: int, monkeypa
     assert torch.cuda.mem_get_info is driver
     assert torch._C._cuda_memoryStats is None
     assert asked
+
+
+def test_an_observer_sees_the_arenas_events(gpu: CudaModule, device: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "_installed", gpu)
+    before = gpu.allocate(4096, device, MAIN)
+    with observe("cuda") as seen:
+        held = gpu.allocate(1000, device, MAIN)
+        with pytest.raises(torch.OutOfMemoryError):
+            gpu.allocate(8 * MiB, device, MAIN)
+        gpu.release(before, MAIN)  # allocated before: no event
+        gpu.release(held, MAIN)
+    assert [(event.address, event.size_B) for event in seen.events] == [(held, 1000), (held, -1000)]
+    assert (seen.peak_B, seen.end_B) == (1000, 0)
+    assert not gpu.is_logging()
 
 
 def test_the_entries_are_there_by_name(gpu: CudaModule) -> None:

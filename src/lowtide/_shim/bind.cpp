@@ -7,7 +7,6 @@
 
 #include "allocator.hpp"
 #include "bind_slabs.hpp"
-#include "event_log.hpp"
 #include "fast_calls.hpp"
 #include "handle.hpp"
 #include "slabs.hpp"
@@ -68,12 +67,6 @@ Bytes offset_in(std::uintptr_t storage, const Handle& handle) {
   return p != nullptr && slabs().owner_of(p) == handle.slab() ? handle.slab()->offset_of(p) : -1;
 }
 
-py::list events_of_log() {
-  py::list found;
-  for (const Event& e : event_log().stop()) found.append(py::make_tuple(e.thread, e.address, e.size));
-  return found;
-}
-
 // Allocates and releases without a tensor, `count` times, each time as the first allocation of the segment's first
 // statement if there is a segment. The bytes that the last one took from the engaged slab; 0 where none is engaged.
 // stock: asks torch's default allocator instead, whoever is engaged.
@@ -122,7 +115,5 @@ PYBIND11_MODULE(_lowtide_shim, m) {
   m.def("suspend", [] { Thread::mine().suspend(); });
   m.def("resume", [] { Thread::mine().resume(); });
   m.def("levels", [] { return Thread::mine().levels(); });
-  m.def("log_start", [] { return event_log().start(); });
-  m.def("log_stop", &events_of_log);
-  m.def("is_logging", [] { return event_log().is_on(); });
+  add_log(m);
 }

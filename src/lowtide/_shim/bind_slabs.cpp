@@ -5,6 +5,7 @@
 
 #include <map>
 
+#include "event_log.hpp"
 #include "fast_calls.hpp"
 #include "table.hpp"
 
@@ -85,6 +86,16 @@ void add_errors() {
       PyErr_SetString(PyExc_RuntimeError, error.what_without_backtrace());
     }
   });
+}
+
+void add_log(py::module_& m) {
+  m.def("log_start", [] { return event_log().start(); });
+  m.def("log_stop", [] {
+    py::list found;
+    for (const LoggedEvent& e : event_log().stop()) found.append(py::make_tuple(e.thread, e.address, e.size));
+    return found;
+  });
+  m.def("is_logging", [] { return event_log().is_on(); });
 }
 
 py::class_<Handle> add_slabs(py::module_& m) {

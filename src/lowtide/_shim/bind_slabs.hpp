@@ -12,5 +12,7 @@ namespace lowtide::shim {
 void add_errors();
 // Table, and Slab without a constructor.
 pybind11::class_<Handle> add_slabs(pybind11::module_& m);
+// The log of this module's own allocations and releases.
+void add_log(pybind11::module_& m);
 
 }  // namespace lowtide::shim

@@ -25,7 +25,7 @@ bool EventLog::start() {
   return true;
 }
 
-std::vector<Event> EventLog::stop() {
+std::vector<LoggedEvent> EventLog::stop() {
   const std::lock_guard<std::mutex> hold(mutex_);
   on_ = false;
   live_.clear();

@@ -13,7 +13,7 @@
 
 namespace lowtide::shim {
 
-struct Event {
+struct LoggedEvent {
   std::int64_t thread;   // as the system numbers it
   std::int64_t address;
   std::int64_t size;     // bytes; negative: a release
@@ -23,7 +23,7 @@ class EventLog {
  public:
   bool is_on() const { return on_.load(std::memory_order_relaxed); }
   bool start();                     // false: it is on already
-  std::vector<Event> stop();        // in order; empties the log
+  std::vector<LoggedEvent> stop();        // in order; empties the log
   void allocated(const void* p, std::int64_t size);
   void released(const void* p);
 
@@ -33,7 +33,7 @@ class EventLog {
  private:
   std::atomic<bool> on_{false};
   std::mutex mutex_;
-  std::vector<Event> events_;
+  std::vector<LoggedEvent> events_;
   std::unordered_map<const void*, std::int64_t> live_;  // address -> size
 };
 

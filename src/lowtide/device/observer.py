@@ -1,5 +1,5 @@
-"""Real allocator events of a block of code: from lowtide's own CPU allocator where it is loaded, else from torch's
-profiler.
+"""Real allocator events of a block of code: from lowtide's own allocators where they are in force, else from torch's
+profiler, which knows nothing of lowtide's GPU arena.
 
 What can be seen, and what cannot:
 
@@ -8,7 +8,7 @@ What can be seen, and what cannot:
   parallel CPU operator allocate.
 - On CPU, the release of a block that was allocated before the observation began is not an event: start observing
   before the memory of interest is allocated. On CUDA such releases are events too.
-- On CPU sizes are the requested bytes; on CUDA they are rounded by the caching allocator.
+- Sizes are the requested bytes; those of torch's caching allocator on CUDA are rounded by it.
 
 Units: `_B` bytes.
 """
@@ -25,7 +25,8 @@ import torch
 from torch._C._profiler import _EventType
 from torch.autograd.profiler import profile as _profile
 
-from lowtide.device import shim
+from lowtide.device import cuda, shim
+from lowtide.device.cuda_module import CudaModule
 from lowtide.device.shim_module import ShimModule
 from lowtide.errors import LowtideError
 
@@ -77,7 +78,7 @@ class Observer:
     def __init__(self, device: str = "cpu") -> None:
         self._device = device
         self._session: _profile | None = None
-        self._log: ShimModule | None = None
+        self._log: ShimModule | CudaModule | None = None
         self.sees_workers = False
         """Whether events of a parallel operator's worker threads are among the observed ones."""
         self._observation: Observation | None = None
@@ -113,7 +114,8 @@ class Observer:
             raise LowtideError("an observer observes one block; make another one with observe()")
         if torch._C._autograd._profiler_enabled():
             raise LowtideError(_RUNNING)
-        if self._device == "cpu" and (module := shim.loaded()) is not None:
+        module = shim.loaded() if self._device == "cpu" else cuda.in_force()
+        if module is not None:
             if not module.log_start():
                 raise LowtideError(_RUNNING)
             self._log, self.sees_workers = module, True

@@ -67,6 +67,7 @@ PYBIND11_MODULE(_lowtide_cuda, m) {
   m.doc() = "Torch's GPU memory in lowtide's arenas.";
   add_errors();
   add_slabs(m);
+  add_log(m);
   if (!add_fast_calls(m.ptr(), [] { return true; })) throw py::error_already_set();
   m.def("use_runtime", [](const std::string& library) { use(library.empty() ? loaded_runtime() : runtime_of(library)); });
   m.def("set_budget", [](int device, Bytes size_B, double share, Bytes small_zone_B) {

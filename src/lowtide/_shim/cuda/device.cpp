@@ -5,6 +5,7 @@
 #include <optional>
 #include <stdexcept>
 
+#include "event_log.hpp"
 #include "thread.hpp"
 
 namespace lowtide::shim {
@@ -79,6 +80,7 @@ void* Device::allocate(Bytes size_B, Stream stream) {
     ++counts_.refusals;
     return nullptr;
   }
+  if (event_log().is_on()) event_log().allocated(p, size_B);
   const Bytes lo_B = slab_->offset_of(p), hi_B = end_of(p, size_B);
   order_.taken(lo_B, hi_B, stream);
   counts_.blocks.add(1);
@@ -93,6 +95,7 @@ void Device::release(void* p, Stream stream) {
   const Guard hold(mutex_);
   const Bytes size_B = slab_->arena().size_of(slab_->offset_of(p));
   if (size_B < 0) return;  // not a block: it was released twice
+  if (event_log().is_on()) event_log().released(p);
   counts_.blocks.subtract(1);
   counts_.bytes.subtract(end_of(p, size_B) - slab_->offset_of(p));
   counts_.requested.subtract(size_B);
