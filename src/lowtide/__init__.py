@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "fit": "lowtide.frontends.fit",
+    "unfit": "lowtide.frontends.fit",
     "plan": "lowtide.frontends.plan",
     "install_cuda": "lowtide.device.cuda",
     "Plan": "lowtide.frontends.plan",
@@ -24,6 +25,7 @@ _HOME = {
     "BudgetError": "lowtide.errors",
     "BudgetWarning": "lowtide.errors",
     "InfeasibleBudget": "lowtide.errors",
+    "OptimizerError": "lowtide.errors",
     "CaptureError": "lowtide.errors",
     "RecompileLimit": "lowtide.errors",
     "UnsupportedOperator": "lowtide.errors",
@@ -43,12 +45,14 @@ if TYPE_CHECKING:
     from lowtide.errors import IllegalPlan as IllegalPlan
     from lowtide.errors import InfeasibleBudget as InfeasibleBudget
     from lowtide.errors import LowtideError as LowtideError
+    from lowtide.errors import OptimizerError as OptimizerError
     from lowtide.errors import PlanError as PlanError
     from lowtide.errors import PlanFileError as PlanFileError
     from lowtide.errors import PlanMismatch as PlanMismatch
     from lowtide.errors import RecompileLimit as RecompileLimit
     from lowtide.errors import UnsupportedOperator as UnsupportedOperator
     from lowtide.frontends.fit import fit as fit
+    from lowtide.frontends.fit import unfit as unfit
     from lowtide.frontends.memory import MemoryStats as MemoryStats
     from lowtide.frontends.memory import departures as departures
     from lowtide.frontends.memory import memory_stats as memory_stats

@@ -42,6 +42,10 @@ class BudgetWarning(UserWarning):
     """A budget that holds for less than one might think; the text says what to do."""
 
 
+class OptimizerError(LowtideError, TypeError):
+    """What was given as the optimizer is none."""
+
+
 class CaptureError(LowtideError):
     """The program could not be captured, or a part of it would run outside the plan."""
 

@@ -96,6 +96,7 @@ def plan_graph(
     ground: Ground,
     device: str,
     covers: Covers,
+    agreed_B: int | None = None,
     at_least_B: int = 0,
     watch: Watch | None = None,
 ) -> PlanRecord:
@@ -107,15 +108,17 @@ def plan_graph(
     Arguments:
         ground: what the plan has to leave room for.
         device: torch device type that the budget is about.
+        agreed_B: what the budget came to before; None to find out.
         at_least_B: what the budget comes to for larger steps of the same model; they share one budget.
 
     Raises:
         InfeasibleBudget: if no plan fits; nothing has been run.
     """
-    plain = _plain(graph)
+    plain = simulate(graph, _keep_all(graph))
     beside_B = ground.outside_B + ground.obstacles_B
-    of_plain_B = plain.peak_B + ground.outside_B + ground.reserve_B
-    budget_B = max(at_least_B, resolve_budget(options.budget, of_plain_B, device))
+    if agreed_B is None:
+        agreed_B = resolve_budget(options.budget, lambda: _plain_B(graph, plain, ground), device)
+    budget_B = max(at_least_B, agreed_B)
     arriving_B = sum(v.size_B for v in graph.arriving if not v.persistent)
     in_reserve_B = min(arriving_B, ground.reserve_B)  # tangents are counted in the reserve, and live in the plan
     room_B = budget_B - ground.outside_B - graph.persistent_B - ground.reserve_B
@@ -213,10 +216,10 @@ def _claims(graph: Graph, ground: Ground, budget_B: int, plain: Timeline, device
     )
 
 
-def _plain(graph: Graph) -> Timeline:
+def _keep_all(graph: Graph) -> Schedule:
     everything = KeepAll().solve(Problem(graph, budget_B=_UNLIMITED_B)).schedule
     assert everything is not None, "without a budget, keeping everything always fits"
-    return simulate(graph, everything)
+    return everything
 
 
 def _with_addresses(claims: PlanRecord, outcome: Outcome, ground: Ground, room_B: int, seed: int) -> PlanRecord:
@@ -261,13 +264,21 @@ def place_around(record: PlanRecord, obstacles: tuple[Obstacle, ...], room_B: in
     return msgspec.structs.replace(record, layout=layout, peak_B=record.peak_B + sum(o.size_B for o in obstacles))
 
 
-def resolve_budget(budget: Budget, plain_B: int, device: str) -> int:
+def resolve_budget(budget: Budget, plain_B: Callable[[], int], device: str) -> int:
     """A budget in bytes, once it is known what the plain step needs."""
     if budget.size_B is not None:
         return budget.size_B
     if budget.of_plain is not None:
-        return int(budget.of_plain * plain_B)
+        return int(budget.of_plain * plain_B())
     return int((budget.of_device or 0.0) * device_memory_B(device))
+
+
+def _plain_B(graph: Graph, plain: Timeline, ground: Ground) -> int:
+    """What the step needs when nothing is recomputed; with holes and the optimizer's step where there are addresses."""
+    if not ground.enforced:
+        return plain.peak_B + ground.outside_B
+    layout = lay_out(graph, _keep_all(graph), after_B=ground.optimizer_B)
+    return graph.persistent_B + ground.outside_B + ground.reserve_B + layout.height_B
 
 
 def environment(device: str) -> Environment:

@@ -36,7 +36,7 @@ std::string Slab::refusal(Bytes size_B, const Run* run, bool worker) {
   } else if (run != nullptr && run->statement >= 0) {
     who = "'" + text_of(run->name()) + "' (statement " + std::to_string(run->statement) + ")";
   }
-  if (!phase.empty()) who += who.empty() ? phase : ", " + phase + ",";
+  if (who.empty()) who = phase;
   if (who.empty()) who = "code without a plan";
   std::string text = "lowtide: the budget of " + in_units(now.capacity_B) + " is spent: " + who + " asked for " +
                      in_units(size_B) + " (" + std::to_string(size_B) + " B), " + in_units(now.in_use_B) +

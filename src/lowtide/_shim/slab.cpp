@@ -125,7 +125,7 @@ void* Slab::serve(Bytes size_B, Run* run) {
     const Bytes offset_B = place_planned(size_B, *run, asker);
     if (offset_B != NOWHERE) return base_ + offset_B;
   }
-  return at_or_unclaim(place_general(size_B, asker));
+  return at_or_unclaim(place_general(size_B, asker, run != nullptr));
 }
 
 void* Slab::serve_worker(Bytes size_B) {
@@ -133,7 +133,7 @@ void* Slab::serve_worker(Bytes size_B) {
   requests_.fetch_add(1, RELAXED);
   const std::uint64_t asker = tag(0, true);
   workers_live_.fetch_add(1);  // before the block exists, so that its release finds the count above zero
-  const Bytes offset_B = size_B < SMALL_B ? place_small(size_B, asker) : place_general(size_B, asker);
+  const Bytes offset_B = size_B < SMALL_B ? place_small(size_B, asker) : place_general(size_B, asker, true);
   if (offset_B == NOWHERE) {
     workers_live_.fetch_sub(1);
   } else {
@@ -176,7 +176,7 @@ Bytes Slab::place_small(Bytes size_B, std::uint64_t asker) {
   const Bytes offset_B = options_.small_zone_B == 0
                              ? NOWHERE
                              : arena_->allocate(size_B, small_lo(), options_.capacity_B, End::high, asker);
-  return offset_B != NOWHERE ? offset_B : place_general(size_B, asker);
+  return offset_B != NOWHERE ? offset_B : place_general(size_B, asker, true);
 }
 
 Bytes Slab::place_resting(Bytes size_B, std::uint64_t asker) {
@@ -185,7 +185,7 @@ Bytes Slab::place_resting(Bytes size_B, std::uint64_t asker) {
   return offset_B != NOWHERE ? offset_B : arena_->allocate(size_B, 0, home_lo(), End::low, asker);
 }
 
-Bytes Slab::place_general(Bytes size_B, std::uint64_t asker) {
+Bytes Slab::place_general(Bytes size_B, std::uint64_t asker, bool anywhere) {
   if (is_resting()) {
     const Bytes offset_B = place_resting(size_B, asker);
     if (offset_B != NOWHERE) return offset_B;
@@ -194,7 +194,7 @@ Bytes Slab::place_general(Bytes size_B, std::uint64_t asker) {
   Bytes offset_B = arena_->allocate(size_B, top_B, home_lo(), End::high, asker);
   if (offset_B != NOWHERE) return offset_B;
   offset_B = arena_->allocate(size_B, top_B, options_.capacity_B, End::high, asker);
-  if (offset_B == NOWHERE) offset_B = arena_->allocate(size_B, 0, options_.capacity_B, End::high, asker);
+  if (offset_B == NOWHERE && anywhere) offset_B = arena_->allocate(size_B, 0, options_.capacity_B, End::high, asker);
   if (offset_B != NOWHERE) overflow_.fetch_add(1, RELAXED);
   return offset_B;
 }

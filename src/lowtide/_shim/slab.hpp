@@ -5,8 +5,9 @@
 //   | planned places      | general: best fit, carved | homes: on       | requests     |
 //   | (offsets of tables) | from the high end         | demand only     | below 512 B  |
 // A request of a running segment takes its planned place (see table.hpp); whatever has none is served from the general
-// zone, then, counted as overflow, from any hole from plan_top up, then from any hole at all. Small requests that do
-// not fit their zone go to the general one. Nothing is served past the capacity.
+// zone, then, counted as overflow, from any hole from plan_top up; within segments, for workers and for small requests
+// then from any hole at all: other code must not take the places that a plan is about to use. Small requests that do not
+// fit their zone go to the general one. Nothing is served past the capacity.
 // While `resting`, no plan needs its places: requests outside segments go home first, then to the low end, so that what
 // an optimizer makes for good lies at home and what it makes for the moment raises no high water.
 //
@@ -131,7 +132,7 @@ class Slab {
   void* at_or_unclaim(Bytes offset_B);
   Bytes place_planned(Bytes size_B, Run& run, std::uint64_t tag);
   Bytes place_small(Bytes size_B, std::uint64_t tag);
-  Bytes place_general(Bytes size_B, std::uint64_t tag);
+  Bytes place_general(Bytes size_B, std::uint64_t tag, bool anywhere);
   Bytes place_resting(Bytes size_B, std::uint64_t tag);
   void depart(const Run& run, Bytes size_B, Reason reason, Bytes offset_B);
   std::uint64_t tag(Name statement, bool worker) const {

@@ -193,7 +193,7 @@ def let_go_of_failed_backward() -> None:
     Its queue of this thread outlives the failure, with the gradients that were on their way; the next backward, be it
     a tiny one, empties it first.
     """
-    with torch.enable_grad():
+    with torch.inference_mode(False), torch.enable_grad():
         number = torch.zeros((), requires_grad=True)
         torch.autograd.grad(number * 1, number)
 

@@ -64,6 +64,15 @@ def available() -> bool:
     return True
 
 
+def refusal() -> str:
+    """Why `load` does not work here; empty if it does. Builds the module if need be."""
+    try:
+        load()
+    except ShimUnavailable as error:
+        return str(error)
+    return ""
+
+
 def _find() -> ShimModule:
     if os.environ.get("LOWTIDE_SHIM", "") == "0":
         raise ShimUnavailable("LOWTIDE_SHIM=0 keeps lowtide's memory arena out: unset it to have budgets enforced")

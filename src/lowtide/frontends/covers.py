@@ -8,21 +8,25 @@ from lowtide.profile.optimizer import OptimizerNeeds
 NO_OPTIMIZER = "optimizer state and temporaries (no optimizer was given)"
 
 
-def covers_of(trains: bool, needs: OptimizerNeeds | None, graphs: int, enforced: bool) -> Covers:
+def covers_of(trains: bool, needs: OptimizerNeeds | None, graphs: int, scope: str) -> Covers:
     """The coverage of a plan.
 
     Arguments:
         trains: whether there is a backward.
         needs: what the optimizer takes, where it counts.
         graphs: how many captured graphs the plan spans.
-        enforced: whether allocations are held inside an arena.
+        scope: what is held inside an arena: "step", "process", or "none" where the budget is accounted.
     """
+    enforced = scope != "none"
     inside = ["parameters", "buffers", "inputs", "values of the captured graph", "operator workspaces"]
     outside: list[str] = []
     if enforced:
         inside.append("tiny tensors, and the holes between all of them")
         inside.append("code between forward and backward, such as a loss computed by the caller")
-        outside.append("what the process allocates outside forward, backward and the optimizer's step")
+        if scope == "process":
+            inside.append("whatever else the process allocates on torch's CPU allocator")
+        else:
+            outside.append("what the process allocates outside forward, backward and the optimizer's step")
     else:
         outside.append("code outside the model, such as a loss computed by the caller")
         if graphs > 1:
@@ -38,5 +42,6 @@ def covers_of(trains: bool, needs: OptimizerNeeds | None, graphs: int, enforced:
         elif needs.method == "unknown":
             outside.append(f"optimizer state and temporaries ({needs.note})")
         else:
-            inside.append("optimizer state and the temporaries of its step")
+            inside.append("optimizer state" + (" and the temporaries of its step" if enforced else ""))
+            outside += [] if enforced else ["the optimizer's temporaries during its step"]
     return Covers(tuple(inside), tuple(outside))

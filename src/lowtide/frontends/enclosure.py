@@ -9,7 +9,7 @@ Units: `_B` bytes.
 
 from __future__ import annotations
 
-import contextlib
+import gc
 import logging
 import warnings
 from collections.abc import Callable, Iterable
@@ -22,7 +22,7 @@ from torch.utils.hooks import RemovableHandle
 
 from lowtide.device import cuda, shim
 from lowtide.device.arena import Arena
-from lowtide.errors import BudgetError, BudgetWarning
+from lowtide.errors import ArenaError, BudgetError, BudgetWarning
 from lowtide.ir.graph import Graph, Role
 from lowtide.ir.layout import ALIGNMENT_B, SMALL_B, Obstacle, rounded_B
 from lowtide.ir.plan import PlanRecord, Problem
@@ -31,7 +31,7 @@ from lowtide.pipeline import Ground
 from lowtide.planners.keep_all import KeepAll
 from lowtide.profile.optimizer import OptimizerNeeds, optimizer_needs
 from lowtide.runtime.homes import bring_home, homeless, state_tensors
-from lowtide.runtime.wall import Wall
+from lowtide.runtime.wall import Passage, Wall
 from lowtide.units import format_B
 
 _LOG = logging.getLogger("lowtide")
@@ -52,13 +52,13 @@ class Enclosure:
         scope: "step": from a forward to the end of its backward, and in the optimizer's step; there, code outside the
             graphs that finds no room is served past the arena, loudly. "process": from the first step on, whoever
             allocates, and whoever finds no room is refused. "none": nothing is enforced, the budget is accounted.
-        optimizer: whose state and temporaries count.
-        persistent: gives the model's parameters and buffers.
+        optimizer: gives the one whose state and temporaries count, while it lives.
+        persistent: gives the model's parameters and buffers, while it lives.
         wall: made when the first plan is known.
     """
 
     scope: Scope = "step"
-    optimizer: torch.optim.Optimizer | None = None
+    optimizer: Callable[[], torch.optim.Optimizer | None] = lambda: None
     persistent: Callable[[], Iterable[torch.Tensor]] = tuple
     wall: Wall | None = None
     _needs: OptimizerNeeds | None = None
@@ -70,6 +70,9 @@ class Enclosure:
     _given_up: set[str] = field(default_factory=set)
     _grown_B: int = 0
     _adopted_B: int = 0  # parameters and buffers that lie in the arena, as it reserves them
+    _standing: Passage | None = None  # keeps the window open throughout, if that is the scope
+    _agreed_B: dict[str, int] = field(default_factory=dict)  # graph key -> budget, as it came out first
+    _has_said_why: bool = False
     _hooks: list[RemovableHandle] = field(default_factory=list)
     _between_B: dict[str, int] = field(default_factory=dict)  # graph key -> what the caller's code really took
 
@@ -79,7 +82,13 @@ class Enclosure:
 
     def encloses(self, device: str) -> bool:
         """Whether allocations on a device are held inside an arena of ours."""
-        return self.scope != "none" and device == "cpu" and shim.available()
+        if self.scope == "none" or device != "cpu":
+            return False
+        reason = shim.refusal()
+        if reason and not self._has_said_why:
+            self._has_said_why = True
+            warnings.warn(f"the budget is accounted and not enforced: {reason}.", BudgetWarning, stacklevel=2)
+        return not reason
 
     def said(self, record: PlanRecord, device: str) -> PlanRecord:
         """A plan without addresses, with how its budget is kept on a device: on a GPU by its allocator, if at all."""
@@ -95,8 +104,9 @@ class Enclosure:
     @property
     def needs(self) -> OptimizerNeeds | None:
         """What the optimizer takes, found out once, before its first step; None without an optimizer."""
-        if self._needs is None and self.optimizer is not None:
-            self._needs = optimizer_needs(self.optimizer, alignment_B=ALIGNMENT_B)
+        optimizer = self.optimizer()
+        if self._needs is None and optimizer is not None:
+            self._needs = optimizer_needs(optimizer, alignment_B=ALIGNMENT_B)
         return self._needs
 
     @property
@@ -157,6 +167,14 @@ class Enclosure:
         large = [v for v in tangents if v.size_B >= SMALL_B]
         return sum(rounded_B(v.size_B) * (copies if v.arrives == begin else 1) for v in large)
 
+    def agreed_B(self, graph: Graph) -> int | None:
+        """What the budget came to when a graph was planned first; what is learnt later does not raise it."""
+        return self._agreed_B.get(graph.key)
+
+    def agree(self, record: PlanRecord) -> None:
+        """Notes what the budget came to."""
+        self._agreed_B.setdefault(record.graph.key, record.budget_B)
+
     def learn(self, graph: Graph) -> bool:
         """Looks whether the caller's code between the segments found its room too small since the last look.
 
@@ -205,7 +223,7 @@ class Enclosure:
         grown_B = sum(rounded_B(s.nbytes()) for s in model) - model_B
         inside_B = record.budget_B - self._model_B(record) + model_B + grown_B
         home_B = self.state_B + model_B + grown_B
-        arena = Arena(inside_B, small_zone_B=self._small_B, home_B=home_B, all_threads=self.scope == "process")
+        arena = self._new_arena(inside_B, home_B)
         arena.strict = self.scope == "process"
         before, self.wall = self.wall, Wall(arena, record.budget_B, self.scope)
         self._spilled_B = self._trouble = self._troubles = 0
@@ -213,15 +231,26 @@ class Enclosure:
         arena.set_phase(MODEL)
         self._adopted_B, self._grown_B = bring_home(self.persistent(), arena), grown_B
         if self.scope == "process":
-            arena.engage()
-        if self.optimizer is not None:
+            self._standing = Passage(self.wall)
+        optimizer = self.optimizer()
+        if optimizer is not None:
             if not self._hooks:
-                self._watch(self.optimizer)
+                self._watch(optimizer)
             arena.set_phase(STEPPING)
-            bring_home(state_tensors(self.optimizer), arena)
+            bring_home(state_tensors(optimizer), arena)
         if before is not None:
             self._leave(before)
         return self.wall
+
+    def _new_arena(self, capacity_B: int, home_B: int) -> Arena:
+        def make() -> Arena:
+            return Arena(capacity_B, small_zone_B=self._small_B, home_B=home_B, all_threads=self.scope == "process")
+
+        try:
+            return make()
+        except ArenaError:
+            gc.collect()  # models that nobody names any more hold arenas until then
+            return make()
 
     def beside_B(self, record: PlanRecord) -> int:
         """Bytes of a step's inputs, which lie outside the arena and count: as much of it has to stay empty."""
@@ -247,33 +276,30 @@ class Enclosure:
             self._hooks.pop().remove()
 
     def _leave(self, wall: Wall) -> None:
-        if self.scope == "process":
-            wall.arena.disengage()
-        wall.arena.retire()
+        if self.wall is None:
+            self._standing = None
+        wall.retire()
 
     def _watch(self, optimizer: torch.optim.Optimizer) -> None:
         """Lets the optimizer's step allocate inside the wall, its state at the home zone."""
-        windows: list[contextlib.AbstractContextManager[None]] = []
         known = 0  # entries of the state that are at home
 
         def begin(*_: object) -> None:
-            while windows:  # a step that raised never came to its end
-                windows.pop().__exit__(None, None, None)
             if self.wall is not None:
-                windows.append(self.wall.phase(STEPPING))
-                windows[-1].__enter__()
+                self.wall.rest(STEPPING)
 
-        def end(*_: object) -> None:
+        def end(stepped: torch.optim.Optimizer, *_: object) -> None:
             nonlocal known
-            while windows:
-                windows.pop().__exit__(None, None, None)
-            if self.wall is not None and len(optimizer.state) != known:
-                known = len(optimizer.state)
-                bring_home(state_tensors(optimizer), self.wall.arena)
+            if self.wall is None:
+                return
+            self.wall.wake()
+            if len(stepped.state) != known:
+                known = len(stepped.state)
+                bring_home(state_tensors(stepped), self.wall.arena)
 
-        def loaded(_: object) -> None:
+        def loaded(stepped: torch.optim.Optimizer) -> None:
             if self.wall is not None:
-                bring_home(state_tensors(optimizer), self.wall.arena)
+                bring_home(state_tensors(stepped), self.wall.arena)
 
         self._hooks = [
             optimizer.register_step_pre_hook(begin),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import warnings
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch.utils._pytree import tree_leaves
 
-from lowtide.errors import CaptureError, LowtideError
+from lowtide.errors import BudgetWarning, CaptureError, LowtideError, OptimizerError
 from lowtide.frontends.compiling import compiled_call, run_loudly
 from lowtide.frontends.enclosure import Enclosure, Scope
 from lowtide.frontends.plan import NOTHING_CAPTURED, Plan
@@ -112,6 +113,7 @@ def fit(
 
     Raises:
         BudgetError: if the budget is malformed or missing.
+        OptimizerError: if the optimizer is none.
         PlanFileError: if the plan file cannot be used.
 
     The first call raises `InfeasibleBudget` if no plan fits, and `CaptureError` if nothing was captured.
@@ -125,13 +127,18 @@ def fit(
     if isinstance(earlier, Fitted):
         earlier.session.enclosure.dismiss()
 
-    def persistent() -> tuple[torch.Tensor, ...]:
-        return (*model.parameters(), *model.buffers())
+    alive = weakref.ref(model)  # torch keeps compiled code, and what it refers to, for good
 
+    def persistent() -> tuple[torch.Tensor, ...]:
+        found = alive()
+        return () if found is None else (*found.parameters(), *found.buffers())
+
+    enclosure = Enclosure(scope, _weakly(model, optimizer), persistent)
+    weakref.finalize(model, enclosure.dismiss).atexit = False
     session = Session(
         options,
         persistent=persistent,
-        enclosure=Enclosure(scope, optimizer, persistent),
+        enclosure=enclosure,
         given=given,
         watch=watch,
         whole_model=True,
@@ -146,6 +153,45 @@ def fit(
     _FITTED.add(handle)
     model.lowtide = handle  # type: ignore[assignment]
     return model
+
+
+def unfit(model: M) -> M:
+    """Makes a fitted model a plain one again, and returns it: its arena closes when its last tensor has gone.
+
+    Arguments:
+        model: fitted; a plain one stays as it is.
+    """
+    handle = getattr(model, "lowtide", None)
+    if isinstance(handle, Fitted):
+        handle.session.enclosure.dismiss()
+        model._compiled_call_impl = None
+        del model.lowtide
+    return model
+
+
+def _weakly(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer | None
+) -> Callable[[], torch.optim.Optimizer | None]:
+    """The optimizer while it lives.
+
+    Raises:
+        OptimizerError: if it is none.
+    """
+    if optimizer is None:
+        return lambda: None
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise OptimizerError(
+            f"optimizer={optimizer!r:.60} is no torch.optim.Optimizer: pass the object whose step() trains the model"
+        )
+    mine = {id(p) for p in model.parameters()}
+    if not any(id(p) in mine for group in optimizer.param_groups for p in group["params"]):
+        warnings.warn(
+            "the optimizer steps no parameter of this model: its state is counted, and the one that trains the model "
+            "is outside the budget. Pass that one.",
+            BudgetWarning,
+            stacklevel=3,
+        )
+    return weakref.ref(optimizer)
 
 
 def fitted_models() -> list[Fitted]:

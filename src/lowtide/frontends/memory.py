@@ -90,7 +90,7 @@ def memory_stats(model: torch.nn.Module | None = None) -> MemoryStats:
     """
     session = _fitted(model).session
     plans = list(session.plans.values())
-    predicted_B = max((p.reserved_B for p in plans), default=0)
+    predicted_B = max((p.reserved_B for p in (*plans, *session.in_force)), default=0)
     forwards, backwards = session.calls, sum(e.backwards for e in session.executors)
     wall = session.enclosure.wall
     if wall is None:

@@ -162,7 +162,7 @@ def plan(
     session = Session(
         options,
         persistent=persistent,
-        enclosure=Enclosure(scope, optimizer, persistent),
+        enclosure=Enclosure(scope, lambda: optimizer, persistent),
         watch=watch,
         whole_model=True,
     )

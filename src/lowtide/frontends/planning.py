@@ -79,18 +79,20 @@ def plan_step(
         InfeasibleBudget: if no plan fits; nothing has been run.
     """
     enforced = options.machine is None and enclosure.encloses(step.device)
-    ground = Ground(outside_B=step.outside_B)
+    ground = Ground(outside_B=step.outside_B + enclosure.state_B)
     if enforced:
         ground = enclosure.ground(step.graph, step.outside_B, obstacles)
     record = plan_graph(
         step.graph,
         options,
         ground=ground,
+        agreed_B=enclosure.agreed_B(step.graph),
         at_least_B=enclosure.budget_B,
         device=step.device,
-        covers=covers_of(step.trains, enclosure.needs if enforced else None, len(step.calls), enforced),
+        covers=covers_of(step.trains, enclosure.needs, len(step.calls), enclosure.scope if enforced else "none"),
         watch=watch,
     )
+    enclosure.agree(record)
     return record if options.machine is not None else enclosure.said(record, step.device)
 
 
@@ -111,7 +113,7 @@ def fit_plan(record: PlanRecord, step: MeasuredStep, enclosure: Enclosure) -> Pl
         reserve_B=ground.reserve_B,
         optimizer_B=ground.optimizer_B,
         budget_kind="enforced",
-        covers=covers_of(step.trains, enclosure.needs, len(step.calls), enforced=True),
+        covers=covers_of(step.trains, enclosure.needs, len(step.calls), enclosure.scope),
     )
     room_B = fitted.budget_B - fitted.fixed_B
     if ground.ceiling_B is not None:

@@ -35,7 +35,7 @@ from lowtide.profile.cache import ProfileCache
 from lowtide.runtime.dry import dry_results
 from lowtide.runtime.executor import Key, Loaded, PlannedExecutor, load
 from lowtide.runtime.homes import move_together
-from lowtide.runtime.wall import Walled, make_tables
+from lowtide.runtime.wall import Wall, Walled, make_tables
 
 _LOG = logging.getLogger("lowtide")
 _KEPT = 32  # plans whose code is kept for when they come into force again
@@ -75,6 +75,7 @@ class Session:
     _around: dict[tuple[Step, tuple[Obstacle, ...]], PlanRecord] = field(default_factory=dict)
     _now: dict[Step, PlanRecord] = field(default_factory=dict)  # what is in force: a plan, or one around obstacles
     _code: dict[tuple[Step, int], tuple[PlanRecord, tuple[Loaded, ...]]] = field(default_factory=dict)
+    _wall: Wall | None = None  # for which the code was made
     _dry: list[Call] | None = None
     _between_B: int = 0
     _captured: dict[int, Captured] = field(default_factory=dict)
@@ -98,6 +99,11 @@ class Session:
     def broken(self) -> bool:
         """Whether Dynamo broke a graph since this session began."""
         return sum(graph_breaks().values()) > self._breaks_before
+
+    @property
+    def in_force(self) -> list[PlanRecord]:
+        """The plans that the latest calls used: around what earlier steps left, where they left something."""
+        return list(self._now.values())
 
     @property
     def record(self) -> PlanRecord | None:
@@ -240,13 +246,17 @@ class Session:
     def _settle(self, executor: PlannedExecutor, key: Key, loaded: Loaded) -> Loaded:
         """The plan to use, around what earlier steps left in the arena: usually nothing."""
         first = (self.executors.index(executor), key)
-        step = next((s for s in self._now if s[0] == first), None)
+        step = next((s for s in self.plans if s[0] == first), None)
         wall = self.enclosure.wall
         if step is None or wall is None:
             return loaded  # a later graph of a step that the first one has settled
+        if wall is not self._wall:  # code that was made for another arena would allocate there
+            self._wall = wall
+            for known in (self._code, self._around, self._now):
+                known.clear()
         if self.enclosure.learn(self.plans[step].graph):
             self._plan_roomier(step)
-        plan, now = self.plans[step], self._now[step]
+        plan, now = self.plans[step], self._now.get(step)
         assert plan.layout is not None
         if not wall.arena.in_use_below(plan.layout.height_B):
             wanted = plan
@@ -313,5 +323,5 @@ class Session:
         check_plan_is_for(self.given, found.graph.key, found.device)
         self._given_used = True
         of_plain_B = self.given.keep_all_peak_B + self.given.reserve_B
-        budget_B = resolve_budget(self.options.budget, of_plain_B, found.device)
+        budget_B = resolve_budget(self.options.budget, lambda: of_plain_B, found.device)
         return fit_plan(replace(self.given, budget_B=budget_B), found, self.enclosure)

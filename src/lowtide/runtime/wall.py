@@ -9,10 +9,9 @@ Units: `_B` bytes.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,8 +44,9 @@ class Wall:
     scope: str = "step"
     _free: torch.UntypedStorage | None = None
     _free_B: int = 0
-    _open: set[int] = field(default_factory=set)  # passages that are alive
-    _late: list[int] = field(default_factory=list)  # threads whose passages died on another thread
+    _open: dict[int, int] = field(default_factory=dict)  # passages that are alive, and the threads they belong to
+    _resting: int | None = None  # the thread that rests
+    _top_B: int = 0  # height of the plan that ran last
 
     def obstacles(self, below_B: int) -> tuple[Obstacle, ...]:
         """What lies below an offset, by address: tensors that outlived the step that made them."""
@@ -64,19 +64,23 @@ class Wall:
                 found.append(Obstacle(block.offset_B, size_B))
         return tuple(found)
 
-    @contextlib.contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """A stretch of the caller's code, while no plan needs its places, that allocates inside the wall."""
-        arena = self.arena
-        arena.engage()
-        try:
-            arena.resting = True
-            arena.set_phase(name)
-            yield
-        finally:
-            arena.resting = False
-            arena.set_phase(AFTER)
-            arena.disengage()
+    def rest(self, name: str) -> None:
+        """Begins a stretch of the caller's code that allocates inside the wall while no plan needs its places."""
+        self.wake()
+        self._resting = threading.get_ident()
+        self.arena.engage()
+        self.arena.plan_top_B = self._top_B
+        self.arena.resting = True
+        self.arena.set_phase(name)
+
+    def wake(self) -> None:
+        """Ends that stretch; a segment does so too, where code that raised never came to the end."""
+        owner, self._resting = self._resting, None
+        if owner is None:
+            return
+        self.arena.resting = False
+        self.arena.set_phase(AFTER)
+        self._close_window(owner)
 
     def keep_free(self, size_B: int) -> None:
         """Keeps bytes of the arena free for what lies outside it and counts.
@@ -99,46 +103,74 @@ class Wall:
                 )
             self._free_B = size_B
 
-    def passed(self, owner: int, number: int) -> None:
-        """A passage died."""
-        if number not in self._open:
-            return  # abandoned before
-        self._open.discard(number)
-        if owner == threading.get_ident():
-            self.arena.disengage()
-        else:
-            self._late.append(owner)
+    def retire(self) -> None:
+        """Lets go of the arena: it ends when no window is open and its last tensor is gone."""
+        self.wake()
+        self._free, self._free_B = None, 0
+        self.arena.retire()
 
     def opened(self, number: int) -> None:
         """A passage was made."""
-        self._open.add(number)
+        self._open[number] = threading.get_ident()
         self.arena.engage()
+        self.arena.plan_top_B = self._top_B  # the backward is going to need its places
+
+    def passed(self, number: int) -> None:
+        """A passage died."""
+        owner = self._open.pop(number, None)
+        if owner is not None:  # else abandoned before
+            self._close_window(owner)
 
     def abandon(self) -> None:
         """Closes every window of this thread: a segment raised, and its traceback may keep passages alive for long."""
-        while self._open:
-            self._open.pop()
-            self.arena.disengage()
-
-    def catch_up(self) -> None:
-        """Closes the windows of this thread whose passages died on other threads."""
-        if not self._late:
-            return
         mine = threading.get_ident()
-        while mine in self._late:
-            self._late.remove(mine)
+        for number in [n for n, owner in self._open.items() if owner == mine]:
+            self.passed(number)
+
+    def begin(self, top_B: int) -> None:
+        """A segment of a plan of that height begins on this thread."""
+        self.wake()
+        catch_up()
+        self._top_B = max(top_B, self.arena.plan_top_B) if self._open else top_B
+        self.arena.engage()
+        self.arena.plan_top_B = self._top_B
+
+    def end(self) -> None:
+        """The segment has returned; without a passage nobody needs the plan's places any more."""
+        self.arena.set_phase(BETWEEN if self._open else AFTER)
+        self._close_window(threading.get_ident())
+
+    def _close_window(self, owner: int) -> None:
+        if not self._open:
+            self.arena.plan_top_B = 0
+        if owner == threading.get_ident():
             self.arena.disengage()
+        else:
+            _LATE.append((owner, self.arena))
+
+
+_LATE: list[tuple[int, Arena]] = []  # windows that are to close on a thread, where another thread learnt it
+
+
+def catch_up() -> None:
+    """Closes the windows of this thread whose end another thread has met."""
+    if not _LATE:
+        return
+    mine = threading.get_ident()
+    for entry in [e for e in _LATE if e[0] == mine]:
+        _LATE.remove(entry)
+        entry[1].disengage()
 
 
 class Passage:
     """Keeps the window of the thread that made it open for as long as it lives."""
 
     def __init__(self, wall: Wall) -> None:
-        self._wall, self._owner, self._number = wall, threading.get_ident(), next(_NUMBER)
+        self._wall, self._number = wall, next(_NUMBER)
         wall.opened(self._number)
 
     def __del__(self) -> None:
-        self._wall.passed(self._owner, self._number)
+        self._wall.passed(self._number)
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,13 +193,10 @@ class Walled:
 
     def run(self, segment: int, code: Callable[[list[Any]], Sequence[Any]], arguments: list[Any]) -> Sequence[Any]:
         """Runs a segment's code with its allocations served as planned."""
-        arena = self.wall.arena
-        self.wall.catch_up()
         if segment == 0:
             self.wall.keep_free(self.beside_B)
-        arena.engage()
+        self.wall.begin(self.height_B)
         try:
-            arena.plan_top_B = self.height_B
             self._enter(self.tables[segment])
             try:
                 return code(arguments)
@@ -176,9 +205,8 @@ class Walled:
                 raise
             finally:
                 self._leave()
-                arena.set_phase(BETWEEN)
         finally:
-            arena.disengage()
+            self.wall.end()
 
     def part(self, segments: Iterable[int]) -> Walled:
         """The same for some of the segments: one graph of several."""
