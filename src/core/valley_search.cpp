@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 namespace lowtide {
 
@@ -51,7 +52,9 @@ std::vector<ValleySearch::Run> ValleySearch::split(const Run& run) const {
   return parts;
 }
 
-// The section of a valley with the fewest possibilities; the one with the least slack of equals.
+// The section of a valley to decide on. Tries take turns: the fewest possibilities first, then the least slack; or the
+// least slack times possibilities beyond one, then the fewest. The first is better where nothing is to spare, the
+// second where it is scarce in some sections only.
 ValleySearch::Choice ValleySearch::choose(const Run& part) const {
   const Index count = skyline_.sections().count;
   const auto section = [&](Index step) {
@@ -67,8 +70,7 @@ ValleySearch::Choice ValleySearch::choose(const Run& part) const {
   Bytes before = part.ring && turn > 0 ? floor(turn - 1) : part.ring ? floor(part.steps - 1) : wall;
   if (part.ring && before == floor(turn)) before = wall;  // one valley all round
   Choice best;
-  Index fewest = std::numeric_limits<Index>::max();
-  Bytes least = ENDLESS;
+  std::pair<Bytes, Bytes> least{ENDLESS, ENDLESS};
   for (Index i = 0; i < part.steps;) {
     const auto step = [&](Index k) { return turn + k < part.steps ? turn + k : turn + k - part.steps; };
     const Bytes here = floor(step(i));
@@ -79,11 +81,12 @@ ValleySearch::Choice ValleySearch::choose(const Run& part) const {
       for (; i < end; ++i) {
         const Index s = section(step(i));
         const Bytes slack = skyline_.slack(s);
-        const Index total = skyline_.held_by(s) + (slack > 0 ? 1 : 0);
-        if (total < fewest || (total == fewest && slack < least)) {
+        const Bytes options = skyline_.held_by(s) + (slack > 0 ? 1 : 0);
+        const std::pair<Bytes, Bytes> rank =
+            tries_ % 2 == 0 ? std::pair{options, slack} : std::pair{slack * (options - 1), options};
+        if (rank < least) {
           best = Choice{s, slack > 0};
-          fewest = total;
-          least = slack;
+          least = rank;
         }
       }
     }
@@ -179,13 +182,13 @@ void ValleySearch::shuffle_keys() {
   key_.resize(sections.start.size());
   for (std::size_t i = 0; i < key_.size(); ++i) {
     const auto size = static_cast<double>(lifetimes_->size[i]), length = static_cast<double>(sections.length[i]);
-    switch (tries_ % 4) {
+    switch (tries_ / 2 % 4) {
       case 0: key_[i] = size * length; break;
       case 1: key_[i] = size; break;
       case 2: key_[i] = size * size * length; break;
       default: key_[i] = length * 1e9 + size; break;
     }
-    if (tries_ >= 4) key_[i] *= (0.25 + random_.unit()) / (0.25 + random_.unit());
+    if (tries_ >= 8) key_[i] *= (0.25 + random_.unit()) / (0.25 + random_.unit());
   }
 }
 

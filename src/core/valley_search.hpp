@@ -3,8 +3,8 @@
 // A placement is built from the ground up on a skyline (skyline.hpp). A valley is a run of sections with equal floors
 // between higher ones. In a placement whose buffers are all pushed down as far as they go, the lowest buffer to come
 // over a section of a valley either begins on that floor, and then its whole life lies in the valley, or it begins at
-// a known higher one. A node chooses the section with the fewest such possibilities and tries each: no placement is
-// met twice, and if there is any, one is met.
+// a known higher one. A node chooses a section with few such possibilities, or little slack, and tries each: no
+// placement is met twice, and if there is any, one is met.
 // - The skyline keeps floor + what is left over every section within the capacity: without slack few choices remain.
 // - What is left falls into runs of sections that share no buffer: each is solved alone, so that a failure in one
 //   repeats no other.
