@@ -72,7 +72,8 @@ def test_a_broken_graph_is_planned_as_one() -> None:
 def test_a_fitted_model_is_the_same_model() -> None:
     module, batch = MIXED.build(), MIXED.batches(1)[0]
     names = list(module.state_dict())
-    fitted = lowtide.fit(module, budget="100% of plain", optimizer=torch.optim.AdamW(module.parameters()))
+    optimizer = torch.optim.AdamW(module.parameters())
+    fitted = lowtide.fit(module, budget="100% of plain", optimizer=optimizer)
     assert fitted is module
     assert list(fitted.state_dict()) == names
     MIXED.loss(fitted, batch)

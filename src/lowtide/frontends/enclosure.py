@@ -264,7 +264,8 @@ class Enclosure:
         return record.outside_B - self.state_B + record.graph.persistent_B - inputs_B
 
     def release(self) -> None:
-        """Takes the wall away; tensors in it live on where they are."""
+        """Takes the wall away, and what the budget came to; tensors in the arena live on where they are."""
+        self._agreed_B.clear()
         before, self.wall = self.wall, None
         if before is not None:
             self._leave(before)

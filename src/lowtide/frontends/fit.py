@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import warnings
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 from lowtide.errors import BudgetWarning, CaptureError, LowtideError, OptimizerError
 from lowtide.frontends.compiling import compiled_call, run_loudly
 from lowtide.frontends.enclosure import Enclosure, Scope
+from lowtide.frontends.fitted import Fitted, keep
 from lowtide.frontends.plan import NOTHING_CAPTURED, Plan
 from lowtide.frontends.session import Discover, Session
 from lowtide.ir.plan import DEFAULT_WORK, PlanRecord
@@ -24,57 +23,6 @@ from lowtide.pipeline import PlanOptions, Watch
 from lowtide.units import Budget, parse_budget
 
 M = TypeVar("M", bound=torch.nn.Module)
-_FITTED: weakref.WeakSet[Fitted] = weakref.WeakSet()
-
-
-@dataclass(eq=False)
-class Fitted:
-    """The handle of a fitted model, at `model.lowtide`.
-
-    A copy of the model (`copy.deepcopy`, pickling) is a plain one: its handle is None.
-    """
-
-    session: Session
-
-    @property
-    def plan(self) -> Plan | None:
-        """The latest training plan; None before the first step."""
-        record = self.session.record
-        return None if record is None else Plan(record)
-
-    @property
-    def plans(self) -> list[Plan]:
-        """Every plan in force, one per shape and graph."""
-        return [Plan(r) for r in self.session.plans.values()]
-
-    @property
-    def calls(self) -> int:
-        """How many graph forwards ran in lowtide's code."""
-        return self.session.calls
-
-    def set_budget(self, budget: int | str | Budget) -> None:
-        """Changes the budget; the next call of each shape is planned anew, nothing is compiled again.
-
-        Backwards that are outstanding still use the plan of their forward.
-        """
-        from dataclasses import replace
-
-        self.session.replan(replace(self.session.options, budget=parse_budget(budget)))
-
-    def use(self, plan: Plan) -> None:
-        """Puts a plan of the same program and shapes in force from the next step on.
-
-        Raises:
-            PlanMismatch: if no step of its program has been run yet.
-        """
-        self.session.use(plan.record)
-
-    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
-        return (_no_handle, ())
-
-
-def _no_handle() -> None:
-    return None
 
 
 def fit(
@@ -127,31 +75,17 @@ def fit(
     if isinstance(earlier, Fitted):
         earlier.session.enclosure.dismiss()
 
-    alive = weakref.ref(model)  # torch keeps compiled code, and what it refers to, for good
-
-    def persistent() -> tuple[torch.Tensor, ...]:
-        found = alive()
-        return () if found is None else (*found.parameters(), *found.buffers())
-
+    persistent = _tensors(model)
     enclosure = Enclosure(scope, _weakly(model, optimizer), persistent)
     weakref.finalize(model, enclosure.dismiss).atexit = False
-    session = Session(
-        options,
-        persistent=persistent,
-        enclosure=enclosure,
-        given=given,
-        watch=watch,
-        whole_model=True,
-    )
+    session = Session(options, persistent, enclosure, given, watch, whole_model=True)
     compiled = Compiled(lambda: compiled_call(model, session.backend, dynamic))
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return _guarded(session, compiled, args, kwargs)
 
     model._compiled_call_impl = call
-    handle = Fitted(session)
-    _FITTED.add(handle)
-    model.lowtide = handle  # type: ignore[assignment]
+    model.lowtide = keep(Fitted(session))  # type: ignore[assignment]
     return model
 
 
@@ -167,6 +101,17 @@ def unfit(model: M) -> M:
         model._compiled_call_impl = None
         del model.lowtide
     return model
+
+
+def _tensors(model: torch.nn.Module) -> Callable[[], tuple[torch.Tensor, ...]]:
+    """The model's parameters and buffers while it lives: torch keeps compiled code, and what it refers to, for good."""
+    alive = weakref.ref(model)
+
+    def tensors() -> tuple[torch.Tensor, ...]:
+        found = alive()
+        return () if found is None else (*found.parameters(), *found.buffers())
+
+    return tensors
 
 
 def _weakly(
@@ -192,12 +137,6 @@ def _weakly(
             stacklevel=3,
         )
     return weakref.ref(optimizer)
-
-
-def fitted_models() -> list[Fitted]:
-    """Handles of the fitted models that are still alive, in no order."""
-    gc.collect()  # a model and its compiled call refer to each other
-    return list(_FITTED)
 
 
 class Compiled:

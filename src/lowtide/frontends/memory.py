@@ -12,7 +12,7 @@ import torch
 
 from lowtide.device.arena import ArenaStats, Departure
 from lowtide.errors import LowtideError
-from lowtide.frontends.fit import Fitted, fitted_models
+from lowtide.frontends.fitted import Fitted, fitted_models
 from lowtide.runtime.wall import Wall
 
 
