@@ -51,10 +51,10 @@ def _resnet50() -> nn.Module:
 
 
 def _vgg16() -> nn.Module:
-    """Its first fully connected layer is 512 wide, not 4096: a hundred million parameters would hide the activations."""
+    """Its first fully connected layer is 128 wide, not 4096: a hundred million parameters would hide the activations."""
     import timm
 
-    return WithLoss(timm.create_model("vgg16", num_classes=100, mlp_ratio=0.125))
+    return WithLoss(timm.create_model("vgg16", num_classes=100, mlp_ratio=1 / 32))
 
 
 def _densenet121() -> nn.Module:
@@ -110,7 +110,7 @@ SUBJECTS = {
 FURTHER = {
     s.name: s
     for s in (
-        Subject("vgg16", _vgg16, _images(8, 64, 100, dense=False), lambda m: [m.body.features]),
+        Subject("vgg16", _vgg16, _images(4, 128, 100, dense=False), lambda m: [m.body.features]),
         Subject("bert", _bert, _tokens(512, 8, 128), lambda m: list(m.bert.encoder.layer)),
         Subject(
             "densenet121",
