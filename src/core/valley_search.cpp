@@ -66,9 +66,8 @@ ValleySearch::Choice ValleySearch::choose(const Run& part) const {
   if (part.ring)
     while (turn < part.steps && floor(turn) == floor(turn == 0 ? part.steps - 1 : turn - 1)) ++turn;
   turn = turn == part.steps ? 0 : turn;
-  const Bytes wall = ENDLESS;
-  Bytes before = part.ring && turn > 0 ? floor(turn - 1) : part.ring ? floor(part.steps - 1) : wall;
-  if (part.ring && before == floor(turn)) before = wall;  // one valley all round
+  Bytes before = part.ring && turn > 0 ? floor(turn - 1) : part.ring ? floor(part.steps - 1) : ENDLESS;
+  if (part.ring && before == floor(turn)) before = ENDLESS;  // one valley all round
   Choice best;
   std::pair<Bytes, Bytes> least{ENDLESS, ENDLESS};
   for (Index i = 0; i < part.steps;) {
@@ -76,7 +75,7 @@ ValleySearch::Choice ValleySearch::choose(const Run& part) const {
     const Bytes here = floor(step(i));
     Index end = i + 1;
     while (end < part.steps && floor(step(end)) == here) ++end;
-    const Bytes after = end < part.steps ? floor(step(end)) : part.ring && end - i < part.steps ? floor(turn) : wall;
+    const Bytes after = end < part.steps ? floor(step(end)) : part.ring && end - i < part.steps ? floor(turn) : ENDLESS;
     if (before > here && after > here) {
       for (; i < end; ++i) {
         const Index s = section(step(i));

@@ -29,7 +29,7 @@ class Best(AbstractPlacer):
 
         def script(attempt: Attempt) -> None:
             attempt.run("greedy", place_greedily)
-            attempt.run("exact", lambda a: search_valleys(a, a.work_left * 3 // 4))
+            attempt.run("exact", lambda a: search_valleys(a, a.work_left * 7 // 8))
             attempt.run("orders", lambda a: search_orders(a, a.work_left))
 
         return conduct(Attempt(packing, seed, work, watch), self.name, self.refuses(packing), script)
