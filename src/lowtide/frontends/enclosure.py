@@ -22,6 +22,7 @@ from torch.utils.hooks import RemovableHandle
 
 from lowtide.device import cuda, shim
 from lowtide.device.arena import Arena
+from lowtide.device.fingerprint import device_memory_B
 from lowtide.errors import ArenaError, BudgetError, BudgetWarning
 from lowtide.ir.graph import Graph, Role
 from lowtide.ir.layout import ALIGNMENT_B, SMALL_B, Obstacle, rounded_B
@@ -223,9 +224,10 @@ class Enclosure:
         grown_B = sum(rounded_B(s.nbytes()) for s in model) - model_B
         inside_B = record.budget_B - self._model_B(record) + model_B + grown_B
         home_B = self.state_B + model_B + grown_B
-        arena = self._new_arena(inside_B, home_B)
+        least_B = record.reserved_B + inside_B - record.budget_B  # more than the machine has, nobody could use
+        arena = self._new_arena(min(inside_B, max(least_B, device_memory_B("cpu"))), home_B)
         arena.strict = self.scope == "process"
-        before, self.wall = self.wall, Wall(arena, record.budget_B, self.scope)
+        before, self.wall = self.wall, Wall(arena, record.budget_B, record.budget_B - inside_B)
         self._spilled_B = self._trouble = self._troubles = 0
         _LOG.info("an arena of %d B for a budget of %d B", inside_B, record.budget_B)
         arena.set_phase(MODEL)
@@ -256,7 +258,7 @@ class Enclosure:
         """Bytes of a step's inputs, which lie outside the arena and count: as much of it has to stay empty."""
         assert self.wall is not None
         beside_B = record.outside_B - self.state_B + record.graph.persistent_B - self._adopted_B
-        return max(0, beside_B - (self.wall.budget_B - self.wall.arena.capacity_B))
+        return max(0, beside_B - self.wall.outside_B)
 
     def _model_B(self, record: PlanRecord) -> int:
         """Bytes of parameters, buffers and constants, as a plan counts them."""

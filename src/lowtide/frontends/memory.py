@@ -99,7 +99,7 @@ def memory_stats(model: torch.nn.Module | None = None) -> MemoryStats:
             budget_B, "accounted", predicted_B=predicted_B, forwards=forwards, backwards=backwards
         )  # fmt: skip
     seen = wall.arena.stats()
-    beside_B = wall.budget_B - wall.arena.capacity_B
+    beside_B = wall.outside_B
     return MemoryStats(
         budget_B=wall.budget_B,
         budget_kind="enforced",
@@ -159,7 +159,7 @@ def departures(model: torch.nn.Module | None = None) -> tuple[Departure, ...]:
 
 
 def _reserved_B(wall: Wall, seen: ArenaStats) -> int:
-    return wall.budget_B - wall.arena.capacity_B + seen.high_water_B
+    return wall.outside_B + seen.high_water_B
 
 
 def _fitted(model: torch.nn.Module | None) -> Fitted:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from lowtide.ir.graph import Graph
 from lowtide.ir.layout import ALIGNMENT_B, Layout, Obstacle, rounded_B
 from lowtide.ir.packing import Buffer, Packing
 from lowtide.ir.schedule import Schedule
 from lowtide.ir.sequence import blocks_of
+from lowtide.placers.bound import bound_B
 from lowtide.placers.portfolio import place
+
+_NEAR = 1.01  # times the most bytes at once: lower than that nobody gains by a longer search
 
 
 def lay_out(
@@ -28,7 +33,8 @@ def lay_out(
         graph: with traces; schedule: legal for it.
         obstacles: bytes that others hold through the whole schedule.
         after_B: bytes that are wanted in one piece when the schedule has ended (an optimizer's temporaries).
-        capacity_B: a height that is low enough; None asks for the lowest.
+        capacity_B: a height that is low enough, if no more than a hundredth above the most bytes at once; None asks for
+            the lowest, and what takes more than that is asked for it too.
         alignment_B: every address is a multiple of it.
         seed: of the search.
 
@@ -43,7 +49,10 @@ def lay_out(
         buffers[index] = Buffer(blocks[index].start, end + 1, blocks[index].size_B)
     if after_B:
         buffers.append(Buffer(end, end + 1, after_B))
-    packed = place(Packing(tuple(buffers), alignment_B, capacity_B=capacity_B), seed=seed)
+    packing = Packing(tuple(buffers), alignment_B)
+    if capacity_B is not None:
+        packing = replace(packing, capacity_B=min(capacity_B, int(_NEAR * bound_B(packing))))
+    packed = place(packing, seed=seed)
     return Layout(
         blocks,
         tuple(packed.offsets_B[: len(blocks)]),

@@ -36,12 +36,12 @@ class Wall:
     Arguments:
         arena: as large as the budget leaves.
         budget_B: of which the arena is a part.
-        scope: "step", or "process" to leave the window open from the first step on.
+        outside_B: of the budget, what lies outside the arena for good: parameters and buffers that cannot be moved.
     """
 
     arena: Arena
     budget_B: int
-    scope: str = "step"
+    outside_B: int = 0
     _free: torch.UntypedStorage | None = None
     _free_B: int = 0
     _open: dict[int, int] = field(default_factory=dict)  # passages that are alive, and the threads they belong to
