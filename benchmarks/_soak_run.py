@@ -14,10 +14,10 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import lowtide
 import torch
 from torch import nn
 
+import lowtide
 from benchmarks.networks import SUBJECTS, Subject, loss_in
 
 EVALUATE = 50  # steps between evaluations
@@ -135,7 +135,7 @@ def soak(subject: Subject, kind: str, steps: int, plan: str | None) -> dict[str,
             stats = lowtide.memory_stats(model)
             seen["reserved_B"].append(stats.reserved_B)
             if normal:
-                held = [(h.address_B, h.size_B) for h in lowtide.snapshot(model)]
+                held = [(h.address_B, h.size_B) for h in lowtide.snapshot(model) if h.size_B >= 512]
                 seen["addresses"].append(hashlib.sha256(repr(held).encode()).hexdigest()[:12])
     seen["digests"].append(digest(state_of(model, optimizer)))
     result: dict[str, Any] = dict(seen)

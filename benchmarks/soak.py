@@ -15,9 +15,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import lowtide
 import torch
 
+import lowtide
 from benchmarks._soak_run import OPTIMIZERS, batches
 from benchmarks.networks import SUBJECTS
 from benchmarks.results_file import FOLDER, fresh_profiles, table, write
