@@ -305,7 +305,8 @@ def _infeasible(
     beside_B = ground.outside_B + ground.obstacles_B + ground.reserve_B
     floor_B = outcome.floor_B + beside_B
     found = [] if outcome.smallest_B is None else [outcome.smallest_B + beside_B]
-    found += [] if lowest is None else [lowest.reserved_B]
+    if lowest is not None:  # with a little to spare: another search need not pack as tightly
+        found.append(lowest.reserved_B + (0 if lowest.layout is None else lowest.layout.height_B // 256))
     smallest_B = min(found, default=None)
     setters = [graph.recipes[r] for r in outcome.floor_recipes]
     names = tuple(_whereabouts(r) for r in setters[:3])
