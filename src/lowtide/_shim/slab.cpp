@@ -9,7 +9,7 @@ namespace lowtide::shim {
 
 namespace {
 
-constexpr Bytes LITTLE_B = 256 * 1024;
+constexpr Bytes LITTLE = 256;  // parts of the plan's height: less than one of them is a little request
 constexpr auto RELAXED = std::memory_order_relaxed;
 
 void require(bool condition, const char* what) {
@@ -183,7 +183,7 @@ Bytes Slab::place_small(Bytes size_B, std::uint64_t asker) {
 Bytes Slab::place_resting(Bytes size_B, std::uint64_t asker) {
   Bytes offset_B = arena_->allocate(size_B, home_lo(), small_lo(), End::high, asker);
   // A little one from the other end: in the middle it would split the room that was left for two large ones.
-  const End end = size_B < LITTLE_B ? End::high : End::low;
+  const End end = size_B < plan_top() / LITTLE ? End::high : End::low;
   if (offset_B == NOWHERE) offset_B = arena_->allocate(size_B, 0, plan_top(), end, asker);
   return offset_B != NOWHERE ? offset_B : arena_->allocate(size_B, 0, home_lo(), End::low, asker);
 }
