@@ -127,9 +127,17 @@ def plan_graph(
     room_B = max(0, room_B // ground.alignment_B * ground.alignment_B)
     claims = _claims(graph, ground, budget_B, plain, device, covers)
 
+    hurried = False
+
     def solve(live_B: int) -> Outcome:
-        problem = Problem(graph, live_B, seed=options.seed, work=options.work, time_limit_s=options.time_limit_s)
-        return options.planner.solve(problem, watch)
+        nonlocal hurried
+        work = min(options.work, DEFAULT_WORK) if hurried else options.work
+        problem = Problem(graph, live_B, seed=options.seed, work=work, time_limit_s=options.time_limit_s)
+        outcome = options.planner.solve(problem, watch)
+        if hurried and outcome.status is Status.FEASIBLE:
+            outcome = msgspec.structs.replace(outcome, status=Status.INTERRUPTED)
+        hurried = hurried or outcome.status is Status.INTERRUPTED  # a plan is still to be placed, but no more searching
+        return outcome
 
     tightening = _Tightening(
         claims, ground, room_B, lambda live_B: _at_the_end(solve(live_B), graph, ground), options.seed
