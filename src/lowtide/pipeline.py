@@ -145,7 +145,7 @@ def plan_graph(
     record = tightening.run(budget_B - beside_B - ground.reserve_B + in_reserve_B)
     if record is None:
         raise _infeasible(graph, tightening.last, budget_B, ground, tightening.lowest)
-    check(graph, record.schedule, record.peak_B - beside_B, record.layout)
+    check(graph, record.schedule, min(record.peak_B, budget_B) - beside_B, record.layout)
     return record
 
 

@@ -32,7 +32,7 @@ from lowtide.pipeline import Ground
 from lowtide.planners.keep_all import KeepAll
 from lowtide.profile.optimizer import OptimizerNeeds, optimizer_needs
 from lowtide.runtime.homes import bring_home, homeless, state_tensors
-from lowtide.runtime.wall import Passage, Wall
+from lowtide.runtime.wall import Wall
 from lowtide.units import format_B
 
 _LOG = logging.getLogger("lowtide")
@@ -71,7 +71,6 @@ class Enclosure:
     _given_up: set[str] = field(default_factory=set)
     _grown_B: int = 0
     _adopted_B: int = 0  # parameters and buffers that lie in the arena, as it reserves them
-    _standing: Passage | None = None  # keeps the window open throughout, if that is the scope
     _agreed_B: dict[str, int] = field(default_factory=dict)  # graph key -> budget, as it came out first
     _has_said_why: bool = False
     _hooks: list[RemovableHandle] = field(default_factory=list)
@@ -233,7 +232,7 @@ class Enclosure:
         arena.set_phase(MODEL)
         self._adopted_B, self._grown_B = bring_home(self.persistent(), arena), grown_B
         if self.scope == "process":
-            self._standing = Passage(self.wall)
+            self.wall.stand()
         optimizer = self.optimizer()
         if optimizer is not None:
             if not self._hooks:
@@ -241,7 +240,7 @@ class Enclosure:
             arena.set_phase(STEPPING)
             bring_home(state_tensors(optimizer), arena)
         if before is not None:
-            self._leave(before)
+            before.retire()
         return self.wall
 
     def _new_arena(self, capacity_B: int, home_B: int) -> Arena:
@@ -270,18 +269,13 @@ class Enclosure:
         self._agreed_B.clear()
         before, self.wall = self.wall, None
         if before is not None:
-            self._leave(before)
+            before.retire()
 
     def dismiss(self) -> None:
         """Takes the wall away for good, and leaves the optimizer as it was."""
         self.release()
         while self._hooks:
             self._hooks.pop().remove()
-
-    def _leave(self, wall: Wall) -> None:
-        if self.wall is None:
-            self._standing = None
-        wall.retire()
 
     def _watch(self, optimizer: torch.optim.Optimizer) -> None:
         """Lets the optimizer's step allocate inside the wall, its state at the home zone."""

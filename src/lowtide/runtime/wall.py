@@ -46,6 +46,7 @@ class Wall:
     _free_B: int = 0
     _open: dict[int, int] = field(default_factory=dict)  # passages that are alive, and the threads they belong to
     _resting: int | None = None  # the thread that rests
+    _standing: int | None = None  # the thread whose window stays open throughout
     _top_B: int = 0  # height of the plan that ran last
 
     def obstacles(self, below_B: int) -> tuple[Obstacle, ...]:
@@ -92,7 +93,8 @@ class Wall:
             return
         self._free, self._free_B = None, 0
         if size_B:
-            self.arena.plan_top_B = 0
+            if not self._open:
+                self.arena.plan_top_B = 0
             self._free = self.arena.set_aside(size_B)
             if self._free is None:
                 raise InfeasibleBudget(
@@ -103,9 +105,17 @@ class Wall:
                 )
             self._free_B = size_B
 
+    def stand(self) -> None:
+        """Keeps this thread's window open until the wall is retired, whatever happens inside."""
+        self._standing = threading.get_ident()
+        self.arena.engage()
+
     def retire(self) -> None:
         """Lets go of the arena: it ends when no window is open and its last tensor is gone."""
         self.wake()
+        owner, self._standing = self._standing, None
+        if owner is not None:
+            self._close_window(owner)
         self._free, self._free_B = None, 0
         self.arena.retire()
 
