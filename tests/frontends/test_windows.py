@@ -122,6 +122,7 @@ def test_an_error_on_one_thread_leaves_the_windows_of_others_alone() -> None:
     thread.join()
     assert seen == [IndexError]
     assert _windows(model) == 1
+    assert len(model.lowtide.session.enclosure.wall._open) == 1  # the passage that this thread's backward waits for
     loss.backward()
     del loss
     gc.collect()
