@@ -22,7 +22,7 @@ from lowtide.ir.schedule import Schedule
 from lowtide.ir.simulate import Timeline, simulate
 from lowtide.placers.addresses import lay_out
 from lowtide.planners.base import AbstractPlanner, Progress
-from lowtide.planners.keep_all import KeepAll
+from lowtide.planners.keep_all import keep_all_schedule
 from lowtide.planners.portfolio import Portfolio
 from lowtide.profile.cache import ProfileCache
 from lowtide.profile.machines import load_machine
@@ -31,7 +31,6 @@ from lowtide.profile.roofline import predict_graph
 from lowtide.units import Budget, format_B
 
 Watch = Callable[[Progress], None]
-_UNLIMITED_B = 2**60
 _ROUNDS = 8  # of tightening a plan by what its addresses need beyond the budget
 
 
@@ -114,7 +113,7 @@ def plan_graph(
     Raises:
         InfeasibleBudget: if no plan fits; nothing has been run.
     """
-    plain = simulate(graph, _keep_all(graph))
+    plain = simulate(graph, keep_all_schedule(graph))
     beside_B = ground.outside_B + ground.obstacles_B
     if agreed_B is None:
         agreed_B = resolve_budget(options.budget, lambda: _plain_B(graph, plain, ground), device)
@@ -224,12 +223,6 @@ def _claims(graph: Graph, ground: Ground, budget_B: int, plain: Timeline, device
     )
 
 
-def _keep_all(graph: Graph) -> Schedule:
-    everything = KeepAll().solve(Problem(graph, budget_B=_UNLIMITED_B)).schedule
-    assert everything is not None, "without a budget, keeping everything always fits"
-    return everything
-
-
 def _with_addresses(claims: PlanRecord, outcome: Outcome, ground: Ground, room_B: int, seed: int) -> PlanRecord:
     """The plan for an outcome, its allocations placed if they are to be."""
     schedule = outcome.schedule
@@ -285,7 +278,7 @@ def _plain_B(graph: Graph, plain: Timeline, ground: Ground) -> int:
     """What the step needs when nothing is recomputed; with holes and the optimizer's step where there are addresses."""
     if not ground.enforced:
         return plain.peak_B + ground.outside_B
-    layout = lay_out(graph, _keep_all(graph), after_B=ground.optimizer_B)
+    layout = lay_out(graph, keep_all_schedule(graph), after_B=ground.optimizer_B)
     return graph.persistent_B + ground.outside_B + ground.reserve_B + layout.height_B
 
 

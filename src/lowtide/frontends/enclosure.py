@@ -26,10 +26,10 @@ from lowtide.device.fingerprint import device_memory_B
 from lowtide.errors import ArenaError, BudgetError, BudgetWarning
 from lowtide.ir.graph import Graph, Role
 from lowtide.ir.layout import ALIGNMENT_B, SMALL_B, Obstacle, rounded_B
-from lowtide.ir.plan import PlanRecord, Problem
+from lowtide.ir.plan import PlanRecord
 from lowtide.ir.sequence import blocks_of, small_peak_B
 from lowtide.pipeline import Ground
-from lowtide.planners.keep_all import KeepAll
+from lowtide.planners.keep_all import keep_all_schedule
 from lowtide.profile.optimizer import OptimizerNeeds, optimizer_needs
 from lowtide.runtime.homes import bring_home, homeless, state_tensors
 from lowtide.runtime.wall import Wall
@@ -307,8 +307,6 @@ class Enclosure:
 
 def _small_zone_B(graph: Graph, needs: OptimizerNeeds | None) -> int:
     """Bytes for requests too small to be planned: those of a step that keeps everything, the optimizer's, and slack."""
-    everything = KeepAll().solve(Problem(graph, budget_B=2**60)).schedule
-    assert everything is not None, "without a budget, keeping everything always fits"
-    step_B = small_peak_B(blocks_of(graph, everything, small_B=0))
+    step_B = small_peak_B(blocks_of(graph, keep_all_schedule(graph), small_B=0))
     state_B = sum(rounded_B(s) for s in (() if needs is None else needs.state_sizes_B) if s < SMALL_B)
     return rounded_B(step_B + step_B // 8 + state_B + _SLACK_B)

@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, final
 
+from lowtide.ir.graph import Graph
 from lowtide.ir.plan import Outcome, Problem
+from lowtide.ir.schedule import Schedule
 from lowtide.planners.base import AbstractPlanner, Watch
 from lowtide.planners.bounds.op_floor import op_floor
 from lowtide.planners.reductions.stages import refuses_stages
 from lowtide.planners.search import Search, conduct
+
+_UNLIMITED_B = 2**60
 
 
 @final
@@ -26,6 +30,13 @@ class KeepAll(AbstractPlanner):
     def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
         """OPTIMAL if it fits, else INFEASIBLE (proved by the floor) or UNSOLVED."""
         return conduct(problem, watch, self.name, self.refuses(problem), _script)
+
+
+def keep_all_schedule(graph: Graph) -> Schedule:
+    """The schedule that keeps everything, whatever it takes."""
+    schedule = KeepAll().solve(Problem(graph, budget_B=_UNLIMITED_B)).schedule
+    assert schedule is not None, "without a budget, keeping everything always fits"
+    return schedule
 
 
 def _script(search: Search) -> None:
