@@ -67,7 +67,7 @@ class Enclosure:
     _spilled_B: int = 0
     _has_warned: bool = False
     _troubles: int = 0  # of any kind, when they were last looked at
-    _trouble: int = 0  # departures and refusals that were looked at
+    _crowded: int = 0  # refusals, and departures with overflow, until then
     _given_up: set[str] = field(default_factory=set)
     _grown_B: int = 0
     _adopted_B: int = 0  # parameters and buffers that lie in the arena, as it reserves them
@@ -197,11 +197,9 @@ class Enclosure:
                 BudgetWarning,
                 stacklevel=2,
             )
-        trouble = (
-            spilled_B + seen.failures_for_room + seen.failures_for_contiguity + min(seen.departures, seen.overflow)
-        )
-        before, self._trouble = self._trouble, trouble - spilled_B
-        if trouble <= before or graph.key in self._given_up:
+        crowded = seen.failures_for_room + seen.failures_for_contiguity + min(seen.departures, seen.overflow)
+        before, self._crowded = self._crowded, crowded
+        if not (spilled_B or crowded > before) or graph.key in self._given_up:
             return False
         self._between_B[graph.key] = max(2 * self._between(graph), rounded_B(spilled_B), _LEAST_BETWEEN_B)
         return True
@@ -227,7 +225,7 @@ class Enclosure:
         arena = self._new_arena(min(inside_B, max(least_B, device_memory_B("cpu"))), home_B)
         arena.strict = self.scope == "process"
         before, self.wall = self.wall, Wall(arena, record.budget_B, record.budget_B - inside_B)
-        self._spilled_B = self._trouble = self._troubles = 0
+        self._spilled_B = self._crowded = self._troubles = 0
         _LOG.info("an arena of %d B for a budget of %d B", inside_B, record.budget_B)
         arena.set_phase(MODEL)
         self._adopted_B, self._grown_B = bring_home(self.persistent(), arena), grown_B
