@@ -82,6 +82,17 @@ class Ground:
     ceiling_B: int | None = None
     alignment_B: int = ALIGNMENT_B
 
+    def room_B(self, graph: Graph, budget_B: int, wall_B: int) -> int:
+        """What the addresses of a plan may take.
+
+        Arguments:
+            wall_B: the budget of the arena that there is; a larger one gets a larger arena.
+        """
+        room_B = budget_B - self.outside_B - graph.persistent_B - self.reserve_B
+        if self.ceiling_B is not None and budget_B <= wall_B:
+            room_B = min(room_B, self.ceiling_B)
+        return max(0, room_B // self.alignment_B * self.alignment_B)
+
     @property
     def obstacles_B(self) -> int:
         """Bytes that tensors of earlier steps hold."""
@@ -120,10 +131,7 @@ def plan_graph(
     budget_B = max(at_least_B, agreed_B)
     arriving_B = sum(v.size_B for v in graph.arriving if not v.persistent)
     in_reserve_B = min(arriving_B, ground.reserve_B)  # tangents are counted in the reserve, and live in the plan
-    room_B = budget_B - ground.outside_B - graph.persistent_B - ground.reserve_B
-    if ground.ceiling_B is not None and budget_B <= at_least_B:  # a larger budget gets a larger arena
-        room_B = min(room_B, ground.ceiling_B)
-    room_B = max(0, room_B // ground.alignment_B * ground.alignment_B)
+    room_B = ground.room_B(graph, budget_B, at_least_B)
     claims = _claims(graph, ground, budget_B, plain, device, covers)
 
     hurried = False
