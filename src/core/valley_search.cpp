@@ -174,8 +174,8 @@ ValleySearch::Answer ValleySearch::solve_part(const Run& part) {
   return Answer::never;
 }
 
-// What to try first: the largest areas, the largest sizes, both, the longest lifetimes in turn, from the second round on disturbed by up to a factor of
-// five.
+// What to try first: the largest areas, the largest sizes, both, the longest lifetimes in turn, from the second round on
+// disturbed by up to a factor of five.
 void ValleySearch::shuffle_keys() {
   const Sections& sections = skyline_.sections();
   key_.resize(sections.start.size());
