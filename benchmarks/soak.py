@@ -1,6 +1,6 @@
 """Three hundred steps inside the wall and without it, in processes of their own: the same bits, and nothing drifts.
 
-`python -m benchmarks.soak [--steps N] [--only NAME ...]` writes `results/soak.md` and `.json`, and before the first step of
+`python -m benchmarks.soak [--steps N] [--only NAME ...] [--optimizers ...]` writes `results/soak.md` and `.json`, and before the first step of
 each soak its prediction into `results/soak_predictions.json`.
 """
 
@@ -20,7 +20,7 @@ import torch
 import lowtide
 from benchmarks._soak_run import OPTIMIZERS, batches
 from benchmarks.networks import SUBJECTS
-from benchmarks.results_file import FOLDER, fresh_profiles, table, write
+from benchmarks.results_file import FOLDER, fresh_profiles, read_numbers, table, write
 
 NETWORKS = ("gpt2", "resnet50")
 ALPHA = 0.25
@@ -59,60 +59,79 @@ def drift(values: list[float]) -> float:
     return statistics.median(values[-quarter:]) / statistics.median(values[quarter : 2 * quarter])
 
 
+def growth_MB(side: dict[str, Any], since: float) -> float:
+    """Resident megabytes at the end over those at a part of the run."""
+    return float(side["rss_B"][-1] - side["rss_B"][int(len(side["rss_B"]) * since)]) / 1e6
+
+
+def measure(name: str, kind: str, steps: int) -> tuple[dict[str, Any], bool]:
+    """One soak, predicted and run, with its rows; and whether it failed."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "plan.json"
+        said = predict(name, kind, file)
+        predictions = FOLDER / "soak_predictions.json"
+        known = json.loads(predictions.read_text()) if predictions.exists() else {}
+        predictions.write_text(json.dumps(known | {f"{name} {kind}": {"predicted": said}}, indent=1))
+        print(f"{name} {kind}: predicted {said['reserved_B']:,} B of {said['budget_B']:,} B", flush=True)
+        plain = run(name, kind, "plain", steps, file)
+        wall = run(name, kind, "wall", steps, file)
+    stats = wall["stats"]
+    same = sum(a == b for a, b in zip(plain["digests"], wall["digests"], strict=True))
+    equal = same == len(plain["digests"])
+    most_B = max(wall["reserved_B"])
+    error = (most_B - said["reserved_B"]) / (said["reserved_B"] - said["persistent_B"])
+    normal = [s for s, k in zip(wall["seconds_s"], wall["kinds"], strict=True) if k == "normal"]
+    plainly = [s for s, k in zip(plain["seconds_s"], plain["kinds"], strict=True) if k == "normal"]
+    hits = stats["planned_hits"] / max(1, stats["planned_hits"] + stats["departures"])
+    row = [
+        name, kind, steps, "equal" if equal else f"DIFFERENT ({same} of {len(plain['digests'])})",
+        f"{said['budget_B'] / 1e6:.1f}", f"{said['reserved_B'] / 1e6:.1f}", f"{most_B / 1e6:.1f}", f"{error:+.2%}",
+        f"{hits:.4%}", stats["departures"], f"{statistics.median(normal) / statistics.median(plainly):.2f}",
+    ]  # fmt: skip
+    warm = len(wall["rss_B"]) // 4
+    steady = [
+        name, kind, len(set(wall["reserved_B"][warm:])), len(set(wall["addresses"][warm:])),
+        f"{drift(normal):.3f} ({drift(plainly):.3f})",
+        f"{growth_MB(wall, 0.25):+.1f} ({growth_MB(plain, 0.25):+.1f})",
+        f"{growth_MB(wall, 0.75):+.1f} ({growth_MB(plain, 0.75):+.1f})",
+    ]  # fmt: skip
+    found = {"predicted": said, "stats": stats, "departures": wall["departures"], "row": row, "steady": steady}
+    return found, not equal or most_B > said["budget_B"]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--only", nargs="*", default=list(NETWORKS), choices=NETWORKS)
+    parser.add_argument("--optimizers", nargs="*", default=list(OPTIMIZERS), choices=list(OPTIMIZERS))
     options = parser.parse_args()
     torch.set_num_threads(2)
     fresh_profiles()
-    rows: list[list[object]] = []
-    steady: list[list[object]] = []
-    numbers: dict[str, Any] = {}
+    wanted = [(name, kind) for name in options.only for kind in options.optimizers]
+    whole = len(wanted) == len(NETWORKS) * len(OPTIMIZERS)
+    numbers: dict[str, Any] = {} if whole else read_numbers("soak")
     failed = False
-    for name in options.only:
-        for kind in OPTIMIZERS:
-            with tempfile.TemporaryDirectory() as folder:
-                file = Path(folder) / "plan.json"
-                said = predict(name, kind, file)
-                numbers[f"{name} {kind}"] = {"predicted": said}
-                (FOLDER / "soak_predictions.json").write_text(json.dumps(numbers, indent=1))
-                print(f"{name} {kind}: predicted {said['reserved_B']:,} B of {said['budget_B']:,} B", flush=True)
-                plain = run(name, kind, "plain", options.steps, file)
-                wall = run(name, kind, "wall", options.steps, file)
-            stats = wall["stats"]
-            numbers[f"{name} {kind}"] |= {"stats": stats, "departures": wall["departures"]}
-            same = sum(a == b for a, b in zip(plain["digests"], wall["digests"], strict=True))
-            equal = same == len(plain["digests"])
-            most_B = max(wall["reserved_B"])
-            error = (most_B - said["reserved_B"]) / (said["reserved_B"] - said["persistent_B"])
-            failed |= not equal or most_B > said["budget_B"]
-            normal = [s for s, k in zip(wall["seconds_s"], wall["kinds"], strict=True) if k == "normal"]
-            plainly = [s for s, k in zip(plain["seconds_s"], plain["kinds"], strict=True) if k == "normal"]
-            hits = stats["planned_hits"] / max(1, stats["planned_hits"] + stats["departures"])
-            rows.append([
-                name, kind, options.steps, "equal" if equal else f"DIFFERENT ({same} of {len(plain['digests'])})",
-                f"{said['budget_B'] / 1e6:.1f}", f"{said['reserved_B'] / 1e6:.1f}", f"{most_B / 1e6:.1f}", f"{error:+.2%}",
-                f"{hits:.4%}", stats["departures"], f"{statistics.median(normal) / statistics.median(plainly):.2f}",
-            ])  # fmt: skip
-            warm = len(wall["rss_B"]) // 4
-            steady.append([
-                name, kind, len(set(wall["reserved_B"][warm:])), len(set(wall["addresses"][warm:])),
-                f"{drift(normal):.3f} ({drift(plainly):.3f})",
-                f"{(wall['rss_B'][-1] - wall['rss_B'][warm]) / 1e6:+.1f} ({(plain['rss_B'][-1] - plain['rss_B'][warm]) / 1e6:+.1f})",
-            ])  # fmt: skip
-            print(rows[-1], steady[-1], flush=True)
-    expected = len(options.only) * len(OPTIMIZERS)
+    for name, kind in wanted:
+        found, row_failed = measure(name, kind, options.steps)
+        numbers[f"{name} {kind}"] = found
+        failed |= row_failed
+        print(found["row"], found["steady"], flush=True)
+    order = [f"{name} {kind}" for name in NETWORKS for kind in OPTIMIZERS]
+    numbers = {key: numbers[key] for key in order if key in numbers}
     tables = [
         table(
             "Soak", ["network", "optimizer", "steps", "bits", "budget MB", "predicted reserved MB", "most reserved MB",
-            "error over (reserved - persistent)", "planned hits", "departures", "time over plain"], rows, expected,
+            "error over (reserved - persistent)", "planned hits", "departures", "time over plain"],
+            [n["row"] for n in numbers.values()], len(order),
             "Evaluation every 50 steps, short batches, a second size, logging, an exception in one backward, a checkpoint "
             f"saved and resumed; alpha {ALPHA}.",
         ),
         table(
             "Drift after the first quarter", ["network", "optimizer", "different reserved bytes", "different address sets at the end of a step",
-            "step time, last over second quarter (plain)", "RSS growth MB (plain)"], steady, expected,
+            "step time, last over second quarter (plain)", "RSS growth MB (plain)", "of that in the last quarter (plain)"],
+            [n["steady"] for n in numbers.values()], len(order),
+            "Address sets: of blocks of 512 B and more; one changes when the checkpoint is resumed. RSS holds the checkpoint itself, "
+            "saved at half of the run and kept in memory to the end. Plain and wall ran one after the other.",
         ),
     ]  # fmt: skip
     path = write("soak", "Soak: a training loop inside the wall", tables, numbers)
