@@ -113,6 +113,6 @@ def test_equal_layers_share_a_graph_but_not_a_plan() -> None:
     fitted = lowtide.fit(twin(plain), budget="100% of plain", work=1_000)
     expected = train(plain, lambda m, x: m(x).square().mean(), _batches())
     assert differences(expected, train(fitted, lambda m, x: m(x).square().mean(), _batches())) == []
-    (step,) = fitted.lowtide.session.plans
+    (step,) = fitted.lowtide.session.in_force.plans
     assert len(set(step)) == len(step)
     assert len({executor for executor, _ in step}) < len(step)

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import fx
 
+from lowtide.capture.breaks import break_after
 from lowtide.capture.extract import Extraction
 from lowtide.capture.joint import Joint, joint_from
 from lowtide.capture.origin import module_name
@@ -24,6 +25,7 @@ from lowtide.device.semiprivate import (
     upsampling_traced_as_eager,
 )
 from lowtide.ir.graph import Graph
+from lowtide.ir.plan import GraphBreak
 
 
 class Executor(Protocol):
@@ -51,12 +53,12 @@ class Captured:
     Arguments:
         joint: the graph; nodes carry fake values with possibly symbolic sizes.
         slots: what passes from forward to backward; empty for inference.
-        label: for people, in order of capture.
+        ended: the break at which the graph ended, if the model goes on in another.
     """
 
     joint: Joint
     slots: Slots
-    label: str = ""
+    ended: GraphBreak | None = None
 
     @cached_property
     def _symbolic(self) -> tuple[int, ...]:
@@ -122,7 +124,7 @@ def make_backend(executor_for: Callable[[Captured], Executor]) -> Callable[..., 
             **_: object,
         ) -> tuple[fx.GraphModule, fx.GraphModule]:
             joint = rewrite(joint_from(joint_gm, num_fwd_outputs, static_lifetime_input_indices or (), names))
-            captured = Captured(joint, slots_of(joint))
+            captured = Captured(joint, slots_of(joint), break_after(gm))
             forward, backward = honest_modules(joint, captured.slots)
             forward.meta["lowtide"] = backward.meta["lowtide"] = _Uncopied(executor_for(captured))
             return forward, backward
@@ -136,7 +138,7 @@ def make_backend(executor_for: Callable[[Captured], Executor]) -> Callable[..., 
 
         def compile_inference(module: fx.GraphModule, _: object) -> Callable[..., Any]:
             joint = joint_from(module, None, _static_primals(), names)
-            return _boxed(executor_for(Captured(joint, Slots((), (), ()))).forward)
+            return _boxed(executor_for(Captured(joint, Slots((), (), ()), break_after(gm))).forward)
 
         compiled = aot_autograd(
             fw_compiler=compile_forward,

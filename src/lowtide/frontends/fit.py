@@ -11,10 +11,11 @@ from typing import Any, TypeVar
 import torch
 from torch.utils._pytree import tree_leaves
 
-from lowtide.errors import BudgetWarning, CaptureError, LowtideError, OptimizerError
+from lowtide.errors import BudgetError, BudgetWarning, CaptureError, LowtideError, OptimizerError
 from lowtide.frontends.compiling import compiled_call, run_loudly
 from lowtide.frontends.enclosure import Enclosure, Scope
 from lowtide.frontends.fitted import Fitted, keep
+from lowtide.frontends.member import Member
 from lowtide.frontends.plan import NOTHING_CAPTURED, Plan
 from lowtide.frontends.session import Discover, Session
 from lowtide.ir.plan import DEFAULT_WORK, PlanRecord
@@ -31,6 +32,7 @@ def fit(
     *,
     optimizer: torch.optim.Optimizer | None = None,
     plan: str | Path | Plan | None = None,
+    share: torch.nn.Module | None = None,
     scope: Scope = "step",
     seed: int = 0,
     work: int = DEFAULT_WORK,
@@ -55,12 +57,15 @@ def fit(
             nothing; the budget is accounted.
         plan: a saved plan, or a `Plan`, to use for the training graph instead of planning. Its budget is taken if
             none is given. Checked against program, shapes, torch, device and threads.
+        share: a fitted model whose budget (and scope) this one shares, as generator and discriminator do: parameters,
+            buffers and optimizer states of all of them count in every step, and their steps use the same arena.
         seed, work, time_limit_s: see `Problem`.
         dynamic: as in `torch.compile`.
         watch: told of planning's progress.
 
     Raises:
-        BudgetError: if the budget is malformed or missing.
+        BudgetError: if the budget is malformed or missing, or given beside `share`.
+        LowtideError: if `share` is not a fitted model.
         OptimizerError: if the optimizer is none.
         PlanFileError: if the plan file cannot be used.
 
@@ -70,22 +75,23 @@ def fit(
     if plan is not None:
         given = plan.record if isinstance(plan, Plan) else load_plan(plan)
         budget = given.budget_B if budget is None else budget
-    options = PlanOptions(budget=parse_budget(budget), seed=seed, work=work, time_limit_s=time_limit_s)  # type: ignore[arg-type]
-    earlier = getattr(model, "lowtide", None)
-    if isinstance(earlier, Fitted):
-        earlier.session.enclosure.dismiss()
-
-    persistent = _tensors(model)
-    enclosure = Enclosure(scope, _weakly(model, optimizer), persistent)
-    weakref.finalize(model, enclosure.dismiss).atexit = False
-    session = Session(options, persistent, enclosure, given, watch, whole_model=True)
+    host = None if share is None else _host(share, model, budget)
+    wanted = parse_budget(budget) if host is None else host.session.options.budget  # type: ignore[arg-type]
+    member = Member(_tensors(model), _weakly(model, optimizer))
+    enclosure = Enclosure(scope, [member]) if host is None else host.session.enclosure
+    unfit(model)
+    if host is not None:
+        host.admit(member)
+    weakref.finalize(model, enclosure.leave, member).atexit = False
+    options = PlanOptions(budget=wanted, seed=seed, work=work, time_limit_s=time_limit_s)
+    session = Session(options, enclosure, given, watch, whole_model=True)
     compiled = Compiled(lambda: compiled_call(model, session.backend, dynamic))
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return _guarded(session, compiled, args, kwargs)
 
     model._compiled_call_impl = call
-    model.lowtide = keep(Fitted(session))  # type: ignore[assignment]
+    model.lowtide = keep(Fitted(session, member))  # type: ignore[assignment]
     return model
 
 
@@ -97,10 +103,27 @@ def unfit(model: M) -> M:
     """
     handle = getattr(model, "lowtide", None)
     if isinstance(handle, Fitted):
-        handle.session.enclosure.dismiss()
+        handle.leave()
         model._compiled_call_impl = None
         del model.lowtide
     return model
+
+
+def _host(share: torch.nn.Module, model: torch.nn.Module, budget: object) -> Fitted:
+    """The handle of the model whose budget is to be shared.
+
+    Raises:
+        BudgetError: if a budget of its own was given as well, or the model is to share with itself.
+        LowtideError: if that model was not fitted.
+    """
+    handle = getattr(share, "lowtide", None)
+    if not isinstance(handle, Fitted):
+        raise LowtideError("share= names a model that was not fitted: call lowtide.fit(it, budget=...) first")
+    if share is model:
+        raise BudgetError("share= names the model itself: give it a budget, or the name of another fitted model")
+    if budget is not None:
+        raise BudgetError("share= says which budget to use: leave budget= out, or plan=, which brings one")
+    return handle
 
 
 def _tensors(model: torch.nn.Module) -> Callable[[], tuple[torch.Tensor, ...]]:

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from lowtide.frontends.member import Member
 from lowtide.frontends.plan import Plan
 from lowtide.frontends.session import Session
 from lowtide.units import Budget, parse_budget
@@ -22,17 +23,18 @@ class Fitted:
     """
 
     session: Session
+    member: Member
 
     @property
     def plan(self) -> Plan | None:
         """The latest training plan; None before the first step."""
-        record = self.session.record
+        record = self.session.in_force.latest
         return None if record is None else Plan(record)
 
     @property
     def plans(self) -> list[Plan]:
         """Every plan in force, one per shape and graph."""
-        return [Plan(r) for r in self.session.plans.values()]
+        return [Plan(r) for r in self.session.in_force.plans.values()]
 
     @property
     def calls(self) -> int:
@@ -42,9 +44,12 @@ class Fitted:
     def set_budget(self, budget: int | str | Budget) -> None:
         """Changes the budget; the next call of each shape is planned anew, nothing is compiled again.
 
-        Backwards that are outstanding still use the plan of their forward.
+        Backwards that are outstanding still use the plan of their forward. Models that share the budget get the new
+        one as well.
         """
-        self.session.replan(replace(self.session.options, budget=parse_budget(budget)))
+        parsed = parse_budget(budget)
+        for handle in self.sharing():
+            handle.session.replan(replace(handle.session.options, budget=parsed))
 
     def use(self, plan: Plan) -> None:
         """Puts a plan of the same program and shapes in force from the next step on.
@@ -52,7 +57,25 @@ class Fitted:
         Raises:
             PlanMismatch: if no step of its program has been run yet.
         """
-        self.session.use(plan.record)
+        self.session.in_force.use(plan.record)
+
+    def sharing(self) -> list[Fitted]:
+        """The handles of the models that train under this budget, this one among them."""
+        return [h for h in _KEPT if h.session.enclosure is self.session.enclosure]
+
+    def admit(self, member: Member) -> None:
+        """Lets one more model train under this budget; plans that did not know of its parameters are made again."""
+        self.session.enclosure.members.append(member)
+        for handle in self.sharing():
+            handle.session.forget()
+
+    def leave(self) -> None:
+        """Ends this model's part in the budget; those that share it are planned anew, without its parameters."""
+        self.session.enclosure.leave(self.member)
+        for handle in self.sharing():
+            if handle is not self:
+                handle.session.forget()
+        _KEPT.discard(self)
 
     def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
         return (_no_handle, ())

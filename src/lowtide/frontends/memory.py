@@ -89,8 +89,8 @@ def memory_stats(model: torch.nn.Module | None = None) -> MemoryStats:
         LowtideError: if the model was not fitted, or none was named and there are none or several.
     """
     session = _fitted(model).session
-    plans = list(session.plans.values())
-    predicted_B = max((p.reserved_B for p in (*plans, *session.in_force)), default=0)
+    plans = list(session.in_force.plans.values())
+    predicted_B = max((p.reserved_B for p in (*plans, *session.in_force.now)), default=0)
     forwards, backwards = session.calls, sum(e.backwards for e in session.executors)
     wall = session.enclosure.wall
     if wall is None:

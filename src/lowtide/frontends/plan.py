@@ -12,6 +12,7 @@ import torch
 from lowtide.errors import CaptureError
 from lowtide.frontends.compiling import compiled_call, run_loudly
 from lowtide.frontends.enclosure import Enclosure, Scope
+from lowtide.frontends.member import Member
 from lowtide.frontends.session import Session
 from lowtide.ir.plan import DEFAULT_WORK, Covers, PlanRecord, Status
 from lowtide.ir.text import load_plan, save_plan
@@ -156,16 +157,8 @@ def plan(
     """
     options = PlanOptions(budget=parse_budget(budget), seed=seed, work=work, time_limit_s=time_limit_s, machine=machine)
 
-    def persistent() -> tuple[torch.Tensor, ...]:
-        return (*model.parameters(), *model.buffers())
-
-    session = Session(
-        options,
-        persistent=persistent,
-        enclosure=Enclosure(scope, lambda: optimizer, persistent),
-        watch=watch,
-        whole_model=True,
-    )
+    enclosure = Enclosure(scope, [Member(lambda: (*model.parameters(), *model.buffers()), lambda: optimizer)])
+    session = Session(options, enclosure, watch=watch, whole_model=True)
     call = compiled_call(model, session.backend, dynamic)
     with session.dry() as calls:
         run_loudly(call, tuple(args), dict(kwargs or {}))

@@ -36,6 +36,8 @@ class Problem(msgspec.Struct, frozen=True):
         work: effort, in planner-independent units of roughly one proposed change each.
         time_limit_s: stop searching after this long even if work is left; None for no limit.
             A limit that strikes makes the outcome depend on the machine's speed.
+        start: a schedule to begin from, perhaps made for other sizes of the same program. A planner may use it or
+            not; what uses it has a plan at once if it fits, or can be made to.
     """
 
     graph: Graph
@@ -43,6 +45,7 @@ class Problem(msgspec.Struct, frozen=True):
     seed: int = 0
     work: int = DEFAULT_WORK
     time_limit_s: float | None = None
+    start: Schedule | None = None
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -86,6 +89,20 @@ class Covers(msgspec.Struct, frozen=True):
     outside: tuple[str, ...] = ()
 
 
+class GraphBreak(msgspec.Struct, frozen=True):
+    """Where a model breaks into several graphs.
+
+    Arguments:
+        cause: in words.
+        source: "model.py:88" with its folder; empty where it is not known.
+        text: that line.
+    """
+
+    cause: str
+    source: str = ""
+    text: str = ""
+
+
 class PlanRecord(msgspec.Struct, frozen=True, dict=True):
     """A plan as data: one joint timeline over one or more captured graphs, with its claims.
 
@@ -101,6 +118,8 @@ class PlanRecord(msgspec.Struct, frozen=True, dict=True):
         reserve_B: of an enforced budget, bytes set aside for tiny blocks, worker threads and the caller's code
             between the segments.
         optimizer_B: temporary bytes of the optimizer's step, for which the layout leaves room after the backward.
+        graphs: how many captured graphs share the timeline.
+        breaks: why they are several.
         version: of the file format.
     """
 
@@ -119,6 +138,8 @@ class PlanRecord(msgspec.Struct, frozen=True, dict=True):
     layout: Layout | None = None
     reserve_B: int = 0
     optimizer_B: int = 0
+    graphs: int = 1
+    breaks: tuple[GraphBreak, ...] = ()
     version: int = 1
 
     @property

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import gc
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -48,6 +48,22 @@ class OptimizerNeeds(msgspec.Struct, frozen=True):
     temporaries_B: int
     method: Literal["fake", "sampled", "unknown"]
     note: str = ""
+
+
+def joined_needs(needs: Sequence[OptimizerNeeds]) -> OptimizerNeeds | None:
+    """What several optimizers take that step one after another: all of their state, the most temporaries of one.
+
+    Returns: None if there are none.
+    """
+    if len(needs) < 2:
+        return needs[0] if needs else None
+    return OptimizerNeeds(
+        state_B=sum(n.state_B for n in needs),
+        state_sizes_B=tuple(size_B for n in needs for size_B in n.state_sizes_B),
+        temporaries_B=max(n.temporaries_B for n in needs),
+        method=max((n.method for n in needs), key=("fake", "sampled", "unknown").index),
+        note="; ".join(dict.fromkeys(n.note for n in needs if n.note)),
+    )
 
 
 def optimizer_needs(

@@ -20,7 +20,7 @@ import torch
 from lowtide.device import arena as arenas
 from lowtide.device.arena import Arena
 from lowtide.errors import InfeasibleBudget
-from lowtide.ir.layout import Obstacle
+from lowtide.ir.layout import Obstacle, rounded_B
 from lowtide.ir.replay import ReplayTable
 from lowtide.units import format_B
 
@@ -45,25 +45,32 @@ class Wall:
     _free: torch.UntypedStorage | None = None
     _free_B: int = 0
     _open: dict[int, int] = field(default_factory=dict)  # passages that are alive, and the threads they belong to
+    _promised: dict[int, tuple[Obstacle, ...]] = field(default_factory=dict)  # where their backwards will allocate
     _resting: int | None = None  # the thread that rests
     _standing: int | None = None  # the thread whose window stays open throughout
     _top_B: int = 0  # height of the plan that ran last
 
-    def obstacles(self, below_B: int) -> tuple[Obstacle, ...]:
-        """What lies below an offset, by address: tensors that outlived the step that made them."""
-        if not self.arena.in_use_below(below_B):
-            return ()
+    def obstacles(self, below_B: int, promises: bool = True) -> tuple[Obstacle, ...]:
+        """What lies below an offset, by address: tensors that outlived the step that made them.
+
+        Arguments:
+            promises: also the places that backwards which are still to come will use.
+        """
         found: list[Obstacle] = []
-        for block in self.arena.blocks():
-            if block.offset_B >= below_B:
-                break
-            size_B = min(block.reserved_B, below_B - block.offset_B)
-            if found and found[-1].offset_B + found[-1].size_B == block.offset_B:
-                size_B += found[-1].size_B
-                found[-1] = Obstacle(found[-1].offset_B, size_B)
-            else:
-                found.append(Obstacle(block.offset_B, size_B))
-        return tuple(found)
+        if self.arena.in_use_below(below_B):
+            for block in self.arena.blocks():
+                if block.offset_B >= below_B:
+                    break
+                found.append(Obstacle(block.offset_B, min(block.reserved_B, below_B - block.offset_B)))
+        if promises:
+            waiting = (o for places in self._promised.values() for o in places if o.offset_B < below_B)
+            found += (Obstacle(o.offset_B, min(o.size_B, below_B - o.offset_B)) for o in waiting)
+        return united(found)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a backward may still come for which places are kept."""
+        return any(self._promised.values())
 
     def rest(self, name: str) -> None:
         """Begins a stretch of the caller's code that allocates inside the wall while no plan needs its places."""
@@ -119,15 +126,17 @@ class Wall:
         self._free, self._free_B = None, 0
         self.arena.retire()
 
-    def opened(self, number: int) -> None:
-        """A passage was made."""
+    def opened(self, number: int, promise: tuple[Obstacle, ...]) -> None:
+        """A passage was made, for a backward that will allocate at the places promised."""
         self._open[number] = threading.get_ident()
+        self._promised[number] = promise
         self.arena.engage()
         self.arena.plan_top_B = self._top_B  # the backward is going to need its places
 
     def passed(self, number: int) -> None:
         """A passage died."""
         owner = self._open.pop(number, None)
+        self._promised.pop(number, None)
         if owner is not None:  # else abandoned before
             self._close_window(owner)
 
@@ -175,9 +184,9 @@ def catch_up() -> None:
 class Passage:
     """Keeps the window of the thread that made it open for as long as it lives."""
 
-    def __init__(self, wall: Wall) -> None:
+    def __init__(self, wall: Wall, promise: tuple[Obstacle, ...] = ()) -> None:
         self._wall, self._number = wall, next(_NUMBER)
-        wall.opened(self._number)
+        wall.opened(self._number, promise)
 
     def __del__(self) -> None:
         self._wall.passed(self._number)
@@ -192,12 +201,14 @@ class Walled:
         tables: per segment, which allocation goes where.
         height_B: of the layout: what the plan leaves alone begins here.
         beside_B: bytes of the step's inputs that lie outside the arena: as much of it stays empty.
+        places: per segment, where it allocates.
     """
 
     wall: Wall
     tables: tuple[arenas.Table, ...]
     height_B: int
     beside_B: int = 0
+    places: tuple[tuple[Obstacle, ...], ...] = ()
     _enter: Callable[[arenas.Table], None] = field(default_factory=lambda: arenas.enter)
     _leave: Callable[[], int] = field(default_factory=lambda: arenas.leave)
 
@@ -220,11 +231,33 @@ class Walled:
 
     def part(self, segments: Iterable[int]) -> Walled:
         """The same for some of the segments: one graph of several."""
-        return Walled(self.wall, tuple(self.tables[s] for s in segments), self.height_B, self.beside_B)
+        chosen = list(segments)
+        tables, places = tuple(self.tables[s] for s in chosen), tuple(self.places[s] for s in chosen)
+        return Walled(self.wall, tables, self.height_B, self.beside_B, places)
 
     def passage(self) -> Passage:
         """What a forward hands on to its backward."""
-        return Passage(self.wall)
+        return Passage(self.wall, united(o for places in self.places[1:] for o in places))
+
+
+def united(obstacles: Iterable[Obstacle]) -> tuple[Obstacle, ...]:
+    """The same bytes as disjoint stretches, by address."""
+    found: list[Obstacle] = []
+    for one in sorted(obstacles, key=lambda o: o.offset_B):
+        last = found[-1] if found else None
+        if last is None or one.offset_B > last.offset_B + last.size_B:
+            found.append(one)
+        else:
+            end_B = max(last.offset_B + last.size_B, one.offset_B + one.size_B)
+            found[-1] = Obstacle(last.offset_B, end_B - last.offset_B)
+    return tuple(found)
+
+
+def places_of(tables: Sequence[ReplayTable]) -> tuple[tuple[Obstacle, ...], ...]:
+    """Per segment, the stretches of the arena that it uses."""
+    return tuple(
+        united(Obstacle(o, rounded_B(s)) for o, s in zip(t.offsets_B, t.sizes_B, strict=True) if o >= 0) for t in tables
+    )
 
 
 def make_tables(tables: Sequence[ReplayTable]) -> tuple[arenas.Table, ...]:

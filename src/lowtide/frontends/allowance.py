@@ -1,0 +1,134 @@
+"""What has to stay free beside a plan: tiny tensors, the caller's code, the optimizer's state and temporaries.
+
+Units: `_B` bytes.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
+
+import torch
+
+from lowtide.errors import BudgetWarning
+from lowtide.ir.graph import Graph
+from lowtide.ir.layout import ALIGNMENT_B, SMALL_B, rounded_B
+from lowtide.ir.sequence import blocks_of, small_peak_B
+from lowtide.planners.keep_all import keep_all_schedule
+from lowtide.profile.optimizer import OptimizerNeeds, joined_needs, optimizer_needs
+from lowtide.runtime.wall import Wall
+from lowtide.units import format_B
+
+_SLACK_B = 1024  # tiny tensors of the caller's own: loss values, counters, the optimizer's scalars
+_LEAST_BETWEEN_B = 64 * 1024
+_LOSS_COPIES = 3  # a loss of the caller's own holds this many tensors of an output's size at once: cross-entropy
+
+
+@dataclass(eq=False)
+class Allowance:
+    """What is set aside: measured, foreseen, or learnt from steps that found too little.
+
+    Arguments:
+        optimizers: gives those whose state and temporaries count.
+        small_B: zone for requests too small to be planned; fixed when there is an arena.
+    """
+
+    optimizers: Callable[[], Sequence[torch.optim.Optimizer]]
+    small_B: int = 0
+    _needs: WeakKeyDictionary[torch.optim.Optimizer, OptimizerNeeds] = field(default_factory=WeakKeyDictionary)
+    _between_B: dict[str, int] = field(default_factory=dict)  # graph key -> what the caller's code really took
+    _given_up: set[str] = field(default_factory=set)
+    _spilled_B: int = 0
+    _troubles: int = 0  # of any kind, when they were last looked at
+    _crowded: int = 0  # refusals, and departures with overflow, until then
+    _has_warned: bool = False
+
+    @property
+    def needs(self) -> OptimizerNeeds | None:
+        """What the optimizers take, found out once, before their first step; None without an optimizer."""
+        found = []
+        for optimizer in self.optimizers():
+            if optimizer not in self._needs:
+                self._needs[optimizer] = optimizer_needs(optimizer, alignment_B=ALIGNMENT_B)
+            found.append(self._needs[optimizer])
+        return joined_needs(found)
+
+    @property
+    def state_B(self) -> int:
+        """Bytes of the optimizers' state, as the arena reserves them."""
+        needs = self.needs
+        return 0 if needs is None else sum(rounded_B(size_B) for size_B in needs.state_sizes_B)
+
+    def temporaries_B(self, graph: Graph) -> int:
+        """Bytes for the optimizer's step after a step of a graph; none where it has no backward."""
+        needs = self.needs
+        return 0 if needs is None or len(graph.segments) < 2 else rounded_B(needs.temporaries_B)
+
+    def reserve_B(self, graph: Graph) -> int:
+        """Bytes for tiny tensors, worker threads and the caller's code between the segments."""
+        workers_B = max((r.trace.workers_B for r in graph.recipes), default=0)
+        return self.small_B + rounded_B(workers_B) + self._between(graph)
+
+    def set_small_zone(self, graph: Graph) -> None:
+        """Sizes the zone for requests too small to be planned after a step of a graph."""
+        self.small_B = _small_zone_B(graph, self.needs)
+
+    def expect_between(self, graph: Graph, between_B: int) -> None:
+        """Says what code between the segments was seen to take, before any step."""
+        self._between_B.setdefault(graph.key, rounded_B(between_B) + self._between(graph))
+
+    def begin_anew(self) -> None:
+        """A new arena counts its troubles from zero."""
+        self._spilled_B = self._crowded = self._troubles = 0
+
+    def learn(self, graph: Graph, wall: Wall) -> bool:
+        """Looks whether the caller's code between the segments found its room too small since the last look.
+
+        Returns: whether the reserve of the graph's plans has been raised, so that they should be made again.
+        """
+        troubles = wall.arena.troubles
+        if troubles == self._troubles:
+            return False
+        self._troubles = troubles
+        seen = wall.arena.stats()
+        spilled_B, self._spilled_B = seen.spilled_B - self._spilled_B, seen.spilled_B
+        if spilled_B and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                "code outside lowtide's graphs, between a forward and its backward or in the optimizer's step, found "
+                f"no room in the budget and took {format_B(spilled_B)} beside it. If it belongs to this training, it "
+                "gets room now where the budget allows; else raise the budget. If it is another model's, finish this "
+                'one\'s backward first, or delete its loss. fit(..., scope="process") refuses instead.',
+                BudgetWarning,
+                stacklevel=2,
+            )
+        crowded = seen.failures_for_room + seen.failures_for_contiguity + min(seen.departures, seen.overflow)
+        before, self._crowded = self._crowded, crowded
+        if not (spilled_B or crowded > before) or graph.key in self._given_up:
+            return False
+        self._between_B[graph.key] = max(2 * self._between(graph), rounded_B(spilled_B), _LEAST_BETWEEN_B)
+        return True
+
+    def give_up(self, graph: Graph) -> None:
+        """Leaves a graph's reserve as it is: the budget has no room for more."""
+        self._given_up.add(graph.key)
+
+    def _between(self, graph: Graph) -> int:
+        """Bytes for the caller's code between the segments: measured, or as much as a loss usually takes."""
+        if graph.key in self._between_B:
+            return self._between_B[graph.key]
+        tangents = [v for v in graph.arriving if not v.persistent]
+        begin = min((v.arrives or 0 for v in tangents), default=0)  # where the caller's own loss hands over
+        inside = any(v.size_B < SMALL_B for v in tangents if v.arrives == begin)  # the loss is the model's own
+        copies = 1 if inside else _LOSS_COPIES
+        large = [v for v in tangents if v.size_B >= SMALL_B]
+        return sum(rounded_B(v.size_B) * (copies if v.arrives == begin else 1) for v in large)
+
+
+def _small_zone_B(graph: Graph, needs: OptimizerNeeds | None) -> int:
+    """Bytes for requests too small to be planned: those of a step that keeps everything, the optimizer's, and slack."""
+    step_B = small_peak_B(blocks_of(graph, keep_all_schedule(graph), small_B=0))
+    state_B = sum(rounded_B(s) for s in (() if needs is None else needs.state_sizes_B) if s < SMALL_B)
+    return rounded_B(step_B + step_B // 8 + state_B + _SLACK_B)

@@ -1,0 +1,203 @@
+"""The plans of one fitted model that are in force, as code, and around what earlier steps left in the arena."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from lowtide.device.arena import nothing_engaged
+from lowtide.device.semiprivate import let_go_of_failed_backward
+from lowtide.errors import BudgetWarning, InfeasibleBudget, PlanMismatch
+from lowtide.frontends.enclosure import Enclosure
+from lowtide.frontends.planning import MeasuredStep, fit_plan
+from lowtide.ir.layout import Obstacle
+from lowtide.ir.plan import PlanRecord
+from lowtide.ir.replay import replay_tables
+from lowtide.pipeline import place_around
+from lowtide.runtime.executor import Key, Loaded, PlannedExecutor, load
+from lowtide.runtime.homes import move_together
+from lowtide.runtime.wall import Wall, Walled, make_tables, places_of
+
+_LOG = logging.getLogger("lowtide")
+_KEPT = 32  # plans whose code is kept for when they come into force again
+Step = tuple[tuple[int, Key], ...]  # the graphs of one step: executor and shape of each
+
+
+@dataclass(eq=False)
+class PlansInForce:
+    """One plan per step that has been met, and the code that stands for it now.
+
+    Arguments:
+        enclosure: the wall round the steps.
+        plan_again: plans a measured step around what is in the way.
+        plans: per step, the plan of an arena that holds nothing else.
+    """
+
+    enclosure: Enclosure
+    plan_again: Callable[[MeasuredStep, tuple[Obstacle, ...]], PlanRecord]
+    plans: dict[Step, PlanRecord] = field(default_factory=dict)
+    _measured: dict[Step, MeasuredStep] = field(default_factory=dict)
+    _around: dict[tuple[Step, tuple[Obstacle, ...]], PlanRecord] = field(default_factory=dict)
+    _now: dict[Step, PlanRecord] = field(default_factory=dict)  # what is in force: a plan, or one around obstacles
+    _code: dict[tuple[Step, int], tuple[PlanRecord, tuple[Loaded, ...]]] = field(default_factory=dict)
+    _wall: Wall | None = None  # for which the code was made
+    _has_warned: bool = False
+
+    @property
+    def now(self) -> list[PlanRecord]:
+        """The plans that the latest calls used: around what earlier steps left, where they left something."""
+        return list(self._now.values())
+
+    @property
+    def latest(self) -> PlanRecord | None:
+        """The latest plan that trains, or else the latest plan; None before the first step."""
+        plans = list(self.plans.values())
+        training = [p for p in plans if len(p.graph.segments) > 1] or plans
+        return training[-1] if training else None
+
+    def install(self, step: Step, measured: MeasuredStep, record: PlanRecord) -> None:
+        """Puts the plan of a step in force."""
+        self._measured[step] = measured
+        self.plans[step] = record
+        self._put(step, record)
+
+    def use(self, record: PlanRecord) -> None:
+        """Puts a plan in force for every step of its program and shapes that has been met. Compiles nothing again.
+
+        Raises:
+            PlanMismatch: if no such step has been met.
+        """
+        steps = [step for step, present in self.plans.items() if present.graph.key == record.graph.key]
+        if not steps:
+            raise PlanMismatch(f"no step of the plan's program (graph {record.graph.key}) has been run here yet")
+        for step in steps:
+            self.install(step, self._measured[step], fit_plan(record, self._measured[step], self.enclosure))
+
+    def clear(self) -> None:
+        """Takes every plan out of force."""
+        self.plans.clear()
+        self._forget_code()
+
+    def settle(self, first: tuple[int, Key], executor: PlannedExecutor, loaded: Loaded) -> Loaded:
+        """The code to use for the step that begins, around what earlier steps left in the arena: usually nothing.
+
+        Arguments:
+            first: the step's first graph.
+            loaded: its code in force.
+        """
+        step = next((s for s in self.plans if s[0] == first), None)
+        wall = self.enclosure.wall
+        if step is None or wall is None:
+            return loaded  # a later graph of a step that the first one has settled
+        if wall is not self._wall:  # code that was made for another arena would allocate there
+            self._wall = wall
+            self._forget_code()
+        if self.enclosure.allowance.learn(self.plans[step].graph, wall):
+            self._plan_roomier(step)
+        plan, now = self.plans[step], self._now.get(step)
+        assert plan.layout is not None
+        if not wall.is_awaited and not wall.arena.in_use_below(plan.layout.height_B):
+            wanted = plan
+        else:
+            wanted = self._plan_around(step, wall, wall.obstacles(self.enclosure.room_B(plan)))
+        if wanted is not now:
+            self._put(step, wanted)
+        return executor.in_force(first[1])
+
+    def _forget_code(self) -> None:
+        for known in (self._code, self._around, self._now):
+            known.clear()
+
+    def _put(self, step: Step, record: PlanRecord) -> None:
+        measured = self._measured[step]
+        self._now[step] = record
+        code = self._code.get((step, id(record)))
+        if code is None or code[0] is not record:
+            walled = self._walled(record)
+            parts = []
+            for index, call in enumerate(measured.calls):
+                graph, schedule = record.graph, record.schedule
+                segments: Sequence[int] = range(len(graph.segments))
+                if measured.bundle is not None:
+                    graph, schedule = call.specialised.graph, measured.bundle.schedule_of(schedule, index)
+                    segments = measured.bundle.segments[index]
+                part = None if walled is None else walled.part(segments)
+                parts.append(load(graph, schedule, call.interfaces, call.specialised.held, part))
+            code = self._code[step, id(record)] = (record, tuple(parts))
+            while len(self._code) > _KEPT:
+                self._code.pop(next(iter(self._code)))
+        for call, loaded in zip(measured.calls, code[1], strict=True):
+            call.executor.install(call.key, loaded)
+
+    def _walled(self, record: PlanRecord) -> Walled | None:
+        if record.layout is None:
+            self.enclosure.limit(record)
+            return None
+        wall = self.enclosure.enclose(record)
+        tables = replay_tables(record.graph, record.schedule, record.layout)
+        beside_B = self.enclosure.beside_B(record)
+        return Walled(wall, make_tables(tables), record.layout.height_B, beside_B, places_of(tables))
+
+    def _plan_roomier(self, step: Step) -> None:
+        """Plans a step anew with a larger reserve, if the budget has room for it."""
+        graph = self._measured[step].graph
+        try:
+            with nothing_engaged():
+                self.plans[step] = self.plan_again(self._measured[step], ())
+        except InfeasibleBudget:
+            self.enclosure.allowance.give_up(graph)
+        else:
+            _LOG.info("planned anew: code between the segments needs %d B", self.plans[step].reserve_B)
+
+    def _plan_around(self, step: Step, wall: Wall, obstacles: tuple[Obstacle, ...]) -> PlanRecord:
+        known = self._around.get((step, obstacles))
+        if known is not None:
+            return known
+        with nothing_engaged():  # what an exception or a cycle still holds may be gone
+            let_go_of_failed_backward()
+            gc.collect()
+        plan, room_B = self.plans[step], self.enclosure.room_B(self.plans[step])
+        assert plan.layout is not None
+        wall.arena.plan_top_B = plan.layout.height_B
+        if not wall.is_awaited:  # else they might be moved to where a backward is going to allocate
+            move_together(self._gradients(), wall.arena)
+        obstacles = wall.obstacles(room_B)
+        if not any(o.offset_B < plan.layout.height_B for o in obstacles):
+            return plan
+        try:
+            record = self._plan_with(step, obstacles, room_B)
+        except InfeasibleBudget:
+            if not wall.is_awaited:
+                raise
+            self._warn_of_crowding()
+            record = self._plan_with(step, wall.obstacles(room_B, promises=False), room_B)
+        while len(self._around) >= _KEPT:
+            self._around.pop(next(iter(self._around)))
+        self._around[step, obstacles] = record
+        return record
+
+    def _plan_with(self, step: Step, obstacles: tuple[Obstacle, ...], room_B: int) -> PlanRecord:
+        """The step's schedule at addresses around what is in the way, or else another schedule."""
+        with nothing_engaged():
+            return place_around(self.plans[step], obstacles, room_B) or self.plan_again(self._measured[step], obstacles)
+
+    def _warn_of_crowding(self) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                "a forward begins while earlier ones still wait for their backwards, and the budget has no room beside "
+                "the places that those will use: some of their allocations will be served elsewhere, or refused "
+                "(lowtide.departures counts them). Run each backward before the next forward, evaluate under "
+                "torch.no_grad(), or raise the budget.",
+                BudgetWarning,
+                stacklevel=2,
+            )
+
+    def _gradients(self) -> list[torch.Tensor]:
+        """Gradients of the model's parameters that live through the next step."""
+        return [t.grad for t in self.enclosure.persistent() if t.is_leaf and t.grad is not None]
