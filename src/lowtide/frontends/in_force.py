@@ -101,6 +101,7 @@ class PlansInForce:
             self._plan_roomier(step)
         plan, now = self.plans[step], self._now.get(step)
         assert plan.layout is not None
+        wall.make_way(plan.layout.height_B)
         if not wall.is_awaited and not wall.arena.in_use_below(plan.layout.height_B):
             wanted = plan
         else:

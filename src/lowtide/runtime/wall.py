@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from lowtide.device import arena as arenas
+from lowtide.device import storage as storages
 from lowtide.device.arena import Arena
 from lowtide.errors import InfeasibleBudget
 from lowtide.ir.layout import Obstacle, rounded_B
@@ -90,8 +91,11 @@ class Wall:
         self.arena.set_phase(AFTER)
         self._close_window(owner)
 
-    def keep_free(self, size_B: int) -> None:
+    def keep_free(self, size_B: int, top_B: int = 0) -> None:
         """Keeps bytes of the arena free for what lies outside it and counts.
+
+        Arguments:
+            top_B: height of the plan that is to run: above it, if that can be.
 
         Raises:
             InfeasibleBudget: if tensors of earlier steps leave no such room.
@@ -100,9 +104,11 @@ class Wall:
             return
         self._free, self._free_B = None, 0
         if size_B:
-            if not self._open:
-                self.arena.plan_top_B = 0
+            self.arena.plan_top_B = max(top_B, self._top_B) if self._open else top_B
             self._free = self.arena.set_aside(size_B)
+            if self._free is None and not self._open:
+                self.arena.plan_top_B = 0
+                self._free = self.arena.set_aside(size_B)
             if self._free is None:
                 raise InfeasibleBudget(
                     f"the inputs of this step take {format_B(size_B)} of the budget, and tensors of earlier steps "
@@ -111,6 +117,11 @@ class Wall:
                     budget_B=self.budget_B,
                 )
             self._free_B = size_B
+
+    def make_way(self, below_B: int) -> None:
+        """Lets go of what is kept free where it lies below an offset; the next segment keeps it elsewhere."""
+        if self._free is not None and (storages.home_of(self._free, self.arena) or 0) < below_B:
+            self.keep_free(0)
 
     def stand(self) -> None:
         """Keeps this thread's window open until the wall is retired, whatever happens inside."""
@@ -215,7 +226,7 @@ class Walled:
     def run(self, segment: int, code: Callable[[list[Any]], Sequence[Any]], arguments: list[Any]) -> Sequence[Any]:
         """Runs a segment's code with its allocations served as planned."""
         if segment == 0:
-            self.wall.keep_free(self.beside_B)
+            self.wall.keep_free(self.beside_B, self.height_B)
         self.wall.begin(self.height_B)
         try:
             self._enter(self.tables[segment])
