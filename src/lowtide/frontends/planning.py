@@ -15,11 +15,12 @@ from lowtide.errors import PlanMismatch
 from lowtide.frontends.covers import covers_of
 from lowtide.frontends.discovery import Call, bundle_of, outside_B
 from lowtide.frontends.enclosure import Enclosure
+from lowtide.frontends.knowledge import Knowledge, Request
 from lowtide.ir.bundle import Bundle
 from lowtide.ir.graph import Graph
 from lowtide.ir.layout import Obstacle
 from lowtide.ir.plan import PlanRecord
-from lowtide.pipeline import Ground, PlanOptions, Watch, environment, measure, place_around, plan_graph
+from lowtide.pipeline import Ground, PlanOptions, Watch, environment, place_around
 from lowtide.profile.cache import ProfileCache
 from lowtide.units import format_B
 
@@ -49,14 +50,30 @@ class MeasuredStep:
 
 
 def measure_step(
-    calls: Sequence[Call], persistent: Callable[[], Iterable[torch.Tensor]], machine: str | None, cache: ProfileCache
+    calls: Sequence[Call],
+    persistent: Callable[[], Iterable[torch.Tensor]],
+    options: PlanOptions,
+    cache: ProfileCache,
+    knowledge: Knowledge,
 ) -> MeasuredStep:
     """Measures every graph of a step, or predicts it for a machine that is not here.
 
     Arguments:
         persistent: gives the tensors that live through the step whether or not a graph reads them.
+        knowledge: of other shapes.
     """
-    graphs = [measure(c.specialised.graph, c.specialised.held, machine, cache) for c in calls]
+    graphs = [knowledge.measure(c.specialised.graph, c.specialised.held, options, cache) for c in calls]
+    return step_of(calls, graphs, persistent)
+
+
+def step_of(
+    calls: Sequence[Call], graphs: Sequence[Graph], persistent: Callable[[], Iterable[torch.Tensor]]
+) -> MeasuredStep:
+    """A step from its calls and, per call, its graph with times and traces, wherever those came from.
+
+    Arguments:
+        persistent: as for `measure_step`.
+    """
     bundle = bundle_of(calls, graphs) if len(calls) > 1 else None
     device = _device_of(calls)
     graph = bundle.graph if bundle is not None else graphs[0]
@@ -67,12 +84,14 @@ def plan_step(
     step: MeasuredStep,
     options: PlanOptions,
     enclosure: Enclosure,
+    knowledge: Knowledge,
     obstacles: tuple[Obstacle, ...] = (),
     watch: Watch | None = None,
 ) -> PlanRecord:
     """Plans a step inside the budget, and inside what the wall leaves where there is one.
 
     Arguments:
+        knowledge: of this step's plan, or of another shape's.
         obstacles: what earlier steps left in the arena.
 
     Raises:
@@ -82,16 +101,16 @@ def plan_step(
     ground = Ground(outside_B=step.outside_B + enclosure.state_B)
     if enforced:
         ground = enclosure.ground(step.graph, step.outside_B, obstacles)
-    record = plan_graph(
-        step.graph,
-        options,
+    request = Request(
+        graph=step.graph,
+        options=options,
         ground=ground,
         agreed_B=enclosure.agreed_B(step.graph),
         at_least_B=enclosure.budget_B,
         device=step.device,
         covers=covers_of(step.trains, enclosure.needs, len(step.calls), enclosure.scope if enforced else "none"),
-        watch=watch,
     )
+    record = knowledge.plan(request, watch)
     enclosure.agree(record)
     return record if options.machine is not None else enclosure.said(record, step.device)
 

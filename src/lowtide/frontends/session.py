@@ -135,8 +135,7 @@ class Session:
         """Plans the graphs of one step as one and puts the result in force."""
         with nothing_engaged():
             found = measure_step(calls, self.enclosure.persistent, self.options.machine, self.cache)
-            if len(calls) > 1:
-                self.enclosure.allowance.expect_between(found.graph, self._between_B)
+            self.expect_between(found)
             record = self._given_for(found)
             if record is None:
                 record = self._plan(found)
@@ -145,6 +144,11 @@ class Session:
             self.in_force.install(step, found, record)
         _LOG.info("planned %d graph(s): %s of %s B", len(calls), record.reserved_B, record.budget_B)
         return record
+
+    def expect_between(self, found: MeasuredStep) -> None:
+        """Notes, for the plans of a step of several graphs, what code between them took when it was last found."""
+        if len(found.calls) > 1:
+            self.enclosure.allowance.expect_between(found.graph, self._between_B)
 
     def replan(self, options: PlanOptions) -> None:
         """Takes every plan out of force; the next call of each shape is planned with the new options."""
