@@ -120,6 +120,7 @@ class PlanRecord(msgspec.Struct, frozen=True, dict=True):
         optimizer_B: temporary bytes of the optimizer's step, for which the layout leaves room after the backward.
         graphs: how many captured graphs share the timeline.
         breaks: why they are several.
+        begun_from: shapes of the plan from which the search began; empty where it began from nothing.
         version: of the file format.
     """
 
@@ -140,6 +141,7 @@ class PlanRecord(msgspec.Struct, frozen=True, dict=True):
     optimizer_B: int = 0
     graphs: int = 1
     breaks: tuple[GraphBreak, ...] = ()
+    begun_from: str = ""
     version: int = 1
 
     @property

@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from lowtide.ir.graph import Graph, Origin
-from lowtide.ir.plan import Environment, PlanRecord
+from lowtide.ir.plan import Environment, GraphBreak, PlanRecord
 from lowtide.ir.schedule import Boundary, Drop, Fetch, Run, Send, Step
 from lowtide.ir.simulate import simulate
 from lowtide.units import format_B, format_percent, format_s
@@ -47,6 +47,8 @@ class Headline:
         bound_class: the schedules for which the bound holds.
         reserved_B: predicted, holes and what is set aside included; 0 where nothing is enforced.
         packing: height of the layout over the most bytes at once.
+        graphs, breaks: how many graphs share the timeline, and where and why the model breaks into them.
+        begun: from which other shapes' plan the search began, and what became of that plan; empty where from none.
         covers_inside, covers_outside: what the budget counts, and what it could not know.
     """
 
@@ -76,6 +78,9 @@ class Headline:
     environment: Environment
     reserved_B: int = 0
     packing: float = 1.0
+    begun: str = ""
+    graphs: int = 1
+    breaks: tuple[str, ...] = ()
 
 
 def headline(record: PlanRecord) -> Headline:
@@ -112,7 +117,34 @@ def headline(record: PlanRecord) -> Headline:
         environment=record.environment,
         reserved_B=0 if record.layout is None else record.reserved_B,
         packing=1.0 if record.layout is None else record.layout.packing,
+        begun=_begun(record),
+        graphs=record.graphs,
+        breaks=tuple(_told(b) for b in record.breaks),
     )
+
+
+def _begun(record: PlanRecord) -> str:
+    """What a plan owes to another shape's, in words."""
+    if not record.begun_from:
+        return ""
+    taken_over = record.outcome.stats.get("winner") == "start"
+    what = "taken over, and nothing faster was found in time" if taken_over else "and a faster one was found"
+    return f"the plan for {record.begun_from}; {what}"
+
+
+def _told(found: GraphBreak) -> str:
+    """A graph break for people: where, and why."""
+    place = found.source or "a line that torch does not tell (TORCH_LOGS=graph_breaks shows it)"
+    line = f" ({found.text.strip()})" if found.text.strip() else ""
+    return f"{place}{line}: {found.cause}"
+
+
+def _graphs(head: Headline) -> str:
+    """Why a plan spans several graphs; empty where it does not."""
+    if head.graphs < 2:
+        return ""
+    causes = "\n".join(f"{i}. {text}" for i, text in enumerate(head.breaks, 1))
+    return f"{head.graphs} graphs on one timeline; the code between them runs in the reserve\n{causes}".rstrip()
 
 
 def peak_of(record: PlanRecord) -> Peak:
@@ -176,6 +208,8 @@ def headline_rows(head: Headline) -> tuple[tuple[str, str], ...]:
         ("gap", gap),
         ("status", f"{head.status.lower()}: {head.status_text}"),
         ("solver", head.solver),
+        ("began from", head.begun),
+        ("graph breaks", _graphs(head)),
         ("covers", "; ".join(head.covers_inside)),
         ("outside", "; ".join(head.covers_outside)),
     ]

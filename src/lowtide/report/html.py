@@ -114,8 +114,13 @@ def _legend() -> str:
 
 
 def _facts(rows: Iterable[tuple[str, str]]) -> str:
-    told = "".join(f"<tr><th>{escape(label)}</th><td>{escape(text)}</td></tr>" for label, text in rows)
+    told = "".join(f"<tr><th>{escape(label)}</th><td>{_lines(text)}</td></tr>" for label, text in rows)
     return f'<table class="facts"><tbody>{told}</tbody></table>'
+
+
+def _lines(text: str) -> str:
+    """Text with its line breaks."""
+    return "<br>".join(map(escape, text.splitlines()))
 
 
 def _environment(head: Headline) -> list[tuple[str, str]]:
