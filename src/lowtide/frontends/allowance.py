@@ -44,6 +44,7 @@ class Allowance:
     _troubles: int = 0  # of any kind, when they were last looked at
     _crowded: int = 0  # refusals, and departures with overflow, until then
     _has_warned: bool = False
+    _has_told: bool = False  # of departures
 
     @property
     def needs(self) -> OptimizerNeeds | None:
@@ -101,6 +102,15 @@ class Allowance:
                 f"no room in the budget and took {format_B(spilled_B)} beside it. If it belongs to this training, it "
                 "gets room now where the budget allows; else raise the budget. If it is another model's, finish this "
                 'one\'s backward first, or delete its loss. fit(..., scope="process") refuses instead.',
+                BudgetWarning,
+                stacklevel=2,
+            )
+        if seen.departures and not self._has_told:
+            self._has_told = True
+            warnings.warn(
+                f"{seen.departures} allocations of a planned step were not served at their planned addresses, because "
+                "something else lay there. Results are right and the budget holds as long as there is room; a step may "
+                "be refused that the plan said would fit. lowtide.departures(model) names them and what lay there.",
                 BudgetWarning,
                 stacklevel=2,
             )
