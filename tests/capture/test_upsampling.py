@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import lowtide
-from lowtide.device.semiprivate import upsampling_traced_as_eager
+from lowtide.device.semiprivate import composites_traced_as_eager
 from tests.networks import differences, train, twin
 
 aten = torch.ops.aten
@@ -43,7 +43,7 @@ def test_training_is_unchanged() -> None:
 def test_torch_is_left_as_it_was() -> None:
     op = aten.upsample_bilinear2d.vec
     before = dict(op.py_kernels)
-    with upsampling_traced_as_eager():
+    with composites_traced_as_eager():
         assert torch._C.DispatchKey.Autograd not in op.py_kernels
     assert before
     assert dict(op.py_kernels) == before

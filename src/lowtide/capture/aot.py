@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,14 +16,17 @@ from lowtide.capture.breaks import break_after
 from lowtide.capture.extract import Extraction
 from lowtide.capture.joint import Joint, joint_from
 from lowtide.capture.origin import module_name
+from lowtide.capture.reach import Reach, reach_of
 from lowtide.capture.rewrite import rewrite
 from lowtide.capture.slots import Slots, honest_modules, slots_of
 from lowtide.capture.symbols import ShapeKey, Symbols, describe_shapes, shape_key
+from lowtide.device.arrivals import watch
 from lowtide.device.semiprivate import (
     aot_autograd,
     backward_traced_as_eager,
+    composites_traced_as_eager,
     forbid_donation,
-    upsampling_traced_as_eager,
+    tangent_positions,
 )
 from lowtide.ir.graph import Graph
 from lowtide.ir.plan import GraphBreak
@@ -54,11 +58,13 @@ class Captured:
         joint: the graph; nodes carry fake values with possibly symbolic sizes.
         slots: what passes from forward to backward; empty for inference.
         ended: the break at which the graph ended, if the model goes on in another.
+        reach: which gradients depend on which; None where that is not known, or there is no backward.
     """
 
     joint: Joint
     slots: Slots
     ended: GraphBreak | None = None
+    reach: Reach | None = None
 
     @cached_property
     def _symbolic(self) -> tuple[int, ...]:
@@ -114,6 +120,7 @@ def make_backend(executor_for: Callable[[Captured], Executor]) -> Callable[..., 
 
     def backend(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         names = {i: _primal_name(p) for i, p in enumerate(gm.graph.find_nodes(op="placeholder"))}
+        captures: list[Captured] = []
 
         def partition(
             joint_gm: fx.GraphModule,
@@ -125,12 +132,14 @@ def make_backend(executor_for: Callable[[Captured], Executor]) -> Callable[..., 
         ) -> tuple[fx.GraphModule, fx.GraphModule]:
             joint = rewrite(joint_from(joint_gm, num_fwd_outputs, static_lifetime_input_indices or (), names))
             captured = Captured(joint, slots_of(joint), break_after(gm))
+            captures.append(captured)
             forward, backward = honest_modules(joint, captured.slots)
             forward.meta["lowtide"] = backward.meta["lowtide"] = _Uncopied(executor_for(captured))
             return forward, backward
 
         def compile_forward(module: fx.GraphModule, _: object) -> Callable[..., Any]:
             forbid_donation()
+            captures[-1].reach = reach_of(captures[-1].joint, tangent_positions())
             return _boxed(module.meta["lowtide"].executor.forward)
 
         def compile_backward(module: fx.GraphModule, _: object) -> Callable[..., Any]:
@@ -147,10 +156,23 @@ def make_backend(executor_for: Callable[[Captured], Executor]) -> Callable[..., 
             partition_fn=partition,
             decompositions=None,
         )
-        with backward_traced_as_eager(), upsampling_traced_as_eager():
-            return compiled(gm, inputs)  # type: ignore[no-any-return]
+        with backward_traced_as_eager(), composites_traced_as_eager():
+            call = compiled(gm, inputs)
+        return _watching(call) if any(c.reach is not None and c.reach.is_partial for c in captures) else call
 
     return backend
+
+
+def _watching(call: Callable[..., Any]) -> Callable[..., Any]:
+    """A captured graph's call, that looks which gradients its backward will really be given."""
+
+    @functools.wraps(call)
+    def watched(*arguments: Any) -> Any:
+        results = call(*arguments)
+        watch(results)
+        return results
+
+    return watched
 
 
 def _boxed(function: Callable[[list[Any]], Sequence[Any]]) -> Callable[..., Any]:

@@ -8,9 +8,13 @@ release that moves one is met by a sentence instead of a traceback.
 | `torch._dynamo.backends.common.aot_autograd` | 2.0 | capture: joint graph through `partition_fn` |
 | `torch._guards.TracingContext` | 2.0 | capture: read the metadata of the forward |
 | `fw_metadata.bw_donated_idxs` | 2.5 | capture: slots must not be donated, or `retain_graph` breaks |
+| `fw_metadata.mutated_inp_runtime_indices`, `.output_info` | 2.1 | capture: which gradient becomes which tangent |
 | `torch._functorch.config.backward_pass_autocast` | 2.9 | capture: the backward is traced as eager runs it |
-| `OpOverload.py_kernels`, `OpOverload._dispatch_cache` | 2.0 | capture: upsampling stays the operator that eager runs |
+| `OpOverload.py_kernels`, `OpOverload._dispatch_cache` | 2.0 | capture: composites become the operators of eager |
+| `torch._dynamo.config.allow_rnn` | 2.6 | capture: recurrent layers are captured at all |
+| `torch._dynamo.variables.torch.tracing_state_functions` | 2.2 | capture: models do what they do uncompiled |
 | `torch._dynamo.compiled_autograd.compiled_autograd_enabled` | 2.4 | runtime: refuse what would bypass the plan |
+| `torch._C._autograd._get_current_graph_task_keep_graph` | 2.5 | runtime: a retained graph keeps what it was given |
 | `torch._dynamo.config.fail_on_recompile_limit_hit` | 2.6 | frontends: a budget must not lapse silently |
 | `GraphModule.compile_subgraph_reason` | 2.0 | frontends: does a graph end at a break |
 | `torch._dynamo.utils.counters` | 2.0 | frontends: was there a graph break |
@@ -24,8 +28,12 @@ release that moves one is met by a sentence instead of a traceback.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import logging
+import os
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -33,11 +41,15 @@ import torch
 
 _LOG = logging.getLogger("lowtide")
 TESTED = ("2.11", "2.13")
-_UPSAMPLING = (
+# What torch traces as arithmetic of its own in Python, where eager runs a kernel: with other roundings and many
+# temporaries, and without the dropout between recurrent layers.
+_COMPOSITES = (
     *("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d"),
-    *("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
+    *("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", "_upsample_lanczos2d_aa"),
     *(f"{kind}{n}d" for kind in ("upsample_nearest", "_upsample_nearest_exact") for n in (1, 2, 3)),
+    *("lstm", "gru", "rnn_tanh", "rnn_relu"),
 )
+_TORCH = os.path.dirname(torch.__file__) + os.sep
 
 
 def aot_autograd(**options: Any) -> Callable[..., Any]:
@@ -60,13 +72,10 @@ def backward_traced_as_eager() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def upsampling_traced_as_eager() -> Iterator[None]:
-    """Traces an upsampling as the operator that eager runs.
-
-    torch would trace it as arithmetic on indices, whose sums round differently and whose temporaries are many.
-    """
-    packets = [getattr(torch.ops.aten, name) for name in _UPSAMPLING]
-    overloads = [getattr(p, o) for p in packets for o in ("default", "vec") if o in p.overloads()]
+def composites_traced_as_eager() -> Iterator[None]:
+    """Traces upsampling and recurrent layers as the operators that eager runs."""
+    packets = [getattr(torch.ops.aten, name) for name in _COMPOSITES if hasattr(torch.ops.aten, name)]
+    overloads = [getattr(p, o) for p in packets for o in ("default", "vec", "input", "data") if o in p.overloads()]
     keys = torch._C.DispatchKey
     hidden = [(op, dict(op.py_kernels)) for op in overloads if op.py_kernels]
     try:
@@ -88,11 +97,46 @@ def forbid_donation() -> None:
         context.fw_metadata.bw_donated_idxs = []
 
 
+def tangent_positions() -> list[int] | None:
+    """While a graph is captured: per tangent of its backward, its place among the gradients of the forward's results.
+
+    Returns: None where tensor subclasses or this torch make the places unknown.
+    """
+    context = torch._guards.TracingContext.try_get()
+    metadata = getattr(context, "fw_metadata", None)
+    try:
+        if metadata is None or getattr(metadata, "subclass_inp_meta", None) is None:
+            return None
+        mutated = list(metadata.mutated_inp_runtime_indices)
+        kinds = ("non_alias", "unsafe_view_alias", "custom_function_view")
+        found = [
+            i
+            for i, index in enumerate(mutated)
+            if metadata.input_info[index].mutates_data and metadata.input_info[index].requires_grad
+        ]
+        found += [
+            len(mutated) + i
+            for i, info in enumerate(metadata.output_info)
+            if info.output_type.name in kinds
+            and issubclass(info.raw_type, torch.Tensor)
+            and getattr(info, "requires_grad_for_backward", info.requires_grad)
+        ]
+        first = len(mutated) + metadata.num_outputs
+        return found + list(range(first, first + metadata.num_intermediate_bases))
+    except AttributeError:
+        return None
+
+
 def compiled_autograd_enabled() -> bool:
     """Whether a backward would be inlined into another graph instead of calling our code."""
     from torch._dynamo import compiled_autograd
 
     return bool(compiled_autograd.compiled_autograd_enabled)
+
+
+def backward_is_retained() -> bool:
+    """Inside a backward: whether its graph is kept (`retain_graph`, `create_graph`), and all that it saved with it."""
+    return bool(torch._C._autograd._get_current_graph_task_keep_graph())
 
 
 def graph_breaks() -> dict[str, int]:
@@ -108,12 +152,49 @@ def ends_at_a_break(gm: torch.fx.GraphModule) -> bool:
 
 
 @contextlib.contextmanager
-def loud_recompile_limit() -> Iterator[None]:
-    """Makes Dynamo raise where it would silently go on in eager."""
+def captured_as_eager() -> Iterator[None]:
+    """Lets Dynamo capture what runs without it, all of it, or raise.
+
+    It raises where it would go on in eager silently; it looks whether modules have got or lost hooks; it captures
+    recurrent layers, which it leaves alone elsewhere; and
+    a model that asks whether it is being compiled hears that it is not: some compute something else then, equal only
+    up to rounding. Code of torch itself hears the truth.
+    """
     import torch._dynamo
 
-    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
-        yield
+    _answer_models_as_eager()
+    config = {"fail_on_recompile_limit_hit": True, "allow_rnn": True, "skip_nnmodule_hook_guards": False}
+    before = getattr(_CAPTURING, "depth", 0)
+    _CAPTURING.depth = before + 1
+    try:
+        with torch._dynamo.config.patch({k: v for k, v in config.items() if hasattr(torch._dynamo.config, k)}):
+            yield
+    finally:
+        _CAPTURING.depth = before
+
+
+_CAPTURING = threading.local()  # `depth`: how many captures of ours this thread is in
+
+
+@functools.cache
+def _answer_models_as_eager() -> None:
+    """Puts a function in the place of Dynamo's answers to "am I being compiled", once and for good.
+
+    Outside our captures, and to torch's own code, it answers as before.
+    """
+    from torch._dynamo.variables import torch as answers
+
+    plain = answers.tracing_state_functions
+
+    def tracing_state_functions() -> dict[Callable[[], Any], bool | None]:
+        told = plain()
+        asking = sys._getframe(1).f_locals.get("tx")  # the frame that is being traced
+        asker = getattr(getattr(asking, "f_code", None), "co_filename", _TORCH)
+        if not getattr(_CAPTURING, "depth", 0) or asker.startswith(_TORCH):
+            return told
+        return {asked: False if answer is True else answer for asked, answer in told.items()}
+
+    answers.tracing_state_functions = tracing_state_functions  # type: ignore[assignment]
 
 
 def recompile_limit_error() -> type[Exception]:
@@ -252,8 +333,14 @@ def missing() -> list[str]:
         "compiled_autograd_enabled": compiled_autograd_enabled,
         "FailOnRecompileLimitHit": recompile_limit_error,
         "BackendCompilerFailed": backend_failure,
+        "_get_current_graph_task_keep_graph": lambda: torch._C._autograd._get_current_graph_task_keep_graph,
+        "skip_nnmodule_hook_guards": lambda: torch._dynamo.config.skip_nnmodule_hook_guards,
         "counters": graph_breaks,
         "fail_on_recompile_limit_hit": lambda: torch._dynamo.config.fail_on_recompile_limit_hit,
+        "allow_rnn": lambda: torch._dynamo.config.allow_rnn,
+        "tracing_state_functions": lambda: (
+            importlib.import_module("torch._dynamo.variables.torch").tracing_state_functions
+        ),
         "detect_fake_mode": lambda: torch._guards.detect_fake_mode,
         "FakeTensorMode": fake_mode,
         "DataDependentOutputException": no_value_error,

@@ -129,7 +129,7 @@ class Allowance:
         """Bytes for the caller's code between the segments: measured, or as much as a loss usually takes."""
         if graph.key in self._between_B:
             return self._between_B[graph.key]
-        tangents = [v for v in graph.arriving if not v.persistent]
+        tangents = [v for v in graph.arriving if not v.persistent and v.id not in graph.handed]
         begin = min((v.arrives or 0 for v in tangents), default=0)  # where the caller's own loss hands over
         inside = any(v.size_B < SMALL_B for v in tangents if v.arrives == begin)  # the loss is the model's own
         copies = 1 if inside else _LOSS_COPIES

@@ -11,7 +11,7 @@ import torch
 
 from lowtide.device.semiprivate import (
     backend_failure,
-    loud_recompile_limit,
+    captured_as_eager,
     missing,
     recompile_limit_error,
     warn_if_untested,
@@ -55,7 +55,7 @@ def run_loudly(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
         LowtideError: raised while compiling, without Dynamo's wrapping.
     """
     try:
-        with loud_recompile_limit():
+        with captured_as_eager():
             return call(*args, **kwargs)
     except recompile_limit_error() as error:
         raise RecompileLimit(

@@ -41,6 +41,13 @@ class Call:
         """How the graph exchanges values with its caller."""
         return interfaces_of(self.specialised)
 
+    def tangent_of(self, result: int) -> int | None:
+        """The value as which the gradient of a result of the forward arrives; None if there is none, or none is known."""
+        captured, value_of = self.specialised.captured, self.specialised.extraction.value_of
+        if captured.reach is None or result not in captured.reach.positions:
+            return None
+        return value_of.get(captured.joint.tangents[captured.reach.positions.index(result)])
+
 
 def address(thing: Any) -> int | None:
     """Identifies the bytes of a tensor; None for anything else, and for tensors without bytes."""
@@ -92,6 +99,7 @@ def bundle_of(calls: Sequence[Call], graphs: Sequence[Graph]) -> Bundle:
     produced: dict[int, tuple[int, int]] = {}  # address -> (call, result)
     shared: list[set[int]] = [set() for _ in calls]
     released: list[set[int]] = [set() for _ in calls]
+    handed: list[list[tuple[int, tuple[int, int]]]] = [[] for _ in calls]
     for index, call in enumerate(calls):
         interfaces = call.interfaces
         for position, value in enumerate(interfaces[0].arguments):
@@ -105,8 +113,15 @@ def bundle_of(calls: Sequence[Call], graphs: Sequence[Graph]) -> Bundle:
                 gradient = interfaces[1].results[position]
                 if isinstance(gradient, Read):
                     released[index].add(gradient.value)
+                    part, result = produced[where]
+                    arrives = calls[part].tangent_of(result)
+                    if arrives is not None:
+                        handed[index].append((gradient.value, (part, arrives)))
         produced |= {where: (index, k) for k, where in enumerate(call.outputs) if where is not None}
-    parts = [Part(g, frozenset(s), frozenset(r)) for g, s, r in zip(graphs, shared, released, strict=True)]
+    parts = [
+        Part(g, frozenset(s), frozenset(r), tuple(h))
+        for g, s, r, h in zip(graphs, shared, released, handed, strict=True)
+    ]
     return merge(parts)
 
 

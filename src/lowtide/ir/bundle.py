@@ -23,11 +23,13 @@ class Part(msgspec.Struct, frozen=True):
         graph: with one segment, or two.
         shared: values whose bytes another part already counts (a tied weight, the output of an earlier part).
         released: gradients that only another part's backward waits for: the caller lets go of them at once.
+        handed: of those, per gradient, an earlier part and the value as which it arrives there.
     """
 
     graph: Graph
     shared: frozenset[int] = frozenset()
     released: frozenset[int] = frozenset()
+    handed: tuple[tuple[int, tuple[int, int]], ...] = ()
 
 
 class Bundle(msgspec.Struct, frozen=True):
@@ -83,7 +85,8 @@ def merge(parts: Sequence[Part]) -> Bundle:
         spot = [place[index, s] for s in range(len(graph.segments))]
         for local, segment in enumerate(graph.segments):
             segments[spot[local]] = Segment(f"{segment.name} {index + 1}", index)
-        values += [_value(v, part, value_base[-1], spot) for v in graph.values]
+        heirs = {gradient: value_base[to] + value for gradient, (to, value) in part.handed}
+        values += [_value(v, part, value_base[-1], spot, heirs.get(v.id)) for v in graph.values]
         recipes += [_recipe(r, value_base[-1], recipe_base[-1], spot) for r in graph.recipes]
         groups += [
             Group(g.name, tuple(Option(o.name, tuple(r + recipe_base[-1] for r in o.recipes)) for o in g.options))
@@ -104,7 +107,7 @@ def merge(parts: Sequence[Part]) -> Bundle:
     return Bundle(merged, tuple(value_base), tuple(recipe_base), spots)
 
 
-def _value(value: Value, part: Part, base: int, spot: Sequence[int]) -> Value:
+def _value(value: Value, part: Part, base: int, spot: Sequence[int], heir: int | None) -> Value:
     return msgspec.structs.replace(
         value,
         id=value.id + base,
@@ -113,6 +116,7 @@ def _value(value: Value, part: Part, base: int, spot: Sequence[int]) -> Value:
         leaves=None if value.leaves is None else spot[value.leaves],
         held=value.held and value.id not in part.released,
         readable_through=None if value.readable_through is None else spot[value.readable_through],
+        handed_to=heir,
     )
 
 

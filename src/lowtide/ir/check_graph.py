@@ -84,6 +84,10 @@ def _ids_and_references(graph: Graph) -> None:
         for segment in (value.arrives, value.leaves, value.readable_through):
             if segment is not None and segment not in segments:
                 raise illegal("graph-references", f"{name} with segment {segment}")
+        if value.handed_to is not None:
+            heir = graph.values[value.handed_to] if value.handed_to in values else None
+            if heir is None or heir.arrives is None or value.leaves is None or heir.arrives <= value.leaves:
+                raise illegal("graph-references", f"{name} handed to value {value.handed_to}")
     for index, recipe in enumerate(graph.recipes):
         name = recipe_name(graph, index)
         if recipe.id != index:

@@ -106,12 +106,21 @@ def check_layout(graph: Graph, schedule: Schedule, stays: Sequence[Stay], order:
 def _spans(graph: Graph, schedule: Schedule, stays: Sequence[Stay]) -> dict[tuple[int, int], Span]:
     """Every allocation by its step and its place among the step's allocations."""
     stay_of = {(stay.owner, stay.start): stay for stay in stays}
+    last: dict[int, int] = {}  # value -> where its last stay ends
+    for stay in stays:
+        last[stay.owner] = max(last.get(stay.owner, 0), stay.stop or 0)
+
+    def until(stay: Stay) -> Moment:
+        """When the bytes of a stay are free: what arrives elsewhere as another value is so when that one goes."""
+        heir = graph.values[stay.owner].handed_to
+        return (max(stay.stop or 0, 0 if heir is None else last.get(heir, 0)), _FIRST)
+
     spans: dict[tuple[int, int], Span] = {}
     for index, step in enumerate(schedule.steps):
         if isinstance(step, Fetch):
             stay = stay_of[step.value, index]
             name = value_name(graph, step.value)
-            spans[index, 0] = Span(name, stay.size_B, (index, 0), (stay.stop or 0, _FIRST), stay)
+            spans[index, 0] = Span(name, stay.size_B, (index, 0), until(stay), stay)
         if not isinstance(step, Run):
             continue
         recipe = graph.recipes[step.recipe]
@@ -129,11 +138,11 @@ def _spans(graph: Graph, schedule: Schedule, stays: Sequence[Stay]) -> dict[tupl
             name = (
                 value_name(graph, home[count]) if count in home else f"a temporary of {recipe_name(graph, recipe.id)}"
             )
-            end = (index, float(released.get(count, _LAST))) if kept is None else (kept.stop or 0, _FIRST)
+            end = (index, float(released.get(count, _LAST))) if kept is None else until(kept)
             spans[index, count] = Span(name, size_B, (index, when), end, kept)
         if recipe.state is not None and (recipe.effect is Effect.PURE or recipe.state in step.keep):
             kept = stay_of.get((recipe.state, index)) if recipe.effect is Effect.RANDOM else None
-            end = (index, _LAST) if kept is None else (kept.stop or 0, _FIRST)
+            end = (index, _LAST) if kept is None else until(kept)
             size_B = graph.values[recipe.state].size_B
             spans[index, -1] = Span(value_name(graph, recipe.state), size_B, (index, -1), end, kept)
     return spans

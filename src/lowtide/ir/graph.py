@@ -11,6 +11,7 @@ Units: `_B` bytes, `_s` seconds.
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
 
@@ -56,6 +57,8 @@ class Value(msgspec.Struct, frozen=True):
         held: after leaving, the caller keeps it to the end of the step (else it lets go at once).
         readable_through: the last segment that may read it; None for no limit. A mutated input ends
             with the segment after which it is overwritten.
+        handed_to: the value of another part as which the caller gives it back: a gradient that goes straight from one
+            part's backward to another's. Its bytes stay where they are until that value is dropped.
     """
 
     id: int
@@ -68,6 +71,7 @@ class Value(msgspec.Struct, frozen=True):
     leaves: int | None = None
     held: bool = True
     readable_through: int | None = None
+    handed_to: int | None = None
 
 
 class MiniTrace(msgspec.Struct, frozen=True):
@@ -220,6 +224,12 @@ class Graph(msgspec.Struct, frozen=True, dict=True):
     def persistent_B(self) -> int:
         """Bytes that live for the whole step whatever the plan."""
         return sum(v.size_B for v in self.values if v.persistent)
+
+    @cached_property
+    def handed(self) -> frozenset[int]:
+        """Values that arrive in the very bytes in which one other value left: exactly one is handed to each."""
+        count = Counter(v.handed_to for v in self.values if v.handed_to is not None)
+        return frozenset(value for value, gradients in count.items() if gradients == 1)
 
     @property
     def arriving(self) -> Iterator[Value]:

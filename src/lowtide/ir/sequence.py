@@ -2,7 +2,8 @@
 
 The walk follows what generated code does: a run puts the generator's state aside, then the operator allocates and
 releases as its mini-trace says, then results that are not kept die; a drop releases at once. Bytes that the caller
-brings (inputs, parameters, tangents) are not allocated by the code and are not here.
+brings (inputs, parameters, tangents) are not allocated by the code and are not here; a gradient that goes straight from
+one part's backward to another's stays where it was made.
 
 Units: `_B` bytes.
 """
@@ -70,6 +71,7 @@ class _Walk:
         self.tick = 0
         self.open: dict[int, _Open] = {}
         self.closed: list[Block] = []
+        self.waiting: dict[int, list[_Open]] = {}  # what was handed over, by the value that is to come of it
         self.leaving: dict[int, list[int]] = {}
         for value in graph.values:
             if value.leaves is not None and not (value.held or value.persistent):
@@ -83,13 +85,13 @@ class _Walk:
                 self._drop(step.value)
             case Boundary():
                 for value in self.leaving.get(step.segment - 1, ()):
-                    self._drop(value)
+                    self._hand_over(value)
             case Fetch():
                 self.open[step.value] = self._allocate(index, 0, self.graph.values[step.value].size_B, step.value)
 
     def finish(self, small_B: int) -> tuple[Block, ...]:
         end = self.tick + 1
-        for allocation in self.open.values():
+        for allocation in (*self.open.values(), *(a for handed in self.waiting.values() for a in handed)):
             self._close(allocation, end)
         return tuple(sorted((b for b in self.closed if b.size_B >= small_B), key=lambda b: b.start))
 
@@ -143,6 +145,16 @@ class _Walk:
         allocation = self.open.pop(value, None)
         if allocation is not None:
             self._release(allocation)
+        for handed in self.waiting.pop(value, ()):
+            self._release(handed)
+
+    def _hand_over(self, value: int) -> None:
+        """The caller lets go of a value, or brings the same bytes back as another one."""
+        heir = self.graph.values[value].handed_to
+        if heir is None or value not in self.open:
+            self._drop(value)
+        else:
+            self.waiting.setdefault(heir, []).append(self.open.pop(value))
 
     def _close(self, allocation: _Open, stop: int) -> None:
         self.closed.append(
