@@ -28,12 +28,8 @@ release that moves one is met by a sentence instead of a traceback.
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
 import logging
-import os
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -49,7 +45,6 @@ _COMPOSITES = (
     *(f"{kind}{n}d" for kind in ("upsample_nearest", "_upsample_nearest_exact") for n in (1, 2, 3)),
     *("lstm", "gru", "rnn_tanh", "rnn_relu"),
 )
-_TORCH = os.path.dirname(torch.__file__) + os.sep
 
 
 def aot_autograd(**options: Any) -> Callable[..., Any]:
@@ -156,45 +151,13 @@ def captured_as_eager() -> Iterator[None]:
     """Lets Dynamo capture what runs without it, all of it, or raise.
 
     It raises where it would go on in eager silently; it looks whether modules have got or lost hooks; it captures
-    recurrent layers, which it leaves alone elsewhere; and
-    a model that asks whether it is being compiled hears that it is not: some compute something else then, equal only
-    up to rounding. Code of torch itself hears the truth.
+    recurrent layers, which it leaves alone elsewhere.
     """
     import torch._dynamo
 
-    _answer_models_as_eager()
     config = {"fail_on_recompile_limit_hit": True, "allow_rnn": True, "skip_nnmodule_hook_guards": False}
-    before = getattr(_CAPTURING, "depth", 0)
-    _CAPTURING.depth = before + 1
-    try:
-        with torch._dynamo.config.patch({k: v for k, v in config.items() if hasattr(torch._dynamo.config, k)}):
-            yield
-    finally:
-        _CAPTURING.depth = before
-
-
-_CAPTURING = threading.local()  # `depth`: how many captures of ours this thread is in
-
-
-@functools.cache
-def _answer_models_as_eager() -> None:
-    """Puts a function in the place of Dynamo's answers to "am I being compiled", once and for good.
-
-    Outside our captures, and to torch's own code, it answers as before.
-    """
-    from torch._dynamo.variables import torch as answers
-
-    plain = answers.tracing_state_functions
-
-    def tracing_state_functions() -> dict[Callable[[], Any], bool | None]:
-        told = plain()
-        asking = sys._getframe(1).f_locals.get("tx")  # the frame that is being traced
-        asker = getattr(getattr(asking, "f_code", None), "co_filename", _TORCH)
-        if not getattr(_CAPTURING, "depth", 0) or asker.startswith(_TORCH):
-            return told
-        return {asked: False if answer is True else answer for asked, answer in told.items()}
-
-    answers.tracing_state_functions = tracing_state_functions  # type: ignore[assignment]
+    with torch._dynamo.config.patch({k: v for k, v in config.items() if hasattr(torch._dynamo.config, k)}):
+        yield
 
 
 def recompile_limit_error() -> type[Exception]:
