@@ -216,8 +216,9 @@ class Enclosure:
     def dismiss(self) -> None:
         """Takes the wall away for good, and leaves the optimizers as they were."""
         self.release()
-        while self._watches:
-            self._watches.popitem()[1].close()
+        for watch in list(self._watches.values()):  # those of optimizers that have gone are gone, too
+            watch.close()
+        self._watches.clear()
 
     def _watch(self) -> None:
         """Lets the optimizers' steps allocate inside the wall, their state at the home zone."""
