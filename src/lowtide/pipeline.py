@@ -5,6 +5,7 @@ Each stage is a function of frozen values; this file composes them and decides n
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,6 +32,7 @@ from lowtide.profile.roofline import predict_graph
 from lowtide.units import Budget, format_B
 
 Watch = Callable[[Progress], None]
+SHAPE_LIMIT_s = 2.0  # what people get who do not say otherwise
 _ROUNDS = 8  # of tightening a plan by what its addresses need beyond the budget
 
 
@@ -43,6 +45,8 @@ class PlanOptions:
         planner: what searches.
         seed, work, time_limit_s: see `Problem`.
         machine: plan for a machine that is not here, by name or file, predicting instead of measuring.
+        shape_limit_s: for how long a plan is sought for a shape while there is one of another shape to begin from;
+            the operators' seconds are then scaled from that shape's. None measures and searches every shape in full.
     """
 
     budget: Budget
@@ -51,13 +55,42 @@ class PlanOptions:
     work: int = DEFAULT_WORK
     time_limit_s: float | None = None
     machine: str | None = None
+    shape_limit_s: float | None = None
 
 
-def measure(graph: Graph, held: Sequence[Any], machine: str | None, cache: ProfileCache | None) -> Graph:
-    """Seconds and allocations of every recipe: measured here, or predicted for `machine`."""
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """A plan for another shape of the same program, to begin from.
+
+    Arguments:
+        schedule: of a graph with the same structure (`lowtide.ir.likeness`).
+        shapes: for which it was made, for people.
+        limit_s: search so long for a better one; the schedule itself, made to fit, is there from the beginning.
+    """
+
+    schedule: Schedule
+    shapes: str
+    limit_s: float
+
+
+def measure(
+    graph: Graph,
+    held: Sequence[Any],
+    machine: str | None,
+    cache: ProfileCache | None,
+    like: Graph | None = None,
+    *,
+    scaled: bool = False,
+) -> Graph:
+    """Seconds and allocations of every recipe: measured here, or predicted for `machine`.
+
+    Arguments:
+        like: a measured graph of the same structure, from which seconds may be scaled.
+        scaled: whether seconds in the cache that were scaled will do.
+    """
     if machine is not None:
         return predict_graph(graph, load_machine(machine))
-    return profile_graph(graph, held=held, cache=cache).graph
+    return profile_graph(graph, held=held, cache=cache, like=like, scaled=scaled).graph
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +142,7 @@ def plan_graph(
     agreed_B: int | None = None,
     at_least_B: int = 0,
     watch: Watch | None = None,
+    start: Start | None = None,
 ) -> PlanRecord:
     """Plans a profiled graph, gives every allocation an address, and proves the plan legal.
 
@@ -120,6 +154,7 @@ def plan_graph(
         device: torch device type that the budget is about.
         agreed_B: what the budget came to before; None to find out.
         at_least_B: what the budget comes to for larger steps of the same model; they share one budget.
+        start: a plan for another shape. Where it leads to none that fits, planning starts over without it.
 
     Raises:
         InfeasibleBudget: if no plan fits; nothing has been run.
@@ -129,31 +164,64 @@ def plan_graph(
     if agreed_B is None:
         agreed_B = resolve_budget(options.budget, lambda: _plain_B(graph, plain, ground), device)
     budget_B = max(at_least_B, agreed_B)
-    arriving_B = sum(v.size_B for v in graph.arriving if not v.persistent)
+    arriving_B = sum(v.size_B for v in graph.arriving if not v.persistent and v.id not in graph.handed)
     in_reserve_B = min(arriving_B, ground.reserve_B)  # tangents are counted in the reserve, and live in the plan
     room_B = ground.room_B(graph, budget_B, at_least_B)
     claims = _claims(graph, ground, budget_B, plain, device, covers)
 
-    hurried = False
-
-    def solve(live_B: int) -> Outcome:
-        nonlocal hurried
-        work = min(options.work, DEFAULT_WORK) if hurried else options.work
-        problem = Problem(graph, live_B, seed=options.seed, work=work, time_limit_s=options.time_limit_s)
-        outcome = options.planner.solve(problem, watch)
-        if hurried and outcome.status is Status.FEASIBLE:
-            outcome = msgspec.structs.replace(outcome, status=Status.INTERRUPTED)
-        hurried = hurried or outcome.status is Status.INTERRUPTED  # a plan is still to be placed, but no more searching
-        return outcome
-
+    solver = _Solver(graph, options, start, watch)
     tightening = _Tightening(
-        claims, ground, room_B, lambda live_B: _at_the_end(solve(live_B), graph, ground), options.seed
+        claims, ground, room_B, lambda live_B: _at_the_end(solver.solve(live_B), graph, ground), options.seed
     )
     record = tightening.run(budget_B - beside_B - ground.reserve_B + in_reserve_B)
+    if record is None and start is not None:
+        return plan_graph(
+            graph,
+            options,
+            ground=ground,
+            device=device,
+            covers=covers,
+            agreed_B=agreed_B,
+            at_least_B=at_least_B,
+            watch=watch,
+        )
     if record is None:
         raise _infeasible(graph, tightening.last, budget_B, ground, tightening.lowest)
     check(graph, record.schedule, min(record.peak_B, budget_B) - beside_B, record.layout)
-    return record
+    return record if start is None else msgspec.structs.replace(record, begun_from=start.shapes)
+
+
+class _Solver:
+    """Solves for one number of live bytes after another.
+
+    Invariant: after an interruption no search is longer than the default one, since a plan is still to be placed; and
+    all searches that begin from a plan for another shape end together at its limit.
+    """
+
+    def __init__(self, graph: Graph, options: PlanOptions, start: Start | None, watch: Watch | None) -> None:
+        self.graph, self.options, self.watch = graph, options, watch
+        self.hurried = False
+        self.begin = None if start is None else start.schedule
+        self.until_s = None if start is None else time.monotonic() + start.limit_s
+
+    def solve(self, live_B: int) -> Outcome:
+        options = self.options
+        work = min(options.work, DEFAULT_WORK) if self.hurried else options.work
+        problem = Problem(self.graph, live_B, options.seed, work, self._limit_s, self.begin)
+        outcome = options.planner.solve(problem, self.watch)
+        if self.hurried and outcome.status is Status.FEASIBLE:
+            outcome = msgspec.structs.replace(outcome, status=Status.INTERRUPTED)
+        self.hurried = self.hurried or outcome.status is Status.INTERRUPTED
+        if self.begin is not None and outcome.schedule is not None:
+            self.begin = outcome.schedule
+        return outcome
+
+    @property
+    def _limit_s(self) -> float | None:
+        if self.until_s is None:
+            return self.options.time_limit_s
+        left_s = max(0.0, self.until_s - time.monotonic())
+        return left_s if self.options.time_limit_s is None else min(left_s, self.options.time_limit_s)
 
 
 def _at_the_end(outcome: Outcome, graph: Graph, ground: Ground) -> Outcome:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from lowtide.cli.cache import cache
 from lowtide.cli.demo import demo
 from lowtide.cli.explain import explain
 from lowtide.cli.place import place
@@ -21,3 +22,4 @@ app.command(name="demo")(demo)
 app.command(name="plan")(plan)
 app.command(name="explain")(explain)
 app.command(name="place")(place)
+app.add_typer(cache, name="cache")

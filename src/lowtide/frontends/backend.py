@@ -14,10 +14,10 @@ from lowtide.errors import BudgetError, BudgetWarning
 from lowtide.frontends.enclosure import Enclosure
 from lowtide.frontends.session import Session
 from lowtide.ir.plan import DEFAULT_WORK
-from lowtide.pipeline import PlanOptions
+from lowtide.pipeline import PlanOptions, SHAPE_LIMIT_s
 from lowtide.units import parse_budget
 
-_KNOWN = {"budget", "scope", "seed", "work", "time_limit_s"}
+_KNOWN = {"budget", "scope", "seed", "work", "time_limit_s", "shape_limit_s"}
 
 
 def lowtide(
@@ -30,7 +30,7 @@ def lowtide(
     this process, where it would otherwise go on in eager, outside the budget.
 
     Arguments:
-        options: `budget` (required), `scope` (as for `fit`), `seed`, `work`, `time_limit_s`.
+        options: `budget` (required), `scope`, `seed`, `work`, `time_limit_s`, `shape_limit_s` (as for `fit`).
 
     Returns: what runs in the graph's place. A missing or malformed budget, or an unknown option, is a `BudgetError`
         at its first call.
@@ -63,6 +63,7 @@ def _read(options: dict[str, Any]) -> PlanOptions:
         seed=options.get("seed", 0),
         work=options.get("work", DEFAULT_WORK),
         time_limit_s=options.get("time_limit_s"),
+        shape_limit_s=options.get("shape_limit_s", SHAPE_LIMIT_s),
     )
 
 

@@ -21,6 +21,8 @@ from lowtide.device.observer import Observation
 from lowtide.frontends.demo_model import BATCH, LENGTH, build_model
 from lowtide.frontends.demo_text import Batches, read_sources
 from lowtide.frontends.demo_training import Training, equal_states
+from lowtide.frontends.knowledge import Knowledge
+from lowtide.frontends.plan_cache import PlanCache
 from lowtide.ir.plan import PlanRecord
 from lowtide.profile.cache import ProfileCache
 from lowtide.report.comparison import Comparison, comparison_table, loss_table
@@ -116,8 +118,9 @@ def _fit_and_train(progress: Progress, side: Training, budget: str, steps: int, 
 
     handle: Any = lowtide.fit(side.model, budget=budget, optimizer=side.optimizer, watch=watch)
     with tempfile.TemporaryDirectory(prefix="lowtide-demo-") as folder:
-        # Measured anew: what an earlier process measured while the machine was busy would spoil the prediction.
+        # Made anew: what an earlier process found while the machine was busy would spoil the prediction.
         handle.lowtide.session.cache = ProfileCache(Path(folder))
+        handle.lowtide.session.knowledge = Knowledge(PlanCache(limit_B=0))
         return _train(progress, f"lowtide, {budget}", side, steps, seed, "capturing and measuring")
 
 

@@ -20,7 +20,7 @@ from lowtide.frontends.plan import NOTHING_CAPTURED, Plan
 from lowtide.frontends.session import Discover, Session
 from lowtide.ir.plan import DEFAULT_WORK, PlanRecord
 from lowtide.ir.text import load_plan
-from lowtide.pipeline import PlanOptions, Watch
+from lowtide.pipeline import PlanOptions, SHAPE_LIMIT_s, Watch
 from lowtide.units import Budget, parse_budget
 
 M = TypeVar("M", bound=torch.nn.Module)
@@ -37,6 +37,7 @@ def fit(
     seed: int = 0,
     work: int = DEFAULT_WORK,
     time_limit_s: float | None = None,
+    shape_limit_s: float | None = SHAPE_LIMIT_s,
     dynamic: bool | None = None,
     watch: Watch | None = None,
 ) -> M:
@@ -60,6 +61,9 @@ def fit(
         share: a fitted model whose budget (and scope) this one shares, as generator and discriminator do: parameters,
             buffers and optimizer states of all of them count in every step, and their steps use the same arena.
         seed, work, time_limit_s: see `Problem`.
+        shape_limit_s: for how long a plan is sought for a further shape (another batch size, another length). The plan
+            of the most similar shape is taken over at once, made to fit and checked; a faster one found in that time
+            takes its place. None measures and searches every shape in full.
         dynamic: as in `torch.compile`.
         watch: told of planning's progress.
 
@@ -83,16 +87,23 @@ def fit(
     if host is not None:
         host.admit(member)
     weakref.finalize(model, enclosure.leave, member).atexit = False
-    options = PlanOptions(budget=wanted, seed=seed, work=work, time_limit_s=time_limit_s)
+    enclosure.watch()  # a first step whose closure calls the model meets the wall when it has begun
+    options = PlanOptions(budget=wanted, seed=seed, work=work, time_limit_s=time_limit_s, shape_limit_s=shape_limit_s)
     session = Session(options, enclosure, given, watch, whole_model=True)
+    _install(model, Fitted(session, member), dynamic)
+    return model
+
+
+def _install(model: torch.nn.Module, handle: Fitted, dynamic: bool | None) -> None:
+    """Puts lowtide's call in the place of the model's own."""
+    session = handle.session
     compiled = Compiled(lambda: compiled_call(model, session.backend, dynamic))
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return _guarded(session, compiled, args, kwargs)
 
     model._compiled_call_impl = call
-    model.lowtide = keep(Fitted(session, member))  # type: ignore[assignment]
-    return model
+    model.lowtide = keep(handle)  # type: ignore[assignment]
 
 
 def unfit(model: M) -> M:

@@ -84,15 +84,15 @@ def plan_step(
     step: MeasuredStep,
     options: PlanOptions,
     enclosure: Enclosure,
-    knowledge: Knowledge,
     obstacles: tuple[Obstacle, ...] = (),
     watch: Watch | None = None,
+    knowledge: Knowledge | None = None,
 ) -> PlanRecord:
     """Plans a step inside the budget, and inside what the wall leaves where there is one.
 
     Arguments:
-        knowledge: of this step's plan, or of another shape's.
         obstacles: what earlier steps left in the arena.
+        knowledge: of this step's plan, or of another shape's; None to plan whatever is known.
 
     Raises:
         InfeasibleBudget: if no plan fits; nothing has been run.
@@ -110,7 +110,7 @@ def plan_step(
         device=step.device,
         covers=covers_of(step.trains, enclosure.needs, len(step.calls), enclosure.scope if enforced else "none"),
     )
-    record = knowledge.plan(request, watch)
+    record = request.plan(watch) if knowledge is None else knowledge.plan(request, watch)
     enclosure.agree(record)
     return record if options.machine is not None else enclosure.said(record, step.device)
 

@@ -27,6 +27,7 @@ from lowtide.errors import BudgetWarning
 from lowtide.frontends.discovery import Call, address, call_of, unchanged_tensors
 from lowtide.frontends.enclosure import Enclosure
 from lowtide.frontends.in_force import PlansInForce
+from lowtide.frontends.knowledge import Knowledge
 from lowtide.frontends.planning import MeasuredStep, check_plan_is_for, fit_plan, measure_step, plan_step
 from lowtide.ir.layout import Obstacle
 from lowtide.ir.plan import GraphBreak, PlanRecord
@@ -64,6 +65,7 @@ class Session:
     whole_model: bool = False  # a wrapper of ours sees every call, so discovery is possible
     step_key: Key = ()  # distinguishes the calls of a broken model, set by that wrapper
     cache: ProfileCache = field(default_factory=ProfileCache)
+    knowledge: Knowledge = field(default_factory=Knowledge)
     _dry: list[Call] | None = None
     _between_B: int = 0
     _captured: dict[int, Captured] = field(default_factory=dict)
@@ -134,7 +136,7 @@ class Session:
     def plan_calls(self, calls: Sequence[Call], install: bool = True) -> PlanRecord:
         """Plans the graphs of one step as one and puts the result in force."""
         with nothing_engaged():
-            found = measure_step(calls, self.enclosure.persistent, self.options.machine, self.cache)
+            found = measure_step(calls, self.enclosure.persistent, self.options, self.cache, self.knowledge)
             self.expect_between(found)
             record = self._given_for(found)
             if record is None:
@@ -160,6 +162,7 @@ class Session:
         self._given_used = False
         self.enclosure.release()
         self.in_force.clear()
+        self.knowledge.forget_plans()
         for executor in self.executors:
             executor.forget()
 
@@ -191,6 +194,8 @@ class Session:
             token_at=captured.slots.token if captured.joint.trains else -1,
             always_ask=lambda: self._dry is not None,
             settle=lambda key, loaded: self._settle(executor, key, loaded),
+            lock=self.enclosure.turn,
+            unreached=lambda came: () if captured.reach is None else captured.reach.unreached(came),
         )
         self.executors.append(executor)
         self._captured[id(executor)] = captured
@@ -222,7 +227,7 @@ class Session:
         return executor.in_force(key)
 
     def _plan(self, step: MeasuredStep, obstacles: tuple[Obstacle, ...] = ()) -> PlanRecord:
-        record = plan_step(step, self.options, self.enclosure, obstacles, self.watch)
+        record = plan_step(step, self.options, self.enclosure, obstacles, self.watch, self.knowledge)
         return replace(record, graphs=len(step.calls), breaks=self.breaks)
 
     def _settle(self, executor: PlannedExecutor, key: Key, loaded: Loaded) -> Loaded:

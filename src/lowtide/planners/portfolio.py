@@ -1,7 +1,7 @@
 """The planner that people get: cheap proofs first, then better and better plans until one is close to the bound.
 
 Floor -> keep-all -> greedy -> single cut and replay -> annealing. It stops at a gap of half a percent, or at the
-limits of work and time.
+limits of work and time. Given a schedule to begin from, it has that one before any limit can strike.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from lowtide.planners.reductions.stages import refuses_stages
 from lowtide.planners.search import GAP, Search, conduct
 from lowtide.planners.single_cut import cut_and_replay
 from lowtide.planners.smallest import Smallest, smallest
+from lowtide.planners.start import begin
 
 
 @final
@@ -46,9 +47,12 @@ class Portfolio(AbstractPlanner):
         return conduct(problem, watch, self.name, self.refuses(problem), self._script)
 
     def _script(self, search: Search) -> None:
+        if search.problem.start is not None:
+            begin(search, search.problem.start)
         search.run("keep_all", keep_all)
-        search.run("floor", find_floor)  # also where everything fits: a plan always names its floor
-        if search.taus is not None:
+        if search.problem.start is None:
+            search.run("floor", find_floor)  # also where everything fits: a plan always names its floor
+        if search.gap <= GAP:
             return
         if search.proved_impossible:
             search.run("smallest", find_smallest)

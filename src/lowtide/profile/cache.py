@@ -11,7 +11,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import re
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -24,6 +26,7 @@ from lowtide.profile.measurement import Measurement
 _LOG = logging.getLogger("lowtide")
 _VERSION = 1
 _PATIENCE_s = 10.0
+_NAME = re.compile(r"[0-9a-f]{16}")  # of our own files; others in the folder are left alone
 
 
 class _File(msgspec.Struct):
@@ -38,6 +41,16 @@ def default_folder() -> Path:
     """Where measurements are kept: `$LOWTIDE_CACHE_DIR/profiles`, else in the user's cache folder."""
     chosen = os.environ.get("LOWTIDE_CACHE_DIR")
     return (Path(chosen) if chosen else Path(platformdirs.user_cache_dir("lowtide"))) / "profiles"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """One file: for what, how many measurements, its bytes, when it was written (seconds since the epoch)."""
+
+    fingerprint: Fingerprint
+    entries: int
+    size_B: int
+    written_s: float
 
 
 class ProfileCache:
@@ -74,7 +87,7 @@ class ProfileCache:
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 with FileLock(f"{path}.lock", timeout=_PATIENCE_s):
-                    entries = {**_read(path), **self._new[fingerprint]}
+                    entries = _merged(_read(path), self._new[fingerprint])
                     _replace(path, msgspec.json.encode(_File(_VERSION, fingerprint, entries)))
             except (OSError, Timeout) as error:
                 _LOG.warning("measurements could not be saved to %s: %s", path, error)
@@ -90,18 +103,41 @@ class ProfileCache:
         """Bytes on disk."""
         return sum(path.stat().st_size for path in self._files())
 
-    def clear(self) -> None:
-        """Deletes every measurement, damaged files that were set aside included."""
+    def contents(self) -> list[Kept]:
+        """What every readable file on disk holds, the one that was written last first."""
+        found: list[Kept] = []
+        for path in self._files():
+            try:
+                facts, file = path.stat(), _decoded(path.read_bytes())
+            except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+                continue
+            found.append(Kept(file.fingerprint, len(file.entries), facts.st_size, facts.st_mtime))
+        return sorted(found, key=lambda kept: -kept.written_s)
+
+    def clear(self, older_than_s: float = 0.0) -> tuple[int, int]:
+        """Deletes measurements, damaged files that were set aside included.
+
+        Arguments:
+            older_than_s: only files that were last written so long ago; 0 for all.
+
+        Returns: how many files of measurements went, and their bytes.
+        """
+        now_s, count, bytes_B = time.time(), 0, 0
         for path in self._files():
             with FileLock(f"{path}.lock", timeout=_PATIENCE_s):
-                path.unlink(missing_ok=True)
+                facts = path.stat() if path.exists() else None
+                if facts is not None and now_s - facts.st_mtime >= older_than_s:
+                    path.unlink()
+                    count, bytes_B = count + 1, bytes_B + facts.st_size
         for path in self.folder.glob("*.damaged*"):
-            path.unlink(missing_ok=True)
+            if now_s - path.stat().st_mtime >= older_than_s:
+                path.unlink(missing_ok=True)
         self._known.clear()
         self._new.clear()
+        return count, bytes_B
 
     def _files(self) -> list[Path]:
-        return sorted(self.folder.glob("*.json"))
+        return sorted(path for path in self.folder.glob("*.json") if _NAME.fullmatch(path.stem))
 
     def _path(self, fingerprint: Fingerprint) -> Path:
         return self.folder / f"{hashlib.sha256(fingerprint.key.encode()).hexdigest()[:16]}.json"
@@ -110,6 +146,15 @@ class ProfileCache:
         if fingerprint.key not in self._known:
             self._known[fingerprint.key] = _read(self._path(fingerprint))
         return self._known[fingerprint.key]
+
+
+def _decoded(content: bytes) -> _File:
+    return msgspec.json.decode(content, type=_File)
+
+
+def _merged(old: dict[str, Measurement], new: dict[str, Measurement]) -> dict[str, Measurement]:
+    """Both; of two measurements of one signature the newer, except that a scaled one replaces no real one."""
+    return old | {key: m for key, m in new.items() if not m.scaled or key not in old or old[key].scaled}
 
 
 def _read(path: Path) -> dict[str, Measurement]:
@@ -122,7 +167,7 @@ def _read(path: Path) -> dict[str, Measurement]:
         _LOG.warning("measurements could not be read from %s: %s", path, error)
         return {}
     try:
-        file = msgspec.json.decode(content, type=_File)
+        file = _decoded(content)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         aside = path.with_suffix(f".damaged{time.time_ns()}")
         _LOG.warning("%s is damaged (%s); it is kept as %s and measured again", path, error, aside.name)

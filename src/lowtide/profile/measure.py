@@ -20,12 +20,14 @@ from lowtide.errors import LowtideError, UnsupportedOperator
 from lowtide.ir.call import Read
 from lowtide.ir.geometry import Geometry
 from lowtide.ir.graph import Effect, Graph, Recipe, Value
+from lowtide.ir.likeness import structure
 from lowtide.profile.cache import ProfileCache
 from lowtide.profile.findings import Correction, Profiled, ProfileReport
 from lowtide.profile.machines import MACHINES
 from lowtide.profile.measurement import Measurement, output_paths, resized
 from lowtide.profile.recording import isolation, record
 from lowtide.profile.roofline import assumed_trace, predict_s, replayed
+from lowtide.profile.scaled_seconds import scaled_s
 from lowtide.profile.signature import Signature, viewed
 
 _LOG = logging.getLogger("lowtide")
@@ -33,7 +35,13 @@ Watch = Callable[[int, int, str], None]
 
 
 def profile_graph(
-    graph: Graph, *, held: Sequence[Any] = (), cache: ProfileCache | None = None, watch: Watch | None = None
+    graph: Graph,
+    *,
+    held: Sequence[Any] = (),
+    cache: ProfileCache | None = None,
+    watch: Watch | None = None,
+    like: Graph | None = None,
+    scaled: bool = False,
 ) -> Profiled:
     """Measures every distinct operator signature of a graph on this machine.
 
@@ -42,6 +50,9 @@ def profile_graph(
         held: what the `Held` arguments of its recipes stand for.
         cache: measurements to reuse and extend; None measures everything and writes nothing.
         watch: called before each recipe with (recipes done, recipes in all, operator).
+        like: the same program measured for another shape. A signature that is new then runs once, for its events;
+            its seconds are those of its likeness, scaled as a roofline model scales them.
+        scaled: whether seconds in the cache that came about so will do; otherwise they are measured now.
 
     Returns: the graph with measured times, mini-traces, geometries and sizes, and a report. Nothing of the process
         is changed: no generator, no mode. An operator that cannot be run alone keeps an assumed trace and a
@@ -53,7 +64,8 @@ def profile_graph(
 
     O(recipes) plus a few runs of each distinct signature; memory of one operator at a time.
     """
-    walk = _Walk(graph, held, cache)
+    alike = like is not None and structure(like) == structure(graph)
+    walk = _Walk(graph, held, cache, like if alike else None, scaled)
     start = time.perf_counter()
     try:
         with isolation():
@@ -91,8 +103,12 @@ class _Walk:
     values of recipes that could not be run, it is the captured one.
     """
 
-    def __init__(self, graph: Graph, held: Sequence[Any], cache: ProfileCache | None) -> None:
+    def __init__(
+        self, graph: Graph, held: Sequence[Any], cache: ProfileCache | None, like: Graph | None, scaled: bool
+    ) -> None:
         self.graph = graph
+        self.like = like
+        self.takes_scaled = scaled
         self.held = held
         self.cache = cache
         self.geometry = [v.geometry for v in graph.values]
@@ -154,7 +170,7 @@ class _Walk:
             self._note("failed", (recipe.op, "it reads something that has no geometry"))
             return None
         signature = Signature(recipe.op, recipe.args, recipe.kwargs, known)
-        found = self._recall(signature)
+        found = self._recall(signature, recipe)
         if isinstance(found, str):
             self._note("failed", (recipe.op, found))
             return None
@@ -164,7 +180,7 @@ class _Walk:
                 return None
         return found
 
-    def _recall(self, signature: Signature) -> Measurement | str:
+    def _recall(self, signature: Signature, recipe: Recipe) -> Measurement | str:
         key = signature.key
         if key in self.measurements:
             return self.measurements[key]
@@ -174,18 +190,22 @@ class _Walk:
         place = self.fingerprints[device]
         cache = self.cache if signature.portable else None
         found: Measurement | str | None = cache.get(place, key) if cache is not None else None
+        if isinstance(found, Measurement) and found.scaled and not self.takes_scaled:
+            found = None
         if found is not None:
             self.cached += 1
         else:
-            found = self._record(signature)
+            found = self._record(signature, recipe)
             if cache is not None and isinstance(found, Measurement):
                 cache.put(place, key, found)
         self.measurements[key] = found
         return found
 
-    def _record(self, signature: Signature) -> Measurement | str:
+    def _record(self, signature: Signature, recipe: Recipe) -> Measurement | str:
+        like = None if self.like is None else self.like.recipes[recipe.id]
+        once = like is not None and like.trace.measured and like.time_s > 0
         try:
-            measurement = record(signature, self.held)
+            measurement = record(signature, self.held, once=once)
         except LowtideError as error:
             if not isinstance(error, UnsupportedOperator):
                 raise
@@ -196,7 +216,11 @@ class _Walk:
             _LOG.warning("%s cannot be measured (%s): time predicted, memory assumed", signature.op, reason)
             return reason
         self.measured += 1
-        return measurement
+        if not measurement.scaled:
+            return measurement
+        assert like is not None
+        assert self.like is not None
+        return msgspec.structs.replace(measurement, time_s=scaled_s(self.like, like, recipe, measurement))
 
     def _assume(self, recipe: Recipe) -> None:
         self.produced.update(recipe.outputs)

@@ -38,6 +38,7 @@ class Measurement(msgspec.Struct, frozen=True):
         results: every tensor returned, in the order of their paths.
         workers_B: upper bound of what worker threads hold meanwhile.
         flaw: why the events are not exact, for people; empty when they are.
+        scaled: whether the seconds are those of another shape, scaled, and the events those of a single run.
     """
 
     time_s: float
@@ -45,6 +46,7 @@ class Measurement(msgspec.Struct, frozen=True):
     results: tuple[Result, ...]
     workers_B: int = 0
     flaw: str = ""
+    scaled: bool = False
 
     def at(self, path: tuple[int, ...]) -> Result | None:
         """The result at a path; None where the operator returned no tensor there."""

@@ -59,12 +59,14 @@ def isolation() -> Iterator[None]:
             gc.enable()
 
 
-def record(signature: Signature, held: Sequence[Any] = ()) -> Measurement:
+def record(signature: Signature, held: Sequence[Any] = (), *, once: bool = False) -> Measurement:
     """Measures one signature; call it inside `isolation`.
 
     Arguments:
         signature: what to run.
         held: what its `Held` arguments stand for.
+        once: run it a single time, for its events: its seconds, from that run, are marked as to be scaled. Where the
+            events of that run are not exact, it is measured in full all the same.
 
     Returns: seconds, events and results. Memory in use meanwhile: the operator's inputs, results and workspace.
 
@@ -77,11 +79,11 @@ def record(signature: Signature, held: Sequence[Any] = ()) -> Measurement:
     data_dependent = _depends_on_data(signature)
     mask = True if data_dependent else None  # the most that it can select
     try:
-        measurement = _record(signature, samples(signature, mask=mask), held)
+        measurement = _record(signature, samples(signature, mask=mask), held, once)
     except (RuntimeError, ZeroDivisionError):
         if not any(g.dtype.startswith(("int", "uint")) for g in signature.reads):
             raise
-        measurement = _record(signature, samples(signature, integer=1, mask=mask), held)
+        measurement = _record(signature, samples(signature, integer=1, mask=mask), held, once)
     if data_dependent:
         return msgspec.structs.replace(measurement, flaw="its size depends on data")
     return measurement
@@ -96,10 +98,12 @@ class _Log(NamedTuple):
     flaw: str
 
 
-def _record(signature: Signature, tensors: list[torch.Tensor], held: Sequence[Any]) -> Measurement:
+def _record(signature: Signature, tensors: list[torch.Tensor], held: Sequence[Any], once: bool) -> Measurement:
     args, kwargs = arguments(signature.args, signature.kwargs, tensors, held)
     call = functools.partial(resolve(signature.op), *args, **kwargs)
-    cold, _ = _run(call, tensors, signature)
+    cold, cold_s = _run(call, tensors, signature)
+    if once and not cold.flaw:
+        return Measurement(cold_s, cold.events, cold.results, cold.workers_B, scaled=True)
     warm, warm_s = _run(call, tensors, signature)
     log = _safer(cold, warm)
     counted = (warm_s,) if warm_s > _LONG_s else ()

@@ -1,0 +1,178 @@
+"""What earlier shapes and earlier processes found out: a plan that is known already, or one to begin from.
+
+Units: `_B` bytes, `_s` seconds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lowtide.errors import IllegalPlan, PlanFileError
+from lowtide.frontends.plan_cache import PlanCache
+from lowtide.frontends.question import Question, header_of, manner_of, question_of, revived
+from lowtide.ir.graph import Graph
+from lowtide.ir.likeness import memory, shapes, size_B, structure
+from lowtide.ir.plan import Covers, PlanRecord, Status
+from lowtide.pipeline import Ground, PlanOptions, Start, Watch, measure, plan_graph
+from lowtide.profile.cache import ProfileCache
+
+_LOG = logging.getLogger("lowtide")
+_KEPT = 64  # shapes of one program that are remembered
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A plan that is wanted: the arguments of `plan_graph`.
+
+    Arguments:
+        graph: profiled.
+        options, ground, device, covers, agreed_B, at_least_B: see there.
+    """
+
+    graph: Graph
+    options: PlanOptions
+    ground: Ground
+    device: str
+    covers: Covers
+    agreed_B: int | None
+    at_least_B: int
+
+    def question(self, limit_s: float | None) -> Question | None:
+        """What a plan from the cache has to be an answer to; see `question_of`."""
+        return question_of(
+            self.graph,
+            self.options,
+            self.ground,
+            agreed_B=self.agreed_B,
+            at_least_B=self.at_least_B,
+            device=self.device,
+            limit_s=limit_s,
+        )
+
+    def plan(self, watch: Watch | None, start: Start | None = None) -> PlanRecord:
+        """What `plan_graph` makes of it.
+
+        Raises:
+            InfeasibleBudget: if no plan fits; nothing has been run.
+        """
+        return plan_graph(
+            self.graph,
+            self.options,
+            ground=self.ground,
+            agreed_B=self.agreed_B,
+            at_least_B=self.at_least_B,
+            device=self.device,
+            covers=self.covers,
+            watch=watch,
+            start=start,
+        )
+
+
+@dataclass(eq=False)
+class Knowledge:
+    """Measured graphs and plans of this session, and plans on disk.
+
+    Arguments:
+        plans: on disk.
+    """
+
+    plans: PlanCache = field(default_factory=PlanCache)
+    _graphs: dict[str, list[Graph]] = field(default_factory=dict)
+    _records: dict[str, list[PlanRecord]] = field(default_factory=dict)
+
+    def measure(self, graph: Graph, held: Sequence[Any], options: PlanOptions, cache: ProfileCache) -> Graph:
+        """Measures a graph: quickly, where another shape of the same program has been measured in this session."""
+        program = structure(graph)
+        quick = options.shape_limit_s is not None
+        like = _nearest(graph, self._graphs.get(program, ())) if quick else None
+        measured = measure(graph, held, options.machine, cache, like, scaled=quick)
+        _remember(self._graphs, program, measured)
+        return measured
+
+    def plan(self, request: Request, watch: Watch | None) -> PlanRecord:
+        """The plan for a request: from the disk, or made and kept there.
+
+        Raises:
+            InfeasibleBudget: if no plan fits; nothing has been run.
+        """
+        searched = request.question(None)
+        record = None if searched is None else self._recall(searched, request)
+        start = None
+        if record is None and request.options.shape_limit_s is not None:
+            limit_s = request.options.shape_limit_s
+            begun = request.question(limit_s)
+            record = None if begun is None else self._recall(begun, request)
+            start = None if record is not None else self._start(request, limit_s)
+            searched = searched if start is None else begun
+        if record is None:
+            record = request.plan(watch, start)
+            if searched is not None:
+                self._keep(searched, request, record)
+        if searched is not None:
+            _remember(self._records, structure(request.graph), record)
+        return record
+
+    def forget_plans(self) -> None:
+        """Begins from none of this session's plans any more: they were made for another budget."""
+        self._records.clear()
+
+    def _recall(self, question: Question, request: Request) -> PlanRecord | None:
+        record = self.plans.get(question.program, question.key)
+        if record is None:
+            return None
+        try:
+            found = revived(record, request.graph, request.ground, request.covers, request.device, request.at_least_B)
+        except (PlanFileError, IllegalPlan) as error:
+            self.plans.discard(question.program, question.key, str(error))
+            return None
+        _LOG.info("a plan from the cache (%s)%s", question.key, "" if found else ": the seconds have changed too much")
+        return found
+
+    def _keep(self, question: Question, request: Request, record: PlanRecord) -> None:
+        """Keeps a plan, unless Ctrl-C cut its search short: nobody asked for that one."""
+        if record.outcome.status is not Status.INTERRUPTED:
+            self.plans.put(header_of(question, record, _neighbourhood(question, request)), record)
+
+    def _start(self, request: Request, limit_s: float) -> Start | None:
+        """The plan for the nearest other shape, from this session or from the disk."""
+        graph = request.graph
+        program, here = structure(graph), memory(graph)
+        records = {id(r.graph): r for r in self._records.get(program, ()) if memory(r.graph) != here}
+        near = _nearest(graph, [r.graph for r in records.values()])
+        record = None if near is None else records[id(near)]
+        question = request.question(None)
+        if record is None and question is not None:
+            place = _neighbourhood(question, request)
+            entries = [e for e in self.plans.shapes_of(program) if e.header.environment == place]
+            for entry in sorted(entries, key=lambda e: _distance(size_B(graph), e.header.size_B))[:1]:
+                record = self.plans.get(program, entry.header.key)
+        if record is None or structure(record.graph) != program or memory(record.graph) == here:
+            return None
+        return Start(schedule=record.schedule, shapes=shapes(record.graph), limit_s=limit_s)
+
+
+def _neighbourhood(question: Question, request: Request) -> str:
+    """What plans for different shapes have in common when one may begin from the other."""
+    facts = f"{question.place} {manner_of(request.options, None)} {request.ground.enforced}"
+    return hashlib.sha256(facts.encode()).hexdigest()[:16]
+
+
+def _nearest(graph: Graph, others: Iterable[Graph]) -> Graph | None:
+    """The graph whose values take the most similar number of bytes; None if there is none."""
+    here_B = size_B(graph)
+    return min(others, key=lambda other: _distance(here_B, size_B(other)), default=None)
+
+
+def _distance(one_B: int, other_B: int) -> float:
+    return abs(math.log((one_B + 1) / (other_B + 1)))
+
+
+def _remember(known: dict[str, list[Any]], program: str, item: Any) -> None:
+    items = known.setdefault(program, [])
+    items.append(item)
+    del items[:-_KEPT]

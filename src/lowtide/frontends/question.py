@@ -1,0 +1,174 @@
+"""What a plan answers, as a key that another process arrives at as well, and whether a cached answer still holds.
+
+Seconds are not in the key: they are measured, and where an operator cannot be cached they differ from process to
+process. A plan stays legal whatever the seconds are; while they are near, it stays good, and its claims are worked out
+anew from them.
+
+Units: `_B` bytes, `_s` seconds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+from msgspec.structs import replace
+
+import lowtide
+from lowtide.device.fingerprint import fingerprint
+from lowtide.errors import PlanFileError
+from lowtide.frontends.plan_cache import Header
+from lowtide.ir.check import check
+from lowtide.ir.graph import Graph
+from lowtide.ir.likeness import memory, seconds_apart, shapes, size_B, structure
+from lowtide.ir.plan import Covers, PlanRecord
+from lowtide.ir.simulate import simulate
+from lowtide.pipeline import Ground, PlanOptions, environment, resolve_budget
+from lowtide.planners.keep_all import keep_all_schedule
+
+_NEAR = 0.1  # of a step's seconds: a plan made for other ones loses less than that
+_EQUAL = 1e-6  # relative; a bound that is as good as the first runs alone
+_GENERATION = 1  # raise it when planners or placers find other plans for the same question
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything on which a plan depends, the graph's seconds apart.
+
+    Arguments:
+        program, memory: of the graph (`lowtide.ir.likeness`).
+        manner: how it is searched: planner, seed, work, limits, the budget as it was asked for.
+        budget_B: what the budget comes to; 0 while that is not known before planning.
+        ground: what the plan has to leave room for.
+        place: fingerprint of the process and the machine, and lowtide's version.
+    """
+
+    program: str
+    memory: str
+    manner: str
+    budget_B: int
+    ground: tuple[int, ...]
+    place: str
+
+    @property
+    def key(self) -> str:
+        """16 hexadecimal digits."""
+        return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:16]
+
+
+def question_of(
+    graph: Graph,
+    options: PlanOptions,
+    ground: Ground,
+    *,
+    agreed_B: int | None,
+    at_least_B: int,
+    device: str,
+    limit_s: float | None = None,
+) -> Question | None:
+    """The question that `plan_graph` would answer with these arguments.
+
+    Arguments:
+        limit_s: of a search that may begin from another shape's plan; None for one that begins from nothing.
+
+    Returns: None where the answer is of no use to anybody else: bytes that earlier steps left lie in the way.
+    """
+    if ground.obstacles:
+        return None
+    budget_B = agreed_B
+    if budget_B is None and options.budget.of_plain is None:
+        budget_B = resolve_budget(options.budget, lambda: 0, device)
+    if budget_B is None:  # a share of what the step takes without lowtide, which only planning finds out
+        room: tuple[int, ...] = (-1 if ground.ceiling_B is None else ground.ceiling_B, at_least_B)
+    else:
+        budget_B = max(budget_B, at_least_B)
+        room = (ground.room_B(graph, budget_B, at_least_B),)
+    beside = (ground.outside_B, int(ground.enforced), ground.reserve_B, ground.optimizer_B, ground.alignment_B)
+    return Question(
+        program=structure(graph),
+        memory=memory(graph),
+        manner=manner_of(options, limit_s),
+        budget_B=budget_B or 0,
+        ground=(*beside, *room),
+        place=f"{fingerprint(device).key} {lowtide.__version__} {_GENERATION}",
+    )
+
+
+def manner_of(options: PlanOptions, limit_s: float | None) -> str:
+    """How a plan is searched, as text; equal exactly when a search of the same graph would be the same."""
+    budget = (options.budget.size_B, options.budget.of_device, options.budget.of_plain)
+    facts = (budget, repr(options.planner), options.seed, options.work, options.time_limit_s, options.machine, limit_s)
+    return msgspec.json.encode(facts).decode()
+
+
+def header_of(question: Question, record: PlanRecord, neighbourhood: str) -> Header:
+    """What a cached plan says about itself.
+
+    Arguments:
+        neighbourhood: what plans must share to serve as a start for each other.
+    """
+    graph = record.graph
+    return Header(
+        key=question.key,
+        structure=question.program,
+        size_B=size_B(graph),
+        name=program_name(graph),
+        shapes=shapes(graph),
+        budget_B=record.budget_B,
+        environment=neighbourhood,
+        lowtide=record.environment.lowtide,
+    )
+
+
+def program_name(graph: Graph) -> str:
+    """A name for people: the graph's own, or the outermost module in which its operators were called."""
+    modules = [r.origin.module.partition(".")[0] for r in graph.recipes if r.origin.module]
+    return graph.name or (max(set(modules), key=modules.count) if modules else "")
+
+
+def revived(
+    record: PlanRecord, graph: Graph, ground: Ground, covers: Covers, device: str, at_least_B: int
+) -> PlanRecord | None:
+    """A cached plan for the graph at hand, proved legal for it, its claims worked out from the graph's own seconds.
+
+    Arguments:
+        at_least_B: what the budget comes to for larger steps of the same model.
+
+    Returns: None where the seconds have become too different for the plan to be a good one.
+
+    Raises:
+        PlanFileError: if it is for other bytes than its key says.
+        IllegalPlan: if it may not be carried out.
+    """
+    if memory(record.graph) != memory(graph) or (record.layout is not None) != ground.enforced:
+        raise PlanFileError("it is for other bytes than its name says")
+    room_B = ground.room_B(graph, record.budget_B, at_least_B)
+    if record.layout is not None and record.layout.height_B > room_B:
+        raise PlanFileError("its addresses reach past the budget")
+    left = (record.outside_B, record.reserve_B, record.optimizer_B)
+    if left != (ground.outside_B, ground.reserve_B, ground.optimizer_B):
+        raise PlanFileError("it leaves other room than its name says")
+    if seconds_apart(graph, record.graph) > _NEAR:
+        return None
+    check(graph, record.schedule, min(record.peak_B, record.budget_B) - ground.outside_B, record.layout)
+    if [r.time_s for r in record.graph.recipes] == [r.time_s for r in graph.recipes]:
+        return replace(record, graph=graph, covers=covers, environment=environment(device))
+    keep_all_s = simulate(graph, keep_all_schedule(graph)).time_s
+    return replace(
+        record,
+        graph=graph,
+        covers=covers,
+        environment=environment(device),
+        time_s=simulate(graph, record.schedule).time_s,
+        keep_all_time_s=keep_all_s,
+        outcome=replace(record.outcome, bound_s=_bound_s(record, graph, keep_all_s)),
+    )
+
+
+def _bound_s(record: PlanRecord, graph: Graph, keep_all_s: float) -> float:
+    """The bound for other seconds: first runs take what they take, reruns shrink with the recipe that shrank most."""
+    pairs = zip(record.graph.recipes, graph.recipes, strict=True)
+    least = min((b.time_s / a.time_s for a, b in pairs if a.time_s > 0), default=0.0)
+    bound_s, first_s = record.outcome.bound_s, record.keep_all_time_s
+    if bound_s < first_s * (1.0 - _EQUAL):
+        return least * bound_s
+    return keep_all_s * (1.0 - _EQUAL) + least * max(0.0, bound_s - first_s)

@@ -1,0 +1,65 @@
+"""What two graphs have in common: the same program, the same bytes, how far apart their seconds are. Torch-free.
+
+Units: `_B` bytes, `_s` seconds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+
+from lowtide.ir.graph import Graph, Role
+
+_NAMED = 3  # inputs that a text of shapes spells out
+
+
+def structure(graph: Graph) -> str:
+    """Names a program whatever its sizes.
+
+    Two graphs with the same structure have the same ids, and a schedule that is legal for one is legal for the other
+    as far as order goes; bytes and seconds may differ. Names, source lines and constant arguments do not count.
+
+    Returns: 16 hexadecimal digits. O(graph).
+    """
+    digest = hashlib.sha256()
+    for value in graph.values:
+        way = (value.arrives, value.leaves, value.readable_through, value.handed_to)
+        digest.update(msgspec.json.encode((value.role, value.persistent, value.held, way)))
+    for recipe in graph.recipes:
+        reads = [r.value for r in recipe.reads]
+        facts = (recipe.op, recipe.outputs, reads, recipe.segment, recipe.effect, recipe.consumes, recipe.engine)
+        digest.update(msgspec.json.encode((*facts, recipe.state)))
+    digest.update(msgspec.json.encode((graph.program, [s.part for s in graph.segments], graph.groups)))
+    return digest.hexdigest()[:16]
+
+
+def memory(graph: Graph) -> str:
+    """Names everything on which the bytes of a schedule depend: the program, sizes and mini-traces.
+
+    Returns: 16 hexadecimal digits. O(graph).
+    """
+    digest = hashlib.sha256(structure(graph).encode())
+    digest.update(msgspec.json.encode([v.size_B for v in graph.values]))
+    digest.update(msgspec.json.encode([r.trace for r in graph.recipes]))
+    return digest.hexdigest()[:16]
+
+
+def seconds_apart(one: Graph, other: Graph) -> float:
+    """How much the seconds of two graphs of the same structure differ, as a fraction of the first one's."""
+    total_s = sum(r.time_s for r in one.recipes)
+    apart_s = sum(abs(a.time_s - b.time_s) for a, b in zip(one.recipes, other.recipes, strict=True))
+    return apart_s / total_s if total_s > 0 else float(apart_s > 0)
+
+
+def size_B(graph: Graph) -> int:
+    """Bytes of every value together: what orders the shapes of one program."""
+    return sum(v.size_B for v in graph.values)
+
+
+def shapes(graph: Graph) -> str:
+    """The inputs that the caller gives, for people: `"input_ids int64[6, 128], labels int64[6, 128]"`."""
+    given = [v for v in graph.values if v.role is Role.INPUT and v.geometry is not None]
+    texts = [f"{v.name} {v.geometry.dtype}{list(v.geometry.shape)}" for v in given if v.geometry is not None]
+    more = len(texts) - _NAMED
+    return ", ".join(texts[:_NAMED]) + (f" and {more} more" if more > 0 else "")

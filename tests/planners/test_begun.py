@@ -1,0 +1,115 @@
+"""A search that begins from a schedule: reading it back loses nothing, and other sizes lead to a legal plan."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+
+from lowtide.ir.check import check
+from lowtide.ir.graph import Graph
+from lowtide.ir.likeness import structure
+from lowtide.ir.plan import Problem, Status
+from lowtide.ir.schedule import Run, Schedule
+from lowtide.ir.simulate import simulate
+from lowtide.planners.portfolio import Portfolio
+from lowtide.planners.reductions.begun import read_back
+from lowtide.planners.reductions.stages import stage_program
+from tests.planners.tape import chain, gpt, random_graph, resnet, unet
+
+GRAPHS = {
+    "chain": lambda: chain(6),
+    "bundle": lambda: chain(4, parts=2),
+    "gpt": lambda: gpt(2),
+    "resnet": lambda: resnet((1, 1, 1, 1)),
+    "unet": lambda: unet(2),
+    **{f"random{s}": lambda s=s: random_graph(s, 14, 1 + s % 3, True) for s in range(12)},
+}
+every_graph = pytest.mark.parametrize("name", GRAPHS)
+
+
+def scaled(graph: Graph, factor: int) -> Graph:
+    """The same program on tensors of other sizes."""
+    values = tuple(
+        msgspec.structs.replace(v, size_B=v.size_B if v.persistent else factor * v.size_B) for v in graph.values
+    )
+    recipes = tuple(
+        msgspec.structs.replace(
+            r,
+            time_s=factor * r.time_s,
+            trace=msgspec.structs.replace(r.trace, events=tuple(factor * e if e > 0 else e for e in r.trace.events)),
+        )
+        for r in graph.recipes
+    )
+    return msgspec.structs.replace(graph, values=values, recipes=recipes)
+
+
+@every_graph
+@pytest.mark.parametrize("percent", [100, 80, 60])
+def test_reading_back_is_the_inverse_of_lifting(name: str, percent: int) -> None:
+    graph = GRAPHS[name]()
+    program = stage_program(graph)
+    budget_B = program.keep_all(0).peak_B * percent // 100
+    schedule = Portfolio().solve(Problem(graph, budget_B, work=3000)).schedule
+    if schedule is None:
+        pytest.skip("this graph has no plan that small")
+    state = program.keep_all(0)
+    assert state.assign(read_back(program, schedule))
+    assert program.lift(state) == schedule
+
+
+@every_graph
+@pytest.mark.parametrize("factor", [2, 3])
+def test_a_plan_serves_another_size_of_its_program_at_once(name: str, factor: int) -> None:
+    graph, larger = GRAPHS[name](), scaled(GRAPHS[name](), factor)
+    assert structure(graph) == structure(larger)
+    small_B, large_B = (stage_program(g).keep_all(0).peak_B * 7 // 10 for g in (graph, larger))
+    start = Portfolio().solve(Problem(graph, small_B, work=3000)).schedule
+    if start is None:
+        pytest.skip("this graph has no plan that small")
+    outcome = Portfolio().solve(Problem(larger, large_B, start=start, time_limit_s=0.0))
+    if outcome.schedule is None:
+        assert outcome.status is Status.UNSOLVED
+        return
+    check(larger, outcome.schedule, large_B)
+    assert outcome.stats["out_of_time"]
+    assert outcome.stats["winner"] == "start"
+    assert outcome.bound_s <= simulate(larger, outcome.schedule).time_s
+
+
+def test_a_start_that_does_not_fit_is_shrunk_until_it_does() -> None:
+    graph = gpt(2)
+    everything = stage_program(graph).keep_all(0)
+    budget_B = everything.peak_B * 7 // 10
+    start = stage_program(graph).lift(everything)
+    outcome = Portfolio().solve(Problem(graph, budget_B, start=start, time_limit_s=0.0))
+    assert outcome.schedule is not None
+    check(graph, outcome.schedule, budget_B)
+
+
+def test_a_search_from_a_start_is_not_worse_than_the_start() -> None:
+    graph = gpt(2)
+    budget_B = stage_program(graph).keep_all(0).peak_B * 6 // 10
+    start = Portfolio().solve(Problem(graph, budget_B, work=4000)).schedule
+    assert start is not None
+    again = Portfolio().solve(Problem(graph, budget_B, work=2000, start=start)).schedule
+    assert again is not None
+    assert simulate(graph, again).time_s <= simulate(graph, start).time_s + 1e-12
+
+
+def test_a_schedule_of_another_program_is_read_without_harm() -> None:
+    foreign = Portfolio().solve(Problem(chain(6), 2**40)).schedule
+    assert foreign is not None
+    program = stage_program(gpt(2))
+    other = Schedule(tuple(s for s in foreign.steps if isinstance(s, Run)))
+    assert len(read_back(program, other)) == len(program.core.gap_value)
+    assert read_back(program, other).dtype == np.int32
+
+
+def test_structure_knows_programs_apart() -> None:
+    graph = gpt(2)
+    renamed = msgspec.structs.replace(graph, name="other", key="other")
+    fewer = msgspec.structs.replace(graph, program=graph.program[:-1])
+    assert structure(graph) == structure(renamed)
+    assert structure(graph) != structure(fewer)
+    assert structure(graph) != structure(gpt(3))
