@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import gc
 import logging
+import threading
 import warnings
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 from weakref import WeakKeyDictionary
@@ -51,12 +53,14 @@ class Enclosure:
         members: the models that train under this budget.
         wall: made when the first plan is known.
         allowance: what has to stay free beside a plan.
+        turn: held by the thread whose segment allocates.
     """
 
     scope: Scope = "step"
     members: list[Member] = field(default_factory=list)
     wall: Wall | None = None
     allowance: Allowance = field(init=False)
+    turn: AbstractContextManager[bool | None] = field(default_factory=threading.RLock)
     _grown_B: int = 0
     _adopted_B: int = 0  # parameters and buffers that lie in the arena, as it reserves them
     _agreed_B: dict[str, int] = field(default_factory=dict)  # graph key -> budget, as it came out first
@@ -178,7 +182,7 @@ class Enclosure:
         if self.scope == "process":
             self.wall.stand()
         arena.set_phase(STEPPING)
-        self._watch()
+        self.watch()
         if before is not None:
             before.retire()
         return self.wall
@@ -216,11 +220,11 @@ class Enclosure:
     def dismiss(self) -> None:
         """Takes the wall away for good, and leaves the optimizers as they were."""
         self.release()
-        for watch in list(self._watches.values()):  # those of optimizers that have gone are gone, too
+        for watch in list(self._watches.values()):  # an optimizer may die meanwhile
             watch.close()
         self._watches.clear()
 
-    def _watch(self) -> None:
+    def watch(self) -> None:
         """Lets the optimizers' steps allocate inside the wall, their state at the home zone."""
         found = optimizers_of(self.members)
         for optimizer in found:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.utils.hooks import RemovableHandle
@@ -40,16 +41,37 @@ class OptimizerWatch:
         while self._hooks:
             self._hooks.pop().remove()
 
-    def _begin(self, *_: object) -> None:
+    def _begin(
+        self, _: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        self._rest()
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if not callable(closure):
+            return None
+
+        def step_of_the_model() -> Any:
+            """Forward and backward are no part of the rest; what the optimizer does after them is."""
+            self._wake()
+            result = closure()
+            self._rest()
+            return result
+
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": step_of_the_model}
+        return (args[0], step_of_the_model, *args[2:]), kwargs
+
+    def _end(self, stepped: torch.optim.Optimizer, *_: object) -> None:
+        self._wake()
+        if self._wall() is not None and len(stepped.state) != self._known:
+            self._known = len(stepped.state)
+            self.bring_home(stepped)
+
+    def _rest(self) -> None:
         wall = self._wall()
         if wall is not None:
             wall.rest(STEPPING)
 
-    def _end(self, stepped: torch.optim.Optimizer, *_: object) -> None:
+    def _wake(self) -> None:
         wall = self._wall()
-        if wall is None:
-            return
-        wall.wake()
-        if len(stepped.state) != self._known:
-            self._known = len(stepped.state)
-            self.bring_home(stepped)
+        if wall is not None:
+            wall.wake()
