@@ -7,8 +7,11 @@ from collections.abc import Iterable
 
 from torch import fx
 
+from lowtide.capture.origin import place
 from lowtide.ir.plan import GraphBreak
 
+_UNTOLD = "step_unsupported"
+_UNKNOWN = "something that torch cannot capture"
 _BRANCH = "what runs next depends on the content of a tensor (a Python `if`, `while` or `assert` on it)"
 
 
@@ -20,27 +23,34 @@ def break_after(gm: fx.GraphModule) -> GraphBreak | None:
     frames = list(reason.user_stack)
     if not frames:
         return GraphBreak(cause_of(reason.reason))
-    return GraphBreak(cause_of(reason.reason), f"{frames[-1].filename}:{frames[-1].lineno}", frames[-1].line or "")
+    last = frames[-1]
+    return GraphBreak(cause_of(reason.reason), place(last.filename, last.lineno or 0), (last.line or "").strip())
 
 
 def cause_of(reason: str) -> str:
-    """The gist of what Dynamo says, which runs to a page: the first sentence, and the explanation."""
+    """The gist of what Dynamo says, which runs to a page: its explanation, or else the first line."""
     if reason.startswith("generic_jump"):
         return _BRANCH
     lines = [line.strip() for line in reason.strip().splitlines() if line.strip()]
     if not lines:
-        return "torch gives no reason"
+        return _UNKNOWN
     found = re.search(r"Explanation: (.*)", reason)
-    return f"{lines[0].rstrip('.')}: {found.group(1).strip()}" if found else lines[0]
+    return (found.group(1).strip() if found else lines[0]).rstrip(".")
 
 
-def without_line(reasons: Iterable[str], known: Iterable[GraphBreak]) -> tuple[GraphBreak, ...]:
-    """Breaks that ended no graph (inside a loop, say, torch gives up the whole function), so that no line is known.
+def all_breaks(ended: Iterable[GraphBreak], reasons: Iterable[str]) -> tuple[GraphBreak, ...]:
+    """Every break of a model, once.
 
     Arguments:
-        reasons: all that Dynamo gave.
-        known: breaks that ended a graph.
+        ended: breaks that ended a graph; of some of them torch tells the line and no reason.
+        reasons: all that Dynamo gave. Those of breaks that ended no graph (inside a loop, say, torch gives up the whole
+            function) come without a line.
     """
+    known = list(dict.fromkeys(ended))
     told = {b.cause for b in known}
-    causes = dict.fromkeys(cause_of(r) for r in reasons)
-    return tuple(GraphBreak(cause) for cause in causes if cause not in told)
+    rest = [cause for cause in dict.fromkeys(cause_of(r) for r in reasons) if cause not in told]
+    for index, found in enumerate(known):
+        if found.cause == _UNTOLD:
+            cause = rest.pop(0) if rest else _UNKNOWN
+            known[index] = GraphBreak(cause, found.source, found.text)
+    return (*known, *(GraphBreak(cause) for cause in rest))

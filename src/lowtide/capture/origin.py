@@ -24,8 +24,12 @@ def origin_of(node: fx.Node) -> Origin:
     if not frames:
         return Origin(module=module_name(path))
     frame = frames[-1]
-    file = "/".join(frame["file"].replace("\\", "/").split("/")[-2:])
-    return Origin(module=module_name(path), source=f"{file}:{frame['line']}", text=frame["text"].strip())
+    return Origin(module=module_name(path), source=place(frame["file"], frame["line"]), text=frame["text"].strip())
+
+
+def place(file: str, line: int | str) -> str:
+    """`gpt2/modeling_gpt2.py:700`: a file with its folder, and the line."""
+    return f"{'/'.join(file.replace(chr(92), '/').split('/')[-2:])}:{line}"
 
 
 def module_name(path: str) -> str:

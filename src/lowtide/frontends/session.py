@@ -8,6 +8,7 @@ nothing, and planned as one.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
@@ -18,7 +19,7 @@ import torch
 from msgspec.structs import replace
 
 from lowtide.capture.aot import Captured, make_backend
-from lowtide.capture.breaks import without_line
+from lowtide.capture.breaks import all_breaks
 from lowtide.device.arena import nothing_engaged
 from lowtide.device.generator_guard import unchanged_generators
 from lowtide.device.observer import observe_if_free
@@ -35,6 +36,7 @@ from lowtide.pipeline import PlanOptions, Watch, resolve_budget
 from lowtide.profile.cache import ProfileCache
 from lowtide.runtime.dry import dry_results
 from lowtide.runtime.executor import Key, Loaded, PlannedExecutor
+from lowtide.units import Budget
 
 _LOG = logging.getLogger("lowtide")
 
@@ -99,8 +101,7 @@ class Session:
     def breaks(self) -> tuple[GraphBreak, ...]:
         """Where this session's model breaks into several graphs."""
         self._look_for_breaks()
-        ended = tuple(dict.fromkeys(c.ended for c in self._captured.values() if c.ended is not None))
-        return (*ended, *without_line(self._causes, ended))
+        return all_breaks((c.ended for c in self._captured.values() if c.ended is not None), self._causes)
 
     @contextlib.contextmanager
     def dry(self) -> Iterator[list[Call]]:
@@ -140,7 +141,7 @@ class Session:
             self.expect_between(found)
             record = self._given_for(found)
             if record is None:
-                record = self._plan(found)
+                record = self._plan(found, runs=install)
         if install:
             step = tuple((self.executors.index(c.executor), c.key) for c in calls)
             self.in_force.install(step, found, record)
@@ -226,9 +227,18 @@ class Session:
         self.plan_calls([call])
         return executor.in_force(key)
 
-    def _plan(self, step: MeasuredStep, obstacles: tuple[Obstacle, ...] = ()) -> PlanRecord:
-        record = plan_step(step, self.options, self.enclosure, obstacles, self.watch, self.knowledge)
+    def _plan(self, step: MeasuredStep, obstacles: tuple[Obstacle, ...] = (), *, runs: bool = True) -> PlanRecord:
+        options = self._options_for(step) if runs else self.options
+        record = plan_step(step, options, self.enclosure, obstacles, self.watch, self.knowledge)
         return replace(record, graphs=len(step.calls), breaks=self.breaks)
+
+    def _options_for(self, step: MeasuredStep) -> PlanOptions:
+        """A share of plain is one of a training step: an evaluation that comes before the first gets what it takes."""
+        share, members = self.options.budget.of_plain, self.enclosure.members
+        trains = step.trains or (members and not any(t.requires_grad for t in self.enclosure.persistent()))
+        if trains or share is None or share >= 1.0 or self.enclosure.budget_B:
+            return self.options
+        return dataclasses.replace(self.options, budget=Budget(of_plain=1.0))
 
     def _settle(self, executor: PlannedExecutor, key: Key, loaded: Loaded) -> Loaded:
         return self.in_force.settle((self.executors.index(executor), key), executor, loaded)
