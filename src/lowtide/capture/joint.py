@@ -88,7 +88,7 @@ def is_opaque(node: fx.Node) -> bool:
     op = overload(node)
     if op is None:
         return not is_getitem(node) and not (callable(node.target) and getattr(node.target, "__module__", "") in _PURE)
-    return op.namespace not in ("aten", "prims", "prim") or op._schema.is_mutable
+    return op.namespace not in ("aten", "prims", "prim", "lowtide") or op._schema.is_mutable
 
 
 _PURE = ("_operator", "math", "operator")

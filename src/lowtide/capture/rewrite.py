@@ -10,7 +10,8 @@ from collections.abc import Callable
 import torch
 from torch import fx
 
-from lowtide.capture.joint import Joint, bind, overload
+from lowtide.capture.joint import Joint, bind, is_getitem, overload, picked_index
+from lowtide.device.recurrence import EAGER_RECURRENT_LAYER, RECURRENT_LAYER
 
 aten = torch.ops.aten
 
@@ -87,6 +88,21 @@ def dropout_backward_as_eager(joint: Joint) -> None:
         graph.erase_node(node)
 
 
+def keep_recurrent_workspaces(joint: Joint) -> None:
+    """A recurrent layer with a backward makes the workspace that the backward reads.
+
+    Eager's operator makes it only where gradients are being recorded, which is not so inside a captured forward.
+    """
+    for node in joint.module.graph.nodes:
+        if overload(node) is EAGER_RECURRENT_LAYER and any(
+            is_getitem(user) and picked_index(user) == _WORKSPACE and user.users for user in node.users
+        ):
+            node.target = RECURRENT_LAYER
+
+
+_WORKSPACE = 3  # its place among a recurrent layer's results
+
+
 def _dropout_of(mask: fx.Node) -> fx.Node | None:
     """The dropout that made a mask, through getitem and views."""
     node = mask
@@ -114,6 +130,7 @@ PASSES: tuple[Callable[[Joint], None], ...] = (
     drop_running_statistics,
     snapshot_mutated_inputs,
     dropout_backward_as_eager,
+    keep_recurrent_workspaces,
 )
 
 

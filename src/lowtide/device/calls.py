@@ -16,12 +16,14 @@ from typing import Any
 
 import torch
 
+from lowtide.device import recurrence
 from lowtide.errors import UnsupportedOperator
 from lowtide.ir.call import Arg, Const, Held, Items, NamedArg, Ref, View
 
 # A plan file names its operators, so Python functions come from a list: `builtins.exec` is no operator.
 _BUILTINS = frozenset({"abs", "bool", "divmod", "float", "int", "len", "max", "min", "pow", "round", "sum"})
 _TORCH = frozenset({"sym_float", "sym_int", "sym_ite", "sym_max", "sym_min", "sym_not", "sym_sqrt", "sym_sum"})
+_OWN = {"lowtide.recurrent_layer.default": recurrence.RECURRENT_LAYER}  # operators of ours
 _MODULES: dict[str, ModuleType] = {"operator": operator, "_operator": operator, "math": math}
 
 
@@ -37,7 +39,7 @@ def resolve(op: str) -> Callable[..., Any]:
         UnsupportedOperator: if the installed torch, with the libraries that are loaded, has no such operator.
     """
     parts = op.removeprefix("torch.ops.").split(".")
-    found = _python(parts) or _torch(parts)
+    found = _OWN.get(".".join(parts)) or _python(parts) or _torch(parts)
     if found is None:
         raise UnsupportedOperator(
             f"torch {torch.__version__} has no operator {op!r}: import the library that defines it first, "
