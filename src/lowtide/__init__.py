@@ -14,8 +14,12 @@ _HOME = {
     "fit": "lowtide.frontends.fit",
     "unfit": "lowtide.frontends.fit",
     "plan": "lowtide.frontends.plan",
+    "max_batch": "lowtide.frontends.max_batch",
+    "fits": "lowtide.frontends.fits",
     "install_cuda": "lowtide.device.cuda",
     "Plan": "lowtide.frontends.plan",
+    "MaxBatch": "lowtide.frontends.max_batch",
+    "Fits": "lowtide.frontends.fits",
     "memory_stats": "lowtide.frontends.memory",
     "MemoryStats": "lowtide.frontends.memory",
     "snapshot": "lowtide.frontends.memory",
@@ -53,6 +57,10 @@ if TYPE_CHECKING:
     from lowtide.errors import UnsupportedOperator as UnsupportedOperator
     from lowtide.frontends.fit import fit as fit
     from lowtide.frontends.fit import unfit as unfit
+    from lowtide.frontends.fits import Fits as Fits
+    from lowtide.frontends.fits import fits as fits
+    from lowtide.frontends.max_batch import MaxBatch as MaxBatch
+    from lowtide.frontends.max_batch import max_batch as max_batch
     from lowtide.frontends.memory import MemoryStats as MemoryStats
     from lowtide.frontends.memory import departures as departures
     from lowtide.frontends.memory import memory_stats as memory_stats

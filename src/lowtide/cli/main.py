@@ -7,6 +7,7 @@ import typer
 from lowtide.cli.cache import cache
 from lowtide.cli.demo import demo
 from lowtide.cli.explain import explain
+from lowtide.cli.fits import fits
 from lowtide.cli.place import place
 from lowtide.cli.plan import plan
 
@@ -20,6 +21,7 @@ app = typer.Typer(
 )
 app.command(name="demo")(demo)
 app.command(name="plan")(plan)
+app.command(name="fits")(fits)
 app.command(name="explain")(explain)
 app.command(name="place")(place)
 app.add_typer(cache, name="cache")

@@ -9,6 +9,8 @@ import typer
 from rich.console import Console
 
 from lowtide.cli.failure import INTERRUPTED, told
+from lowtide.cli.max_batch import Variation, find, show
+from lowtide.cli.max_batch import as_json as to_json
 from lowtide.units import parse_budget
 
 
@@ -17,7 +19,7 @@ def plan(
         str,
         typer.Argument(
             metavar="MODULE:FUNCTION",
-            help="Importable from here, or path/to/file.py:FUNCTION; returns (model, args) or (model, args, kwargs).",
+            help="Importable from here, or path/to/file.py:FUNCTION; returns (model, args[, kwargs[, optimizer]]).",
         ),
     ],
     budget: Annotated[str, typer.Option(help='Bytes, "6GiB", "60%" of the device, or "60% of plain".')],
@@ -30,13 +32,31 @@ def plan(
     time_limit: Annotated[float | None, typer.Option(min=0.0, help="Stop searching after that many seconds.")] = None,
     seed: Annotated[int, typer.Option(help="The same seed and work give the same plan.")] = 0,
     top: Annotated[int, typer.Option(min=0, help="Values to explain.")] = 10,
+    max_batch: Annotated[
+        bool, typer.Option("--max-batch", help="Find the largest batch that fits, take one step of it, and plan that.")
+    ] = False,
+    batch_dim: Annotated[int, typer.Option(help="The batch is this dimension of every tensor argument.")] = 0,
+    vary: Annotated[
+        list[str] | None, typer.Option(metavar="NAME:DIM", help="Instead: of this argument, this one. Repeatable.")
+    ] = None,
+    multiple_of: Annotated[int, typer.Option(min=1, help="Batches to consider.")] = 1,
+    overhead_limit: Annotated[
+        float | None, typer.Option(min=0.0, help="Accept no plan slower by more than this fraction: 0.5 is 50 %.")
+    ] = None,
+    verify: Annotated[bool, typer.Option(help="Whether to take a step of the batch that was found.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the answer of --max-batch as JSON.")] = False,
 ) -> None:
     """Plan a training step inside a budget, without taking one."""
+    variation = Variation(batch_dim, tuple(vary or ()), multiple_of, overhead_limit, verify) if max_batch else None
     with told():
         parse_budget(budget)  # a typing error should not cost the import of torch
-        found = _plan(target, budget=budget, machine=machine, work=work, time_limit_s=time_limit, seed=seed)
-        interrupted = _show(found.record, top)
-        console = Console()
+        _refuse_idle_options(variation, batch_dim, vary, overhead_limit, as_json, time_limit)
+        found = _plan(target, variation, budget=budget, machine=machine, work=work, time_limit_s=time_limit, seed=seed)
+        if variation is not None:
+            typer.echo(to_json(found)) if as_json else show(found)
+            found = found.plan
+        interrupted = False if as_json else _show(found.record, top)
+        console = Console(stderr=as_json)
         if output is not None:
             found.save(output)
             console.print(f"saved {output}", markup=False, highlight=False, soft_wrap=True)
@@ -47,7 +67,35 @@ def plan(
         raise typer.Exit(INTERRUPTED)
 
 
-def _plan(target: str, **options: Any) -> Any:
+def _refuse_idle_options(
+    variation: Variation | None,
+    batch_dim: int,
+    vary: list[str] | None,
+    overhead_limit: float | None,
+    as_json: bool,
+    time_limit: float | None,
+) -> None:
+    """Refuses options that would have no effect.
+
+    Raises:
+        typer.BadParameter: then.
+    """
+    given = {
+        "--batch-dim": batch_dim,
+        "--vary": vary,
+        "--overhead-limit": overhead_limit is not None,
+        "--json": as_json,
+    }
+    idle = [name for name, used in given.items() if used]
+    if variation is None and idle:
+        raise typer.BadParameter(f"{', '.join(idle)}: of no effect without --max-batch")
+    if variation is not None and vary and batch_dim:
+        raise typer.BadParameter("--vary names each argument's dimension: leave --batch-dim out")
+    if variation is not None and time_limit is not None:
+        raise typer.BadParameter("--max-batch plans many sizes: bound each by --work, not by --time-limit")
+
+
+def _plan(target: str, variation: Variation | None, **options: Any) -> Any:
     """Imports torch, the user's function and the pipeline, in that order, and plans."""
     import lowtide
     from lowtide.cli.target import load_target
@@ -61,6 +109,10 @@ def _plan(target: str, **options: Any) -> Any:
         def watch(progress: Any) -> None:
             status.update(f"planning: {progress.stage}, {progress.elapsed_s:.1f} s")
 
+        if variation is not None:
+            return find(wanted, variation, watch, given)
+        if wanted.optimizer is not None:
+            given["optimizer"] = wanted.optimizer
         return lowtide.plan(wanted.model, args=wanted.args, kwargs=wanted.kwargs, watch=watch, **given)
 
 

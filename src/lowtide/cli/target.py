@@ -15,7 +15,8 @@ from lowtide.cli.failure import UserCodeError
 from lowtide.errors import LowtideError
 
 _FORM = (
-    "write MODULE:FUNCTION or path/to/file.py:FUNCTION, where FUNCTION() returns (model, args) or (model, args, kwargs)"
+    "write MODULE:FUNCTION or path/to/file.py:FUNCTION, where FUNCTION() returns (model, args), (model, args, kwargs) "
+    "or (model, args, kwargs, optimizer)"
 )
 
 
@@ -25,11 +26,12 @@ class TargetError(LowtideError):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What to plan: `model(*args, **kwargs)`."""
+    """What to plan: `model(*args, **kwargs)`, and the optimizer's step if there is one."""
 
     model: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    optimizer: Any = None
 
 
 def load_target(text: str) -> Target:
@@ -101,9 +103,11 @@ def _call(text: str, function: Callable[[], object]) -> object:
 
 def _read(text: str, result: object) -> Target:
     """Checks the shape of what the function returned."""
-    if not isinstance(result, tuple | list) or len(result) not in (2, 3):
-        raise TargetError(f"{text} returned {_kind(result)}, not (model, args) or (model, args, kwargs)")
-    model, args, kwargs = (*result, {}) if len(result) == 2 else result
+    if not isinstance(result, tuple | list) or len(result) not in (2, 3, 4):
+        raise TargetError(f"{text} returned {_kind(result)}, not (model, args), (model, args, kwargs[, optimizer])")
+    model, args = result[:2]
+    kwargs = result[2] if len(result) > 2 else {}
+    optimizer = result[3] if len(result) > 3 else None
     if not callable(model):
         raise TargetError(f"{text} returned {_kind(model)} in the model's place; a torch.nn.Module is wanted")
     if not isinstance(args, tuple | list):
@@ -112,7 +116,9 @@ def _read(text: str, result: object) -> Target:
         )
     if not isinstance(kwargs, Mapping) or not all(isinstance(key, str) for key in kwargs):
         raise TargetError(f"{text} returned {_kind(kwargs)} in the keyword arguments' place; a dict by name is wanted")
-    return Target(model, tuple(args), dict(kwargs))
+    if optimizer is not None and not hasattr(optimizer, "param_groups"):
+        raise TargetError(f"{text} returned {_kind(optimizer)} in the optimizer's place; a torch.optim one is wanted")
+    return Target(model, tuple(args), dict(kwargs), optimizer)
 
 
 def _kind(value: object) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lowtide.planners.base import AbstractPlanner
+from lowtide.planners.first_plan import FirstPlan
 from lowtide.planners.greedy import Greedy
 from lowtide.planners.keep_all import KeepAll
 from lowtide.planners.local_search import LocalSearch
@@ -14,5 +15,6 @@ PLANNERS: tuple[AbstractPlanner, ...] = (
     Greedy(),
     SingleCutReplay(),
     LocalSearch(),
+    FirstPlan(),
     Portfolio(),
 )

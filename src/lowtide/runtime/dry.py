@@ -10,10 +10,13 @@ from typing import Any
 
 import torch
 
+from lowtide.device.address_space import untouched
 from lowtide.device.calls import apply_view
 from lowtide.ir.call import Read
 from lowtide.ir.graph import Graph
 from lowtide.ir.interface import Interface, Slot, Token
+
+_LARGE_B = 16 * 2**20  # zeros of that size are not written: the logits of a language model take gigabytes
 
 
 def dry_results(
@@ -55,10 +58,13 @@ def _zeros(graph: Graph, read: Read, bases: dict[int, torch.Tensor], held: Seque
     if read.value not in bases:
         geometry = graph.values[read.value].geometry
         assert geometry is not None, "capture gives every value a geometry"
-        tensor = torch.empty_strided(
-            geometry.shape, geometry.stride, dtype=getattr(torch, geometry.dtype), device=geometry.device
-        )
-        bases[read.value] = tensor.zero_()
+        dtype = getattr(torch, geometry.dtype)
+        if geometry.device == "cpu" and geometry.extent_B >= _LARGE_B:
+            pages = untouched(-(-geometry.extent_B // 16) * 16)  # whole elements of every dtype
+            bases[read.value] = pages.view(dtype).as_strided(geometry.shape, geometry.stride, geometry.offset)
+        else:
+            tensor = torch.empty_strided(geometry.shape, geometry.stride, dtype=dtype, device=geometry.device)
+            bases[read.value] = tensor.zero_()
     tensor = bases[read.value]
     for view in read.views:
         tensor = apply_view(view, tensor, held)

@@ -1,0 +1,221 @@
+"""`lowtide.max_batch`: the largest batch, or the longest sequence, whose training step fits a budget.
+
+Units: `_B` bytes, `_s` seconds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from lowtide.device.fingerprint import device_memory_B
+from lowtide.device.generator_guard import unchanged_generators
+from lowtide.errors import BudgetError, InfeasibleBudget, LowtideError
+from lowtide.frontends.batches import Inputs, read_batch
+from lowtide.frontends.enclosure import Enclosure, Scope
+from lowtide.frontends.family import Family
+from lowtide.frontends.fitted import Fitted
+from lowtide.frontends.hunt import Hunt, Tried
+from lowtide.frontends.member import Member
+from lowtide.frontends.plan import Plan
+from lowtide.frontends.plan import plan as plan_of
+from lowtide.frontends.session import Session
+from lowtide.frontends.trial_step import LossOf, try_step
+from lowtide.ir.plan import DEFAULT_WORK
+from lowtide.pipeline import PlanOptions, Watch
+from lowtide.profile.machines import load_machine
+from lowtide.units import Budget, format_B, format_percent, format_s, parse_budget
+
+
+@dataclass(frozen=True, repr=False)
+class MaxBatch:
+    """The largest size that was found to fit.
+
+    Arguments:
+        size: the n of `make_batch(n)`.
+        plan: of the step at that size; `lowtide.fit(model, plan=...)` takes it.
+        verified: whether a step of that size was really run inside the budget.
+        plain_size: the largest that fits the same budget when everything is kept, as plain PyTorch does; 0 if none.
+        tried: every size that was planned, in order.
+        seconds_s: what all of it took.
+        note: what people should know about this answer; empty when there is nothing.
+    """
+
+    size: int
+    plan: Plan
+    verified: bool
+    plain_size: int
+    tried: tuple[Tried, ...]
+    seconds_s: float
+    note: str = ""
+
+    def __repr__(self) -> str:
+        sure = "verified by a step" if self.verified else "not verified"
+        plain = f"plain {self.plain_size}" if self.plain_size else "plain does not fit"
+        return (
+            f"MaxBatch({self.size}, {plain}; {format_B(self.plan.reserved_B)} of {format_B(self.plan.budget_B)} "
+            f"{self.plan.budget_kind}, overhead {format_percent(self.plan.overhead)}, {sure}; "
+            f"{len({t.size for t in self.tried})} sizes in {format_s(self.seconds_s)})"
+        )
+
+
+def max_batch(
+    make_batch: Callable[[int], Any],
+    model: torch.nn.Module,
+    budget: int | str | Budget,
+    *,
+    optimizer: torch.optim.Optimizer | None = None,
+    low: int = 1,
+    high: int | None = None,
+    multiple_of: int = 1,
+    overhead_limit: float | None = None,
+    verify: bool = True,
+    loss: LossOf | None = None,
+    scope: Scope = "step",
+    machine: str | None = None,
+    seed: int = 0,
+    work: int = DEFAULT_WORK,
+    watch: Watch | None = None,
+) -> MaxBatch:
+    """Finds the largest batch (or sequence) whose training step has a plan inside a budget, and tries it.
+
+    Sizes are looked at by planning: the model is captured once with extents that vary, its operators are measured at a
+    few sizes and foreseen at the others. The answer's own size is measured, planned as `fit` plans it, and run for one
+    step (forward, backward, and the optimizer's); if that fails, the next smaller size is taken, and `tried` says so.
+    Afterwards parameters, buffers, gradients, optimizer state and generators are as they were, also on Ctrl-C and when
+    the model raises; hooks run once more, and attributes that a forward sets stay as it set them.
+
+    The answer fits; that nothing larger does is not proved. Where a larger size needs fewer bytes than a smaller one
+    (an operator that chooses another algorithm), it can remain unseen.
+
+    Arguments:
+        make_batch: gives what the model is called with at size n: a tensor, a tuple of positional arguments, a dict of
+            keyword arguments, or a pair (tuple, dict) of both. Some extent has to grow with n.
+        model: plain (not fitted), in the mode to train in.
+        budget: bytes, "6GiB", or "60%" of the device.
+        optimizer: its state and temporaries count, and it is stepped to verify.
+        low, high: the least and the largest size to consider.
+        multiple_of: sizes are multiples of it.
+        overhead_limit: accept no plan that is slower by more than this fraction than keeping everything would be at
+            the same size; 0.5 is 50 %. The largest size that fits is often a slow one.
+        verify: whether to run a step. On a machine that is not here none is run.
+        loss: gives the loss of what the model returns. Without one: its `loss`, or its only output of one element;
+            else every output is given a gradient of ones, which takes the bytes of a loss outside the model.
+        scope: as for `fit`.
+        machine: predict for a machine that is not here, by name or file.
+        seed, work: see `Problem`.
+        watch: told of planning's progress.
+
+    Returns: size, plan, and the size that fits when everything is kept.
+
+    Raises:
+        BudgetError: if the budget is malformed, or a share of what plain PyTorch needs, which grows with the batch.
+        InfeasibleBudget: if not even the least size fits; it names floor, smallest budget and operators.
+        CaptureError: if nothing could be captured.
+        LowtideError: if the model is fitted, or `make_batch` gives the same shapes at every size.
+    """
+    start_s = time.perf_counter()
+    wanted = Budget(size_B=_budget_B(budget, machine))
+    low, high = _bounds(low, high, multiple_of)
+    if isinstance(getattr(model, "lowtide", None), Fitted):
+        raise LowtideError("the model is fitted, and max_batch fits it itself: call lowtide.unfit(model) first")
+    options = PlanOptions(budget=wanted, seed=seed, work=work, machine=machine)
+    member = Member(lambda: (*model.parameters(), *model.buffers()), lambda: optimizer)
+    session = Session(options, Enclosure(scope, [member]), watch=watch, whole_model=True)
+
+    def make(size: int) -> Inputs:
+        return read_batch(make_batch(size))
+
+    def finish(size: int) -> tuple[Plan, bool]:
+        """The plan that `fit` makes at a size, and whether a step ran inside it."""
+        args, kwargs = make(size)
+        if machine is not None or not verify:
+            found = plan_of(
+                model, args, kwargs,
+                budget=wanted, optimizer=optimizer, scope=scope, machine=machine, seed=seed, work=work, watch=watch,
+            )  # fmt: skip
+            return found, False
+        record = try_step(
+            model, (args, kwargs), wanted,
+            optimizer=optimizer, loss=loss, scope=scope, seed=seed, work=work, watch=watch,
+        )  # fmt: skip
+        return Plan(record), record.budget_kind != "accounted"
+
+    with unchanged_generators():  # `make_batch` may draw from them
+        family = Family(model, make, session, _two(low, multiple_of), times=overhead_limit is not None)
+        hunt = Hunt(family, options, low, high, multiple_of, overhead_limit)
+        return _confirmed(hunt, finish, start_s, "run" if verify and machine is None else "planned")
+
+
+def _confirmed(hunt: Hunt, finish: Callable[[int], tuple[Plan, bool]], start_s: float, how: str) -> MaxBatch:
+    """The largest size that stands the trial, beginning with the largest that was planned.
+
+    Raises:
+        InfeasibleBudget: if there is none.
+    """
+    size, failed = hunt.run(), list[str]()
+    if size is None:
+        raise hunt.impossible()
+    while size is not None:
+        began_s = time.perf_counter()
+        try:
+            plan, verified = finish(size)
+            reason, needed_B = hunt.too_slow(plan.record), plan.reserved_B
+        except (InfeasibleBudget, torch.OutOfMemoryError) as error:
+            reason, needed_B = str(error).partition("\n")[0], getattr(error, "smallest_B", None) or 0
+        hunt.note(size, needed_B, began_s, how, reason, fits=not reason)
+        if not reason:
+            if how == "run" and not verified:
+                failed.append("a step ran, and nothing held it inside the budget")
+            took_s = time.perf_counter() - start_s
+            return MaxBatch(size, plan, verified, hunt.plain or 0, tuple(hunt.tried), took_s, "; ".join(failed))
+        failed.append(f"size {size} was given up: {reason}")
+        size = hunt.give_up(size)
+    raise InfeasibleBudget("no size stood the trial: " + "; ".join(failed), budget_B=hunt.options.budget.size_B or 0)
+
+
+def _budget_B(budget: int | str | Budget, machine: str | None) -> int:
+    """A budget in bytes.
+
+    Raises:
+        BudgetError: if it is a share of something that grows with the batch.
+    """
+    wanted = parse_budget(budget)
+    if wanted.size_B is not None:
+        return wanted.size_B
+    if wanted.of_device is None:
+        raise BudgetError(
+            f"a budget of {wanted} grows with the batch, so that every batch fits it: write bytes, "
+            '"6GiB", or "60%" of the device'
+        )
+    if machine is None:
+        return int(wanted.of_device * device_memory_B("cuda" if torch.cuda.is_available() else "cpu"))
+    memory_B = load_machine(machine).memories[0].capacity_B
+    if memory_B is None:
+        raise BudgetError(f"the machine {machine!r} does not say how much memory it has: write the budget in bytes")
+    return int(wanted.of_device * memory_B)
+
+
+def _bounds(low: int, high: int | None, multiple_of: int) -> tuple[int, int | None]:
+    """The least and the largest multiple.
+
+    Raises:
+        LowtideError: if there is none between them.
+    """
+    if multiple_of < 1 or low < 1:
+        raise LowtideError(f"sizes begin at 1: low={low} and multiple_of={multiple_of} make no sense")
+    low = -(-low // multiple_of) * multiple_of
+    high = None if high is None else high // multiple_of * multiple_of
+    if high is not None and high < low:
+        raise LowtideError(f"no multiple of {multiple_of} lies between low and high: raise high to {low}")
+    return low, high
+
+
+def _two(low: int, step: int) -> tuple[int, int]:
+    """Two sizes to begin with, the first of which is at least 2: an extent of 1 would be fixed when it is captured."""
+    first = max(low, -(-2 // step) * step)
+    return first, 2 * first

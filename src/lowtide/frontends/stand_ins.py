@@ -1,0 +1,102 @@
+"""A model without bytes (on the meta device, or made of fake tensors) that can be captured like any other.
+
+Its tensors are replaced, as long as that takes, by real ones on the CPU that have an address and no memory: the
+capture computes nothing, so nobody writes to them. A network of many gigabytes is looked at on a laptop so.
+
+Units: `_B` bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_map_only
+
+from lowtide.device.address_space import untouched
+from lowtide.errors import CaptureError
+from lowtide.profile.signature import as_strided, geometry_of
+
+
+def has_bytes(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's contents exist; the storage of a fake one says that it is on the meta device."""
+    if tensor.layout is not torch.strided:
+        return tensor.device.type != "meta"
+    return tensor.untyped_storage().device.type != "meta"
+
+
+class StandIns:
+    """Real tensors in the place of tensors without bytes: of the same geometry, sharing storages where those do."""
+
+    def __init__(self) -> None:
+        self._storages: dict[int, torch.Tensor] = {}  # identity of the storage without bytes -> what stands for it
+        self._made: dict[int, torch.Tensor] = {}
+        self._originals: list[torch.Tensor] = []  # kept alive, for identities to stay theirs
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What stands for a tensor; the tensor itself if it has bytes. A parameter's is one, too."""
+        if has_bytes(tensor):
+            return tensor
+        if id(tensor) not in self._made:
+            self._originals.append(tensor)
+            self._made[id(tensor)] = self._make(tensor)
+        return self._made[id(tensor)]
+
+    def _make(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.layout is not torch.strided:
+            raise CaptureError(f"a tensor without bytes, of layout {tensor.layout}: only strided ones can be stood for")
+        geometry, storage = geometry_of(tensor, "cpu"), tensor.untyped_storage()
+        if storage._cdata not in self._storages:
+            size_B = max(storage.nbytes(), geometry.extent_B)
+            self._storages[storage._cdata] = untouched(-(-size_B // 16) * 16)  # whole elements of every dtype
+        made = as_strided(self._storages[storage._cdata].view(tensor.dtype), geometry)
+        if isinstance(tensor, torch.nn.Parameter):
+            return torch.nn.Parameter(made, tensor.requires_grad)
+        return made.requires_grad_(tensor.requires_grad)
+
+
+@contextlib.contextmanager
+def with_addresses(model: torch.nn.Module, stand_ins: StandIns) -> Iterator[None]:
+    """A context in which every tensor of a model has an address; afterwards the model has its own tensors again.
+
+    Parameters, buffers and tensors that are plain attributes of its modules are replaced, where they have no bytes.
+    Modes that would make new tensors without bytes (`FakeTensorMode`, `torch.device("meta")`) are off inside.
+
+    Raises:
+        CaptureError: if a part of the model lies on another device than the CPU, and another part nowhere.
+    """
+    changed: list[tuple[dict[str, Any], str, torch.Tensor]] = []
+    elsewhere = torch.device("cpu") if torch.get_default_device().type == "meta" else contextlib.nullcontext()
+    with _disable_current_modes(), elsewhere:
+        try:
+            for table, name, tensor in list(_tensors(model)):
+                if not has_bytes(tensor):
+                    changed.append((table, name, tensor))
+                    table[name] = stand_ins.of(tensor)
+            others = {t.device.type for _, _, t in _tensors(model)} - {"cpu"}
+            if changed and others:
+                raise CaptureError(
+                    f"a part of this model has no bytes, and another part is on {', '.join(sorted(others))}: put all "
+                    'of it on one device, or all of it on "meta"'
+                )
+            yield
+        finally:
+            for table, name, tensor in changed:
+                table[name] = tensor
+
+
+def in_place_of(inputs: Any, stand_ins: StandIns) -> Any:
+    """Arguments of a call, nested as they are, with stand-ins for the tensors that have no bytes."""
+    return tree_map_only(torch.Tensor, stand_ins.of, inputs)
+
+
+def _tensors(model: torch.nn.Module) -> Iterator[tuple[dict[str, Any], str, torch.Tensor]]:
+    """Every tensor that a module of the model names, with where it is named."""
+    for module in model.modules():
+        for table in (module._parameters, module._buffers, vars(module)):
+            for name, tensor in table.items():
+                if isinstance(tensor, torch.Tensor):
+                    yield table, name, tensor
