@@ -116,8 +116,8 @@ class Enclosure:
 
     @property
     def budget_B(self) -> int:
-        """Bytes of the wall; 0 before there is one."""
-        return 0 if self.wall is None else self.wall.budget_B
+        """Bytes of the wall, or of the largest step met where there is none; 0 before the first step."""
+        return max(self._agreed_B.values(), default=0) if self.wall is None else self.wall.budget_B
 
     def ground(self, graph: Graph, outside_B: int, obstacles: tuple[Obstacle, ...] = ()) -> Ground:
         """What a plan of a graph has to leave room for.

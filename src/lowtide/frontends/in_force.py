@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -12,12 +11,13 @@ import torch
 
 from lowtide.device.arena import nothing_engaged
 from lowtide.device.semiprivate import let_go_of_failed_backward
-from lowtide.errors import BudgetWarning, InfeasibleBudget, PlanMismatch
+from lowtide.errors import InfeasibleBudget, PlanMismatch
+from lowtide.frontends.detour import Detours
 from lowtide.frontends.enclosure import Enclosure
 from lowtide.frontends.planning import MeasuredStep, fit_plan
 from lowtide.ir.layout import Obstacle
 from lowtide.ir.plan import PlanRecord
-from lowtide.ir.replay import replay_tables
+from lowtide.ir.replay import carried_by, replay_tables
 from lowtide.pipeline import place_around
 from lowtide.runtime.executor import Key, Loaded, PlannedExecutor, load
 from lowtide.runtime.homes import move_together
@@ -46,7 +46,6 @@ class PlansInForce:
     _now: dict[Step, PlanRecord] = field(default_factory=dict)  # what is in force: a plan, or one around obstacles
     _code: dict[tuple[Step, int], tuple[PlanRecord, tuple[Loaded, ...]]] = field(default_factory=dict)
     _wall: Wall | None = None  # for which the code was made
-    _has_warned: bool = False
 
     @property
     def now(self) -> list[PlanRecord]:
@@ -94,6 +93,7 @@ class PlansInForce:
         wall = self.enclosure.wall
         if step is None or wall is None:
             return loaded  # a later graph of a step that the first one has settled
+        wall.begin_step()
         if wall is not self._wall:  # code that was made for another arena would allocate there
             self._wall = wall
             self._forget_code()
@@ -102,10 +102,11 @@ class PlansInForce:
         plan, now = self.plans[step], self._now.get(step)
         assert plan.layout is not None
         wall.make_way(plan.layout.height_B)
-        if not wall.is_awaited and not wall.arena.in_use_below(plan.layout.height_B):
+        trains = len(plan.graph.segments) > 1
+        if not (trains and wall.is_awaited) and not wall.arena.in_use_below(plan.layout.height_B):
             wanted = plan
-        else:
-            wanted = self._plan_around(step, wall, wall.obstacles(self.enclosure.room_B(plan)))
+        else:  # what computes without gradients is done before a backward that waits needs its places
+            wanted = self._plan_around(step, wall, wall.obstacles(self.enclosure.room_B(plan), promises=trains))
         if wanted is not now:
             self._put(step, wanted)
         return executor.in_force(first[1])
@@ -142,7 +143,17 @@ class PlansInForce:
         wall = self.enclosure.enclose(record)
         tables = replay_tables(record.graph, record.schedule, record.layout)
         beside_B = self.enclosure.beside_B(record)
-        return Walled(wall, make_tables(tables), record.layout.height_B, beside_B, places_of(tables))
+        detours = Detours(record, lambda: self.enclosure.room_B(record))
+        return Walled(
+            wall,
+            make_tables(tables),
+            record.layout.height_B,
+            beside_B,
+            places_of(tables),
+            carried_by(record.schedule, record.layout, len(tables)),
+            tuple(range(len(tables))),
+            detours.around,
+        )
 
     def _plan_roomier(self, step: Step) -> None:
         """Plans a step anew with a larger reserve, if the budget has room for it."""
@@ -167,37 +178,20 @@ class PlansInForce:
         wall.arena.plan_top_B = plan.layout.height_B
         if not wall.is_awaited:  # else they might be moved to where a backward is going to allocate
             move_together(self._gradients(), wall.arena)
-        obstacles = wall.obstacles(room_B)
+        trains = len(plan.graph.segments) > 1
+        obstacles = wall.obstacles(room_B, promises=trains)
         if not any(o.offset_B < plan.layout.height_B for o in obstacles):
             return plan
-        try:
-            record = self._plan_with(step, obstacles, room_B)
-        except InfeasibleBudget:
-            if not wall.is_awaited:
-                raise
-            self._warn_of_crowding()
-            record = self._plan_with(step, wall.obstacles(room_B, promises=False), room_B)
+        with nothing_engaged():
+            record = place_around(plan, obstacles, room_B)
+            if record is None and wall.is_awaited:  # then the backwards that wait are placed anew when they come
+                record = place_around(plan, wall.obstacles(room_B, promises=False), room_B)
+            if record is None:
+                record = self.plan_again(self._measured[step], wall.obstacles(room_B, promises=False))
         while len(self._around) >= _KEPT:
             self._around.pop(next(iter(self._around)))
         self._around[step, obstacles] = record
         return record
-
-    def _plan_with(self, step: Step, obstacles: tuple[Obstacle, ...], room_B: int) -> PlanRecord:
-        """The step's schedule at addresses around what is in the way, or else another schedule."""
-        with nothing_engaged():
-            return place_around(self.plans[step], obstacles, room_B) or self.plan_again(self._measured[step], obstacles)
-
-    def _warn_of_crowding(self) -> None:
-        if not self._has_warned:
-            self._has_warned = True
-            warnings.warn(
-                "a forward begins while earlier ones still wait for their backwards, and the budget has no room beside "
-                "the places that those will use: some of their allocations will be served elsewhere, or refused "
-                "(lowtide.departures counts them). Run each backward before the next forward, evaluate under "
-                "torch.no_grad(), or raise the budget.",
-                BudgetWarning,
-                stacklevel=2,
-            )
 
     def _gradients(self) -> list[torch.Tensor]:
         """Gradients of the model's parameters that live through the next step."""

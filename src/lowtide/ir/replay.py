@@ -52,3 +52,17 @@ def replay_tables(graph: Graph, schedule: Schedule, layout: Layout) -> tuple[Rep
             first.append(len(blocks))
     end_segment()
     return tuple(tables)
+
+
+def carried_by(schedule: Schedule, layout: Layout, segments: int) -> tuple[frozenset[int], ...]:
+    """Per segment, the offsets of what earlier segments allocated and is still there when it begins."""
+    starts = [0] * segments
+    for index, step in enumerate(schedule.steps):
+        if isinstance(step, Boundary):
+            starts[step.segment] = index
+    begins = [min((b.start for b in layout.blocks if b.step >= start), default=0) for start in starts]
+    places = list(zip(layout.blocks, layout.offsets_B, strict=True))
+    return tuple(
+        frozenset(offset_B for block, offset_B in places if block.step < start and block.stop > begin)
+        for start, begin in zip(starts, begins, strict=True)
+    )

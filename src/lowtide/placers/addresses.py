@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from msgspec.structs import replace
 
+from lowtide.ir.check_packing import check_packing
 from lowtide.ir.graph import Graph
 from lowtide.ir.layout import ALIGNMENT_B, Layout, Obstacle, rounded_B
 from lowtide.ir.packing import Buffer, Packing
-from lowtide.ir.schedule import Schedule
+from lowtide.ir.schedule import Boundary, Schedule
 from lowtide.ir.sequence import blocks_of
 from lowtide.placers.bound import bound_B
 from lowtide.placers.portfolio import place
@@ -62,3 +63,62 @@ def lay_out(
         alignment_B=alignment_B,
         placer=packed.placer,
     )
+
+
+def lay_out_segment(
+    schedule: Schedule,
+    layout: Layout,
+    segment: int,
+    *,
+    taken: Sequence[Obstacle],
+    passing: Collection[int],
+    capacity_B: int,
+) -> tuple[Layout, int]:
+    """Gives the allocations of one segment other addresses: its own have been taken by what the plan did not know.
+
+    Arguments:
+        schedule, layout: of the plan, all segments.
+        segment: which one is about to run.
+        taken: bytes that others hold throughout, what the plan passes on to later segments included.
+        passing: where earlier segments put what this one lets go of as planned.
+        capacity_B: a height that is low enough.
+
+    Returns: the layout with the segment's addresses replaced, as high as all of it has to be, and how high the segment
+        alone reaches.
+
+    Raises:
+        IllegalPlan: if the placement is wrong, which is a mistake in the placer.
+    """
+    first, last = _extent(schedule, segment)
+    blocks = layout.blocks
+    mine = [i for i, b in enumerate(blocks) if first <= b.step < last]
+    if not mine:
+        return layout, 0
+    begin, end = min(blocks[i].start for i in mine), max(b.stop for b in blocks) + 1
+    later = min((b.start for b in blocks if b.step >= last), default=end)
+    buffers = [Buffer(blocks[i].start, _until(blocks[i].stop, later, end), blocks[i].size_B) for i in mine]
+    for block, offset_B in zip(blocks, layout.offsets_B, strict=True):
+        if block.step < first and block.stop > begin and offset_B in passing:
+            buffers.append(Buffer(begin, _until(block.stop, later, end), block.size_B, offset_B))
+    buffers += [Buffer(begin, end, o.size_B, o.offset_B) for o in taken]
+    packing = Packing(tuple(buffers), layout.alignment_B, capacity_B=capacity_B)
+    packed = place(packing)
+    check_packing(packing, packed)
+    offsets_B = list(layout.offsets_B)
+    for index, offset_B in zip(mine, packed.offsets_B, strict=False):
+        offsets_B[index] = offset_B
+    ends_B = (o + rounded_B(blocks[i].size_B, layout.alignment_B) for i, o in zip(mine, packed.offsets_B, strict=False))
+    height_B = rounded_B(packed.height_B, layout.alignment_B)
+    return replace(layout, offsets_B=tuple(offsets_B), height_B=height_B, placer=packed.placer), max(ends_B)
+
+
+def _extent(schedule: Schedule, segment: int) -> tuple[int, int]:
+    """The steps [first, last) of a segment."""
+    starts = {s.segment: i for i, s in enumerate(schedule.steps) if isinstance(s, Boundary)}
+    first = starts.get(segment, 0)
+    return first, min((i for i in starts.values() if i > first), default=len(schedule.steps))
+
+
+def _until(stop: int, later: int, end: int) -> int:
+    """When an allocation of a segment ends: what later segments use is there to the end, whenever they run."""
+    return end if stop > later else stop

@@ -7,21 +7,24 @@ many plans were exchanged in between.
 from __future__ import annotations
 
 import itertools
+import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from lowtide.device import arrivals
 from lowtide.device.semiprivate import compiled_autograd_enabled
 from lowtide.errors import BackwardError, CaptureError
 from lowtide.ir.graph import Graph
 from lowtide.ir.interface import Interface, Token
 from lowtide.ir.schedule import Schedule
 from lowtide.runtime.codegen import Segment, generate
-from lowtide.runtime.wall import Walled
+from lowtide.runtime.wall import Passage, Walled
 
 Key = tuple[int | float | bool, ...]
 _RECENT = 64  # plans kept alive for backwards whose token lost its attribute (a saved-tensor hook that clones)
@@ -45,11 +48,15 @@ class Loaded:
     walled: Walled | None = None
     token_result: int | None = None
 
-    def run(self, segment: int, arguments: list[Any]) -> Sequence[Any]:
-        """Runs a segment; inside the wall, if there is one."""
+    def run(self, segment: int, arguments: list[Any], passage: Passage | None = None) -> Sequence[Any]:
+        """Runs a segment; inside the wall, if there is one.
+
+        Arguments:
+            passage: what the forward handed on to the backward, if it arrived.
+        """
         if self.walled is None:
             return self.segments[segment](arguments)
-        results = self.walled.run(segment, self.segments[segment], arguments)
+        results = self.walled.run(segment, self.segments[segment], arguments, passage)
         if segment == 0 and self.token_result is not None:
             # A token of its own for every call: the wall stays closed round the caller until the last one dies.
             token = self.token.detach()
@@ -92,6 +99,8 @@ class PlannedExecutor:
             whatever tensors of earlier steps still hold.
         token_at: index of the token among the backward's arguments.
         always_ask: while true, `plan_for` is asked even where a plan is in force.
+        lock: held while a segment is chosen and runs: threads take turns, since a plan speaks of one step at a time.
+        unreached: given which gradients came, results of the backward to which none flows: they are None, as in eager.
         forwards, backwards: how often this really ran: the proof that a step did not go past the plan.
     """
 
@@ -100,6 +109,8 @@ class PlannedExecutor:
     token_at: int
     always_ask: Callable[[], bool] = lambda: False
     settle: Callable[[Key, Loaded], Loaded] | None = None
+    unreached: Callable[[tuple[bool, ...]], Sequence[int]] | None = None
+    lock: AbstractContextManager[Any] = field(default_factory=threading.RLock)
     forwards: int = 0
     backwards: int = 0
     _in_force: dict[Key, Loaded] = field(default_factory=dict)
@@ -134,17 +145,19 @@ class PlannedExecutor:
                 "compiled autograd inlines the backward into another graph, past lowtide's plan. "
                 "Train without torch._dynamo.config.compiled_autograd."
             )
-        key = self.key_of(arguments)
-        loaded = None if self.always_ask() else self._in_force.get(key)
-        if loaded is None:
-            loaded = self.plan_for(self, key, arguments)
-        if loaded.walled is not None and self.settle is not None:
-            loaded = self.settle(key, loaded)
-        self.forwards += 1
-        return loaded.run(0, arguments)
+        with self.lock:
+            key = self.key_of(arguments)
+            loaded = None if self.always_ask() else self._in_force.get(key)
+            if loaded is None:
+                loaded = self.plan_for(self, key, arguments)
+            if loaded.walled is not None and self.settle is not None:
+                loaded = self.settle(key, loaded)
+            self.forwards += 1
+            return loaded.run(0, arguments)
 
     def backward(self, arguments: list[Any]) -> Sequence[Any]:
         """Runs the second segment of the plan that the forward used."""
+        came = None if self.unreached is None else arrivals.take()
         token = arguments[self.token_at]
         loaded = getattr(token, "_lowtide_plan", None)
         if loaded is None:  # a hook replaced the tensor: its value is the truth, the attribute a shortcut
@@ -154,5 +167,12 @@ class PlannedExecutor:
                 "the plan of this forward is gone: more than "
                 f"{_RECENT} plans were exchanged before its backward. Run backward before exchanging so many plans."
             )
-        self.backwards += 1
-        return loaded.run(1, arguments)
+        with self.lock:
+            self.backwards += 1
+            results = loaded.run(1, arguments, getattr(token, "_lowtide_passage", None))
+        if came is None or self.unreached is None or all(came):
+            return results
+        kept = list(results)
+        for index in self.unreached(came):
+            kept[index] = None
+        return kept

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ import torch
 from lowtide.device import arena as arenas
 from lowtide.device import storage as storages
 from lowtide.device.arena import Arena
+from lowtide.device.semiprivate import backward_is_retained
 from lowtide.errors import InfeasibleBudget
 from lowtide.ir.layout import Obstacle, rounded_B
 from lowtide.ir.replay import ReplayTable
@@ -28,6 +29,7 @@ from lowtide.units import format_B
 BETWEEN = "code between lowtide's segments"
 AFTER = "code outside the step"
 _NUMBER = itertools.count(1)
+Detour = Callable[[int, tuple[Obstacle, ...], frozenset[int], bool], tuple[arenas.Table, int]]
 
 
 @dataclass(eq=False)
@@ -50,6 +52,8 @@ class Wall:
     _resting: int | None = None  # the thread that rests
     _standing: int | None = None  # the thread whose window stays open throughout
     _top_B: int = 0  # height of the plan that ran last
+    _step: int = 0  # the step to which the segment belongs that ran last
+    _turns: int = 0  # how often the next segment belonged to another one
 
     def obstacles(self, below_B: int, promises: bool = True) -> tuple[Obstacle, ...]:
         """What lies below an offset, by address: tensors that outlived the step that made them.
@@ -72,6 +76,32 @@ class Wall:
     def is_awaited(self) -> bool:
         """Whether a backward may still come for which places are kept."""
         return any(self._promised.values())
+
+    def begin_step(self) -> None:
+        """A step begins: the passages of its forwards belong to it."""
+        self._step = next(_NUMBER)
+        self._turns += 1
+
+    @property
+    def present(self) -> tuple[int, int]:
+        """What a passage remembers: its step, and what `resume` compares."""
+        return self._step, self._turns
+
+    def resume(self, step: int, turns: int, *, stays: bool) -> bool:
+        """A backward begins.
+
+        Arguments:
+            step, turns: what its passage remembers.
+            stays: whether what it was given stays when it has run.
+
+        Returns: whether others have run since its forward, so that its places may be taken.
+        """
+        if step != self._step:
+            self._step = step
+            self._turns += 1
+        disturbed = turns != self._turns
+        self._turns += stays
+        return disturbed
 
     def rest(self, name: str) -> None:
         """Begins a stretch of the caller's code that allocates inside the wall while no plan needs its places."""
@@ -193,10 +223,11 @@ def catch_up() -> None:
 
 
 class Passage:
-    """Keeps the window of the thread that made it open for as long as it lives."""
+    """Keeps the window of the thread that made it open for as long as it lives; `origin` says which step it is of."""
 
     def __init__(self, wall: Wall, promise: tuple[Obstacle, ...] = ()) -> None:
         self._wall, self._number = wall, next(_NUMBER)
+        self.origin = wall.present
         wall.opened(self._number, promise)
 
     def __del__(self) -> None:
@@ -213,6 +244,10 @@ class Walled:
         height_B: of the layout: what the plan leaves alone begins here.
         beside_B: bytes of the step's inputs that lie outside the arena: as much of it stays empty.
         places: per segment, where it allocates.
+        carried: per segment, where the plan put what earlier segments made and this one may let go of.
+        numbers: per segment, its index in the graph that the plan is of.
+        detour: gives another table, and its height, for a segment by its number: around what is taken (all but what
+            was carried and is let go of as planned), given which of that is so, and whether the graph is retained.
     """
 
     wall: Wall
@@ -220,16 +255,35 @@ class Walled:
     height_B: int
     beside_B: int = 0
     places: tuple[tuple[Obstacle, ...], ...] = ()
+    carried: tuple[frozenset[int], ...] = ()
+    numbers: tuple[int, ...] = ()
+    detour: Detour | None = None
     _enter: Callable[[arenas.Table], None] = field(default_factory=lambda: arenas.enter)
     _leave: Callable[[], int] = field(default_factory=lambda: arenas.leave)
 
-    def run(self, segment: int, code: Callable[[list[Any]], Sequence[Any]], arguments: list[Any]) -> Sequence[Any]:
-        """Runs a segment's code with its allocations served as planned."""
+    def run(
+        self,
+        segment: int,
+        code: Callable[[list[Any]], Sequence[Any]],
+        arguments: list[Any],
+        passage: Passage | None = None,
+    ) -> Sequence[Any]:
+        """Runs a segment's code with its allocations served as planned.
+
+        Arguments:
+            passage: for a backward, what its forward handed on; None if that was lost on the way.
+
+        Raises:
+            InfeasibleBudget: if others have taken the places of a backward, and there is no room elsewhere.
+        """
+        table, height_B = self.tables[segment], self.height_B
         if segment == 0:
             self.wall.keep_free(self.beside_B, self.height_B)
-        self.wall.begin(self.height_B)
+        elif self.detour is not None:
+            table, height_B = self._around(segment, arguments, passage)
+        self.wall.begin(height_B)
         try:
-            self._enter(self.tables[segment])
+            self._enter(table)
             try:
                 return code(arguments)
             except BaseException:
@@ -240,11 +294,35 @@ class Walled:
         finally:
             self.wall.end()
 
+    def _around(self, segment: int, arguments: list[Any], passage: Passage | None) -> tuple[arenas.Table, int]:
+        """The table of a backward: the planned one, unless somebody lies where it is going to allocate."""
+        retained = backward_is_retained()
+        step, turns = (0, 0) if passage is None else passage.origin
+        if not self.wall.resume(step, turns, stays=retained) and not retained:
+            return self.tables[segment], self.height_B
+        given = {
+            storages.home_of(a.untyped_storage(), self.wall.arena)
+            for a in arguments
+            if isinstance(a, torch.Tensor) and a.layout is torch.strided and a.device.type == "cpu"
+        }
+        passing = frozenset() if retained else frozenset(o for o in self.carried[segment] if o in given)
+        blocks = [b for b in self.wall.arena.blocks() if b.offset_B not in passing]
+        taken = united(Obstacle(b.offset_B, b.reserved_B) for b in blocks)
+        if not _touch(taken, self.places[segment]):
+            return self.tables[segment], self.height_B
+        assert self.detour is not None
+        return self.detour(self.numbers[segment], taken, passing, retained)
+
     def part(self, segments: Iterable[int]) -> Walled:
         """The same for some of the segments: one graph of several."""
         chosen = list(segments)
-        tables, places = tuple(self.tables[s] for s in chosen), tuple(self.places[s] for s in chosen)
-        return Walled(self.wall, tables, self.height_B, self.beside_B, places)
+        return replace(
+            self,
+            tables=tuple(self.tables[s] for s in chosen),
+            places=tuple(self.places[s] for s in chosen),
+            carried=tuple(self.carried[s] for s in chosen),
+            numbers=tuple(self.numbers[s] for s in chosen),
+        )
 
     def passage(self) -> Passage:
         """What a forward hands on to its backward."""
@@ -262,6 +340,20 @@ def united(obstacles: Iterable[Obstacle]) -> tuple[Obstacle, ...]:
             end_B = max(last.offset_B + last.size_B, one.offset_B + one.size_B)
             found[-1] = Obstacle(last.offset_B, end_B - last.offset_B)
     return tuple(found)
+
+
+def _touch(one: Sequence[Obstacle], other: Sequence[Obstacle]) -> bool:
+    """Whether two lists of disjoint stretches, each by address, share a byte."""
+    i = j = 0
+    while i < len(one) and j < len(other):
+        a, b = one[i], other[j]
+        if a.offset_B + a.size_B <= b.offset_B:
+            i += 1
+        elif b.offset_B + b.size_B <= a.offset_B:
+            j += 1
+        else:
+            return True
+    return False
 
 
 def places_of(tables: Sequence[ReplayTable]) -> tuple[tuple[Obstacle, ...], ...]:

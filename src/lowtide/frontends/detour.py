@@ -1,0 +1,94 @@
+"""Other places for a backward that finds its own taken.
+
+A plan speaks of one step. Where other forwards ran before its backward, or the graph is retained, somebody may lie
+where the backward was to allocate: activations that another backward waits for, gradients that it left, what the graph
+keeps. Then its allocations are placed anew around all of that, just before it runs.
+
+Units: `_B` bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from lowtide.device.arena import Table
+from lowtide.errors import InfeasibleBudget
+from lowtide.ir.layout import Obstacle
+from lowtide.ir.plan import PlanRecord
+from lowtide.ir.replay import replay_tables
+from lowtide.placers.addresses import lay_out_segment
+from lowtide.runtime.wall import make_tables
+from lowtide.units import format_B
+
+_KEPT = 16  # a loop meets the same few situations again and again
+
+
+@dataclass(eq=False)
+class Detours:
+    """The places of one plan's backwards in other situations than planned.
+
+    Arguments:
+        record: the plan, with addresses.
+        room_B: tells where the part of the arena ends that it may use.
+    """
+
+    record: PlanRecord
+    room_B: Callable[[], int]
+    _known: dict[tuple[int, tuple[Obstacle, ...], frozenset[int]], tuple[Table, int]] = field(default_factory=dict)
+
+    def around(
+        self, segment: int, taken: tuple[Obstacle, ...], passing: frozenset[int], retained: bool
+    ) -> tuple[Table, int]:
+        """Places a segment around what is taken.
+
+        Arguments:
+            segment: which one is about to run.
+            taken: bytes that others hold, by address.
+            passing: where earlier segments put what this one lets go of as planned.
+            retained: whether the graph is kept, and so all that it was given.
+
+        Returns: the table, and how high it reaches.
+
+        Raises:
+            InfeasibleBudget: if there is no room.
+        """
+        room_B = self.room_B()
+        below = tuple(Obstacle(o.offset_B, min(o.size_B, room_B - o.offset_B)) for o in taken if o.offset_B < room_B)
+        key = (segment, below, passing)
+        known = self._known.get(key)
+        if known is None:
+            known = self._place(segment, below, passing, retained, room_B)
+            while len(self._known) >= _KEPT:
+                self._known.pop(next(iter(self._known)))
+            self._known[key] = known
+        return known
+
+    def _place(
+        self, segment: int, taken: tuple[Obstacle, ...], passing: frozenset[int], retained: bool, room_B: int
+    ) -> tuple[Table, int]:
+        record = self.record
+        assert record.layout is not None
+        layout, height_B = lay_out_segment(
+            record.schedule, record.layout, segment, taken=taken, passing=passing, capacity_B=room_B
+        )
+        if layout.height_B > room_B:
+            raise self._refusal(sum(o.size_B for o in taken), layout.height_B - room_B, retained)
+        table = replay_tables(record.graph, record.schedule, layout)[segment]
+        return make_tables([table])[0], height_B
+
+    def _refusal(self, taken_B: int, lacking_B: int, retained: bool) -> InfeasibleBudget:
+        budget_B = self.record.budget_B
+        why = (
+            "retain_graph=True keeps what it would let go of on its way. Ask for all gradients in one backward"
+            if retained
+            else "forwards that still wait for their backwards, or gradients, lie where it was to allocate. Run each "
+            "backward before the next forward, and evaluate under torch.no_grad()"
+        )
+        return InfeasibleBudget(
+            f"a backward has no room in the budget of {format_B(budget_B)}, of which {format_B(taken_B)} are taken: "
+            f"{why}, or raise the budget by {format_B(lacking_B)}; use budget={budget_B + lacking_B}. No parameter has "
+            "been changed.",
+            budget_B=budget_B,
+            smallest_B=budget_B + lacking_B,
+        )
