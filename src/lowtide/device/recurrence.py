@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-_LIBRARY = torch.library.Library("lowtide", "DEF")  # its definitions live as long as it does
+_LIBRARY = torch.library.Library("lowtide", "DEF")  # type: ignore[no-untyped-call]  # definitions live as long as it does
 _EAGER = torch.ops.aten.mkldnn_rnn_layer.default
 
 
@@ -19,8 +19,8 @@ def _with_workspace(*arguments: Any) -> Any:
         return _EAGER(*arguments)
 
 
-_LIBRARY.define("recurrent_layer" + str(_EAGER._schema).partition("mkldnn_rnn_layer")[2])
-_LIBRARY.impl("recurrent_layer", _with_workspace, "CompositeExplicitAutograd")
+_LIBRARY.define("recurrent_layer" + str(_EAGER._schema).partition("mkldnn_rnn_layer")[2])  # type: ignore[no-untyped-call]
+_LIBRARY.impl("recurrent_layer", _with_workspace, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
 
 RECURRENT_LAYER = torch.ops.lowtide.recurrent_layer.default
 """`aten.mkldnn_rnn_layer` that always makes its workspace: results 0 to 2 as ever, 3 for the backward."""

@@ -32,7 +32,7 @@ from lowtide.profile.signature import Signature, geometry_of
 _WORKERS_ALLOCATE = frozenset({"aten._scaled_dot_product_flash_attention_for_cpu_backward.default"})
 
 # Recurrent kernels read weights and reserves packed by their own forward; on other contents they may crash.
-_PACKED = ("mkldnn_rnn", "_cudnn_rnn", "miopen_rnn")
+_PACKED = ("_cudnn_rnn", "miopen_rnn")
 
 _LONG_s = 0.01  # from here on, what watching adds to a run does not matter
 
