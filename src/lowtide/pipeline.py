@@ -17,7 +17,7 @@ from lowtide.device.fingerprint import device_memory_B, fingerprint
 from lowtide.errors import InfeasibleBudget
 from lowtide.ir.check import check
 from lowtide.ir.graph import Graph, Recipe
-from lowtide.ir.layout import ALIGNMENT_B, Obstacle
+from lowtide.ir.layout import ALIGNMENT_B, SMALL_B, Obstacle
 from lowtide.ir.plan import DEFAULT_WORK, Covers, Environment, Outcome, PlanRecord, Problem, Status
 from lowtide.ir.schedule import Schedule
 from lowtide.ir.simulate import Timeline, simulate
@@ -226,7 +226,9 @@ class _Solver:
 
 def _at_the_end(outcome: Outcome, graph: Graph, ground: Ground) -> Outcome:
     """Raises the floor to what is there when the optimizer steps: its temporaries beside all that the caller holds."""
-    held_B = sum(v.size_B for v in graph.values if v.leaves is not None and v.held and not v.persistent)
+    least_B = SMALL_B if ground.enforced else 0  # tiny ones have their place in the reserve
+    leaving = (v for v in graph.values if v.leaves is not None and v.held and not v.persistent)
+    held_B = sum(v.size_B for v in leaving if v.size_B >= least_B)
     end_B = graph.persistent_B + held_B + ground.optimizer_B
     if end_B <= outcome.floor_B or not ground.optimizer_B:
         return outcome
