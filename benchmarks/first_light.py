@@ -18,7 +18,7 @@ from torch import nn
 import lowtide
 from benchmarks.networks import SUBJECTS, Subject, loss_in
 from benchmarks.results_file import fresh_profiles, read_numbers, table, write
-from benchmarks.stopwatch import Times, interleave, rank_correlation, ratio
+from benchmarks.stopwatch import interleave, rank_correlation, ratio, spread
 from lowtide.device.heap import keep_warm
 from lowtide.device.observer import observe
 from lowtide.frontends.plan import Plan
@@ -148,7 +148,7 @@ def times(bench: Bench, rounds: int) -> tuple[list[list[object]], dict[str, Any]
         "keep_all_over_eager": ratio(keep_all, eager),
         "stock_over_eager": ratio(found["stock aot_eager"], eager),
         "a_a": ratio(found["eager again"], eager),
-        "a_a_spread": _spread(found["eager again"], eager),
+        "a_a_spread": spread(found["eager again"], eager),
         "rank_correlation": rank_correlation(
             [p.time_s for p in plans.values()], [found[f"{a}"].median_s for a in plans]
         ),
@@ -178,11 +178,6 @@ def planning(bench: Bench, plain_B: int) -> list[list[object]]:
 
 def _mb(size_B: int) -> str:
     return f"{size_B / 1e6:.1f}"
-
-
-def _spread(a: Times, b: Times) -> str:
-    quotients = sorted(x / y - 1 for x, y in zip(a.seconds_s, b.seconds_s, strict=True))
-    return f"{quotients[0]:+.1%} .. {quotients[-1]:+.1%}"
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,147 +1,87 @@
-"""Peak and step time of what people use today, and of lowtide at the same observed peak, in one run.
+"""Peak, step time and correctness of what people use today, and of lowtide in the same bytes, in one run per network.
 
-Plain eager, `torch.utils.checkpoint` around every block, stock `torch.compile` with `activation_memory_budget` from
-1 to 0. Dropout is 0, because stock budgets corrupt the gradients of dropout (pytorch#190758).
+Plain eager, `torch.utils.checkpoint` per block, selective checkpointing, saved tensors on the host, and stock
+`torch.compile` with `activation_memory_budget`; dropout is on, as users have it.
 
-`python -m benchmarks.side_by_side [--only gpt2]` writes `results/side_by_side.md` and `.json`.
+`python -m benchmarks.side_by_side [--only NAME ...]` writes `results/side_by_side.md` and `.json`; networks that a run
+leaves out keep the rows of an earlier one. It fails if a row is missing, or if lowtide's bits differ from eager's.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
+import json
+import subprocess
 import sys
-from collections.abc import Callable
+import time
 from typing import Any
 
-import torch
-from torch import nn
-from torch.utils.checkpoint import checkpoint
+from benchmarks.results_file import MissingRow, read_numbers, table, write
+from benchmarks.side_by_side_networks import BUDGETS, NETWORKS, USUAL
 
-import lowtide
-from benchmarks.networks import WITHOUT_DROPOUT, Subject, loss_in
-from benchmarks.results_file import fresh_profiles, table, write
-from benchmarks.stopwatch import interleave, ratio
-from lowtide.device.heap import keep_warm
-from lowtide.device.observer import observe
-from lowtide.frontends.compiling import compiled_call
+COLUMNS = {
+    "network": "network", "variant": "variant", "peak": "its peak, MB", "host": "on the host, MB", "time": "its time / eager",
+    "right": "its result", "reserved": "lowtide reserved, MB", "bits": "lowtide's result", "departures": "departures and spills",
+    "ours": "lowtide time / eager", "over": "lowtide / variant",
+}  # fmt: skip
+NOTE = (
+    "Bytes beside parameters, buffers and batch. Its peak: live bytes of a warm forward and backward, from allocator events. "
+    "Lowtide reserved: in an arena of the variant's peak, holes and what is set aside included. Times: medians of interleaved "
+    "rounds, both sides warm, eager and its variants on malloc's heap kept warm, lowtide's plans in one arena. Result: one step "
+    "from the same state and seed, `torch.equal` in loss, gradients, buffers and generator, or the norm of the difference over the "
+    "norm. Where there is dropout, stock torch.compile draws other random numbers than eager and is compared with its own "
+    "budget of 1 instead: below 1 its backward draws new masks, and the gradients are not those of the forward "
+    "(pytorch#190758). Saved tensors on the host: the hooks of `save_on_cpu` copy nothing between a CPU and itself, so they copy to "
+    "memory outside torch's allocator here, at the speed of memory; a GPU's bus is slower. Stock torch.compile "
+    "fuses kernels, lowtide runs torch's own unchanged: where the last column is above 1, lowtide loses."
+)
+Row = dict[str, Any]
+_WITHOUT_STOCK = 5  # rows of a network beside those of stock torch.compile
 
-BUDGETS = (1.0, 0.75, 0.5, 0.25, 0.0)
 
+def run(name: str, rounds: int, budgets: tuple[float, ...]) -> list[Row]:
+    """One network in a process of its own; its progress goes to stderr.
 
-def checkpointed(subject: Subject) -> nn.Module:
-    """Every block recomputed in the backward."""
-    model = subject.build()
-    for block in subject.blocks(model):
-        block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
-    return model
-
-
-def stock(subject: Subject, budget: float) -> nn.Module:
-    """Inductor, with its partitioner's budget in force while it compiles at the first call.
-
-    Each variant's call has a code object of its own: Dynamo would serve equal models of one class with the first one's code.
+    Raises:
+        RuntimeError: if it failed.
+        MissingRow: if it left a variant out.
     """
-    model = subject.build()
-    model._compiled_call_impl = compiled_call(model, "inductor", dynamic=False)
-    with torch._functorch.config.patch(activation_memory_budget=budget):
-        loss_in(model(**subject.batch())).backward()
-    model.zero_grad(set_to_none=True)
-    return model
-
-
-def measure(subject: Subject, rounds: int) -> list[list[object]]:
-    """Rows of one network."""
-    batch = subject.batch()
-
-    def step(module: nn.Module) -> Callable[[], None]:
-        def run() -> None:
-            outputs = module(**batch)
-            loss_in(outputs).backward()
-            module.zero_grad(set_to_none=True)
-
-        return run
-
-    def peak_B(module: nn.Module) -> int:
-        step(module)()
-        with observe() as seen:
-            step(module)()
-        return seen.peak_B
-
-    others: dict[str, nn.Module] = {"eager": subject.build(), "checkpoint per block": checkpointed(subject)}
-    torch._dynamo.reset()
-    for budget in BUDGETS:
-        print(f"{subject.name}: compiling stock, budget {budget}", flush=True)
-        others[f"torch.compile, budget {budget}"] = stock(subject, budget)
-    peaks_B = {name: peak_B(module) for name, module in others.items()}
-    fitted = lowtide.fit(subject.build(), budget="100% of plain")
-    step(fitted)()
-    persistent_B = fitted.lowtide.plan.record.graph.persistent_B + fitted.lowtide.plan.record.outside_B
-    plans: dict[str, Any] = {}
-    for name, size_B in peaks_B.items():
-        fitted.lowtide.set_budget(size_B + persistent_B)
-        try:
-            step(fitted)()
-            plans[name] = fitted.lowtide.plan
-        except lowtide.InfeasibleBudget as error:
-            plans[name] = error
-
-    def planned(plan: Any) -> Callable[[], Callable[[], None]]:
-        def prepare() -> Callable[[], None]:
-            fitted.lowtide.use(plan)
-            return step(fitted)
-
-        return prepare
-
-    feasible = {name: plan for name, plan in plans.items() if not isinstance(plan, Exception)}
-    variants: dict[str, Callable[[], object]] = {
-        name: functools.partial(step, module) for name, module in others.items()
-    }
-    variants["eager again"] = functools.partial(step, others["eager"])
-    variants |= {f"lowtide: {name}": planned(plan) for name, plan in feasible.items()}
-    print(f"{subject.name}: timing {len(variants)} variants", flush=True)
-    found = interleave(variants, rounds)
-    rows: list[list[object]] = []
-    for name, size_B in peaks_B.items():
-        row: list[object] = [subject.name, name, f"{size_B / 1e6:.1f}", f"{ratio(found[name], found['eager']):.3f}"]
-        if name in feasible:
-            fitted.lowtide.use(feasible[name])
-            with observe() as seen:
-                step(fitted)()
-            ours = ratio(found[f"lowtide: {name}"], found["eager"])
-            row += [f"{seen.peak_B / 1e6:.1f}", f"{ours:.3f}", f"{ours / ratio(found[name], found['eager']):.3f}"]
-        else:
-            row += ["no plan", "-", "-"]
-        rows.append(row)
-    again = ratio(found["eager again"], found["eager"])
-    rows.append([subject.name, "eager again (A/A)", f"{peaks_B['eager'] / 1e6:.1f}", f"{again:.3f}", "-", "-", "-"])
+    command = [sys.executable, "-m", "benchmarks._side_by_side_run", name, str(rounds), json.dumps(budgets)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}")
+    rows: list[Row] = json.loads(done.stdout.splitlines()[-1])
+    if len(rows) != _WITHOUT_STOCK + len(budgets):
+        raise MissingRow(f"{name}: {len(rows)} rows of {_WITHOUT_STOCK + len(budgets)}")
     return rows
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs and writes the table."""
+    """Runs and writes the table; 1 if lowtide's bits differ."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="*", default=list(WITHOUT_DROPOUT), choices=list(WITHOUT_DROPOUT))
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--only", nargs="*", default=list(USUAL), choices=list(NETWORKS), metavar="NAME")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--budgets", nargs="*", type=float, help="of stock torch.compile, instead of the usual ones")
+    parser.add_argument("--try", dest="trial", action="store_true", help="write side_by_side_quick and merge nothing")
     options = parser.parse_args(arguments)
-    keep_warm(1 << 30)
-    fresh_profiles()
-    rows = [row for name in options.only for row in measure(WITHOUT_DROPOUT[name], options.rounds)]
-    columns = [
-        "network", "variant", "peak above persistent, MB", "time / eager", "lowtide peak, MB", "lowtide time / eager", "lowtide / variant",
-    ]  # fmt: skip
-    note = (
-        "Observed peaks from allocator events; medians of interleaved rounds. Stock torch.compile fuses kernels, lowtide runs "
-        "torch's own operators unchanged, so that every bit stays equal: where a ratio in the last column is above 1, lowtide loses."
-    )
-    path = write(
-        "side_by_side",
-        "Side by side, dropout 0",
-        [table("Peak and time", columns, rows, len(options.only) * (3 + len(BUDGETS)), note)],
-        rows,
-    )
-    print(path.read_text())
-    return 0
+    found: dict[str, list[Row]] = {}
+    begin = time.perf_counter()
+    for name in options.only:
+        budgets = BUDGETS[name] if options.budgets is None else tuple(options.budgets)
+        found[name] = run(name, options.rounds, budgets)
+        sys.stderr.write(f"{name}: {time.perf_counter() - begin:.0f} s in all\n")
+        sys.stderr.flush()
+    if not options.trial:
+        earlier = read_numbers("side_by_side")
+        found = (earlier if isinstance(earlier, dict) else {}) | found
+    rows = [[row[key] for key in COLUMNS] for name in NETWORKS for row in found.get(name, [])]
+    expected = sum(len(found[name]) for name in NETWORKS if name in found)
+    tables = [table("Peak, time and result", list(COLUMNS.values()), rows, expected, NOTE)]
+    path = write("side_by_side_quick" if options.trial else "side_by_side", "Side by side", tables, found)
+    sys.stdout.write(path.read_text())
+    wrong = [row for rows in found.values() for row in rows if row["bits"] not in ("equal", "-")]
+    sys.stderr.writelines(f"BROKEN: {row['network']}, {row['variant']}: {row['bits']}\n" for row in wrong)
+    return int(bool(wrong))
 
 
 if __name__ == "__main__":

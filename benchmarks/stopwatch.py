@@ -47,6 +47,12 @@ def ratio(a: Times, b: Times) -> float:
     return statistics.median(x / y for x, y in zip(a.seconds_s, b.seconds_s, strict=True))
 
 
+def spread(a: Times, b: Times) -> str:
+    """The least and the most that a took longer than b in one round."""
+    quotients = sorted(x / y - 1 for x, y in zip(a.seconds_s, b.seconds_s, strict=True))
+    return f"{quotients[0]:+.1%} .. {quotients[-1]:+.1%}"
+
+
 def ranks(values: list[float]) -> list[float]:
     """Ranks from 1, ties shared."""
     order = sorted(range(len(values)), key=lambda i: values[i])

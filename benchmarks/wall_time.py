@@ -11,7 +11,7 @@ from torch import nn
 
 import lowtide
 from benchmarks.networks import Subject, loss_in
-from benchmarks.stopwatch import Times, interleave, ratio
+from benchmarks.stopwatch import interleave, ratio, spread
 from benchmarks.wall_prediction import UNLIMITED_B, adamw
 from lowtide.device.arena import Arena
 
@@ -62,14 +62,9 @@ def measure(subject: Subject, rounds: int) -> list[list[object]]:
             subject.name, stretch, f"{found[f'arena, {stretch}'].median_s:.3f}",
             f"{ratio(found[f'wall, {stretch}'], found[f'arena, {stretch}']):.3f}",
             f"{ratio(found[f'arena again, {stretch}'], found[f'arena, {stretch}']):.3f}",
-            _spread(found[f"arena again, {stretch}"], found[f"arena, {stretch}"]),
+            spread(found[f"arena again, {stretch}"], found[f"arena, {stretch}"]),
             f"{found[f'malloc, {stretch}'].median_s:.3f}",
             f"{ratio(found[f'wall, {stretch}'], found[f'malloc, {stretch}']):.3f}",
         ]
         for stretch in STRETCHES
     ]  # fmt: skip
-
-
-def _spread(a: Times, b: Times) -> str:
-    quotients = sorted(x / y - 1 for x, y in zip(a.seconds_s, b.seconds_s, strict=True))
-    return f"{quotients[0]:+.1%} .. {quotients[-1]:+.1%}"
