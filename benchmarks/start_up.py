@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.networks import SUBJECTS
 from benchmarks.results_file import fresh_profiles, table, write
 
-BUDGET = "60% of plain"
+BUDGET = "80% of plain"
 PROCESSES = ("first", "second")
 COLUMNS = {
     "import": "import_s", "capture": "capture_s", "profile": "profile_s", "plan": "plan_s",

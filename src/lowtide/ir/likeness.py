@@ -6,6 +6,7 @@ Units: `_B` bytes, `_s` seconds.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 
 import msgspec
 
@@ -20,8 +21,20 @@ def structure(graph: Graph) -> str:
     Two graphs with the same structure have the same ids, and a schedule that is legal for one is legal for the other
     as far as order goes; bytes and seconds may differ. Names, source lines and constant arguments do not count.
 
-    Returns: 16 hexadecimal digits. O(graph).
+    Returns: 16 hexadecimal digits. O(graph) the first time.
     """
+    return _once(graph, "_structure", _structure)
+
+
+def _once(graph: Graph, name: str, find: Callable[[Graph], str]) -> str:
+    """What is found out about a graph once: it never changes."""
+    known: dict[str, str] = graph.__dict__
+    if name not in known:
+        known[name] = find(graph)
+    return known[name]
+
+
+def _structure(graph: Graph) -> str:
     digest = hashlib.sha256()
     for value in graph.values:
         way = (value.arrives, value.leaves, value.readable_through, value.handed_to)
@@ -37,8 +50,12 @@ def structure(graph: Graph) -> str:
 def memory(graph: Graph) -> str:
     """Names everything on which the bytes of a schedule depend: the program, sizes and mini-traces.
 
-    Returns: 16 hexadecimal digits. O(graph).
+    Returns: 16 hexadecimal digits. O(graph) the first time.
     """
+    return _once(graph, "_memory", _memory)
+
+
+def _memory(graph: Graph) -> str:
     digest = hashlib.sha256(structure(graph).encode())
     digest.update(msgspec.json.encode([v.size_B for v in graph.values]))
     digest.update(msgspec.json.encode([r.trace for r in graph.recipes]))

@@ -128,7 +128,7 @@ def _begun(record: PlanRecord) -> str:
     if not record.begun_from:
         return ""
     taken_over = record.outcome.stats.get("winner") == "start"
-    what = "taken over, and nothing faster was found in time" if taken_over else "and a faster one was found"
+    what = "taken over; nothing faster was found" if taken_over else "a faster one was found"
     return f"the plan for {record.begun_from}; {what}"
 
 
