@@ -108,8 +108,8 @@ def _storages(value: Any) -> set[int]:
 def viewed(node: fx.Node) -> fx.Node | None:
     """The node whose bytes this node's result shares, or None when it has bytes of its own.
 
-    The schema says it for most operators; some share without saying so (`_unsafe_view`), so fake storages are
-    compared as well.
+    The schema says it for most operators; some share without saying so (`_unsafe_view`, `unsafe_split`), so fake
+    storages are compared as well.
     """
     op = overload(node)
     if op is None:
@@ -122,10 +122,8 @@ def viewed(node: fx.Node) -> fx.Node | None:
         sources = [bound[name] for name in names if isinstance(bound[name], fx.Node)]
         return sources[0] if sources else None
     mine = _storages(node.meta.get("val"))
-    if not mine or not isinstance(node.meta.get("val"), torch.Tensor):
-        return None
-    for source in tensors:
-        if mine & _storages(source.meta.get("val")):
+    for source in tensors if len(mine) == 1 else ():
+        if mine <= _storages(source.meta.get("val")):
             return source
     return None
 
