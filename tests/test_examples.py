@@ -10,14 +10,23 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+# As `python SCRIPT` would; but torchvision can be imported also where its wheel wants another torch.
+RUN = """
+import runpy, sys
+sys.path.append({root!r})
+from tests import torchvision_shim
+torchvision_shim.install()
+runpy.run_path({script!r}, run_name="__main__")
+"""
 SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda p: p.stem)
 def test_example_runs(script: Path, tmp_path: Path) -> None:
     environment = os.environ | {"LOWTIDE_CACHE_DIR": str(tmp_path)}
+    code = RUN.format(root=str(ROOT), script=str(script))
     done = subprocess.run(
-        [sys.executable, str(script)], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout

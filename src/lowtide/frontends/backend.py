@@ -11,6 +11,7 @@ from torch import fx
 
 from lowtide.device.semiprivate import ends_at_a_break
 from lowtide.errors import BudgetError, BudgetWarning
+from lowtide.frontends.compilations import session_for
 from lowtide.frontends.enclosure import Enclosure
 from lowtide.frontends.session import Session
 from lowtide.ir.plan import DEFAULT_WORK
@@ -25,12 +26,14 @@ def lowtide(
 ) -> Callable[..., Any]:
     """The Dynamo backend.
 
-    Every graph is planned by itself, inside the whole budget, when a shape is met for the first time; `lowtide.fit`
-    also plans several graphs of one model together. From the first use on, Dynamo raises at its recompile limit in
-    this process, where it would otherwise go on in eager, outside the budget.
+    A graph is planned when a shape is met for the first time. Training, evaluation and all shapes of one compiled model
+    share one budget. Where the model breaks into several graphs, each is planned by itself, inside the whole budget;
+    `lowtide.fit` plans them together. From the first use on, Dynamo raises at its recompile limit in this process,
+    where it would otherwise go on in eager, outside the budget.
 
     Arguments:
-        options: `budget` (required), `scope`, `seed`, `work`, `time_limit_s`, `shape_limit_s` (as for `fit`).
+        options: `budget` (required), `scope`, `seed`, `work`, `time_limit_s`, `shape_limit_s` (as for `fit`). Models
+            that are given the same dictionary share its budget.
 
     Returns: what runs in the graph's place. A missing or malformed budget, or an unknown option, is a `BudgetError`
         at its first call.
@@ -41,8 +44,10 @@ def lowtide(
     except BudgetError as error:
         return _raising(error)
     torch._dynamo.config.fail_on_recompile_limit_hit = True
-    session = Session(plan_options, enclosure=enclosure)
-    if ends_at_a_break(gm):
+    torch._dynamo.config.skip_nnmodule_hook_guards = False
+    breaks = ends_at_a_break(gm)
+    session = session_for(options, lambda: Session(plan_options, enclosure), alone=breaks)
+    if breaks:
         warnings.warn(
             "the model breaks into several graphs, and torch.compile hands them over one by one: each is planned "
             "within the whole budget, but not all of them together. Use lowtide.fit(model, budget=...), which plans "

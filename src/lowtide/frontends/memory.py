@@ -12,7 +12,9 @@ import torch
 
 from lowtide.device.arena import ArenaStats, Departure
 from lowtide.errors import LowtideError
+from lowtide.frontends.compilations import compiled_sessions
 from lowtide.frontends.fitted import Fitted, fitted_models
+from lowtide.frontends.session import Session
 from lowtide.runtime.wall import Wall
 
 
@@ -78,17 +80,17 @@ class Holding(msgspec.Struct, frozen=True):
 
 
 def memory_stats(model: torch.nn.Module | None = None) -> MemoryStats:
-    """Says what a fitted model's budget holds now, and how its plans did so far.
+    """Says what a model's budget holds now, and how its plans did so far.
 
     Arguments:
-        model: a fitted model; None for the only one.
+        model: a fitted model; None for the only one, or else for the only one that was given to `torch.compile`.
 
     Returns: figures; where nothing is enforced, bytes in use are not known and stay 0.
 
     Raises:
         LowtideError: if the model was not fitted, or none was named and there are none or several.
     """
-    session = _fitted(model).session
+    session = _session(model)
     plans = list(session.in_force.plans.values())
     predicted_B = max((p.reserved_B for p in (*plans, *session.in_force.now)), default=0)
     forwards, backwards = session.calls, sum(e.backwards for e in session.executors)
@@ -128,7 +130,7 @@ def snapshot(model: torch.nn.Module | None = None) -> tuple[Holding, ...]:
     """Lists who holds which bytes at which address of a fitted model's arena, by address.
 
     Arguments:
-        model: a fitted model; None for the only one.
+        model: a fitted model; None for the only one, or else for the only one that was given to `torch.compile`.
 
     Returns: nothing where nothing is enforced. Parameters, buffers and inputs that were there before the arena lie
         outside it.
@@ -136,7 +138,7 @@ def snapshot(model: torch.nn.Module | None = None) -> tuple[Holding, ...]:
     Raises:
         LowtideError: as for `memory_stats`.
     """
-    wall = _fitted(model).session.enclosure.wall
+    wall = _session(model).enclosure.wall
     if wall is None:
         return ()
     return tuple(
@@ -149,12 +151,12 @@ def departures(model: torch.nn.Module | None = None) -> tuple[Departure, ...]:
     """Names the allocations of lowtide's own code that were not served where the plan said, the first 256.
 
     Arguments:
-        model: a fitted model; None for the only one.
+        model: a fitted model; None for the only one, or else for the only one that was given to `torch.compile`.
 
     Raises:
         LowtideError: as for `memory_stats`.
     """
-    wall = _fitted(model).session.enclosure.wall
+    wall = _session(model).enclosure.wall
     return () if wall is None else wall.arena.departures()
 
 
@@ -162,14 +164,29 @@ def _reserved_B(wall: Wall, seen: ArenaStats) -> int:
     return wall.outside_B + seen.high_water_B
 
 
-def _fitted(model: torch.nn.Module | None) -> Fitted:
+def _session(model: torch.nn.Module | None) -> Session:
+    """The session of a fitted model; without one, of the only fitted model, or else of the only compiled one.
+
+    Raises:
+        LowtideError: if there is none, or not one alone.
+    """
     if model is not None:
         handle = getattr(model, "lowtide", None)
         if not isinstance(handle, Fitted):
-            raise LowtideError("this model was not fitted: call lowtide.fit(model, budget=...) first")
-        return handle
-    found = fitted_models()
-    if len(found) != 1:
-        many = f"{len(found)} models are fitted" if found else "no model is fitted"
-        raise LowtideError(f"{many}: name one, as in lowtide.memory_stats(model)")
-    return found[0]
+            raise LowtideError(
+                "this model was not fitted: call lowtide.fit(model, budget=...) first. Of one that was given to "
+                "torch.compile, ask without naming it: lowtide.memory_stats()"
+            )
+        return handle.session
+    fitted = [handle.session for handle in fitted_models()]
+    found = fitted or compiled_sessions()
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise LowtideError("no model is fitted: name one, as in lowtide.memory_stats(model)")
+    if fitted:
+        raise LowtideError(f"{len(found)} models are fitted: name one, as in lowtide.memory_stats(model)")
+    raise LowtideError(
+        f"torch.compile made {len(found)} budgets: one for each model, and one for each graph of a model that breaks. "
+        "Call lowtide.fit(model, budget=...) instead, and name the model"
+    )

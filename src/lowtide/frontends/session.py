@@ -57,12 +57,14 @@ class Session:
         enclosure: the wall round its steps, with everything that lives through them.
         given: a saved plan to use for the training graph instead of planning.
         watch: told of planning's progress.
+        asked_with: what else has to live as long.
     """
 
     options: PlanOptions
     enclosure: Enclosure = field(default_factory=Enclosure)
     given: PlanRecord | None = None
     watch: Watch | None = None
+    asked_with: object = None
     executors: list[PlannedExecutor] = field(default_factory=list)
     whole_model: bool = False  # a wrapper of ours sees every call, so discovery is possible
     step_key: Key = ()  # distinguishes the calls of a broken model, set by that wrapper
