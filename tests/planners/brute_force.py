@@ -1,8 +1,9 @@
 """The true optimum of tiny graphs, by trying everything: shares no code with any planner.
 
-Dijkstra over states (first runs done, values resident). Class: any recomputation; first runs in program order; one
-recipe per value. Before a step, any subset of what is resident may be dropped; dropping late is never worse than
-early, except that nothing is gained by keeping what does not fit, so drops are tried just before a run.
+Dijkstra over states (first runs done, values resident, last rerun). Class: any recomputation; first runs in program
+order; one recipe per value. `ordered`: and between two of them reruns in program order, each at most once. Before a
+step, any subset of what is resident may be dropped; dropping late is never worse than early, except that nothing is
+gained by keeping what does not fit, so drops are tried just before a run.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ from collections.abc import Iterator
 
 from lowtide.ir.graph import Effect, Graph
 
-State = tuple[int, frozenset[int]]  # (position in the plain sequence, resident non-persistent values)
+# Position in the plain sequence, resident non-persistent values, place of the last rerun since the last position.
+State = tuple[int, frozenset[int], int]
 
 
 class Exhaustive:
     """Least time for a graph and a budget; None if nothing fits. Generator states are real values here."""
 
-    def __init__(self, graph: Graph, budget_B: int) -> None:
-        self.graph, self.budget_B = graph, budget_B
+    def __init__(self, graph: Graph, budget_B: int, *, ordered: bool = False) -> None:
+        self.graph, self.budget_B, self.ordered = graph, budget_B, ordered
         self.size_B = [v.size_B for v in graph.values]
         self.persistent = frozenset(v.id for v in graph.values if v.persistent)
         self.persistent_B = sum(self.size_B[v] for v in self.persistent)
@@ -30,6 +32,11 @@ class Exhaustive:
             self.sequence.append(("begin", segment))
             self.sequence += [("run", r) for r in self._needed() if graph.recipes[r].segment == segment]
         self.sequence.append(("end", len(graph.segments)))
+        self.place = {r: place for place, (kind, r) in enumerate(self.sequence) if kind == "run"}
+        states = {graph.recipes[r].state: r for r in self.place if graph.recipes[r].state is not None}
+        for recipe in graph.recipes:
+            if recipe.effect is Effect.PURE and recipe.state in states:
+                self.place.setdefault(recipe.id, self.place[states[recipe.state]])
         self.segment_at = list(itertools.accumulate(
             (n if kind != "run" else 0 for kind, n in self.sequence), max))  # fmt: skip
 
@@ -44,7 +51,7 @@ class Exhaustive:
         return needed[::-1]
 
     def least_time_s(self) -> float | None:
-        start: State = (0, frozenset())
+        start: State = (0, frozenset(), -1)
         best = {start: 0.0}
         queue = [(0.0, 0, start)]
         tie = itertools.count(1)
@@ -61,14 +68,14 @@ class Exhaustive:
         return None
 
     def _moves(self, state: State) -> Iterator[tuple[float, State]]:
-        position, resident = state
+        position, resident, last = state
         segment = self.segment_at[position] - (self.sequence[position][0] != "run")
         pinned = {v for v in resident if self._handed(v, segment)}
         for value in resident - pinned:
-            yield 0.0, (position, resident - {value})
+            yield 0.0, (position, resident - {value}, last)
         kind, number = self.sequence[position]
         if kind == "run":
-            yield from self._run(number, position + 1, resident, segment)
+            yield from self._run(number, (position + 1, resident, -1), segment)
         else:
             yield from self._boundary(number, position, resident)
         if segment >= 0:
@@ -76,13 +83,18 @@ class Exhaustive:
             for recipe in self.graph.recipes:
                 replays = any(self.graph.recipes[r].state == recipe.state for r in done) and recipe.state is not None
                 if recipe.effect is Effect.PURE and (recipe.id in done or replays):
-                    yield from self._run(recipe.id, position, resident, segment)
+                    place = self.place[recipe.id] if self.ordered else last + 1
+                    if place > last:
+                        after = (position, resident, place if self.ordered else last)
+                        yield from self._run(recipe.id, after, segment)
 
     def _handed(self, value: int, segment: int) -> bool:
         v = self.graph.values[value]
         return v.held and v.leaves is not None and v.leaves < segment
 
-    def _run(self, number: int, position: int, resident: frozenset[int], segment: int) -> Iterator[tuple[float, State]]:
+    def _run(self, number: int, after: State, segment: int) -> Iterator[tuple[float, State]]:
+        """Runs a recipe; `after` is the state behind it, but for what it keeps."""
+        position, resident, last = after
         graph, recipe = self.graph, self.graph.recipes[number]
         if graph.segments[recipe.segment].part != graph.segments[segment].part:
             return
@@ -101,7 +113,7 @@ class Exhaustive:
             for keep in itertools.combinations(fresh, count):
                 saves = recipe.effect is Effect.RANDOM and recipe.state in keep
                 if live_B + extra_B + (self.size_B[recipe.state] if saves else 0) <= self.budget_B:
-                    yield recipe.time_s, (position, resident | set(keep))
+                    yield recipe.time_s, (position, resident | set(keep), last)
 
     def _boundary(self, segment: int, position: int, resident: frozenset[int]) -> Iterator[tuple[float, State]]:
         leaving = {v.id for v in self.graph.values if v.leaves == segment - 1 and not v.persistent}
@@ -111,4 +123,4 @@ class Exhaustive:
         after = resident if segment == len(self.graph.segments) else resident - gone
         after = after | {v.id for v in self.graph.values if v.arrives == segment and not v.persistent}
         if self.persistent_B + sum(self.size_B[v] for v in after) <= self.budget_B:
-            yield 0.0, (position + 1, frozenset(after))
+            yield 0.0, (position + 1, frozenset(after), -1)

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from lowtide.planners.base import AbstractPlanner
-from lowtide.planners.first_plan import FirstPlan
+from lowtide.planners.classic.checkmate import Checkmate
+from lowtide.planners.classic.chen_greedy import ChenGreedy, ChenGreedyLinear
+from lowtide.planners.classic.chen_sqrt import ChenSqrt, ChenSqrtLinear
+from lowtide.planners.classic.revolve import Revolve, RevolveBlocks
+from lowtide.planners.classic.rotor import Rotor
+from lowtide.planners.classic.rounding import LpRounding, RandomRounding
+from lowtide.planners.classic.superneurons import CostAware, MemoryCentric, SpeedCentric
 from lowtide.planners.greedy import Greedy
 from lowtide.planners.keep_all import KeepAll
 from lowtide.planners.local_search import LocalSearch
@@ -15,6 +21,22 @@ PLANNERS: tuple[AbstractPlanner, ...] = (
     Greedy(),
     SingleCutReplay(),
     LocalSearch(),
-    FirstPlan(),
     Portfolio(),
+)
+# For comparison, and for proof on small graphs. The linear and integer programmes take minutes on what they accept by
+# themselves; here they decline all that would take them longer than a second.
+CLASSICS: tuple[AbstractPlanner, ...] = (
+    ChenSqrt(),
+    ChenSqrtLinear(),
+    ChenGreedy(),
+    ChenGreedyLinear(),
+    Revolve(),
+    RevolveBlocks(),
+    Rotor(),
+    SpeedCentric(),
+    MemoryCentric(),
+    CostAware(),
+    LpRounding(most_recipes=24),
+    RandomRounding(most_recipes=24),
+    Checkmate(most_recipes=24),
 )

@@ -16,6 +16,7 @@ from lowtide._core import Retention
 from lowtide.errors import PlanError
 from lowtide.ir.plan import Outcome, Problem, Status
 from lowtide.ir.schedule import Schedule
+from lowtide.ir.simulate import simulate
 from lowtide.planners.base import Progress, Watch
 from lowtide.planners.reductions.first_option import fixes_choices
 from lowtide.planners.reductions.stages import StageProgram, stage_program
@@ -33,8 +34,9 @@ class OutOfTime(Exception):
 class Search:
     """The mutable state of one solve; planners and their stages share it.
 
-    Invariant: `taus`, if any, is a retention of `program` that fits `budget_B` and takes `time_ps`; `bound_ps` is
-    a proved lower bound on any schedule of `BOUND_CLASS` within the problem's budget.
+    Invariant: `taus` or `schedule`, if any, is a retention of `program` that fits `budget_B`, or a schedule that fits
+    the problem's budget, and takes `time_ps`; `bound_ps` is a proved lower bound on any schedule of `bound_class`
+    within the problem's budget.
     """
 
     def __init__(self, problem: Problem, watch: Watch | None = None) -> None:
@@ -42,6 +44,8 @@ class Search:
         self.program: StageProgram = stage_program(problem.graph)
         self.budget_B = problem.budget_B - self.program.reserve_B
         self.bound_ps = float(self.program.time_ps)
+        self.bound_class = BOUND_CLASS
+        self.schedule: Schedule | None = None  # of planners whose plans are no retentions
         self.taus: NDArray[np.int32] | None = None
         self.lowest_taus: NDArray[np.int32] | None = None  # where the greedy descent ended
         self.time_ps: int | None = None
@@ -96,7 +100,20 @@ class Search:
         if not state.fits or (self.time_ps is not None and state.time_ps >= self.time_ps):
             return False
         self.taus, self.time_ps, self.winner = state.taus, state.time_ps, self.stage
+        self.schedule = None
         return True
+
+    def offer_schedule(self, schedule: Schedule, time_ps: int) -> int:
+        """Takes a legal schedule as the incumbent if it fits and is faster.
+
+        Returns: its peak in bytes, simulated.
+        """
+        peak_B = simulate(self.problem.graph, schedule).peak_B
+        if peak_B <= self.problem.budget_B and (self.time_ps is None or time_ps < self.time_ps):
+            self.schedule, self.time_ps, self.winner = schedule, time_ps, self.stage
+            self.taus = None
+            self.stats["peak_B"] = peak_B
+        return peak_B
 
     def prove(self, bound_ps: float) -> None:
         """Notes a proved lower bound on the time of any schedule."""
@@ -122,20 +139,22 @@ class Search:
 
     def outcome(self, solver: str, interrupted: bool = False) -> Outcome:
         """The result as it stands."""
-        schedule: Schedule | None = None
+        schedule = self.schedule
         if self.taus is not None:
             state = self.program.keep_all(self.budget_B)
             if not state.assign(self.taus):
                 raise AssertionError("an incumbent is always possible")
             schedule = self.program.lift(state)
-            self.stats |= {"peak_B": state.peak_B, "winner": self.winner}
+            self.stats["peak_B"] = state.peak_B
+        if schedule is not None:
+            self.stats["winner"] = self.winner
         self.stats |= {"work": self.work, "elapsed_s": self.elapsed_s}
         return Outcome(
             schedule,
             self._status(interrupted),
             solver,
             bound_s=self._bound_s(),
-            bound_class=BOUND_CLASS + self._choices(),
+            bound_class=self.bound_class + self._choices(),
             floor_B=self.floor_B,
             floor_class=BOUND_CLASS + self._choices(),
             floor_recipes=self.floor_recipes,
@@ -151,9 +170,9 @@ class Search:
         return " (the first option of every group)" if fixes_choices(self.problem.graph) else ""
 
     def _status(self, interrupted: bool) -> Status:
-        if self.taus is None:
+        if self.time_ps is None:
             return Status.INFEASIBLE if self.proved_impossible else Status.UNSOLVED
-        if self.time_ps is not None and self.time_ps <= self.bound_ps * (1.0 + _EQUAL):
+        if self.time_ps <= self.bound_ps * (1.0 + _EQUAL):
             return Status.OPTIMAL
         return Status.INTERRUPTED if interrupted else Status.FEASIBLE
 
@@ -181,7 +200,7 @@ def conduct(
     except OutOfTime:
         search.stats["out_of_time"] = True
     except KeyboardInterrupt:
-        if search.taus is None:
+        if search.time_ps is None:
             raise
         interrupted = True
     return search.outcome(solver, interrupted)

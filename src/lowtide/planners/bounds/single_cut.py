@@ -20,15 +20,14 @@ Units: `_B` bytes, `_s` seconds, `_ps` picoseconds.
 from __future__ import annotations
 
 import math
-import threading
 from dataclasses import dataclass
 
 import highspy
 import numpy as np
 
+from lowtide.planners.bounds.highs import THREADS, run
 from lowtide.planners.reductions.stages import StageProgram
 
-THREADS = 1  # HiGHS needs the same number in every instance of a process
 _MIB = 2.0**20
 _PS_PER_MS = 1e9
 _TOLERANCE = 1e-6  # HiGHS's feasibility tolerance, absolute, per row
@@ -132,7 +131,7 @@ class SingleCut:
         for option, value in options.items():
             highs.setOptionValue(option, value)
         highs.passModel(self._model(budget_B))
-        _run(highs)
+        run(highs)
         return self._read(highs)
 
     def _model(self, budget_B: int) -> highspy.HighsLp:
@@ -208,17 +207,3 @@ class SingleCut:
             found.add(recipe)
             stack.extend(v for v in self.program.read_ids[recipe] if v not in kept)
         return found
-
-
-def _run(highs: highspy.Highs) -> None:
-    """Solves in a thread of its own, so that Ctrl-C reaches this one and cancels."""
-    highs.HandleUserInterrupt = True
-    thread = threading.Thread(target=highs.run, name="lowtide-highs", daemon=True)
-    thread.start()
-    try:
-        while thread.is_alive():
-            thread.join(0.05)
-    except BaseException:
-        highs.cancelSolve()
-        thread.join(5.0)
-        raise

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +42,16 @@ class Stage:
     trace_B: int = 0
     rerun_trace_B: int = 0
     rerun_through: int = -1
+
+
+class Stays(Protocol):
+    """What `lift` writes down: which stages run again when, and which values stay how long."""
+
+    def reruns(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Per stage the stages rerun before it, in order, as rows: where each begins, and the items."""
+
+    def spans(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Per value its stays, as pairs of the stage that brings it and the stage of its last use, as rows."""
 
 
 @dataclass(frozen=True)
@@ -125,8 +136,8 @@ class StageProgram:
         number = {v: i for i, v in enumerate(self.values)}
         segments = self.graph.segments
         return Program(
-            *_rows([number[v] for v in s.outputs] for s in self.stages),
-            *_rows(self.read_ids),
+            *rows([number[v] for v in s.outputs] for s in self.stages),
+            *rows(self.read_ids),
             _longs(s.run_ps for s in self.stages),
             _longs(s.rerun_ps for s in self.stages),
             _longs(s.trace_B for s in self.stages),
@@ -143,8 +154,8 @@ class StageProgram:
         """The retention that keeps everything, for a search under `budget_B` to start from."""
         return Retention(self.core, budget_B)
 
-    def lift(self, state: Retention) -> Schedule:
-        """Writes a retention down as a schedule of the graph. O(steps)."""
+    def lift(self, state: Stays) -> Schedule:
+        """Writes a retention, or other stays, down as a schedule of the graph. O(steps)."""
         rerun_begin, rerun = (a.tolist() for a in state.reruns())
         span_begin, span = (a.tolist() for a in state.spans())
         starts: dict[tuple[int, int], int] = {}  # (graph value, first stage) -> last stage
@@ -264,9 +275,10 @@ def _rerun_limits(graph: Graph, stages: list[Stage]) -> tuple[Stage, ...]:
     return tuple(limited)
 
 
-def _rows(rows: Iterable[Sequence[int]]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def rows(lists: Iterable[Sequence[int]]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Lists in flat arrays: where each begins, and the items."""
     begin, items = [0], list[int]()
-    for row in rows:
+    for row in lists:
         items.extend(row)
         begin.append(len(items))
     return _ints(begin), _ints(items)

@@ -1,0 +1,100 @@
+"""Checkmate's integer programme on HiGHS: the optimum of its class of schedules, for small graphs.
+
+P. Jain et al., "Checkmate: breaking the memory wall with optimal tensor rematerialization", MLSys 2020. The model is
+in `bounds/checkmate.py`. As there, the cheapest baseline that fits is where the search begins, and what runs again is
+worked out anew from what stays.
+
+Units: `_B` bytes, `_s` seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+from lowtide.ir.plan import Outcome, Problem
+from lowtide.planners.base import AbstractPlanner, Watch
+from lowtide.planners.bounds.checkmate import CheckmateModel
+from lowtide.planners.classic.chen_greedy import sweep
+from lowtide.planners.classic.policy import follow, note_peak
+from lowtide.planners.reductions.residence import RESIDENCE_CLASS, Residence, of_stays, residence
+from lowtide.planners.reductions.stages import refuses_stages
+from lowtide.planners.search import Search
+
+MOST_RECIPES = 300  # the model then has some 200,000 columns, and rarely a plan within minutes
+_WORK_PER_NODE = 20
+
+
+@final
+@dataclass(frozen=True)
+class Checkmate(AbstractPlanner):
+    """The integer programme. Exponential; O(recipes * reads) columns.
+
+    Arguments:
+        most_recipes: of a program; larger ones are declined.
+        rounds: solves with less room, if what the solver found exceeds the budget by its tolerances.
+    """
+
+    most_recipes: int = MOST_RECIPES
+    rounds: int = 3
+    name: ClassVar[str] = "checkmate"
+
+    def refuses(self, problem: Problem) -> str | None:
+        """Graphs that have no stage program, and those with too many recipes."""
+        return refuses_stages(problem.graph) or refuses_size(problem, self.most_recipes)
+
+    def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
+        """OPTIMAL in its class when the tree was exhausted, else FEASIBLE, UNSOLVED or INFEASIBLE.
+
+        A solver that says that nothing of its class fits leaves UNSOLVED: another class may hold a plan.
+        """
+        return follow(problem, watch, self.name, self.refuses(problem), self._search)
+
+    def _search(self, search: Search) -> None:
+        sweep(search, linear=True)
+        sweep(search, linear=False)
+        start = None
+        if search.taus is not None:
+            start = residence(search.program, of_stays(search.program, search.retention()))
+            # In program order the reruns of a stage may take more than just in time.
+            start = start if start is not None and offer(search, start) <= search.problem.budget_B else None
+        budget_B = search.problem.budget_B
+        for number in range(self.rounds):
+            model = CheckmateModel(search.program, budget_B)
+            nodes = max(1, (search.problem.work - search.work) // _WORK_PER_NODE)
+            solution = model.solve(nodes=nodes, limit_s=search.left_s, start=start)
+            search.work += solution.nodes * _WORK_PER_NODE
+            search.stats["ilp_nodes"] = search.stats.get("ilp_nodes", 0) + solution.nodes
+            search.stats |= {"columns": len(model.cost), "none_in_class": solution.impossible}
+            if number == 0:
+                prove(search, solution.bound_ps)
+            if solution.there is None:
+                break
+            plan = residence(search.program, [{v for v, x in row.items() if x > 0.5} for row in solution.there])
+            over_B = 0 if plan is None else offer(search, plan) - search.problem.budget_B
+            if over_B <= 0:
+                break
+            budget_B, start = budget_B - over_B, None
+        search.tick()
+
+
+def refuses_size(problem: Problem, most: int) -> str | None:
+    """Says that a program has too many recipes, or None if it has not."""
+    count = len(problem.graph.program)
+    return f"the program has {count} recipes; this planner declines above {most}" if count > most else None
+
+
+def offer(search: Search, plan: Residence) -> int:
+    """Offers a plan of the class and notes its peak.
+
+    Returns: its peak in bytes.
+    """
+    peak_B = search.offer_schedule(search.program.lift(plan), plan.time_ps)
+    note_peak(search, peak_B)
+    return peak_B
+
+
+def prove(search: Search, reruns_ps: float) -> None:
+    """Notes a bound on the reruns that holds for the class, and that the bound is now for it."""
+    search.prove(search.program.time_ps + reruns_ps)
+    search.bound_class = RESIDENCE_CLASS

@@ -1,0 +1,124 @@
+"""Revolve: the fewest repeated forward steps of a chain for a number of checkpoints.
+
+A. Griewank, A. Walther, "Algorithm 799: revolve", ACM Transactions on Mathematical Software 26 (2000). With s
+checkpoints, the given state among them, and at most r runs of each step, a chain of beta(s, r) = C(s + r, s) steps can
+be reversed; l steps take t(l, s) = r l - beta(s + 1, r - 1) forward steps, r the least with beta(s, r) >= l. It takes
+all steps for alike; the number of checkpoints is swept.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowtide._core import KEEP
+from lowtide.ir.plan import Outcome, Problem
+from lowtide.planners.base import AbstractPlanner, Watch
+from lowtide.planners.classic.policy import attempt, follow
+from lowtide.planners.reductions.chain import Chain, chain_of, refuses_chain
+from lowtide.planners.reductions.forward import AT_ONCE
+from lowtide.planners.reductions.stages import refuses_stages, stage_program
+from lowtide.planners.search import Search
+
+_DENSE = 64  # up to here every number of checkpoints is tried, then ever fewer
+
+
+@final
+@dataclass(frozen=True)
+class Revolve(AbstractPlanner):
+    """Each recipe of the forward is a step. O(checkpoints * graph)."""
+
+    name: ClassVar[str] = "revolve"
+
+    def refuses(self, problem: Problem) -> str | None:
+        """A bundle, and a forward that is not a chain.
+
+        The test: of the recipes that lead to the loss, each reads, of what forward recipes bring, only what the one
+        before it brought.
+        """
+        if reason := refuses_stages(problem.graph):
+            return reason
+        program = stage_program(problem.graph)
+        if reason := refuses_chain(program):
+            return reason
+        link = next((link for link in chain_of(program).links if len(link) > 1), None)
+        if link is None:
+            return None
+        recipe = problem.graph.recipes[program.stages[link[0]].recipe]
+        return f"the forward is not a chain: a way leads past recipe {recipe.id} ({recipe.op})"
+
+    def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
+        """FEASIBLE with the fastest plan of the sweep that fits, OPTIMAL where everything fits, else no plan."""
+        return follow(problem, watch, self.name, self.refuses(problem), _sweep)
+
+
+@final
+@dataclass(frozen=True)
+class RevolveBlocks(AbstractPlanner):
+    """What lies between two articulation points of the forward is a step. O(checkpoints * graph)."""
+
+    name: ClassVar[str] = "revolve-blocks"
+
+    def refuses(self, problem: Problem) -> str | None:
+        """A bundle, and a forward with fewer than two articulation points."""
+        return refuses_stages(problem.graph) or refuses_chain(stage_program(problem.graph))
+
+    def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
+        """FEASIBLE with the fastest plan of the sweep that fits, OPTIMAL where everything fits, else no plan."""
+        return follow(problem, watch, self.name, self.refuses(problem), _sweep)
+
+
+def _sweep(search: Search) -> None:
+    chain = chain_of(search.program)
+    slots = len(chain.links)
+    while slots >= 1 and search.work < search.problem.work:
+        attempt(search, revolve(chain, slots))
+        slots -= max(1, slots // _DENSE)
+
+
+def revolve(chain: Chain, slots: int) -> NDArray[np.int32]:
+    """Says when each link's values are kept, for a number of checkpoints, the given state among them. O(graph)."""
+    inner = [AT_ONCE] * len(chain.links)
+    crossing = [AT_ONCE] * len(chain.links)
+    # Reverse links first to stop, `free` checkpoints in hand, from the moment on when this begins.
+    stack = [(0, len(chain.links), slots, KEEP)]
+    while stack:
+        first, stop, free, moment = stack.pop()
+        if stop - first == 1:
+            inner[first] = moment
+            continue
+        middle = first + split(stop - first, free)
+        crossing[middle - 1] = moment
+        stack.append((first, middle, free, chain.need[middle - 1]))
+        stack.append((middle, stop, free - 1, moment))
+    return chain.taus(inner, crossing)
+
+
+def beta(slots: int, repeats: int) -> int:
+    """The longest chain that can be reversed with so many checkpoints and runs of each step."""
+    return math.comb(slots + repeats, slots) if repeats >= 0 else 0
+
+
+def _repeats(steps: int, slots: int) -> int:
+    repeats = 0
+    while beta(slots, repeats) < steps:
+        repeats += 1
+    return repeats
+
+
+def advances(steps: int, slots: int) -> int:
+    """The fewest forward steps that bring a chain's states back, each state's own last run not counted."""
+    repeats = _repeats(steps, slots)
+    return repeats * steps - beta(slots + 1, repeats - 1)
+
+
+def split(steps: int, slots: int) -> int:
+    """How far to advance before the next checkpoint, so that the whole takes `advances` steps."""
+    if slots <= 1:
+        return steps - 1
+    repeats = _repeats(steps, slots)
+    return max(1, beta(slots, repeats - 2), steps - beta(slots - 1, repeats))

@@ -1,0 +1,128 @@
+"""SuperNeurons' recomputation: layers that compute much are checkpoints, segments of cheap ones are brought back.
+
+L. Wang et al., "SuperNeurons: dynamic GPU memory management for training deep neural networks", PPoPP 2018, arXiv
+1801.04380. A recipe computes much if its operator is a convolution, a matrix product or attention: the policy goes by
+the kind of layer, not by its measured time. Where ways fork and join is a checkpoint too. What the paper does beside
+recomputation (copies to the host, a cache of tensors, workspaces) is not here.
+
+Units: `_B` bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+from lowtide._core import NEVER
+from lowtide.ir.plan import Outcome, Problem
+from lowtide.planners.base import AbstractPlanner, Watch
+from lowtide.planners.classic.policy import attempt, follow
+from lowtide.planners.reductions.forward import AT_ONCE, Forward, forwards, taus_of
+from lowtide.planners.reductions.stages import refuses_stages
+from lowtide.planners.search import Search
+
+HEAVY = re.compile(r"conv|attention|(^|\.|_)(mm|bmm|addmm|baddbmm|matmul|linear|dense)(\.|$|_)")
+
+# Of a forward half and its segments, the stages that are rebuilt one by one.
+LayerByLayer = Callable[[Forward, list[list[int]]], set[int]]
+
+
+@final
+@dataclass(frozen=True)
+class SpeedCentric(AbstractPlanner):
+    """A segment is brought back once, as a whole, when the backward enters it. O(graph)."""
+
+    name: ClassVar[str] = "superneurons-speed"
+
+    def refuses(self, problem: Problem) -> str | None:
+        """Only graphs that have no stage program; it does not know budgets, so too small a one is UNSOLVED."""
+        return refuses_stages(problem.graph)
+
+    def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
+        """FEASIBLE with its one plan, OPTIMAL where everything fits, else UNSOLVED or INFEASIBLE."""
+        return follow(problem, watch, self.name, self.refuses(problem), lambda search: _try(search, lambda *_: set()))
+
+
+@final
+@dataclass(frozen=True)
+class MemoryCentric(AbstractPlanner):
+    """For each need a value is brought back from its segment's checkpoint and dropped again. O(graph), more reruns."""
+
+    name: ClassVar[str] = "superneurons-memory"
+
+    def refuses(self, problem: Problem) -> str | None:
+        """Only graphs that have no stage program; it does not know budgets, so too small a one is UNSOLVED."""
+        return refuses_stages(problem.graph)
+
+    def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
+        """FEASIBLE with its one plan, OPTIMAL where everything fits, else UNSOLVED or INFEASIBLE."""
+
+        def all_of_them(_: Forward, found: list[list[int]]) -> set[int]:
+            return {t for segment in found for t in segment}
+
+        return follow(problem, watch, self.name, self.refuses(problem), lambda search: _try(search, all_of_them))
+
+
+@final
+@dataclass(frozen=True)
+class CostAware(AbstractPlanner):
+    """Speed-centric in segments that fit below the largest layer's bytes, else memory-centric. O(graph)."""
+
+    name: ClassVar[str] = "superneurons-cost"
+
+    def refuses(self, problem: Problem) -> str | None:
+        """Only graphs that have no stage program; it does not know budgets, so too small a one is UNSOLVED."""
+        return refuses_stages(problem.graph)
+
+    def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
+        """FEASIBLE with its one plan, OPTIMAL where everything fits, else UNSOLVED or INFEASIBLE."""
+        return follow(problem, watch, self.name, self.refuses(problem), lambda search: _try(search, _too_large))
+
+
+def _try(search: Search, layer_by_layer: LayerByLayer) -> None:
+    halves = forwards(search.program)
+    when: dict[int, int] = {}
+    for half in halves:
+        found = segments(half)
+        one_by_one = layer_by_layer(half, found)
+        for t in (t for segment in found for t in segment):
+            when.update(dict.fromkeys(half.outputs[t], NEVER if t in one_by_one else AT_ONCE))
+    attempt(search, taus_of(halves, when, search.program))
+
+
+def segments(half: Forward) -> list[list[int]]:
+    """Finds the longest runs of cheap stages between checkpoints, each in order. O(edges)."""
+    readers: dict[int, int] = dict.fromkeys(half.stages, 0)
+    for t in half.stages:
+        for parent in half.parents[t]:
+            readers[parent] += 1
+    graph = half.program.graph
+    found: dict[int, list[int]] = {}  # stage -> the segment that it belongs to
+    for t in half.stages:
+        recipe = graph.recipes[half.program.stages[t].recipe]
+        if HEAVY.search(recipe.op) or len(half.parents[t]) > 1 or readers[t] > 1:
+            continue
+        segment = next((found[p] for p in half.parents[t] if p in found), [])
+        segment.append(t)
+        found[t] = segment
+    return list({id(segment): segment for segment in found.values()}.values())
+
+
+def _too_large(half: Forward, found: list[list[int]]) -> set[int]:
+    """The stages of segments that, rebuilt as a whole, take more than the largest layer does by itself."""
+    program = half.program
+    backward_B = dict.fromkeys(half.stages, 0)
+    for t in range(half.turn, len(program.stages)):
+        reads = program.read_ids[t]
+        bytes_B = sum(program.size_B[v] for v in reads) + program.stages[t].trace_B
+        for k in {program.producer[v] for v in reads} & backward_B.keys():
+            if program.stages[t].recipe >= 0:
+                backward_B[k] = max(backward_B[k], bytes_B)
+    largest_B = max((half.size_B(t) + backward_B[t] for t in half.stages), default=0)
+    chosen: set[int] = set()
+    for segment in found:
+        if sum(half.size_B(t) for t in segment) + backward_B[segment[-1]] > largest_B:
+            chosen.update(segment)
+    return chosen

@@ -1,0 +1,135 @@
+"""The forward half of a program as a graph of its own: what the classical methods checkpoint.
+
+Units: `_B` bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowtide._core import KEEP, NEVER
+from lowtide.planners.reductions.stages import StageProgram
+
+AT_ONCE = 0  # dropped after its last use in the forward, kept again once it was brought back
+
+
+@dataclass(frozen=True)
+class Forward:
+    """The forward half of one part.
+
+    Arguments:
+        program: whose stages it names.
+        turn: the first stage behind it: where the part's second segment begins; where keeping everything takes most
+            bytes, if a lone part has one segment only.
+        stages: those before the turn that run a recipe, in order.
+    """
+
+    program: StageProgram
+    turn: int
+    stages: tuple[int, ...]
+
+    @cached_property
+    def outputs(self) -> dict[int, tuple[int, ...]]:
+        """Per stage the values that it brings, by their place in the program."""
+        number = {v: i for i, v in enumerate(self.program.values)}
+        return {t: tuple(number[v] for v in self.program.stages[t].outputs) for t in self.stages}
+
+    @cached_property
+    def parents(self) -> dict[int, tuple[int, ...]]:
+        """Per stage the other forward stages that it reads from."""
+        inside = set(self.stages)
+        producer, reads = self.program.producer, self.program.read_ids
+        return {t: tuple(sorted({producer[v] for v in reads[t]} & inside)) for t in self.stages}
+
+    def size_B(self, stage: int) -> int:
+        """Bytes of what a stage brings."""
+        return sum(self.program.size_B[v] for v in self.outputs[stage])
+
+    @cached_property
+    def trunk(self) -> tuple[int, ...]:
+        """The stage that most others lead to (the loss), and those: what hangs off the way to it is left out.
+
+        O(stages * edges / 64).
+        """
+        leads: dict[int, int] = {}
+        for place, t in enumerate(self.stages):
+            leads[t] = 1 << place
+            for parent in self.parents[t]:
+                leads[t] |= leads[parent]
+        if not leads:
+            return ()
+        sink = max(self.stages, key=lambda t: (leads[t].bit_count(), t))
+        return tuple(t for place, t in enumerate(self.stages) if leads[sink] >> place & 1)
+
+    @cached_property
+    def articulation_points(self) -> tuple[int, ...]:
+        """Stages of the trunk through which every way from what is given to the trunk's end leads, its end included.
+
+        A stage is one iff no edge passes over it and no stage behind it begins a way of its own: the order is
+        topological, and every stage of the trunk is reached from a start and reaches the end. O(edges).
+        """
+        trunk = self.trunk
+        reach = {t: t for t in trunk}
+        for t in trunk:
+            for parent in self.parents[t]:
+                reach[parent] = max(reach[parent], t)
+        last_start = max((t for t in trunk if not self.parents[t]), default=-1)
+        found, furthest = [], -1
+        for t in trunk:
+            if furthest <= t and t >= last_start:
+                found.append(t)
+            furthest = max(furthest, reach[t])
+        return tuple(found)
+
+
+def forwards(program: StageProgram) -> tuple[Forward, ...]:
+    """Finds the forward half of every part, in the order of the parts' first segments. O(stages)."""
+    segments: dict[int, list[int]] = {}
+    for k, segment in enumerate(program.graph.segments):
+        segments.setdefault(segment.part, []).append(k)
+    found = []
+    for own in segments.values():
+        if len(own) > 1:
+            turn = next(t for t, s in enumerate(program.stages) if s.segment == own[1])
+        elif len(segments) == 1:
+            turn = program.keep_all(0).peak_stage
+        else:
+            continue  # a part that only runs forward has nothing to bring back
+        inside = (t for t in range(turn) if program.stages[t].segment == own[0])
+        found.append(Forward(program, turn, tuple(t for t in inside if program.stages[t].recipe >= 0)))
+    return tuple(found)
+
+
+def taus_of(halves: Iterable[Forward], when: Mapping[int, int], program: StageProgram) -> NDArray[np.int32]:
+    """Writes down what becomes of the values between forward and backward.
+
+    Arguments:
+        when: per value `KEEP`, `AT_ONCE`, `NEVER` (brought back for each need and dropped again), or the stage from
+            which on it is kept again. Values that are not named stay, and so do those that nothing can bring back.
+
+    Returns: one tau per gap. O(values).
+    """
+    core = program.core
+    taus: NDArray[np.int32] = program.keep_all(0).taus
+    for half in halves:
+        for t in half.stages:
+            for v in half.outputs[t]:
+                gap = core.gap_at(v, half.turn)
+                moment = when.get(v, KEEP)
+                if moment != KEEP and core.is_free(gap):
+                    taus[gap] = moment if moment == NEVER else max(moment, core.gap_start(gap) + 1)
+    return taus
+
+
+def taus_of_checkpoints(
+    program: StageProgram, halves: Iterable[Forward], checkpoints: Iterable[int]
+) -> NDArray[np.int32]:
+    """The taus that keep what some forward stages bring, and bring everything else back once. O(values)."""
+    kept, halves = set(checkpoints), tuple(halves)
+    when = {v: AT_ONCE for half in halves for t in half.stages if t not in kept for v in half.outputs[t]}
+    return taus_of(halves, when, program)
