@@ -224,6 +224,8 @@ def test_an_example_is_given_another_size() -> None:
     assert varied.size == 4
     assert torch.equal(wide, torch.cat([x, x[:2]]))
     assert named["y"].shape == (6,)
+    (first, second), _ = vary(model, ((x, x), {}))(6)
+    assert first is second
     narrow, same = vary(model, ((x, y), {}), only=["x:1"])(5)[0]
     assert torch.equal(narrow, x[:, :5])
     assert same is y

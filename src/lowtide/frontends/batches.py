@@ -57,17 +57,24 @@ class Varied:
     def __call__(self, size: int) -> Inputs:
         """The example with its rows repeated, or left out, so that there are as many as asked for."""
 
+        made: dict[tuple[int, int], torch.Tensor] = {}  # a tensor that is passed twice stays one
+
         def sized(path: Any, leaf: Any) -> Any:
             dim = self.dims.get(keystr(path)) if isinstance(leaf, torch.Tensor) else None
             if dim is None or size == self.size:
                 return leaf
-            if leaf.device.type == "meta":
-                return leaf.new_empty([size if d == dim else n for d, n in enumerate(leaf.shape)])
-            rows = torch.arange(size, device=leaf.device) % self.size
-            return leaf.detach().index_select(dim, rows).requires_grad_(leaf.requires_grad)
+            if (id(leaf), dim) not in made:
+                made[id(leaf), dim] = self._sized(leaf, dim, size)
+            return made[id(leaf), dim]
 
         args, kwargs = tree_map_with_path(sized, self.inputs)
         return tuple(args), dict(kwargs)
+
+    def _sized(self, tensor: torch.Tensor, dim: int, size: int) -> torch.Tensor:
+        if tensor.device.type == "meta":
+            return tensor.new_empty([size if d == dim else n for d, n in enumerate(tensor.shape)])
+        rows = torch.arange(size, device=tensor.device) % self.size
+        return tensor.detach().index_select(dim, rows).requires_grad_(tensor.requires_grad)
 
 
 def vary(model: torch.nn.Module, inputs: Inputs, *, dim: int = 0, only: Sequence[str] = ()) -> Varied:

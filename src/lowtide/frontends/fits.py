@@ -18,18 +18,19 @@ from lowtide.frontends.batches import Inputs, vary
 from lowtide.frontends.compiling import compiled_call, run_loudly
 from lowtide.frontends.covers import NO_OPTIMIZER, covers_of
 from lowtide.frontends.enclosure import Enclosure
-from lowtide.frontends.family import Family, RefusesOneError
 from lowtide.frontends.member import Member
 from lowtide.frontends.plan import NOTHING_CAPTURED, Plan
 from lowtide.frontends.planning import MeasuredStep, step_of
 from lowtide.frontends.session import Session
 from lowtide.frontends.size_search import largest
 from lowtide.frontends.stand_ins import StandIns, in_place_of, with_addresses
+from lowtide.ir.likeness import structure
 from lowtide.ir.plan import DEFAULT_WORK, PlanRecord
 from lowtide.ir.simulate import simulate
 from lowtide.pipeline import Ground, PlanOptions, Watch, measure, plan_graph
 from lowtide.planners.first_plan import FirstPlan
 from lowtide.planners.keep_all import keep_all_schedule
+from lowtide.profile.foresight import Sample, foreseen_graph
 from lowtide.profile.machines import load_machine, nearest_machine
 from lowtide.profile.optimizer import optimizer_needs
 from lowtide.units import Budget, format_B, format_percent, parse_budget
@@ -184,7 +185,7 @@ class _Asking:
             floor_B, smallest_B = record.floor_B, None if as_it_is else record.peak_B
         else:
             floor_B, smallest_B = record.floor_B, record.smallest_B
-            batch, note = self._largest(inputs, vary_only)
+            batch, note = self._largest(step, inputs, vary_only)
             verdict = f"does not fit: at least {format_B(floor_B)} of {format_B(free_B)}"
             if smallest_B is not None:
                 verdict += f", {format_B(smallest_B)} for the smallest plan"
@@ -243,23 +244,33 @@ class _Asking:
         held_B = timeline.moments[-1].live_after_B if timeline.moments else 0
         return ground.outside_B + max(timeline.peak_B, held_B + ground.optimizer_B)
 
-    def _largest(self, inputs: Inputs, vary_only: Sequence[str]) -> tuple[int | None, str]:
-        """The largest batch below this one that would fit (0 if none would), or why that is not known."""
+    def _largest(self, step: MeasuredStep, inputs: Inputs, vary_only: Sequence[str]) -> tuple[int | None, str]:
+        """The largest batch below this one that would fit (0 if none would), or why that is not known.
+
+        The model is captured once more, at half the batch; what a step takes at others lies on a line through both.
+        """
         try:
             varied = vary(self.model, inputs, only=vary_only)
-            if varied.size == 1:
-                return 0, ""
-            family = Family(self.model, varied, self.session, (max(1, varied.size // 2), varied.size))
         except LowtideError as error:
             return None, f"The largest batch was not looked for: {error}"
+        if varied.size == 1:
+            return 0, ""
+        half = max(1, varied.size // 2)
+        try:
+            other = self._step(varied(half))
+        except Exception as error:  # the model's own: batch norm refuses a batch of one
+            if half > 1 or isinstance(error, LowtideError):
+                raise
+            return 0, f"With a batch of one the model raises {type(error).__name__}"
+        if structure(other.graph) != structure(step.graph):
+            return None, f"The largest batch is not known: the model runs other operators with a batch of {half}"
+        samples = [Sample(n, s.graph, s.graph) for n, s in ((half, other), (varied.size, step))]
+        options = replace(self.options, planner=FirstPlan())
 
         @functools.cache
         def ask(size: int) -> bool:
-            options = replace(self.options, planner=FirstPlan())
-            try:
-                return isinstance(self._plan(family.measured(size), options), PlanRecord)
-            except RefusesOneError:
-                return False
+            there = replace(step, graph=foreseen_graph(None, size, *samples))
+            return isinstance(self._plan(there, options), PlanRecord)
 
         return largest(ask, ask, low=1, high=varied.size - 1, step=1) or 0, ""
 

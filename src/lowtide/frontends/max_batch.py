@@ -85,32 +85,25 @@ def max_batch(
 
     Sizes are looked at by planning: the model is captured once with extents that vary, its operators are measured at a
     few sizes and foreseen at the others. The answer's own size is measured, planned as `fit` plans it, and run for one
-    step (forward, backward, and the optimizer's); if that fails, the next smaller size is taken, and `tried` says so.
-    Afterwards parameters, buffers, gradients, optimizer state and generators are as they were, also on Ctrl-C and when
-    the model raises; hooks run once more, and attributes that a forward sets stay as it set them.
-
-    The answer fits; that nothing larger does is not proved. Where a larger size needs fewer bytes than a smaller one
-    (an operator that chooses another algorithm), it can remain unseen.
+    step with the optimizer's; if that fails, the next smaller size is taken, and `tried` says so. Then parameters,
+    buffers, gradients, optimizer state and generators are as they were, also on Ctrl-C and when the model raises; hooks
+    run once more, and attributes that a forward sets stay as it set them. The answer fits; that nothing larger does is
+    not proved: where a larger size needs fewer bytes than a smaller one, it can remain unseen.
 
     Arguments:
         make_batch: gives what the model is called with at size n: a tensor, a tuple of positional arguments, a dict of
-            keyword arguments, or a pair (tuple, dict) of both. Some extent has to grow with n.
+            keyword arguments, or a pair (tuple, dict) of both. Some extent grows with n.
         model: plain (not fitted), in the mode to train in.
         budget: bytes, "6GiB", or "60%" of the device.
         optimizer: its state and temporaries count, and it is stepped to verify.
-        low, high: the least and the largest size to consider.
-        multiple_of: sizes are multiples of it.
+        low, high, multiple_of: the least and the largest size to consider, and what sizes are multiples of.
         overhead_limit: accept no plan that is slower by more than this fraction than keeping everything would be at
             the same size; 0.5 is 50 %. The largest size that fits is often a slow one.
-        verify: whether to run a step. On a machine that is not here none is run.
+        verify: whether to run a step. For a machine that is not here none is run.
         loss: gives the loss of what the model returns. Without one: its `loss`, or its only output of one element;
             else every output is given a gradient of ones, which takes the bytes of a loss outside the model.
-        scope: as for `fit`.
         machine: predict for a machine that is not here, by name or file.
-        seed, work: see `Problem`.
-        watch: told of planning's progress.
-
-    Returns: size, plan, and the size that fits when everything is kept.
+        scope, seed, work, watch: as for `fit`.
 
     Raises:
         BudgetError: if the budget is malformed, or a share of what plain PyTorch needs, which grows with the batch.
@@ -130,28 +123,47 @@ def max_batch(
     def make(size: int) -> Inputs:
         return read_batch(make_batch(size))
 
-    def finish(size: int) -> tuple[Plan, bool]:
-        """The plan that `fit` makes at a size, and whether a step ran inside it."""
-        args, kwargs = make(size)
-        if machine is not None or not verify:
-            found = plan_of(
-                model, args, kwargs,
-                budget=wanted, optimizer=optimizer, scope=scope, machine=machine, seed=seed, work=work, watch=watch,
-            )  # fmt: skip
-            return found, False
-        record = try_step(
-            model, (args, kwargs), wanted,
-            optimizer=optimizer, loss=loss, scope=scope, seed=seed, work=work, watch=watch,
-        )  # fmt: skip
-        return Plan(record), record.budget_kind != "accounted"
-
+    trial = _Trial(model, make, options, optimizer, loss, scope, verify and machine is None, watch)
     with unchanged_generators():  # `make_batch` may draw from them
         family = Family(model, make, session, _two(low, multiple_of), times=overhead_limit is not None)
-        hunt = Hunt(family, options, low, high, multiple_of, overhead_limit)
-        return _confirmed(hunt, finish, start_s, "run" if verify and machine is None else "planned")
+        return _confirmed(Hunt(family, options, low, high, multiple_of, overhead_limit), trial, start_s)
 
 
-def _confirmed(hunt: Hunt, finish: Callable[[int], tuple[Plan, bool]], start_s: float, how: str) -> MaxBatch:
+@dataclass(frozen=True)
+class _Trial:
+    """What an answer has to stand: to be planned as `fit` plans it, and run if it is to be verified."""
+
+    model: torch.nn.Module
+    make: Callable[[int], Inputs]
+    options: PlanOptions
+    optimizer: torch.optim.Optimizer | None
+    loss: LossOf | None
+    scope: Scope
+    runs: bool
+    watch: Watch | None
+
+    def plan(self, size: int) -> tuple[Plan, bool]:
+        """The plan at a size, and whether a step ran inside it.
+
+        Raises:
+            InfeasibleBudget, torch.OutOfMemoryError: if it does not stand the trial.
+        """
+        args, kwargs = self.make(size)
+        options = self.options
+        common: dict[str, Any] = {
+            "optimizer": self.optimizer,
+            "scope": self.scope,
+            "seed": options.seed,
+            "work": options.work,
+            "watch": self.watch,
+        }
+        if not self.runs:
+            return plan_of(self.model, args, kwargs, budget=options.budget, machine=options.machine, **common), False
+        record = try_step(self.model, (args, kwargs), options.budget, loss=self.loss, **common)
+        return Plan(record), record.budget_kind != "accounted"
+
+
+def _confirmed(hunt: Hunt, trial: _Trial, start_s: float) -> MaxBatch:
     """The largest size that stands the trial, beginning with the largest that was planned.
 
     Raises:
@@ -163,13 +175,13 @@ def _confirmed(hunt: Hunt, finish: Callable[[int], tuple[Plan, bool]], start_s: 
     while size is not None:
         began_s = time.perf_counter()
         try:
-            plan, verified = finish(size)
+            plan, verified = trial.plan(size)
             reason, needed_B = hunt.too_slow(plan.record), plan.reserved_B
         except (InfeasibleBudget, torch.OutOfMemoryError) as error:
             reason, needed_B = str(error).partition("\n")[0], getattr(error, "smallest_B", None) or 0
-        hunt.note(size, needed_B, began_s, how, reason, fits=not reason)
+        hunt.note(size, needed_B, began_s, "run" if trial.runs else "planned", reason, fits=not reason)
         if not reason:
-            if how == "run" and not verified:
+            if trial.runs and not verified:
                 failed.append("a step ran, and nothing held it inside the budget")
             took_s = time.perf_counter() - start_s
             return MaxBatch(size, plan, verified, hunt.plain or 0, tuple(hunt.tried), took_s, "; ".join(failed))

@@ -28,20 +28,24 @@ class Sample(msgspec.Struct, frozen=True):
     profiled: Graph
 
 
-def foreseen_graph(graph: Graph, size: int, one: Sample, other: Sample) -> Graph:
+def foreseen_graph(graph: Graph | None, size: int, one: Sample, other: Sample) -> Graph:
     """Gives a captured graph the sizes, traces and times that two samples of the same program let expect.
 
     A quantity follows the straight line or the power law (at most a square) through both samples, whichever is larger.
     Where traces differ in more than their numbers, the larger sample's is taken, in proportion to the size.
 
     Arguments:
-        graph: as captured at `size`; `one`, `other`: the same program (`lowtide.ir.likeness.structure`) at two more.
+        graph: as captured at `size`; None if it was not: then the sizes of its values are foreseen as well, and their
+            geometries are another size's.
+        one, other: the same program (`lowtide.ir.likeness.structure`) at two more sizes.
 
     Returns: the graph as profiling might give it back. O(graph).
     """
     low, high = sorted((one, other), key=lambda s: s.size)
     line = _Line(size, low.size, high.size)
-    values = tuple(_value(line, v, low, high) for v in graph.values)
+    captured = graph is not None
+    graph = high.profiled if graph is None else graph
+    values = tuple(_value(line, v, low, high, captured) for v in graph.values)
     recipes = tuple(_recipe(line, r, values, low, high) for r in graph.recipes)
     return msgspec.structs.replace(graph, values=values, recipes=recipes)
 
@@ -66,10 +70,10 @@ class _Line:
         return low_B if low_B == high_B else math.ceil(self.at(low_B, high_B))
 
 
-def _value(line: _Line, value: Value, low: Sample, high: Sample) -> Value:
+def _value(line: _Line, value: Value, low: Sample, high: Sample, captured: bool) -> Value:
     """Its captured size, unless running it showed that its storage is another."""
     pairs = [(s.captured.values[value.id].size_B, s.profiled.values[value.id].size_B) for s in (low, high)]
-    if all(captured == real for captured, real in pairs):
+    if captured and all(before_B == real_B for before_B, real_B in pairs):
         return value
     return msgspec.structs.replace(value, size_B=line.at_B(pairs[0][1], pairs[1][1]))
 
