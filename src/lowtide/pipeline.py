@@ -397,7 +397,8 @@ def _infeasible(
     if ground.obstacles:
         lines.append(
             f"Tensors of earlier steps hold {format_B(ground.obstacles_B)} of it: gradients that were not zeroed, "
-            "outputs that a variable still names. Set them to None before the next step."
+            "outputs that a variable still names, what a forward keeps until its backward has run. Set them to None, "
+            "or run each backward, before the next step."
         )
     if ground.enforced:
         lines.append(

@@ -272,11 +272,12 @@ class Extraction:
             )
         for node in self.joint.backward_outputs:
             if isinstance(node, fx.Node) and is_tensor(node):
-                value = self.values[self.base(node)[0]]
-                if not value.persistent and value.leaves is None:
-                    self._change(
-                        value.id, leaves=1, role=Role.GRADIENT if value.role is Role.ACTIVATION else value.role
-                    )
+                for part in (node, *_parts(node)):
+                    value = self.values[self.base(part)[0]]
+                    if not value.persistent and value.leaves is None:
+                        self._change(
+                            value.id, leaves=1, role=Role.GRADIENT if value.role is Role.ACTIVATION else value.role
+                        )
 
     def _replays(self) -> None:
         """One more recipe per random one: the same call from the saved generator state, as often as wanted."""
@@ -287,6 +288,19 @@ class Extraction:
                 outputs = tuple(v for v in recipe.outputs if v != recipe.state)
                 replay = msgspec.structs.replace(recipe, id=len(self.recipes), outputs=outputs, effect=Effect.PURE)
                 self.recipes.append(replay)
+
+
+def _parts(node: fx.Node) -> list[fx.Node]:
+    """Tensors that a sparse one may be made of: its values are somebody's bytes, which live as long as it does."""
+    found: list[fx.Node] = []
+    pending = [node]
+    while pending:
+        made = pending.pop()
+        if made.op == "call_function" and made.meta["val"].layout is not torch.strided:
+            sources = [n for n in made.all_input_nodes if is_tensor(n) and n.op == "call_function"]
+            found += sources
+            pending += sources
+    return found
 
 
 def _attribute(module: torch.nn.Module, path: str) -> Any:

@@ -16,6 +16,8 @@ release that moves one is met by a sentence instead of a traceback.
 | `torch._dynamo.compiled_autograd.compiled_autograd_enabled` | 2.4 | runtime: refuse what would bypass the plan |
 | `torch._C._autograd._get_current_graph_task_keep_graph` | 2.5 | runtime: a retained graph keeps what it was given |
 | `torch._dynamo.config.fail_on_recompile_limit_hit` | 2.6 | frontends: a budget must not lapse silently |
+| `torch._dynamo.config.skip_nnmodule_hook_guards` | 2.0 | frontends: a hook that comes later is called |
+| `torch.nn.modules.module._global_forward_hooks` and three more | 2.0 | frontends: so is one for all modules |
 | `GraphModule.compile_subgraph_reason` | 2.0 | frontends: does a graph end at a break |
 | `torch._dynamo.utils.counters` | 2.0 | frontends: was there a graph break |
 | `torch._subclasses.fake_tensor` | 2.0 | profile: an optimizer's step that costs no bytes |
@@ -30,6 +32,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -134,11 +137,50 @@ def backward_is_retained() -> bool:
     return bool(torch._C._autograd._get_current_graph_task_keep_graph())
 
 
+def refuse_second_derivatives(error: Exception) -> None:
+    """Inside a backward that autograd records (`create_graph`): a backward of it raises this error, not torch's own."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        made = frame.f_locals.get("CompiledFunctionBackward") if frame.f_code.co_name == "_double_backward" else None
+        if isinstance(made, type):
+
+            def backward(*_: object) -> None:
+                raise error
+
+            made.backward = staticmethod(backward)  # type: ignore[attr-defined]
+            return
+        frame = frame.f_back
+
+
+def hooks_of_all_modules() -> tuple[Any, ...]:
+    """The hooks that are called for every module of the process, in order."""
+    from torch.nn.modules import module
+
+    return tuple(
+        hook
+        for kind in (
+            module._global_forward_pre_hooks,
+            module._global_forward_hooks,
+            module._global_backward_pre_hooks,
+            module._global_backward_hooks,
+        )
+        for hook in kind.values()
+    )
+
+
 def graph_breaks() -> dict[str, int]:
     """How often Dynamo broke a graph so far in this process, by reason."""
     from torch._dynamo.utils import counters
 
     return dict(counters["graph_break"])
+
+
+def forget_graph_breaks(before: dict[str, int]) -> None:
+    """Lets Dynamo's count of graph breaks be what it was."""
+    from torch._dynamo.utils import counters
+
+    counters["graph_break"].clear()
+    counters["graph_break"].update(before)
 
 
 def ends_at_a_break(gm: torch.fx.GraphModule) -> bool:
@@ -165,6 +207,13 @@ def recompile_limit_error() -> type[Exception]:
     from torch._dynamo.exc import FailOnRecompileLimitHit
 
     return FailOnRecompileLimitHit
+
+
+def capture_failures() -> tuple[type[Exception], ...]:
+    """What Dynamo raises where it cannot capture code: the code may run all the same."""
+    from torch._dynamo.exc import TorchRuntimeError, Unsupported
+
+    return (Unsupported, TorchRuntimeError)
 
 
 def backend_failure() -> type[Exception]:
@@ -296,6 +345,7 @@ def missing() -> list[str]:
         "compiled_autograd_enabled": compiled_autograd_enabled,
         "FailOnRecompileLimitHit": recompile_limit_error,
         "BackendCompilerFailed": backend_failure,
+        "_global_forward_hooks": hooks_of_all_modules,
         "_get_current_graph_task_keep_graph": lambda: torch._C._autograd._get_current_graph_task_keep_graph,
         "skip_nnmodule_hook_guards": lambda: torch._dynamo.config.skip_nnmodule_hook_guards,
         "counters": graph_breaks,

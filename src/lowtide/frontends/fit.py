@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 import weakref
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch.utils._pytree import tree_leaves
 
+from lowtide.device.semiprivate import hooks_of_all_modules
 from lowtide.errors import BudgetError, BudgetWarning, CaptureError, LowtideError, OptimizerError
 from lowtide.frontends.compiling import compiled_call, run_loudly
 from lowtide.frontends.enclosure import Enclosure, Scope
@@ -24,6 +26,7 @@ from lowtide.pipeline import PlanOptions, SHAPE_LIMIT_s, Watch
 from lowtide.units import Budget, parse_budget
 
 M = TypeVar("M", bound=torch.nn.Module)
+_HOOK_SETS = 4  # compiled calls kept, each for other hooks of all modules
 
 
 def fit(
@@ -99,8 +102,11 @@ def _install(model: torch.nn.Module, handle: Fitted, dynamic: bool | None) -> No
     session = handle.session
     compiled = Compiled(lambda: compiled_call(model, session.backend, dynamic))
 
+    turn = threading.RLock()  # Dynamo's frames and a session's discovery know one call at a time
+
     def call(*args: Any, **kwargs: Any) -> Any:
-        return _guarded(session, compiled, args, kwargs)
+        with turn:
+            return _guarded(session, compiled, args, kwargs)
 
     model._compiled_call_impl = call
     model.lowtide = keep(handle)  # type: ignore[assignment]
@@ -174,22 +180,29 @@ def _weakly(
 
 
 class Compiled:
-    """A compiled call that survives exceptions of the user's code.
+    """A compiled call that survives exceptions of the user's code, and hooks of all modules that come and go.
 
-    Dynamo gives up a frame for good when an exception leaves it while it is traced; the next call gets a new one.
+    Dynamo gives up a frame for good when an exception leaves it while it is traced; the next call gets a new one. It
+    does not look whether there are other hooks of all modules than when it traced; each set of them has its own call.
     """
 
     def __init__(self, make: Callable[[], Callable[..., Any]]) -> None:
         self._make = make
-        self._call = make()
+        self._calls: dict[tuple[Any, ...], Callable[..., Any]] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        hooks = hooks_of_all_modules()
+        call = self._calls.get(hooks)
+        if call is None:
+            while len(self._calls) >= _HOOK_SETS:
+                self._calls.pop(next(iter(self._calls)))
+            call = self._calls[hooks] = self._make()
         try:
-            return run_loudly(self._call, args, kwargs)
+            return run_loudly(call, args, kwargs)
         except LowtideError:
             raise
         except Exception:
-            self._call = self._make()
+            self._calls.pop(hooks, None)
             raise
 
 

@@ -147,7 +147,7 @@ class PlansInForce:
         return Walled(
             wall,
             make_tables(tables),
-            record.layout.height_B,
+            record.layout.reach_B if record.layout.obstacles else record.layout.height_B,
             beside_B,
             places_of(tables),
             carried_by(record.schedule, record.layout, len(tables)),

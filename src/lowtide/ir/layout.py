@@ -69,6 +69,12 @@ class Layout(msgspec.Struct, frozen=True):
     placer: str = ""
 
     @property
+    def reach_B(self) -> int:
+        """Where the highest planned allocation ends; obstacles may lie above."""
+        ends_B = (o + rounded_B(b.size_B, self.alignment_B) for b, o in zip(self.blocks, self.offsets_B, strict=True))
+        return max(ends_B, default=0)
+
+    @property
     def packing(self) -> float:
         """Height over the most bytes at once: 1.0 is perfect."""
         return self.height_B / self.live_B if self.live_B else 1.0

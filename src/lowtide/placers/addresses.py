@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from lowtide.ir.check_packing import check_packing
 from lowtide.ir.graph import Graph
 from lowtide.ir.layout import ALIGNMENT_B, Layout, Obstacle, rounded_B
-from lowtide.ir.packing import Buffer, Packing
+from lowtide.ir.packing import Buffer, Packed, Packing
 from lowtide.ir.schedule import Boundary, Schedule
 from lowtide.ir.sequence import blocks_of
 from lowtide.placers.bound import bound_B
@@ -51,18 +51,38 @@ def lay_out(
     if after_B:
         buffers.append(Buffer(end, end + 1, after_B))
     packing = Packing(tuple(buffers), alignment_B)
+    packed = None
     if capacity_B is not None:
-        packing = replace(packing, capacity_B=min(capacity_B, int(_NEAR * bound_B(packing))))
-    packed = place(packing, seed=seed)
+        near_B = min(capacity_B, rounded_B(int(_NEAR * bound_B(packing)), alignment_B))
+        packed = _place_low(packing, near_B, seed)
+    if packed is None:
+        packed = place(replace(packing, capacity_B=capacity_B), seed=seed)
     return Layout(
         blocks,
         tuple(packed.offsets_B[: len(blocks)]),
-        height_B=rounded_B(packed.height_B, alignment_B),
+        height_B=rounded_B(max((packed.height_B, *(o.offset_B + o.size_B for o in obstacles))), alignment_B),
         live_B=packed.bound_B,
         obstacles=tuple(obstacles),
         alignment_B=alignment_B,
         placer=packed.placer,
     )
+
+
+def _place_low(packing: Packing, height_B: int, seed: int) -> Packed | None:
+    """A placement below a height, past which obstacles do not matter; None if none is found."""
+    within = [
+        b if b.offset_B is None else replace(b, size_B=max(0, min(b.size_B, height_B - b.offset_B)))
+        for b in packing.buffers
+    ]
+    kept = [i for i, b in enumerate(within) if b.offset_B is None or b.size_B > 0]
+    low = replace(packing, buffers=tuple(within[i] for i in kept), capacity_B=height_B)
+    packed = place(low, seed=seed)
+    if packed.height_B > height_B and len(kept) < len(within):
+        return None  # higher up there are more obstacles
+    offsets_B = [b.offset_B or 0 for b in packing.buffers]
+    for index, offset_B in zip(kept, packed.offsets_B, strict=True):
+        offsets_B[index] = offset_B
+    return replace(packed, offsets_B=tuple(offsets_B))
 
 
 def lay_out_segment(

@@ -25,10 +25,10 @@ from lowtide.profile.cache import ProfileCache
 from lowtide.profile.findings import Correction, Profiled, ProfileReport
 from lowtide.profile.machines import MACHINES
 from lowtide.profile.measurement import Measurement, output_paths, resized
-from lowtide.profile.recording import isolation, record
+from lowtide.profile.recording import BRANCHES, isolation, record
 from lowtide.profile.roofline import assumed_trace, predict_s, replayed
 from lowtide.profile.scaled_seconds import scaled_s
-from lowtide.profile.signature import Signature, viewed
+from lowtide.profile.signature import Signature, copies_storage, viewed
 
 _LOG = logging.getLogger("lowtide")
 Watch = Callable[[int, int, str], None]
@@ -161,7 +161,7 @@ class _Walk:
         return msgspec.structs.replace(read, geometry=real)
 
     def _measurement(self, recipe: Recipe) -> Measurement | None:
-        if recipe.effect is Effect.OPAQUE:
+        if recipe.effect is Effect.OPAQUE and recipe.op not in BRANCHES:
             self._note("opaque", recipe.op)
             return None
         passed = [r.geometry for r in recipe.reads]
@@ -169,7 +169,8 @@ class _Walk:
         if len(known) < len(passed):
             self._note("failed", (recipe.op, "it reads something that has no geometry"))
             return None
-        signature = Signature(recipe.op, recipe.args, recipe.kwargs, known)
+        storages_B = tuple(self.size_B[r.value] for r in recipe.reads) if copies_storage(recipe.op) else ()
+        signature = Signature(recipe.op, recipe.args, recipe.kwargs, known, storages_B)
         found = self._recall(signature, recipe)
         if isinstance(found, str):
             self._note("failed", (recipe.op, found))

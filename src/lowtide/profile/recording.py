@@ -34,6 +34,9 @@ _WORKERS_ALLOCATE = frozenset({"aten._scaled_dot_product_flash_attention_for_cpu
 # Recurrent kernels read weights and reserves packed by their own forward; on other contents they may crash.
 _PACKED = ("_cudnn_rnn", "miopen_rnn")
 
+BRANCHES = frozenset({"higher_order.cond"})
+"""Calls that choose by a mask what to run: graphs of operators, which can be tried."""
+
 _LONG_s = 0.01  # from here on, what watching adds to a run does not matter
 
 
@@ -76,6 +79,8 @@ def record(signature: Signature, held: Sequence[Any] = (), *, once: bool = False
     """
     if any(name in signature.op for name in _PACKED):
         raise UnsupportedOperator(f"{signature.op} reads packed contents that made-up inputs do not have")
+    if signature.op in BRANCHES:
+        return _dearer_branch(signature, held, once)
     data_dependent = _depends_on_data(signature)
     mask = True if data_dependent else None  # the most that it can select
     try:
@@ -87,6 +92,14 @@ def record(signature: Signature, held: Sequence[Any] = (), *, once: bool = False
     if data_dependent:
         return msgspec.structs.replace(measurement, flaw="its size depends on data")
     return measurement
+
+
+def _dearer_branch(signature: Signature, held: Sequence[Any], once: bool) -> Measurement:
+    """The branch with the higher peak; the other one is served as it fits in, where it differs."""
+    both = [_record(signature, samples(signature, mask=mask), held, once) for mask in (True, False)]
+    dearer = max(both, key=lambda m: (_temporary_peak_B(list(m.events), set()), len(m.events)))
+    flaw = "" if both[0].events == both[1].events else "its memory depends on the branch that is taken"
+    return msgspec.structs.replace(dearer, time_s=max(m.time_s for m in both), flaw=dearer.flaw or flaw)
 
 
 class _Log(NamedTuple):

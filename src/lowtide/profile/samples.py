@@ -24,11 +24,12 @@ def samples(signature: Signature, *, integer: int = 0, mask: bool | None = None)
         integer: content of integers that are no indices.
         mask: content of bools; random when None.
     """
+    storages_B = signature.storages_B or (0,) * len(signature.reads)
     bounds = index_bounds(signature.op, signature.args, signature.reads)
     generators = {device: _generator(device) for device in {g.device for g in signature.reads}}
     return [
-        _sample(geometry, generators[geometry.device], bounds.get(i), integer, mask)
-        for i, geometry in enumerate(signature.reads)
+        _sample(geometry, storage_B, generators[geometry.device], bounds.get(i), integer, mask)
+        for i, (geometry, storage_B) in enumerate(zip(signature.reads, storages_B, strict=True))
     ]
 
 
@@ -37,10 +38,10 @@ def _generator(device: str) -> torch.Generator:
 
 
 def _sample(
-    geometry: Geometry, generator: torch.Generator, bound: int | None, integer: int, mask: bool | None
+    geometry: Geometry, storage_B: int, generator: torch.Generator, bound: int | None, integer: int, mask: bool | None
 ) -> torch.Tensor:
     dtype = getattr(torch, geometry.dtype)
-    elements = geometry.extent_B // dtype.itemsize
+    elements = max(geometry.extent_B, storage_B) // dtype.itemsize
     storage = torch.empty(elements, dtype=dtype, device=geometry.device)
     if geometry.dtype in _INTEGERS and bound is None:
         storage.fill_(integer)

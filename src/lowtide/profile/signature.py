@@ -12,6 +12,14 @@ from lowtide.device.calls import apply_view
 from lowtide.ir.call import Arg, Const, Held, Items, NamedArg, View
 from lowtide.ir.geometry import Geometry
 
+# They copy what they do not replace together with the storage it lies in, however little of it they are shown.
+_COPIES_STORAGE = tuple(f"aten.{kind}." for kind in ("copy", "slice_scatter", "select_scatter", "diagonal_scatter"))
+
+
+def copies_storage(op: str) -> bool:
+    """Whether an operator's memory depends on the storage behind what it is passed."""
+    return op.startswith(_COPIES_STORAGE)
+
 
 class Signature(msgspec.Struct, frozen=True):
     """An operator call with its tensors replaced by their geometry. Values, aliasing and process do not matter.
@@ -19,17 +27,20 @@ class Signature(msgspec.Struct, frozen=True):
     Arguments:
         op, args, kwargs: as in a recipe.
         reads: what `Ref(i)` is passed, seen through its views.
+        storages_B: per read, the bytes of the storage behind it, where the operator copies all of that; else empty.
     """
 
     op: str
     args: tuple[Arg, ...]
     kwargs: tuple[NamedArg, ...]
     reads: tuple[Geometry, ...]
+    storages_B: tuple[int, ...] = ()
 
     @property
     def key(self) -> str:
         """A text that is equal exactly when the signatures are."""
-        return msgspec.json.encode((self.op, self.args, self.kwargs, self.reads)).decode()
+        parts = (self.op, self.args, self.kwargs, self.reads)
+        return msgspec.json.encode((*parts, self.storages_B) if self.storages_B else parts).decode()
 
     @property
     def device(self) -> str:

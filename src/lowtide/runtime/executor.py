@@ -18,7 +18,11 @@ from typing import Any
 import torch
 
 from lowtide.device import arrivals
-from lowtide.device.semiprivate import compiled_autograd_enabled
+from lowtide.device.semiprivate import (
+    backward_is_retained,
+    compiled_autograd_enabled,
+    refuse_second_derivatives,
+)
 from lowtide.errors import BackwardError, CaptureError
 from lowtide.ir.graph import Graph
 from lowtide.ir.interface import Interface, Token
@@ -29,6 +33,11 @@ from lowtide.runtime.wall import Passage, Walled
 Key = tuple[int | float | bool, ...]
 _RECENT = 64  # plans kept alive for backwards whose token lost its attribute (a saved-tensor hook that clones)
 _NUMBER = itertools.count(1)
+_ONCE = (
+    "second derivatives (create_graph=True and a backward through the gradient) cannot be taken through a model that "
+    "lowtide trains: its backward is generated code, which autograd does not record. Take that term with the plain "
+    "model, lowtide.unfit(model), or fit only the submodules that need no double backward."
+)
 
 
 @dataclass(eq=False)
@@ -167,6 +176,8 @@ class PlannedExecutor:
                 "the plan of this forward is gone: more than "
                 f"{_RECENT} plans were exchanged before its backward. Run backward before exchanging so many plans."
             )
+        if backward_is_retained():
+            refuse_second_derivatives(BackwardError(_ONCE))
         with self.lock:
             self.backwards += 1
             results = loaded.run(1, arguments, getattr(token, "_lowtide_passage", None))

@@ -1,0 +1,129 @@
+"""Autocast and gradient scaling, other dtypes, other memory formats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from tests.semantics.pairs import Wide, batches, gradients, same, steps
+
+
+class Mixed(nn.Module):
+    """Layers that autocast treats differently."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(32, 32) for _ in range(2))
+        self.norm = nn.LayerNorm(32)
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        h = F.gelu(self.layers[0](self.norm(h)))
+        with torch.autocast("cpu", enabled=False):
+            h = h.to(self.norm.weight.dtype).softmax(-1)
+        return F.dropout(F.gelu(self.layers[1](h)), 0.2)
+
+
+def _scaled(dtype: torch.dtype, overflow: bool = False) -> Any:
+    def scenario(module: nn.Module) -> list[Any]:
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9)
+        scaler = torch.amp.GradScaler("cpu", init_scale=256.0, growth_interval=2)
+        seen: list[Any] = []
+        for index, x in enumerate(batches(4)):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype):
+                loss = module(x)
+            if overflow and index == 1:
+                loss = loss * float("inf")
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            norm = nn.utils.clip_grad_norm_(module.parameters(), 0.1)
+            scaler.step(optimizer)
+            scaler.update()
+            seen += [loss.detach().clone(), norm.clone(), gradients(module), scaler.get_scale()]
+        return seen
+
+    return scenario
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_autocast_with_a_scaler(dtype: torch.dtype) -> None:
+    same(lambda: Wide(Mixed()), _scaled(dtype))
+
+
+def test_a_step_skipped_on_overflow() -> None:
+    same(lambda: Wide(Mixed()), _scaled(torch.float16, overflow=True))
+
+
+def test_autocast_around_forward_and_backward() -> None:
+    def scenario(module: nn.Module) -> list[Any]:
+        seen: list[Any] = []
+        for x in batches(2):
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = module(x)
+                loss.backward()
+            seen += [loss.detach(), gradients(module)]
+            module.zero_grad()
+        return seen
+
+    same(lambda: Wide(Mixed()), scenario)
+
+
+def test_autocast_switched_between_steps() -> None:
+    def scenario(module: nn.Module) -> list[Any]:
+        seen: list[Any] = []
+        for enabled in (True, False, True):
+            with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+                loss = module(batches(1)[0])
+            loss.backward()
+            seen += [loss.detach(), gradients(module)]
+            module.zero_grad()
+        return seen
+
+    same(lambda: Wide(Mixed()), scenario, spare=1.0, recomputes=False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16], ids=str)
+def test_models_of_one_dtype(dtype: torch.dtype) -> None:
+    same(lambda: Wide(Mixed()).to(dtype), steps(2, lambda m, x: m(x.to(dtype))))
+
+
+def test_complex_parameters() -> None:
+    class Spectral(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(17, dtype=torch.complex64))
+
+        def forward(self, h: torch.Tensor) -> torch.Tensor:
+            z = torch.fft.rfft(torch.tanh(h)) * self.weight
+            z = z * torch.polar(torch.ones_like(z.real), z.abs()).conj()
+            return torch.fft.irfft(z + torch.view_as_complex(torch.view_as_real(z) * 0.5), n=32).sin()
+
+    same(lambda: Wide(Spectral()), steps())
+
+
+def test_channels_last() -> None:
+    class Images(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.norm = nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16)
+            self.last = nn.Conv2d(16, 3, 3, padding=1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.last(F.max_pool2d(F.gelu(self.norm(self.first(x))), 3, 1, 1))
+
+    def scenario(module: nn.Module) -> list[Any]:
+        seen: list[Any] = []
+        x = torch.randn(4, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+        for _ in range(2):
+            y = module(x.to(memory_format=torch.channels_last))
+            y.mean().backward()
+            strides = [y.stride(), module.first.weight.stride(), module.first.weight.grad.stride()]
+            seen += [y.detach().clone(), gradients(module), strides]
+            module.zero_grad()
+        return seen
+
+    same(lambda: Images().to(memory_format=torch.channels_last), scenario, spare=0.2)
