@@ -31,6 +31,7 @@ KEEP_ALL = "keep-all"
 Label = float | str
 _TIMING_S = 12.0  # for all interleaved steps of one network
 _LEAST_ROUNDS, _MOST_ROUNDS = 2, 7
+_SLOW_S = 1.0  # a step so slow needs no round to warm up; the arena is warm from those before
 
 
 class Stage:
@@ -156,7 +157,7 @@ class Stage:
         variants["again"] = self._variant(plans[KEEP_ALL])
         rounds = int(_TIMING_S / (1.2 * step_s * len(variants))) - 1
         rounds = min(_MOST_ROUNDS, max(_LEAST_ROUNDS, rounds))
-        found = interleave(variants, rounds, warmups=1)
+        found = interleave(variants, rounds, warmups=int(step_s < _SLOW_S))
         return {
             "step_s": found[KEEP_ALL].median_s,
             "rounds": rounds,
