@@ -77,6 +77,11 @@ def size_B(graph: Graph) -> int:
 def shapes(graph: Graph) -> str:
     """The inputs that the caller gives, for people: `"input_ids int64[6, 128], labels int64[6, 128]"`."""
     given = [v for v in graph.values if v.role is Role.INPUT and v.geometry is not None]
-    texts = [f"{v.name} {v.geometry.dtype}{list(v.geometry.shape)}" for v in given if v.geometry is not None]
+    texts = [f"{_name(v.name)}{v.geometry.dtype}{list(v.geometry.shape)}" for v in given if v.geometry is not None]
     more = len(texts) - _NAMED
     return ", ".join(texts[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _name(name: str) -> str:
+    """A name and a space; nothing for arguments that have no name but their place."""
+    return "" if name.isdigit() else f"{name} "
