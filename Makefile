@@ -3,6 +3,7 @@
 #   make demo      train a GPT-2 plainly and inside half of the memory, and compare every bit
 #   make test      everything: C++ tests, their sanitizer builds, the Python suite
 #   make check     format, lint, types, architecture and the tests that need no torch; about a minute
+#   make docs      the guide and the reference as HTML in build/docs; a warning is an error
 #   make bench     regenerate benchmarks/results/ from real runs
 #   make install   only the environment, in .venv
 #   make clean     remove what the above made
@@ -11,7 +12,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check bench clean format core-test
+.PHONY: help install demo test check docs bench clean format core-test
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -21,7 +22,8 @@ CORE := CMakeLists.txt $(wildcard src/core/*.cpp src/core/*.hpp)
 PYTHON ?= $(shell for p in python3 python3.12 python3.11; do \
   $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null && echo $$p && break; done)
 # No torch, or no device work: seconds each.
-DEVICE_FREE := $(wildcard tests/test_*.py tests/arena tests/ir tests/planners tests/placers tests/report)
+DEVICE_FREE := $(wildcard tests/test_*.py tests/arena tests/ir tests/planners tests/placers tests/report \
+  tests/docs/test_commands.py tests/docs/test_reference.py)
 BENCHMARKS = $(filter-out benchmarks/_%,$(shell grep -l '__main__' benchmarks/*.py))
 
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
@@ -57,8 +59,15 @@ $(VENV)/.demo: $(VENV)/.package
 $(VENV)/.test: $(VENV)/.demo
 	@mkdir -p build
 	@$(PY) -c 'import tomllib; e = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; \
-	  print(*e["test"], *e["dev"], sep="\n")' > build/requirements.txt
+	  print(*e["test"], *e["docs"], *e["dev"], sep="\n")' > build/requirements.txt
 	$(PIP) -r build/requirements.txt cmake ninja
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.package
+	@mkdir -p build
+	@$(PY) -c 'import tomllib; e = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; \
+	  print(*e["docs"], sep="\n")' > build/requirements-docs.txt
+	$(PIP) -r build/requirements-docs.txt
 	@touch $@
 
 install: $(VENV)/.demo
@@ -71,6 +80,10 @@ demo: $(VENV)/.demo
 bench: $(VENV)/.test
 	@test -n "$(BENCHMARKS)" || { echo "no benchmarks found" >&2; exit 1; }
 	for file in $(BENCHMARKS); do name=$${file%.py}; $(PY) -m "$${name//\//.}"; done
+
+docs: $(VENV)/.docs
+	$(PY) -m sphinx -W --keep-going -q -b html docs build/docs
+	@echo "build/docs/index.html"
 
 # --- what a contributor runs ----------------------------------------------------------------------------------------
 

@@ -39,7 +39,7 @@ class Plan:
 
     @property
     def budget_kind(self) -> str:
-        """`"enforced"`, `"capped"` or `"accounted"`: what happens to an allocation past the budget."""
+        """What happens to an allocation past the budget, in a word; `"enforced"`, `"capped"` or `"accounted"`."""
         return self.record.budget_kind
 
     @property
@@ -54,7 +54,7 @@ class Plan:
 
     @property
     def floor_B(self) -> int:
-        """Proved: no plan of this program lives in fewer bytes, with what is set aside."""
+        """No plan of this program lives in fewer bytes, with what is set aside; this is proved."""
         return self.record.floor_B
 
     @property
@@ -64,7 +64,7 @@ class Plan:
 
     @property
     def bound_s(self) -> float:
-        """Proved: no plan of the bound's class within the budget is faster."""
+        """No plan of the bound's class within the budget is faster; this is proved."""
         return self.record.outcome.bound_s
 
     @property

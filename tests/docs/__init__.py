@@ -1,0 +1,1 @@
+"""Tests of the documentation: its code, its commands, its claims about names and messages."""
