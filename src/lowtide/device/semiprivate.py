@@ -236,6 +236,13 @@ def fake_mode() -> contextlib.AbstractContextManager[Any]:
     return FakeTensorMode(allow_fallback_kernels=False)
 
 
+def fake_tensor() -> type[torch.Tensor]:
+    """What a fake mode makes."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return FakeTensor
+
+
 def no_value_error() -> type[Exception]:
     """What a fake tensor raises when its contents are asked for."""
     from torch._subclasses.fake_tensor import DataDependentOutputException
