@@ -5,8 +5,9 @@ Units: `_B` bytes.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -110,7 +111,8 @@ def fits(
 
     Nothing of the model runs, and neither the device nor the model's bytes need be here: a model on the meta device (or
     made under `FakeTensorMode`) is captured with stand-ins that have addresses and no memory. Operators are those that
-    torch would choose on the CPU, unless the model lies on a GPU; their seconds follow the roofline model.
+    torch would choose on the CPU, unless the model lies on a GPU; their seconds follow the roofline model. An optimizer
+    that was left the choice is taken to step as it does on a GPU, all parameters at once.
 
     Arguments:
         model: in the mode to ask about.
@@ -165,7 +167,10 @@ class _Asking:
         watch: Watch | None,
     ) -> None:
         self.model, self.card, self.options, self.watch = model, card, options, watch
-        self.needs = None if optimizer is None else optimizer_needs(optimizer, alignment_B=_GRANULE_B)
+        self.needs = None
+        if optimizer is not None:
+            with contextlib.nullcontext() if card.machine == "cpu" else _stepped_as_on_a_gpu(optimizer):
+                self.needs = optimizer_needs(optimizer, alignment_B=_GRANULE_B)
         member = Member(lambda: (*model.parameters(), *model.buffers()))
         self.session = Session(options, Enclosure("none", [member]), watch=watch, whole_model=True)
 
@@ -283,6 +288,23 @@ class _Asking:
         elif step.trains and self.needs is not None and self.needs.note:
             found.append(f"what is not known of the optimizer: {self.needs.note}")
         return tuple(found)
+
+
+@contextlib.contextmanager
+def _stepped_as_on_a_gpu(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Inside, an optimizer that was left the choice steps all parameters at once, with temporaries as large as they."""
+    left = [
+        group
+        for group in optimizer.param_groups
+        if "foreach" in group and group["foreach"] is None and not (group.get("fused") or group.get("differentiable"))
+    ]
+    try:
+        for group in left:
+            group["foreach"] = True
+        yield
+    finally:
+        for group in left:
+            group["foreach"] = None
 
 
 def _card(device: str | int | torch.device, reserve: int | str | None) -> _Card:

@@ -19,7 +19,12 @@ from typing import Literal
 import msgspec
 import torch
 
-from lowtide.device.semiprivate import fake_mode, optimizers_take_fakes_for_real, without_optimizer_hooks
+from lowtide.device.semiprivate import (
+    fake_mode,
+    fake_tensor,
+    optimizers_take_fakes_for_real,
+    without_optimizer_hooks,
+)
 from lowtide.errors import LowtideError, UnsupportedOperator
 from lowtide.profile.lbfgs import lbfgs_needs
 from lowtide.profile.live_storages import LiveStorages
@@ -79,7 +84,8 @@ def optimizer_needs(
         optimizer: never stepped, or stepped already, or with loaded state; it is not changed.
         with_grad: the parameters that get gradients; all that require them when None. Gradients that exist count
             in any case.
-        device: whose bytes count, `"cpu"` or `"cuda"`; where the first parameter is when None.
+        device: whose bytes count, `"cpu"` or `"cuda"`; where the first parameter is when None. Parameters on the meta
+            device count as the CPU's.
         alignment_B: temporaries count as the next multiple of it, one by one.
 
     Returns: the needs, or what is known of them with the reason. Costs about a tenth of a millisecond per operator
@@ -186,7 +192,8 @@ def _refusal(optimizer: torch.optim.Optimizer) -> str:
     if "param_groups" not in vars(optimizer) or "state" not in vars(optimizer):
         return f"{name} keeps no parameters itself: name the optimizer that it wraps"
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    odd = {type(p).__name__ for p in parameters if type(p).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__}
+    own = [p for p in parameters if type(p).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__]
+    odd = {type(p).__name__ for p in own if not isinstance(p, fake_tensor())}
     if odd:
         return f"parameters of type {', '.join(sorted(odd))} have no geometry of their own"
     sparse = isinstance(optimizer, torch.optim.SparseAdam)
@@ -207,7 +214,8 @@ def _wants_arguments(kind: type[torch.optim.Optimizer]) -> bool:
 
 
 def _device(optimizer: torch.optim.Optimizer) -> str:
-    return next((p.device.type for group in optimizer.param_groups for p in group["params"]), "cpu")
+    found = next((p.device.type for group in optimizer.param_groups for p in group["params"]), "cpu")
+    return "cpu" if found == "meta" else found
 
 
 def _needs(counted: Counted, method: Literal["fake", "sampled"]) -> OptimizerNeeds:

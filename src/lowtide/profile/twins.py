@@ -47,7 +47,8 @@ class StandIns:
         storage = tensor.untyped_storage()
         if storage._cdata not in self._storages:
             size_B = max(storage.nbytes(), geometry.extent_B)
-            self._storages[storage._cdata] = torch.zeros(size_B, dtype=torch.uint8, device=tensor.device)
+            device = "cpu" if tensor.device.type == "meta" else tensor.device  # there operators can be tried
+            self._storages[storage._cdata] = torch.zeros(size_B, dtype=torch.uint8, device=device)
         own = self._storages[storage._cdata]
         whole_B = own.numel() // tensor.dtype.itemsize * tensor.dtype.itemsize
         made = as_strided(own[:whole_B].view(tensor.dtype), geometry)
