@@ -40,6 +40,7 @@ class Allowance:
     _needs: WeakKeyDictionary[torch.optim.Optimizer, OptimizerNeeds] = field(default_factory=WeakKeyDictionary)
     _between_B: dict[str, int] = field(default_factory=dict)  # graph key -> what the caller's code really took
     _given_up: set[str] = field(default_factory=set)
+    _asked: set[str] = field(default_factory=set)  # graphs whose reserve was raised, and whose plans do not know it yet
     _spilled_B: int = 0
     _troubles: int = 0  # of any kind, when they were last looked at
     _crowded: int = 0  # refusals, and departures with overflow, until then
@@ -70,7 +71,8 @@ class Allowance:
     def reserve_B(self, graph: Graph) -> int:
         """Bytes for tiny tensors, worker threads and the caller's code between the segments."""
         workers_B = max((r.trace.workers_B for r in graph.recipes), default=0)
-        return self.small_B + rounded_B(workers_B) + self._between(graph)
+        uneven_B = ALIGNMENT_B  # a budget that is no whole number of units loses a part of one
+        return self.small_B + rounded_B(workers_B) + self._between(graph) + uneven_B
 
     def set_small_zone(self, graph: Graph) -> None:
         """Sizes the zone for requests too small to be planned after a step of a graph."""
@@ -79,6 +81,11 @@ class Allowance:
     def expect_between(self, graph: Graph, between_B: int) -> None:
         """Says what code between the segments was seen to take, before any step."""
         self._between_B.setdefault(graph.key, rounded_B(between_B) + self._between(graph))
+
+    def ask(self, graph: Graph, more_B: int) -> None:
+        """Raises the reserve of a graph's plans, from its next step on: what waits beside it found no room."""
+        self._between_B[graph.key] = self._between(graph) + rounded_B(more_B)
+        self._asked.add(graph.key)
 
     def begin_anew(self) -> None:
         """A new arena counts its troubles from zero."""
@@ -89,6 +96,9 @@ class Allowance:
 
         Returns: whether the reserve of the graph's plans has been raised, so that they should be made again.
         """
+        if graph.key in self._asked:
+            self._asked.discard(graph.key)
+            return True
         troubles = wall.arena.troubles
         if troubles == self._troubles:
             return False
