@@ -264,8 +264,9 @@ class CheckmateModel:
                 values[self.r[t, k]] = 1.0
                 if k in self.state_of:
                     last_replay[self.state_of[k]] = t
-            for v in (v for k in again for v in self.outputs[k]):
-                if v not in plan.there[t] and (t, v) in self.a:
+        for v, spans in enumerate(plan.span_lists):
+            for t, _ in spans:
+                if t > self.producer[v]:
                     values[self.a[t, v]] = 1.0
         for (t, v), column in self.s.items():
             values[column] = float(t <= last_replay[v]) if v in first else float(v in plan.there[t])
@@ -282,6 +283,14 @@ class CheckmateModel:
                     self.size[v] for v in self.again_reads[k] if (t, v, k) in self.f and values[self.f[t, v, k]]
                 )
         return values
+
+    def violation(self, values: NDArray[np.float64]) -> float:
+        """How far some values of the columns miss their bounds and rows at most. O(model)."""
+        at = np.array(self._starts[:-1])
+        terms = np.array(self._numbers) * values[np.array(self._columns, dtype=np.int64)]
+        sums = np.add.reduceat(np.append(terms, 0.0), at) * (np.diff(self._starts) > 0)
+        misses = (self._least - sums, sums - self._most, self.low - values, values - self.high)
+        return max(float(miss.max(initial=0.0)) for miss in misses)
 
     def _solver(self, limit_s: float | None) -> highspy.Highs:
         highs = highspy.Highs()
