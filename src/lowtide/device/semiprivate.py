@@ -12,6 +12,7 @@ release that moves one is met by a sentence instead of a traceback.
 | `torch._functorch.config.backward_pass_autocast` | 2.9 | capture: the backward is traced as eager runs it |
 | `OpOverload.py_kernels`, `OpOverload._dispatch_cache` | 2.0 | capture: composites become the operators of eager |
 | `torch._dynamo.config.allow_rnn` | 2.6 | capture: recurrent layers are captured at all |
+| `torch._dynamo.error_on_graph_break` | 2.9 | frontends: one graph is tried before several |
 | `torch._dynamo.variables.torch.tracing_state_functions` | 2.2 | capture: models do what they do uncompiled |
 | `torch._dynamo.compiled_autograd.compiled_autograd_enabled` | 2.4 | runtime: refuse what would bypass the plan |
 | `torch._C._autograd._get_current_graph_task_keep_graph` | 2.5 | runtime: a retained graph keeps what it was given |
@@ -173,6 +174,13 @@ def graph_breaks() -> dict[str, int]:
     from torch._dynamo.utils import counters
 
     return dict(counters["graph_break"])
+
+
+@contextlib.contextmanager
+def refused_graph_breaks() -> Iterator[None]:
+    """Makes Dynamo raise where it would break a graph, before anything has run."""
+    with torch._dynamo.error_on_graph_break(True):
+        yield
 
 
 def forget_graph_breaks(before: dict[str, int]) -> None:
@@ -357,6 +365,7 @@ def missing() -> list[str]:
         "skip_nnmodule_hook_guards": lambda: torch._dynamo.config.skip_nnmodule_hook_guards,
         "counters": graph_breaks,
         "fail_on_recompile_limit_hit": lambda: torch._dynamo.config.fail_on_recompile_limit_hit,
+        "error_on_graph_break": lambda: torch._dynamo.error_on_graph_break,
         "allow_rnn": lambda: torch._dynamo.config.allow_rnn,
         "tracing_state_functions": lambda: (
             importlib.import_module("torch._dynamo.variables.torch").tracing_state_functions

@@ -3,28 +3,41 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import types
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from lowtide.device.compile_queries import (
+    Place,
+    be_honest_at,
+    place_behind,
+    queries_denied,
+    queries_noted,
+)
 from lowtide.device.semiprivate import (
     backend_failure,
+    capture_failures,
     captured_as_eager,
+    forget_graph_breaks,
+    graph_breaks,
     missing,
     recompile_limit_error,
+    refused_graph_breaks,
     warn_if_untested,
 )
 from lowtide.errors import CaptureError, LowtideError, RecompileLimit
 
+_LOG = logging.getLogger("lowtide")
 _SERIAL = itertools.count(1)
 
 
 def compiled_call(
     module: torch.nn.Module, backend: Callable[..., Any] | str, dynamic: bool | None
 ) -> Callable[..., Any]:
-    """The module's call, hooks included, compiled by a Dynamo backend.
+    """The module's call, hooks included, compiled by a Dynamo backend: as one graph where that is possible.
 
     Dynamo skips frames of `torch.nn` itself, so a bare `nn.Sequential` would never be captured; a function of ours
     around the call is not skipped. It gets a code object and a name of its own, because Dynamo counts recompiles,
@@ -40,11 +53,65 @@ def compiled_call(
     def step(*args: Any, **kwargs: Any) -> Any:
         return call(*args, **kwargs)
 
-    name = f"lowtide_step_{next(_SERIAL)}"
-    code = step.__code__.replace(co_name=name)
-    own = types.FunctionType(code, step.__globals__, name, None, step.__closure__)
-    compiled: Callable[..., Any] = torch.compile(own, backend=backend, dynamic=dynamic)
-    return compiled
+    def compiled() -> Callable[..., Any]:
+        name = f"lowtide_step_{next(_SERIAL)}"
+        code = step.__code__.replace(co_name=name)
+        own = types.FunctionType(code, step.__globals__, name, None, step.__closure__)
+        return torch.compile(own, backend=backend, dynamic=dynamic)
+
+    return WholeCall(compiled)
+
+
+class WholeCall:
+    """A compiled call that captures what eager runs, in one graph; in several only where one is impossible.
+
+    Invariant: nothing of the model has run when an attempt at one graph fails: Dynamo traces all of it first.
+
+    Arguments:
+        compiled: makes the call; Dynamo gives up what once failed, so that every attempt needs a new one.
+    """
+
+    def __init__(self, compiled: Callable[[], Callable[..., Any]]) -> None:
+        self._compiled = compiled
+        self._call = compiled()
+        self._is_whole = True
+        self._has_said_so = False
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        suspect: Place | None = None
+        failed_at = ""
+        while self._is_whole:
+            breaks = graph_breaks()
+            try:
+                with queries_denied() as denied, refused_graph_breaks():
+                    return self._call(*args, **kwargs)
+            except capture_failures() as failure:
+                forget_graph_breaks(breaks)
+                if suspect is not None and _where(failure) == failed_at:
+                    be_honest_at(suspect, False)  # it was not what it heard
+                    suspect = None
+                else:
+                    suspect, failed_at = place_behind(failure, denied), _where(failure)
+                if suspect is not None:
+                    be_honest_at(suspect)
+                self._is_whole = suspect is not None
+                self._call = self._compiled()
+        with queries_noted() as told:
+            result = self._call(*args, **kwargs)
+        if told and not self._has_said_so:
+            self._has_said_so = True
+            _LOG.warning(
+                "the model breaks into several graphs, and asks at %s whether it is being compiled. If it computes "
+                "something else then, results may differ from plain PyTorch by rounding. Mend the break "
+                "(plan.explain() lists it), and lowtide captures what runs without it.",
+                " and ".join(dict.fromkeys(f"{file}:{line}" for file, _, line in (place[:2][-1] for place in told))),
+            )
+        return result
+
+
+def _where(failure: BaseException) -> str:
+    """The place in the user's code where a capture failed, as a key."""
+    return "|".join(f"{f.filename}:{f.lineno}" for f in getattr(failure, "real_stack", None) or ())
 
 
 def run_loudly(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
