@@ -26,11 +26,12 @@ from lowtide.frontends.session import Session
 from lowtide.frontends.size_search import largest
 from lowtide.frontends.stand_ins import StandIns, in_place_of, with_addresses
 from lowtide.ir.likeness import structure
-from lowtide.ir.plan import DEFAULT_WORK, PlanRecord
+from lowtide.ir.plan import DEFAULT_WORK, PlanRecord, Problem
 from lowtide.ir.simulate import simulate
 from lowtide.pipeline import Ground, PlanOptions, Watch, measure, plan_graph
 from lowtide.planners.first_plan import FirstPlan
 from lowtide.planners.keep_all import keep_all_schedule
+from lowtide.planners.smallest import smallest_budget
 from lowtide.profile.foresight import Sample, foreseen_graph
 from lowtide.profile.machines import load_machine, nearest_machine
 from lowtide.profile.optimizer import optimizer_needs
@@ -187,7 +188,7 @@ class _Asking:
                     f"fits with lowtide, +{format_percent(record.overhead)} time: {format_B(record.peak_B)} of "
                     f"{format_B(free_B)}, where plain PyTorch needs {format_B(plain_B)}"
                 )
-            floor_B, smallest_B = record.floor_B, None if as_it_is else record.peak_B
+            floor_B, smallest_B = record.floor_B, None if as_it_is else self._smallest_B(step, record)
         else:
             floor_B, smallest_B = record.floor_B, record.smallest_B
             batch, note = self._largest(step, inputs, vary_only)
@@ -241,6 +242,13 @@ class _Asking:
         return InfeasibleBudget(
             "the optimizer's step does not fit", budget_B=self.card.free_B, floor_B=record.floor_B, smallest_B=None
         )
+
+    def _smallest_B(self, step: MeasuredStep, record: PlanRecord) -> int:
+        """The smallest bytes for which some plan is found, the optimizer's step included."""
+        found_B = smallest_budget(Problem(step.graph, 0, seed=self.options.seed))
+        if found_B is None:
+            return record.peak_B
+        return max(record.floor_B, min(record.peak_B, found_B + self._ground(step).outside_B))
 
     def _plain_B(self, step: MeasuredStep) -> int:
         """Most bytes at once when everything is kept, in the step or in the optimizer's."""
