@@ -36,6 +36,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache with two plans, one of them old, two measurements, and a compiled module."""
     monkeypatch.setenv("LOWTIDE_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("LOWTIDE_SHIM_DIR", str(tmp_path / "shim"))
+    monkeypatch.delenv("LOWTIDE_PLAN_CACHE", raising=False)
     plans = PlanCache()
     for key, shapes, age_d in (("a" * 16, "x float32[2, 3]", 40), ("b" * 16, "x float32[4, 3]", 0)):
         plans.put(_header(key, shapes), record())

@@ -41,6 +41,11 @@ def header(key: str = KEY, **facts: Any) -> Header:
     return Header(**(fields | facts))
 
 
+@pytest.fixture(autouse=True)
+def _turned_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LOWTIDE_PLAN_CACHE", raising=False)
+
+
 @pytest.fixture
 def cache(tmp_path: Path) -> PlanCache:
     return PlanCache(tmp_path / "plans")

@@ -35,6 +35,7 @@ LENGTHS = (12, 20, 9, 15, 24, 7, 18, 30, 11, 22, 28, 5)
 def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """No plan of another test is found; profiles are shared."""
     torch._dynamo.reset()
+    monkeypatch.delenv("LOWTIDE_PLAN_CACHE", raising=False)
     place = tmp_path_factory.mktemp("plans")
     monkeypatch.setattr(plan_cache, "default_folder", lambda: place)
 

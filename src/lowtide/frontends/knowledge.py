@@ -139,21 +139,27 @@ class Knowledge:
             self.plans.put(header_of(question, record, _neighbourhood(question, request)), record)
 
     def _start(self, request: Request, limit_s: float) -> Start | None:
-        """The plan for the nearest other shape, from this session or from the disk."""
-        graph = request.graph
-        program, here = structure(graph), memory(graph)
-        records = {id(r.graph): r for r in self._records.get(program, ()) if memory(r.graph) != here}
+        """The plan for the nearest shape: this session's (perhaps for less room), or one on the disk for another."""
+        graph, program = request.graph, structure(request.graph)
+        records = {id(r.graph): r for r in self._records.get(program, ())}
         near = _nearest(graph, [r.graph for r in records.values()])
-        record = None if near is None else records[id(near)]
-        question = request.question(None)
-        if record is None and question is not None:
-            place = _neighbourhood(question, request)
-            entries = [e for e in self.plans.shapes_of(program) if e.header.environment == place]
-            for entry in sorted(entries, key=lambda e: _distance(size_B(graph), e.header.size_B))[:1]:
-                record = self.plans.get(program, entry.header.key)
-        if record is None or structure(record.graph) != program or memory(record.graph) == here:
+        record = self._on_disk(request) if near is None else records[id(near)]
+        if record is None:
             return None
         return Start(schedule=record.schedule, shapes=shapes(record.graph), limit_s=limit_s)
+
+    def _on_disk(self, request: Request) -> PlanRecord | None:
+        """The plan for the nearest other shape that was asked for in the same manner."""
+        question = request.question(None)
+        if question is None:
+            return None
+        program, here = question.program, size_B(request.graph)
+        place = _neighbourhood(question, request)
+        entries = [e for e in self.plans.shapes_of(program) if e.header.environment == place]
+        nearest = min(entries, key=lambda e: _distance(here, e.header.size_B), default=None)
+        record = None if nearest is None else self.plans.get(program, nearest.header.key)
+        alien = record is None or structure(record.graph) != program or memory(record.graph) == question.memory
+        return None if alien else record
 
 
 def _neighbourhood(question: Question, request: Request) -> str:
