@@ -39,6 +39,8 @@ from typing import Any
 
 import torch
 
+from lowtide.device.recurrence import gated_units
+
 _LOG = logging.getLogger("lowtide")
 TESTED = ("2.11", "2.13")
 # What torch traces as arithmetic of its own in Python, where eager runs a kernel: with other roundings and many
@@ -76,15 +78,18 @@ def composites_traced_as_eager() -> Iterator[None]:
     packets = [getattr(torch.ops.aten, name) for name in _COMPOSITES if hasattr(torch.ops.aten, name)]
     overloads = [getattr(p, o) for p in packets for o in ("default", "vec", "input", "data") if o in p.overloads()]
     keys = torch._C.DispatchKey
-    hidden = [(op, dict(op.py_kernels)) for op in overloads if op.py_kernels]
+    hidden = [(op, dict(op.py_kernels)) for op in overloads]
     try:
         for op, _ in hidden:
             op.py_kernels.pop(keys.Autograd, None)
             op.py_kernels.pop(keys.CompositeImplicitAutograd, None)
             op._dispatch_cache.clear()
+        gru = torch.ops.aten.gru.input
+        gru.py_kernels[keys.Autograd] = gru.py_kernels[keys.CompositeImplicitAutograd] = gated_units
         yield
     finally:
         for op, kernels in hidden:
+            op.py_kernels.clear()
             op.py_kernels.update(kernels)
             op._dispatch_cache.clear()
 

@@ -1,0 +1,39 @@
+"""Recurrent layers are captured as the operators that eager runs, where torch's own capture rounds differently."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import lowtide
+from tests.networks import differences, train, twin
+
+
+class Layers(nn.Module):
+    """Two layers with dropout between them, which torch's own decomposition forgets."""
+
+    def __init__(self, kind: type[nn.RNNBase], **options: bool) -> None:
+        super().__init__()
+        self.layers = kind(8, 16, num_layers=2, dropout=0.5, **options)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x)[0].square().mean()
+
+
+@pytest.mark.parametrize("options", [{}, {"bidirectional": True, "batch_first": True}], ids=["one way", "both ways"])
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_training_is_unchanged(kind: type[nn.RNNBase], options: dict[str, bool]) -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    plain = Layers(kind, **options)
+    fitted = lowtide.fit(twin(plain), budget="1MiB", work=1_000)
+    batches = [torch.randn(5, 3, 8) for _ in range(2)]
+    expected = train(plain, lambda m, x: m(x), batches)
+    assert differences(expected, train(fitted, lambda m, x: m(x), batches)) == []
+    assert lowtide.departures(fitted) == ()
+    with torch.no_grad():
+        torch.manual_seed(3)
+        alone = plain(batches[0])
+        torch.manual_seed(3)
+        assert torch.equal(alone, fitted(batches[0]))
