@@ -52,11 +52,10 @@ def _check_verb(words: list[str]) -> None:
     """Parses the words as the command line would, without running anything."""
     command: Any = typer.main.get_command(app)
     parents = []
-    while hasattr(command, "commands"):
-        assert words, "a verb is missing"
-        assert words[0] in command.commands, f"there is no verb {words[0]!r}"
+    while words and words[0] in getattr(command, "commands", {}):
         parents.append(words[0])
         command, words = command.commands[words[0]], words[1:]
+    assert parents, f"there is no such verb: {words}"
     with command.make_context(" ".join(parents), list(words)):
         pass
 
