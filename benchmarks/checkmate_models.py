@@ -58,6 +58,68 @@ def vgg(blocks: Sequence[tuple[int, int]] = VGG19, batch: int = 1, side: int = 2
     return tuple(layers)
 
 
+def mobilenet(batch: int = 1, side: int = 224) -> tuple[Layer, ...]:
+    """The layers of MobileNet: per convolution a batch norm and a rectifier of their own, and paddings."""
+    layers: list[Layer] = []
+
+    def add(name: str, elements: int, multiplications: int) -> None:
+        reads = (len(layers) - 1,) if layers else ()
+        layers.append(Layer(name, _FLOAT_B * batch * elements, batch * multiplications, reads))
+
+    def convolution(name: str, channels: int, side: int, each: int) -> None:
+        elements = channels * side**2
+        add(name, elements, each * elements)
+        add(f"{name}_bn", elements, 4 * elements)
+        add(f"{name}_relu", elements, elements)
+
+    add("conv1_pad", 3 * (side + 1) ** 2, 0)
+    side //= 2
+    convolution("conv1", 32, side, 9 * 3)
+    inner = 32
+    plan = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] * 5, (1024, 2), (1024, 1))
+    for block, (channels, stride) in enumerate(plan, 1):
+        if stride == 2:
+            add(f"conv_pad_{block}", inner * (side + 1) ** 2, 0)
+            side //= 2
+        convolution(f"conv_dw_{block}", inner, side, 9)
+        convolution(f"conv_pw_{block}", channels, side, inner)
+        inner = channels
+    add("pool", inner, 0)
+    add("predictions", 1000, 1000 * inner)
+    return tuple(layers)
+
+
+def unet(batch: int = 1, width: int = 64, depth: int = 4, side: int = 256) -> tuple[Layer, ...]:
+    """The layers of a U-Net: convolutions with their activations, skips that are concatenated on the way up."""
+    layers: list[Layer] = []
+
+    def add(name: str, elements: int, multiplications: int, *reads: int) -> int:
+        layers.append(Layer(name, _FLOAT_B * batch * elements, batch * multiplications, reads))
+        return len(layers) - 1
+
+    def convolutions(name: str, at: tuple[int, ...], inner: int, channels: int, side: int) -> int:
+        elements = channels * side**2
+        first = add(f"{name}_conv1", elements, 9 * inner * elements, *at)
+        return add(f"{name}_conv2", elements, 9 * channels * elements, first)
+
+    at: tuple[int, ...] = ()
+    skips, inner = [], 3
+    for level in range(depth):
+        channels, here = width << level, side >> level
+        skips.append(convolutions(f"down{level}", at, inner, channels, here))
+        at = (add(f"pool{level}", channels * (here // 2) ** 2, 0, skips[-1]),)
+        inner = channels
+    last = convolutions("bottom", at, inner, 2 * inner, side >> depth)
+    for level in reversed(range(depth)):
+        channels, here = width << level, side >> level
+        elements = 2 * channels * here**2
+        up = add(f"up{level}", elements, 5 * elements, last)
+        joined = add(f"join{level}", elements + channels * here**2, 0, up, skips[level])
+        last = convolutions(f"up{level}", (joined,), 3 * channels, channels, here)
+    add("out", side**2, width * side**2, last)
+    return tuple(layers)
+
+
 def training(layers: Sequence[Layer], name: str, batch: int = 1) -> Graph:
     """The step of a network: forward, a loss on the last layer, and the gradient of every layer's output.
 
