@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 from lowtide.device.semiprivate import hooks_of_all_modules
 from lowtide.errors import BudgetError, BudgetWarning, CaptureError, LowtideError, OptimizerError
 from lowtide.frontends.compiling import compiled_call, run_loudly
+from lowtide.frontends.discovery import Call
 from lowtide.frontends.enclosure import Enclosure, Scope
 from lowtide.frontends.fitted import Fitted, keep
 from lowtide.frontends.member import Member
@@ -217,13 +218,34 @@ def _guarded(session: Session, compiled: Compiled, args: tuple[Any, ...], kwargs
     except Discover:
         session.step_key = _signature(args, kwargs)
         with session.dry() as calls:
-            compiled(*args, **kwargs)
+            _call_dry(compiled, args, kwargs, calls)
         session.plan_calls(calls)
         with session.step(discover=False):
             result = compiled(*args, **kwargs)
     if session.calls == before:
-        raise CaptureError(NOTHING_CAPTURED)
+        reasons = "; ".join(b.cause for b in session.breaks)
+        raise CaptureError(NOTHING_CAPTURED + (f" Dynamo says: {reasons}" if reasons else ""))
     return result
+
+
+def _call_dry(compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any], calls: Sequence[Call]) -> None:
+    """A call whose graphs compute nothing.
+
+    Raises:
+        CaptureError: if code after the first graph does not bear the zeros that it is given.
+    """
+    try:
+        compiled(*args, **kwargs)
+    except LowtideError:
+        raise
+    except Exception as error:
+        if not calls:
+            raise
+        raise CaptureError(
+            "the model breaks into several graphs, and code between them failed in the call that finds them, in which "
+            f"graphs compute nothing and return zeros ({type(error).__name__}: {error}). Mend the break "
+            "(TORCH_LOGS=graph_breaks shows it), or compute what that code looks at before the model is called."
+        ) from error
 
 
 def _signature(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, ...]:
