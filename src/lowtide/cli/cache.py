@@ -98,12 +98,6 @@ def _plan_cache() -> Any:
     return PlanCache()
 
 
-def _profile_folder() -> Path:
-    from lowtide.profile.cache import default_folder
-
-    return default_folder()
-
-
 def _shim_files() -> list[Path]:
     from lowtide.device.shim_build import default_folder
 
@@ -112,8 +106,10 @@ def _shim_files() -> list[Path]:
 
 def _clear_profiles(age_s: float) -> tuple[int, int]:
     from lowtide.profile.cache import ProfileCache
+    from lowtide.profile.needs_cache import files
 
-    return ProfileCache().clear(age_s)
+    measured, optimizers = ProfileCache().clear(age_s), _clear_files(files(), age_s)
+    return measured[0] + optimizers[0], measured[1] + optimizers[1]
 
 
 def _clear_files(paths: list[Path], age_s: float) -> tuple[int, int]:
@@ -131,12 +127,14 @@ def _contents() -> dict[str, Any]:
     """Everything that is shown, as plain data."""
     from lowtide.device.shim_build import default_folder
     from lowtide.profile.cache import ProfileCache
+    from lowtide.profile.needs_cache import files
 
     plans, profiles, modules = _plan_cache(), ProfileCache(), _shim_files()
     return {
         "profiles": {
             "folder": str(profiles.folder),
             "size_B": profiles.size_B(),
+            "optimizers": len(files()),
             "files": [
                 {"device": f.fingerprint.device, "torch": f.fingerprint.torch, "threads": f.fingerprint.threads,
                  "entries": f.entries, "size_B": f.size_B, "used_s": f.written_s}
@@ -187,7 +185,11 @@ def _tables(found: dict[str, Any]) -> Group:
     limit = f"at most {format_B(plans['limit_B'])}" if plans["limit_B"] else "turned off by LOWTIDE_PLAN_CACHE=0"
     shown = f", the {_LISTED} used last:" if count > _LISTED else ""
     return Group(
-        Text(f"measurements: {profiles['folder']}, {format_B(profiles['size_B'])}", style="bold"),
+        Text(
+            f"measurements: {profiles['folder']}, {format_B(profiles['size_B'])}, and of {profiles['optimizers']} "
+            "optimizers",
+            style="bold",
+        ),
         measured,
         Text(),
         Text(f"plans: {plans['folder']}, {count} in {format_B(bytes_B)}, {limit}{shown}", style="bold"),

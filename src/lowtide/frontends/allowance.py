@@ -17,7 +17,8 @@ from lowtide.ir.graph import Graph
 from lowtide.ir.layout import ALIGNMENT_B, SMALL_B, rounded_B
 from lowtide.ir.sequence import blocks_of, small_peak_B
 from lowtide.planners.keep_all import keep_all_schedule
-from lowtide.profile.optimizer import OptimizerNeeds, joined_needs, optimizer_needs
+from lowtide.profile.needs_cache import known_needs
+from lowtide.profile.optimizer import OptimizerNeeds, joined_needs
 from lowtide.runtime.wall import Wall
 from lowtide.units import format_B
 
@@ -53,7 +54,7 @@ class Allowance:
         found = []
         for optimizer in self.optimizers():
             if optimizer not in self._needs:
-                self._needs[optimizer] = optimizer_needs(optimizer, alignment_B=ALIGNMENT_B)
+                self._needs[optimizer] = known_needs(optimizer, alignment_B=ALIGNMENT_B)
             found.append(self._needs[optimizer])
         return joined_needs(found)
 
