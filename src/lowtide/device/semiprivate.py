@@ -22,6 +22,7 @@ release that moves one is met by a sentence instead of a traceback.
 | `GraphModule.compile_subgraph_reason` | 2.0 | frontends: does a graph end at a break |
 | `torch._dynamo.utils.counters` | 2.0 | frontends: was there a graph break |
 | `torch._subclasses.fake_tensor` | 2.0 | profile: an optimizer's step that costs no bytes |
+| `torch._C._pop_torch_function_stack` and those beside it | 2.0 | frontends: capture inside `torch.device("meta")` |
 | `torch.optim.optimizer._foreach_supported_types` | 2.1 | profile: fake parameters are treated as real ones |
 | `torch._C._CUDAPluggableAllocator.set_*_fn` | 2.1 | device: streams, refusals of lowtide's CUDA allocator |
 | `torch._C._cuda_memoryStats` and those beside it | 2.0 | device: true answers about a GPU's memory |
@@ -256,6 +257,17 @@ def fake_tensor() -> type[torch.Tensor]:
     return FakeTensor
 
 
+@contextlib.contextmanager
+def no_function_modes() -> Iterator[None]:
+    """Inside, no mode changes what functions do; `torch.device` as a context is one, and Dynamo breaks graphs in it."""
+    modes = [torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())]
+    try:
+        yield
+    finally:
+        for mode in reversed(modes):
+            torch._C._push_on_torch_function_stack(mode)
+
+
 def no_value_error() -> type[Exception]:
     """What a fake tensor raises when its contents are asked for."""
     from torch._subclasses.fake_tensor import DataDependentOutputException
@@ -379,6 +391,7 @@ def missing() -> list[str]:
         "FakeTensorMode": fake_mode,
         "DataDependentOutputException": no_value_error,
         "UnsupportedOperatorException": no_fake_kernel_error,
+        "_pop_torch_function_stack": lambda: torch._C._pop_torch_function_stack,
         "_foreach_supported_types": lambda: importlib.import_module("torch.optim.optimizer")._foreach_supported_types,
         "_global_optimizer_pre_hooks": lambda: (
             importlib.import_module("torch.optim.optimizer")._global_optimizer_pre_hooks
