@@ -92,6 +92,10 @@ def test_what_was_made_by_fake_mode_does_as_well() -> None:
     with FakeTensorMode():
         model, tokens = Language(1, 64, 4, 100), torch.zeros(2, 16, dtype=torch.int64)
         inside = lowtide.fits(model, (tokens,), device="t4")
+    with torch.device("meta"):
+        made = Language(1, 64, 4, 100)
+        there = lowtide.fits(made, (torch.zeros(2, 16, dtype=torch.int64),), device="t4")
+    assert there.plain_B == inside.plain_B
     real = lowtide.fits(Language(1, 64, 4, 100), (torch.zeros(2, 16, dtype=torch.int64),), device="t4")
     outside = lowtide.fits(model, (tokens,), device="t4")
     assert inside.plain_B == outside.plain_B == real.plain_B
@@ -173,6 +177,9 @@ def test_devices_by_name_bytes_and_the_one_here() -> None:
     assert lowtide.fits(model, inputs, device=torch.device("cpu"), reserve="1MiB").reserve_B == 2**20
     with pytest.raises(lowtide.LowtideError, match="rtx4090"):
         lowtide.fits(model, inputs, device="rtx9090")
+    if not torch.cuda.is_available():
+        with pytest.raises(lowtide.LowtideError, match="no GPU here"):
+            lowtide.fits(model, inputs, device="cuda")
     with pytest.raises(lowtide.BudgetError, match="share of something"):
         lowtide.fits(model, inputs, device="60%")
 

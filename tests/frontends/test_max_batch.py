@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,8 @@ import torch
 from torch import nn
 
 import lowtide
+from lowtide.device.arena import Arena
+from lowtide.device.storage import home_of
 from lowtide.frontends.batches import read_batch, vary
 from lowtide.frontends.size_search import largest
 from tests.networks import Mixed, Tied
@@ -79,6 +82,10 @@ def test_it_finds_tries_and_leaves_no_trace() -> None:
     before = Everything(model, optimizer)
     found = lowtide.max_batch(pairs, model, "256KiB", optimizer=optimizer)
     before.check()
+    arenas = [o for o in gc.get_objects() if type(o) is Arena]
+    state = [t for entry in optimizer.state.values() for t in entry.values()]
+    left = [t.untyped_storage() for t in (*model.parameters(), *model.buffers(), *state)]
+    assert all(home_of(storage, arena) is None for storage in left for arena in arenas)
     assert found.verified
     assert 0 < found.plain_size < found.size
     assert found.plan.reserved_B <= found.plan.budget_B == 256 * 1024
@@ -166,6 +173,20 @@ def test_a_model_that_breaks_and_has_its_loss_outside() -> None:
     before.check()
     assert found.verified
     assert found.size >= found.plain_size > 0
+
+
+class Fixing(Chain):
+    """Looks its size up in a table, so that every size is a program of its own."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) * {n: float(n % 7 + 1) for n in range(1000)}[x.shape[0]]
+
+
+def test_a_model_that_fixes_its_sizes_is_captured_for_each() -> None:
+    found = lowtide.max_batch(lambda n: torch.randn(n, 64), Fixing(3).train(), "128KiB", scope="none")
+    assert found.size >= found.plain_size > 0
+    assert not found.verified
+    assert "nothing held it inside" in found.note
 
 
 def test_too_small_a_budget_names_floor_and_remedy() -> None:

@@ -324,6 +324,8 @@ def _card(device: str | int | torch.device, reserve: int | str | None) -> _Card:
     """
     given_B = None if reserve is None else _size_B(reserve, "the reserve")
     name = device.type if isinstance(device, torch.device) else str(device)
+    if name == "cuda" and not torch.cuda.is_available():
+        raise LowtideError('there is no GPU here: name the one that you mean, as in device="h100"')
     if name in ("cpu", "cuda"):
         memory_B = device_memory_B(name)
         machine = "cpu" if name == "cpu" else nearest_machine(memory_B).name

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map_only
 
 from lowtide.device.address_space import untouched
+from lowtide.device.semiprivate import no_function_modes
 from lowtide.errors import CaptureError
 from lowtide.profile.signature import as_strided, geometry_of
 
@@ -69,8 +70,8 @@ def with_addresses(model: torch.nn.Module, stand_ins: StandIns) -> Iterator[None
         CaptureError: if a part of the model lies on another device than the CPU, and another part nowhere.
     """
     changed: list[tuple[dict[str, Any], str, torch.Tensor]] = []
-    elsewhere = torch.device("cpu") if torch.get_default_device().type == "meta" else contextlib.nullcontext()
-    with _disable_current_modes(), elsewhere:
+    inside_meta = torch.get_default_device().type == "meta"
+    with _disable_current_modes(), no_function_modes() if inside_meta else contextlib.nullcontext():
         try:
             for table, name, tensor in list(_tensors(model)):
                 if not has_bytes(tensor):
