@@ -52,7 +52,7 @@ def vgg(blocks: Sequence[tuple[int, int]] = VGG19, batch: int = 1, side: int = 2
         add(f"block{block}_pool", channels * side**2, 0)
     inner *= side**2
     add("flatten", inner, 0)
-    for name, width in (("fc1", 4096), ("fc2", 4096), ("predictions", 1000)):
+    for name, width in (("dense_1", 4096), ("dense_2", 4096), ("dense_3", 1000)):
         add(name, width, inner * width)
         inner = width
     return tuple(layers)
@@ -68,24 +68,24 @@ def mobilenet(batch: int = 1, side: int = 224) -> tuple[Layer, ...]:
 
     def convolution(name: str, channels: int, side: int, each: int) -> None:
         elements = channels * side**2
-        add(name, elements, each * elements)
-        add(f"{name}_bn", elements, 4 * elements)
-        add(f"{name}_relu", elements, elements)
+        add(f"conv_{name}", elements, each * elements)
+        add(f"batch_norm_{name}", elements, 4 * elements)
+        add(f"relu_{name}", elements, elements)
 
-    add("conv1_pad", 3 * (side + 1) ** 2, 0)
+    add("pad_0", 3 * (side + 1) ** 2, 0)
     side //= 2
-    convolution("conv1", 32, side, 9 * 3)
+    convolution("0", 32, side, 9 * 3)
     inner = 32
     plan = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] * 5, (1024, 2), (1024, 1))
     for block, (channels, stride) in enumerate(plan, 1):
         if stride == 2:
-            add(f"conv_pad_{block}", inner * (side + 1) ** 2, 0)
+            add(f"pad_{block}", inner * (side + 1) ** 2, 0)
             side //= 2
-        convolution(f"conv_dw_{block}", inner, side, 9)
-        convolution(f"conv_pw_{block}", channels, side, inner)
+        convolution(f"dw_{block}", inner, side, 9)
+        convolution(f"pw_{block}", channels, side, inner)
         inner = channels
     add("pool", inner, 0)
-    add("predictions", 1000, 1000 * inner)
+    add("dense", 1000, 1000 * inner)
     return tuple(layers)
 
 

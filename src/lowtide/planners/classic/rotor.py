@@ -79,15 +79,17 @@ class Rotor(AbstractPlanner):
 class _Table:
     """The least time of reversing links first to last, both included, for every number of slots.
 
-    Invariant: `time[first, last][m]` is infinite where m slots do not do, and does not increase with m.
+    Invariant: `time[first, last, m]` is infinite where m slots do not do. `behind[first, last, m]` is the same with m
+    less what crosses in front of link first: what is left for it when that is kept.
     """
 
     def __init__(self, chain: Chain, search: Search, slots: int) -> None:
         self.chain, self.slots = chain, slots
         self.unit_B = max(1, (search.stats["keep_all_peak_B"] - search.program.core_fixed_B) // slots)
-        self.time: dict[tuple[int, int], NDArray[np.float32]] = {}
-        self.choice: dict[tuple[int, int], NDArray[np.int16]] = {}
         count = len(chain.links)
+        self.time = np.full((count, count, slots + 1), np.inf, dtype=np.float32)
+        self.behind = np.full((count, count, slots + 1), np.inf, dtype=np.float32)
+        self.choice = np.full((count, count, slots + 1), _NONE, dtype=np.int16)
         for length in range(count):
             for first in range(count - length):
                 self._fill(first, first + length)
@@ -137,42 +139,44 @@ class _Table:
         """Time of running each link again."""
         return [sum(self.chain.program.stages[t].rerun_ps for t in link) for link in self.chain.links]
 
+    @cached_property
+    def through(self) -> list[int]:
+        """Slots that running each link takes with what it is given."""
+        return [self.running[k] + (self.crossing[k - 1] if k else 0) for k in range(len(self.running))]
+
     def _fill(self, first: int, last: int) -> None:
-        time = np.full(self.slots + 1, np.inf, dtype=np.float32)
-        choice = np.full(self.slots + 1, _NONE, dtype=np.int16)
-
-        def consider(option: NDArray[np.float32], least: int, number: int) -> None:
-            option[: min(least, len(option))] = np.inf
-            better = option < time
-            time[better] = option[better]
-            choice[better] = number
-
+        time, choice = self.time[first, last], self.choice[first, last]
         saved = self.saved[first]
         if first == last:  # a link whose backward reads nothing of its own need not run again
-            rest = np.full_like(time, self.run_ps[first] if self.later[first] else 0)
+            time[:] = self.run_ps[first] if self.later[first] else 0
         else:
-            rest = self._shifted((first + 1, last), saved) + self.run_ps[first]
-        consider(rest, saved + max(self.running[first], self.reversing[first]), _SAVE)
-        run_ps, through = 0, 0
-        for behind in range(first + 1, last + 1):
-            run_ps += self.run_ps[behind - 1]
-            given = self.crossing[behind - 2] if behind - 2 >= first else 0
-            through = max(through, given + self.running[behind - 1])
-            option = self._shifted((behind, last), self.crossing[behind - 1]) + self.time[first, behind - 1] + run_ps
-            consider(option, through, behind)
-        self.time[first, last], self.choice[first, last] = time, choice
+            self._shift(time, self.time[first + 1, last], saved)
+            time += self.run_ps[first]
+        time[: saved + max(self.running[first], self.reversing[first])] = np.inf
+        choice[np.isfinite(time)] = _SAVE
+        if first < last:
+            # One row per link before which to split; what the first link is given is not counted, it is there anyway.
+            run_ps = np.cumsum(self.run_ps[first:last], dtype=np.float32)
+            through = np.maximum.accumulate([self.running[first], *self.through[first + 1 : last]])
+            options = self.behind[first + 1 : last + 1, last] + self.time[first, first:last] + run_ps[:, None]
+            options[np.arange(self.slots + 1)[None, :] < through[:, None]] = np.inf
+            best = options.argmin(axis=0)
+            least = np.take_along_axis(options, best[None, :], axis=0)[0]
+            better = least < time
+            time[better] = least[better]
+            choice[better] = (first + 1 + best)[better]
+        if first:
+            self._shift(self.behind[first, last], time, self.crossing[first - 1])
 
-    def _shifted(self, stretch: tuple[int, int], slots: int) -> NDArray[np.float32]:
-        """The times of a stretch with so many slots less."""
-        shifted = np.full(self.slots + 1, np.inf, dtype=np.float32)
+    def _shift(self, target: NDArray[np.float32], source: NDArray[np.float32], slots: int) -> None:
+        """Writes the times that remain with so many slots less."""
         if slots <= self.slots:
-            shifted[slots:] = self.time[stretch][: self.slots + 1 - slots]
-        return shifted
+            target[slots:] = source[: self.slots + 1 - slots]
 
     @property
     def least(self) -> int | None:
         """The fewest slots with which the whole chain can be reversed; None for none."""
-        enough = np.flatnonzero(np.isfinite(self.time[0, len(self.chain.links) - 1]))
+        enough = np.flatnonzero(np.isfinite(self.time[0, -1]))
         return int(enough[0]) if len(enough) else None
 
     def taus(self, slots: int) -> NDArray[np.int32]:
@@ -183,7 +187,7 @@ class _Table:
         stack = [(0, len(chain.links) - 1, slots, KEEP)]
         while stack:
             first, last, free, moment = stack.pop()
-            behind = int(self.choice[first, last][free])
+            behind = int(self.choice[first, last, free])
             if behind == _SAVE:
                 inner[first] = moment
                 if first < last:  # what crosses behind the last link was kept by an earlier choice
