@@ -26,7 +26,7 @@ from benchmarks.wall_prediction import mb
 LABELS: tuple[Label, ...] = (KEEP_ALL, 0.75, 0.5, 0.25, 0.1, 0.05)
 COLUMNS = (
     "network", "alpha", "budget MB", "of plain", "predicted MB", "observed MB", "error", "bits", "gap", "overhead, predicted",
-    "overhead, measured", "plan s", "departures",
+    "overhead, measured", "plan s", "departures", "spills",
 )  # fmt: skip
 FACTS = (
     "network", "library", "size", "optimizer", "operators", "graphs", "capture s", "measure s", "persistent MB", "floor MB",
@@ -93,7 +93,7 @@ def rows_of(found: Found) -> list[list[object]]:
         measured = f"{ratios[str(label)] - 1:+.1%}" if str(label) in ratios else "-"
         rows.append([
             *head, mb(row["predicted_B"]), mb(row["observed_B"]), f"{row['error']:+.2%}", "equal" if row["equal"] else "DIFFERENT",
-            f"{row['gap']:.1%}", f"{row['overhead']:.1%}", measured, f"{row['plan_s']:.1f}", row["departures"],
+            f"{row['gap']:.1%}", f"{row['overhead']:.1%}", measured, f"{row['plan_s']:.1f}", row["departures"], row["spills"],
         ])  # fmt: skip
     return rows
 
@@ -127,7 +127,11 @@ def broken_by(found: Found) -> list[str]:
             continue
         if not row["equal"]:
             broken.append(f"{name} at {row['alpha']}: the bits differ")
-        if row["observed_B"] > row["budget_B"] or row["spills"] or row["kind"] != "enforced":
+        if row["spills"]:
+            broken.append(
+                f"{name} at {row['alpha']}: {row['spills']} requests of code between were served past the arena"
+            )
+        if row["observed_B"] > row["budget_B"] or row["kind"] != "enforced":
             broken.append(f"{name} at {row['alpha']}: over the budget")
     return broken
 
@@ -141,8 +145,9 @@ def summary_of(networks: list[Found]) -> str:
     promised = sum(len(n["labels"]) for n in networks)
     return (
         f"{equal} of {promised} rows equal, {len(rows) - equal} different, {promised - len(rows)} refused or failed; "
-        f"{departures} departures of {hits + departures} planned allocations, each counted and named; largest error of "
-        f"a prediction {most:.2%}."
+        f"{departures} departures of {hits + departures} planned allocations, each counted and named; "
+        f"{sum(r['spills'] for r in rows)} requests of code between served past the arena, each with a warning; largest "
+        f"error of a prediction {most:.2%}."
     )
 
 
