@@ -91,7 +91,7 @@ def same(
     call: Scenario | None = None,
     spare: float = 0.0,
     recomputes: bool = True,
-    departs: str = "",
+    departs: str | tuple[str, ...] = (),
 ) -> nn.Module:
     """Holds that a scenario gives the same bits, that something was recomputed, and that nothing left its place.
 
@@ -122,7 +122,7 @@ def seeded(make: Callable[[], nn.Module]) -> nn.Module:
     return make().train()
 
 
-def inside(fitted: nn.Module, recomputes: bool = True, departs: str = "") -> None:
+def inside(fitted: nn.Module, recomputes: bool = True, departs: str | tuple[str, ...] = ()) -> None:
     """Holds that everything was served where it was planned, within the budget; arguments as for `same`."""
     stats = lowtide.memory_stats(fitted)
     assert [d for d in lowtide.departures(fitted) if not departs or not d.name.startswith(departs)] == []
@@ -168,4 +168,6 @@ def _equal(a: Any, b: Any) -> bool:
         or a.requires_grad != b.requires_grad
     ):
         return False
+    if a.is_sparse:
+        return b.is_sparse and torch.equal(a._indices(), b._indices()) and torch.equal(a._values(), b._values())
     return bool(((a == b) | ((a != a) & (b != b))).all())

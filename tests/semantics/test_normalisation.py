@@ -92,5 +92,5 @@ def test_normalised_weights(norm: Callable[[nn.Module], nn.Module]) -> None:
         module.train()
         return [*seen, *steps(1)(module)]
 
-    departs = "aten.linalg_matrix_exp" if norm is parametrizations.orthogonal else ""
+    departs = "aten.linalg_matrix_exp" if norm is parametrizations.orthogonal else ()
     same(lambda: Wide(Normalised()), scenario, spare=0.1, departs=departs)

@@ -119,7 +119,8 @@ class Checkpointed(nn.Module):
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 def test_functions_and_operators_of_ones_own() -> None:
-    same(lambda: Wide(Own()), steps(), spare=0.5, departs="lowtide_tests.")
+    # What such an operator allocates inside is not known, and what it returns may lie where others were to lie.
+    same(lambda: Wide(Own()), steps(), spare=3.0, recomputes=False, departs=("lowtide_tests.", "aten."))
 
 
 def test_conditions_on_data() -> None:

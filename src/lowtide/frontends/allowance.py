@@ -5,8 +5,9 @@ Units: `_B` bytes.
 
 from __future__ import annotations
 
+import contextlib
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
@@ -41,6 +42,8 @@ class Allowance:
     _needs: WeakKeyDictionary[torch.optim.Optimizer, OptimizerNeeds] = field(default_factory=WeakKeyDictionary)
     _between_B: dict[str, int] = field(default_factory=dict)  # graph key -> what the caller's code really took
     _given_up: set[str] = field(default_factory=set)
+    _beside_B: dict[str, int] = field(default_factory=dict)  # graph key -> what its plans leave free besides
+    _spends: bool = False
     _asked: set[str] = field(default_factory=set)  # graphs whose reserve was raised, and whose plans do not know it yet
     _spilled_B: int = 0
     _troubles: int = 0  # of any kind, when they were last looked at
@@ -73,7 +76,8 @@ class Allowance:
         """Bytes for tiny tensors, worker threads and the caller's code between the segments."""
         workers_B = max((r.trace.workers_B for r in graph.recipes), default=0)
         uneven_B = ALIGNMENT_B  # a budget that is no whole number of units loses a part of one
-        return self.small_B + rounded_B(workers_B) + self._between(graph) + uneven_B
+        beside_B = 0 if self._spends else self.beside_B(graph)
+        return self.small_B + rounded_B(workers_B) + self._between(graph) + uneven_B + beside_B
 
     def set_small_zone(self, graph: Graph) -> None:
         """Sizes the zone for requests too small to be planned after a step of a graph."""
@@ -83,10 +87,23 @@ class Allowance:
         """Says what code between the segments was seen to take, before any step."""
         self._between_B.setdefault(graph.key, rounded_B(between_B) + self._between(graph))
 
-    def ask(self, graph: Graph, more_B: int) -> None:
-        """Raises the reserve of a graph's plans, from its next step on: what waits beside it found no room."""
-        self._between_B[graph.key] = self._between(graph) + rounded_B(more_B)
+    def ask(self, graph: Graph, beside_B: int) -> None:
+        """Says what a graph's plans are to leave free from its next step on: when asked again, more."""
+        self._beside_B[graph.key] = max(rounded_B(beside_B), rounded_B(self.beside_B(graph) * 3 // 2))
         self._asked.add(graph.key)
+
+    def beside_B(self, graph: Graph) -> int:
+        """Bytes that a graph's plans leave free for forwards that wait, and for what a kept graph holds."""
+        return self._beside_B.get(graph.key, 0)
+
+    @contextlib.contextmanager
+    def spent(self) -> Iterator[None]:
+        """Inside, a plan is made for those for whom these bytes were left free."""
+        before, self._spends = self._spends, True
+        try:
+            yield
+        finally:
+            self._spends = before
 
     def begin_anew(self) -> None:
         """A new arena counts its troubles from zero."""

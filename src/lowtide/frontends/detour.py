@@ -31,10 +31,12 @@ class Detours:
     Arguments:
         record: the plan, with addresses.
         room_B: tells where the part of the arena ends that it may use.
+        ask: told of how many bytes there were too few.
     """
 
     record: PlanRecord
     room_B: Callable[[], int]
+    ask: Callable[[int], None]
     _known: dict[tuple[int, tuple[Obstacle, ...], frozenset[int]], tuple[Table, int]] = field(default_factory=dict)
 
     def around(
@@ -73,6 +75,7 @@ class Detours:
             record.schedule, record.layout, segment, taken=taken, passing=passing, capacity_B=room_B
         )
         if layout.height_B > room_B:
+            self.ask(layout.height_B - room_B)
             raise self._refusal(sum(o.size_B for o in taken), layout.height_B - room_B, retained)
         table = replay_tables(record.graph, record.schedule, layout)[segment]
         return make_tables([table])[0], height_B
@@ -87,8 +90,8 @@ class Detours:
         )
         return InfeasibleBudget(
             f"a backward has no room in the budget of {format_B(budget_B)}, of which {format_B(taken_B)} are taken: "
-            f"{why}, or raise the budget by {format_B(lacking_B)}; use budget={budget_B + lacking_B}. No parameter has "
-            "been changed.",
+            f"{why}; or raise the budget by {format_B(lacking_B)} at least, to budget={budget_B + lacking_B}; or "
+            "repeat the step: from now on its plan leaves that room free, if it can. No parameter has been changed.",
             budget_B=budget_B,
             smallest_B=budget_B + lacking_B,
         )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
+from msgspec.structs import replace
 
 from lowtide.device.arena import nothing_engaged
 from lowtide.device.semiprivate import let_go_of_failed_backward
@@ -15,7 +16,7 @@ from lowtide.errors import InfeasibleBudget, PlanMismatch
 from lowtide.frontends.detour import Detours
 from lowtide.frontends.enclosure import Enclosure
 from lowtide.frontends.planning import MeasuredStep, fit_plan
-from lowtide.ir.layout import Obstacle
+from lowtide.ir.layout import SMALL_B, Obstacle
 from lowtide.ir.plan import PlanRecord
 from lowtide.ir.replay import carried_by, replay_tables
 from lowtide.pipeline import place_around
@@ -45,6 +46,7 @@ class PlansInForce:
     _around: dict[tuple[Step, tuple[Obstacle, ...]], PlanRecord] = field(default_factory=dict)
     _now: dict[Step, PlanRecord] = field(default_factory=dict)  # what is in force: a plan, or one around obstacles
     _code: dict[tuple[Step, int], tuple[PlanRecord, tuple[Loaded, ...]]] = field(default_factory=dict)
+    _begun: Step = ()  # the step that began last
     _wall: Wall | None = None  # for which the code was made
 
     @property
@@ -91,8 +93,13 @@ class PlansInForce:
         """
         step = next((s for s in self.plans if s[0] == first), None)
         wall = self.enclosure.wall
-        if step is None or wall is None:
-            return loaded  # a later graph of a step that the first one has settled
+        if wall is None:
+            return loaded
+        if step is None:  # a later graph of a step that the first one has settled
+            if first not in self._begun:
+                wall.stray()
+            return loaded
+        self._begun = step
         wall.begin_step()
         if wall is not self._wall:  # code that was made for another arena would allocate there
             self._wall = wall
@@ -143,7 +150,11 @@ class PlansInForce:
         wall = self.enclosure.enclose(record)
         tables = replay_tables(record.graph, record.schedule, record.layout)
         beside_B = self.enclosure.beside_B(record)
-        detours = Detours(record, lambda: self.enclosure.room_B(record))
+        detours = Detours(
+            record,
+            lambda: self._whole_room_B(record),
+            lambda lacking_B: self._ask_for(record, lacking_B),
+        )
         return Walled(
             wall,
             make_tables(tables),
@@ -154,6 +165,18 @@ class PlansInForce:
             tuple(range(len(tables))),
             detours.around,
         )
+
+    def _whole_room_B(self, record: PlanRecord) -> int:
+        """Where the part of the arena ends that a plan may use, with what it leaves free for those that wait."""
+        with self.enclosure.allowance.spent():
+            reserve_B = self.enclosure.allowance.reserve_B(record.graph)
+        return self.enclosure.room_B(replace(record, reserve_B=reserve_B))
+
+    def _ask_for(self, record: PlanRecord, lacking_B: int) -> None:
+        """Lets the plans of a graph leave more free from now on: beyond what they happen to leave."""
+        layouts = [p.layout for p in self.plans.values() if p.graph.key == record.graph.key and p.layout is not None]
+        height_B = max((layout.height_B for layout in layouts), default=0)
+        self.enclosure.allowance.ask(record.graph, max(0, self._whole_room_B(record) - height_B) + lacking_B)
 
     def _plan_roomier(self, step: Step) -> None:
         """Plans a step anew with a larger reserve, if the budget has room for it."""
@@ -173,7 +196,8 @@ class PlansInForce:
         with nothing_engaged():  # what an exception or a cycle still holds may be gone
             let_go_of_failed_backward()
             gc.collect()
-        plan, room_B = self.plans[step], self.enclosure.room_B(self.plans[step])
+        plan = self.plans[step]
+        room_B = self._whole_room_B(plan) if wall.is_awaited else self.enclosure.room_B(plan)
         assert plan.layout is not None
         wall.arena.plan_top_B = plan.layout.height_B
         if not wall.is_awaited:  # else they might be moved to where a backward is going to allocate
@@ -187,11 +211,33 @@ class PlansInForce:
             if record is None and wall.is_awaited:  # then the backwards that wait are placed anew when they come
                 record = place_around(plan, wall.obstacles(room_B, promises=False), room_B)
             if record is None:
-                record = self.plan_again(self._measured[step], wall.obstacles(room_B, promises=False))
+                record = self._plan_beside(step, wall, wall.obstacles(room_B, promises=False))
         while len(self._around) >= _KEPT:
             self._around.pop(next(iter(self._around)))
         self._around[step, obstacles] = record
         return record
+
+    def _plan_beside(self, step: Step, wall: Wall, obstacles: tuple[Obstacle, ...]) -> PlanRecord:
+        """Another plan for a step, around what is in the way.
+
+        Raises:
+            InfeasibleBudget: if there is none; where forwards wait for their backwards, later plans leave more room.
+        """
+        if not wall.is_awaited:
+            return self.plan_again(self._measured[step], obstacles)
+        try:
+            with self.enclosure.allowance.spent():
+                return self.plan_again(self._measured[step], obstacles)
+        except InfeasibleBudget as error:
+            self._ask_for(self.plans[step], max((error.smallest_B or error.floor_B) - error.budget_B, SMALL_B))
+            raise InfeasibleBudget(
+                f"{error}\nEarlier forwards wait for their backwards. Drop their losses and repeat them all: from now "
+                "on the plan of each leaves more room for the others, if it can.",
+                budget_B=error.budget_B,
+                floor_B=error.floor_B,
+                smallest_B=error.smallest_B,
+                operators=error.operators,
+            ) from error
 
     def _gradients(self) -> list[torch.Tensor]:
         """Gradients of the model's parameters that live through the next step."""

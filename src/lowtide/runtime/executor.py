@@ -57,15 +57,16 @@ class Loaded:
     walled: Walled | None = None
     token_result: int | None = None
 
-    def run(self, segment: int, arguments: list[Any], passage: Passage | None = None) -> Sequence[Any]:
+    def run(self, segment: int, arguments: list[Any], passage: Passage | None = None, slots: int = 0) -> Sequence[Any]:
         """Runs a segment; inside the wall, if there is one.
 
         Arguments:
             passage: what the forward handed on to the backward, if it arrived.
+            slots: how many of the arguments it handed on.
         """
         if self.walled is None:
             return self.segments[segment](arguments)
-        results = self.walled.run(segment, self.segments[segment], arguments, passage)
+        results = self.walled.run(segment, self.segments[segment], arguments, passage, slots)
         if segment == 0 and self.token_result is not None:
             # A token of its own for every call: the wall stays closed round the caller until the last one dies.
             token = self.token.detach()
@@ -180,7 +181,7 @@ class PlannedExecutor:
             refuse_second_derivatives(BackwardError(_ONCE))
         with self.lock:
             self.backwards += 1
-            results = loaded.run(1, arguments, getattr(token, "_lowtide_passage", None))
+            results = loaded.run(1, arguments, getattr(token, "_lowtide_passage", None), self.token_at)
         if came is None or self.unreached is None or all(came):
             return results
         kept = list(results)

@@ -54,6 +54,7 @@ class Wall:
     _top_B: int = 0  # height of the plan that ran last
     _step: int = 0  # the step to which the segment belongs that ran last
     _turns: int = 0  # how often the next segment belonged to another one
+    _strays: bool = False  # whether the next forward belongs to another plan than the step that began last
 
     def obstacles(self, below_B: int, promises: bool = True) -> tuple[Obstacle, ...]:
         """What lies below an offset, by address: tensors that outlived the step that made them.
@@ -81,6 +82,15 @@ class Wall:
         """A step begins: the passages of its forwards belong to it."""
         self._step = next(_NUMBER)
         self._turns += 1
+
+    def stray(self) -> None:
+        """A later part of an earlier step runs, though another step has begun: its places may be taken."""
+        self._strays = True
+
+    def took_stray(self) -> bool:
+        """Whether the forward that begins is such a part."""
+        strays, self._strays = self._strays, False
+        return strays
 
     @property
     def present(self) -> tuple[int, int]:
@@ -267,20 +277,23 @@ class Walled:
         code: Callable[[list[Any]], Sequence[Any]],
         arguments: list[Any],
         passage: Passage | None = None,
+        slots: int = 0,
     ) -> Sequence[Any]:
         """Runs a segment's code with its allocations served as planned.
 
         Arguments:
             passage: for a backward, what its forward handed on; None if that was lost on the way.
+            slots: how many of the arguments the forward handed on.
 
         Raises:
             InfeasibleBudget: if others have taken the places of a backward, and there is no room elsewhere.
         """
         table, height_B = self.tables[segment], self.height_B
+        strays = segment == 0 and self.wall.took_stray()
         if segment == 0:
             self.wall.keep_free(self.beside_B, self.height_B)
-        elif self.detour is not None:
-            table, height_B = self._around(segment, arguments, passage)
+        if self.detour is not None and (segment > 0 or strays):
+            table, height_B = self._around(segment, arguments, passage, slots)
         self.wall.begin(height_B)
         try:
             self._enter(table)
@@ -294,15 +307,17 @@ class Walled:
         finally:
             self.wall.end()
 
-    def _around(self, segment: int, arguments: list[Any], passage: Passage | None) -> tuple[arenas.Table, int]:
-        """The table of a backward: the planned one, unless somebody lies where it is going to allocate."""
-        retained = backward_is_retained()
+    def _around(
+        self, segment: int, arguments: list[Any], passage: Passage | None, slots: int
+    ) -> tuple[arenas.Table, int]:
+        """The table of a segment: the planned one, unless somebody lies where it is going to allocate."""
+        retained = segment > 0 and backward_is_retained()
         step, turns = (0, 0) if passage is None else passage.origin
         if not self.wall.resume(step, turns, stays=retained) and not retained:
             return self.tables[segment], self.height_B
         given = {
             storages.home_of(a.untyped_storage(), self.wall.arena)
-            for a in arguments
+            for a in itertools.islice(arguments, slots)
             if isinstance(a, torch.Tensor) and a.layout is torch.strided and a.device.type == "cpu"
         }
         passing = frozenset() if retained else frozenset(o for o in self.carried[segment] if o in given)
