@@ -36,6 +36,7 @@ import importlib
 import logging
 import sys
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import torch
@@ -146,7 +147,7 @@ def backward_is_retained() -> bool:
 
 def refuse_second_derivatives(error: Exception) -> None:
     """Inside a backward that autograd records (`create_graph`): a backward of it raises this error, not torch's own."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         made = frame.f_locals.get("CompiledFunctionBackward") if frame.f_code.co_name == "_double_backward" else None
         if isinstance(made, type):
