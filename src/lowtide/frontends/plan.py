@@ -169,7 +169,6 @@ def plan(
 
 NOTHING_CAPTURED = (
     "no graph of this model was captured: all of it ran in plain Python, outside any plan. This happens when its "
-    "forward is disabled for Dynamo (torch._dynamo.disable), breaks inside a loop, consists of recurrent layers "
-    "(nn.LSTM and its kin, which Dynamo leaves alone), or computes nothing. "
+    "forward is disabled for Dynamo (torch._dynamo.disable), breaks inside a loop, or computes nothing. "
     "Run with TORCH_LOGS=graph_breaks to see why."
 )
