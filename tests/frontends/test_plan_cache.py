@@ -376,3 +376,63 @@ def test_seconds_that_moved_a_little_are_worked_into_the_claims_and_others_refus
     assert near.outcome.bound_s <= 1.05 * old.outcome.bound_s * (1 + 1e-9)
     assert near.outcome.bound_s >= 1.04 * old.outcome.bound_s
     assert slower(1.5) is None
+
+
+_TRAINER = """
+import sys
+sys.path.insert(0, {root!r})
+from lowtide.frontends import knowledge
+from tests.frontends.test_plan_cache import X, build
+import lowtide, torch
+made = []
+inner = knowledge.plan_graph
+knowledge.plan_graph = lambda *args, **kwargs: (made.append(1), inner(*args, **kwargs))[1]
+model = build()
+optimizer = torch.optim.AdamW(model.parameters())
+lowtide.fit(model, budget="90% of plain", work=2_000, optimizer=optimizer)
+model(X).backward()
+optimizer.step()
+print(len(made), model.lowtide.plan.record.layout is not None)
+"""
+
+
+def test_another_process_asks_the_same_question(tmp_path: Path) -> None:
+    root = str(Path(__file__).resolve().parents[2])
+    said = []
+    for seed in ("1", "2"):
+        done = subprocess.run(
+            [sys.executable, "-c", _TRAINER.format(root=root)],
+            env={**os.environ, "LOWTIDE_CACHE_DIR": str(tmp_path), "PYTHONHASHSEED": seed},
+            capture_output=True, text=True, check=False, cwd=root,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        said.append(done.stdout.split())
+    assert [s[0] for s in said] == ["1", "0"]
+    assert said[0][1] == said[1][1]
+
+
+class Broken(Tiny):
+    """The same, with Python between its halves."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        half = self.body[:5](x)
+        torch._dynamo.graph_break()
+        return self.body[5:](half).square().mean()
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_step_of_several_graphs_is_kept_as_well(planned: list[int]) -> None:
+    expected = None
+    for _ in range(2):
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        model: Any = Broken().train()
+        lowtide.fit(model, budget="100% of plain", work=2_000)
+        torch.manual_seed(1)
+        model(X).backward()
+        found = [p.grad for p in model.parameters()]
+        assert expected is None or all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
+        expected = found
+        assert model.lowtide.plan.record.graphs == 2
+        assert len(model.lowtide.plan.record.breaks) == 1
+    assert len(planned) == 1
