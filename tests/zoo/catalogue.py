@@ -1,0 +1,27 @@
+"""Every network of the zoo by name, `library/network`. `tests/networks.py` has GPT-2, a ResNet and a U-Net as well."""
+
+from __future__ import annotations
+
+import lowtide
+from tests.networks import Network
+from tests.zoo import own_networks, timm_networks, torchvision_networks, transformers_networks
+
+CATALOGUE: dict[str, Network] = {
+    f"{library}/{network.name}": network
+    for library, networks in (
+        ("transformers", transformers_networks.NETWORKS),
+        ("timm", timm_networks.NETWORKS),
+        ("torchvision", torchvision_networks.NETWORKS),
+        ("own", own_networks.NETWORKS),
+    )
+    for network in networks
+}
+
+# What lowtide refuses, and what it says then.
+REFUSED: dict[str, tuple[type[lowtide.LowtideError], str]] = {
+    "own/experts": (lowtide.CaptureError, "no graph of this model was captured.*nonzero.*depends on input Tensor data"),
+}
+
+# Networks of which parts with a backward of their own run between the graphs, in the reserve. How much those take is
+# known once they have run: the smallest budget named before may be too small.
+IN_PIECES = frozenset({"own/lstm-packed", "transformers/wav2vec2"})

@@ -1,0 +1,67 @@
+"""Unmodified networks of the ecosystem train inside the arena, bit for bit, at every budget that fits."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import lowtide
+from tests.frontends.test_equality import smallest
+from tests.networks import Network, Trace, differences, train, twin
+from tests.zoo.catalogue import CATALOGUE, IN_PIECES, REFUSED
+from tests.zoo.inputs import images
+from tests.zoo.torchvision_networks import densenet
+
+STEPS = 3
+
+
+@pytest.fixture(autouse=True)
+def _fresh_dynamo() -> None:
+    torch._dynamo.reset()
+
+
+def check(network: Network, fitted: torch.nn.Module, expected: Trace) -> None:
+    """Three steps are those of plain PyTorch, and every allocation was served as planned, inside the budget."""
+    assert differences(expected, train(fitted, network.loss, network.batches(STEPS))) == []
+    assert lowtide.departures(fitted) == ()
+    seen = lowtide.memory_stats(fitted)
+    assert seen.budget_kind == "enforced"
+    assert seen.reserved_B <= seen.budget_B
+    assert (seen.spills, seen.overflows, seen.planned_misses) == (0, 0, 0)
+    assert seen.forwards > 0
+
+
+# torch warns of `functools.lru_cache` in a model's code, which it looks through.
+@pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`:UserWarning")
+@pytest.mark.parametrize("name", [n for n in CATALOGUE if n not in REFUSED])
+def test_training_is_unchanged_at_every_budget(name: str) -> None:
+    network = CATALOGUE[name]
+    plain = network.build()
+    fitted = lowtide.fit(twin(plain), budget="1GiB", work=2_000)
+    start = {k: v.clone() for k, v in plain.state_dict().items()}
+    expected = train(plain, network.loss, network.batches(STEPS))
+    check(network, fitted, expected)
+    keep_all_B = fitted.lowtide.plan.reserved_B
+    low_B = smallest(fitted, network)
+    for budget_B in () if name in IN_PIECES else (low_B, (low_B + keep_all_B) // 2):
+        fitted.load_state_dict(start)
+        fitted.lowtide.set_budget(budget_B)
+        check(network, fitted, expected)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused_says_why(name: str) -> None:
+    network, (error, text) = CATALOGUE[name], REFUSED[name]
+    fitted = lowtide.fit(network.build(), budget="1GiB", work=2_000)
+    with pytest.raises(error, match=text):
+        network.loss(fitted, network.batches(1)[0])
+
+
+def test_statistics_move_once_inside_a_users_checkpoints() -> None:
+    """torch runs what is checkpointed twice, and moves statistics twice; here they move as without checkpoints."""
+    network = Network("densenet", lambda: densenet(in_checkpoints=False), lambda m, b: m(*b), images())
+    plain = network.build()
+    fitted = lowtide.fit(densenet(in_checkpoints=True), budget="1GiB", work=2_000)
+    fitted.load_state_dict(plain.state_dict())
+    expected = train(plain, network.loss, network.batches(STEPS))
+    check(network, fitted, expected)
