@@ -178,7 +178,7 @@ class Stage:
 
 def message_of(error: BaseException) -> str:
     """An error's kind and the first lines of its text."""
-    text = " ".join(str(error).split())
+    text = " ".join(str(error).split()).replace("|", "/")  # tables are made of bars
     return f"{type(error).__name__}: {text[:300]}{'...' if len(text) > 300 else ''}"
 
 

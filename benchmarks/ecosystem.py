@@ -128,9 +128,7 @@ def broken_by(found: Found) -> list[str]:
         if not row["equal"]:
             broken.append(f"{name} at {row['alpha']}: the bits differ")
         if row["spills"]:
-            broken.append(
-                f"{name} at {row['alpha']}: {row['spills']} requests of code between were served past the arena"
-            )
+            broken.append(f"{name} at {row['alpha']}: served past the arena, with a warning: {row['spills']}")
         if row["observed_B"] > row["budget_B"] or row["kind"] != "enforced":
             broken.append(f"{name} at {row['alpha']}: over the budget")
     return broken
@@ -179,7 +177,7 @@ def tables_of(networks: list[Found], refusals: list[Found]) -> list[str]:
         ),
         table(
             "What is refused", REFUSED, [[r["what"], r["outcome"], r["message"] or "-"] for r in refusals], len(CASES),
-            "Each was run; nothing of the model had changed when the error came.",
+            "Each was run; where it was not refused, this says what came out.",
         ),
     ]  # fmt: skip
 
