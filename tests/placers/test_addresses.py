@@ -6,7 +6,9 @@ import pytest
 
 from lowtide.ir.check import check
 from lowtide.ir.layout import Obstacle, alignment_of, rounded_B
-from lowtide.placers.addresses import lay_out
+from lowtide.ir.replay import carried_by
+from lowtide.ir.schedule import Boundary
+from lowtide.placers.addresses import lay_out, lay_out_segment
 from tests.report.plan_records import MiB, graph, schedule
 
 
@@ -19,3 +21,29 @@ def test_every_address_is_a_multiple_of_the_devices_alignment(device: str) -> No
     assert all(offset_B % unit_B == 0 for offset_B in (*layout.offsets_B, layout.height_B))
     assert layout.live_B >= max(rounded_B(block.size_B, unit_B) for block in layout.blocks)
     check(graph(), schedule(), layout=layout)
+
+
+def test_what_lies_high_above_does_not_lift_a_plan() -> None:
+    alone = lay_out(graph(), schedule(), capacity_B=1024 * MiB)
+    above = Obstacle(512 * MiB, MiB)
+    layout = lay_out(graph(), schedule(), obstacles=(above,), capacity_B=1024 * MiB)
+    assert layout.reach_B <= 1.01 * alone.height_B + 1.01 * above.size_B
+    assert layout.height_B == above.offset_B + above.size_B
+    check(graph(), schedule(), layout=layout)
+
+
+def test_a_segment_is_placed_around_what_was_not_planned() -> None:
+    plan = lay_out(graph(), schedule())
+    carried = carried_by(schedule(), plan, 2)[1]
+    assert carried
+    own = [i for i, b in enumerate(plan.blocks) if b.step > schedule().steps.index(Boundary(1))]
+    foreign = Obstacle(plan.offsets_B[own[-1]], rounded_B(plan.blocks[own[-1]].size_B))
+    layout, reach_B = lay_out_segment(
+        schedule(), plan, 1, taken=(foreign,), passing=carried - {foreign.offset_B}, capacity_B=1024 * MiB
+    )
+    moved = [(layout.offsets_B[i], layout.offsets_B[i] + rounded_B(plan.blocks[i].size_B)) for i in own]
+    assert all(hi <= foreign.offset_B or lo >= foreign.offset_B + foreign.size_B for lo, hi in moved)
+    assert max(hi for _, hi in moved) == reach_B
+    assert [o for i, o in enumerate(layout.offsets_B) if i not in own] == [
+        o for i, o in enumerate(plan.offsets_B) if i not in own
+    ]
