@@ -42,7 +42,7 @@ class Call:
         return interfaces_of(self.specialised)
 
     def tangent_of(self, result: int) -> int | None:
-        """The value as which the gradient of a result of the forward arrives; None if there is none, or none is known."""
+        """The value as which the gradient of a result of the forward arrives; None if none is there or known."""
         captured, value_of = self.specialised.captured, self.specialised.extraction.value_of
         if captured.reach is None or result not in captured.reach.positions:
             return None
