@@ -10,7 +10,7 @@ from benchmarks.checkmate_models import baseline, every_root, training, vgg
 
 from lowtide.ir.check import check
 from lowtide.ir.check_graph import check_graph
-from lowtide.ir.graph import Graph
+from lowtide.ir.graph import Graph, Role
 from lowtide.ir.plan import Problem, Status
 from lowtide.ir.schedule import Run, Schedule
 from lowtide.ir.simulate import simulate
@@ -105,6 +105,33 @@ def test_articulation_points_are_where_all_ways_meet() -> None:
     assert "moved_mean" not in {program.graph.recipes[program.stages[t].recipe].op for t in half.trunk}
     (half,) = forwards(stage_program(chain(5)))
     assert half.articulation_points == half.stages
+
+
+def buffered_chain() -> Graph:
+    """A chain whose steps read copies of buffers that move at the end of the forward, and labels at its end."""
+    tape = Tape("buffered")
+    tape.segment("forward")
+    x = tape.given(MIB)
+    for _ in range(9):
+        buffer = tape.value(64, Role.BUFFER, arrives=0, persistent=True, readable_through=0)
+        copy = tape.op("clone", (buffer,), 64, 1e-6, saves="")
+        x = tape.op("norm", (x, copy), MIB, 1e-3, saves="in", weight_B=64)
+        x = tape.op("relu", (x,), MIB, 1e-4, saves="out")
+    labels = tape.op("shift", (tape.given(64),), 64, 1e-6, saves="")
+    tape.backward(tape.op("loss", (x, labels), 4, 1e-6, saves="in"))
+    return tape.graph()
+
+
+def test_copies_of_buffers_and_labels_are_beside_the_chain_and_are_kept() -> None:
+    graph = buffered_chain()
+    check_graph(graph)
+    program = stage_program(graph)
+    (half,) = forwards(program)
+    ops = [graph.recipes[program.stages[t].recipe].op for t in half.articulation_points]
+    assert ops == [*["norm", "relu"] * 9, "loss"]
+    budget_B = program.keep_all(0).peak_B * 70 // 100
+    for planner in (ChenSqrt(), ChenGreedy(), Revolve(), RevolveBlocks(), Rotor()):
+        assert reruns(solve(planner, graph, budget_B)) > 0
 
 
 def test_methods_for_chains_say_what_is_no_chain() -> None:

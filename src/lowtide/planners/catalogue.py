@@ -24,7 +24,7 @@ PLANNERS: tuple[AbstractPlanner, ...] = (
     Portfolio(),
 )
 # For comparison, and for proof on small graphs. The linear and integer programmes take minutes on what they accept by
-# themselves; here they decline all that would take them longer than a second.
+# themselves; here they decline what would take them longer than seconds.
 CLASSICS: tuple[AbstractPlanner, ...] = (
     ChenSqrt(),
     ChenSqrtLinear(),

@@ -20,7 +20,7 @@ from lowtide.ir.plan import Outcome, Problem
 from lowtide.planners.base import AbstractPlanner, Watch
 from lowtide.planners.classic.policy import attempt, follow
 from lowtide.planners.reductions.chain import Chain, chain_of, refuses_chain
-from lowtide.planners.reductions.forward import AT_ONCE
+from lowtide.planners.reductions.forward import AT_ONCE, forwards
 from lowtide.planners.reductions.stages import refuses_stages, stage_program
 from lowtide.planners.search import Search
 
@@ -37,18 +37,20 @@ class Revolve(AbstractPlanner):
     def refuses(self, problem: Problem) -> str | None:
         """A bundle, and a forward that is not a chain.
 
-        The test: of the recipes that lead to the loss, each reads, of what forward recipes bring, only what the one
-        before it brought.
+        The test: of the recipes on the ways from the input to the loss, each reads, of what such recipes bring, only
+        what the one before it brought.
         """
         if reason := refuses_stages(problem.graph):
             return reason
         program = stage_program(problem.graph)
         if reason := refuses_chain(program):
             return reason
-        link = next((link for link in chain_of(program).links if len(link) > 1), None)
-        if link is None:
+        (half,) = forwards(program)
+        points = set(half.articulation_points)
+        beside = next((t for t in half.trunk if t not in points), None)
+        if beside is None:
             return None
-        recipe = problem.graph.recipes[program.stages[link[0]].recipe]
+        recipe = problem.graph.recipes[program.stages[beside].recipe]
         return f"the forward is not a chain: a way leads past recipe {recipe.id} ({recipe.op})"
 
     def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:

@@ -23,7 +23,7 @@ from lowtide.planners.reductions.forward import AT_ONCE, Forward, forwards, taus
 from lowtide.planners.reductions.stages import refuses_stages
 from lowtide.planners.search import Search
 
-HEAVY = re.compile(r"conv|attention|(^|\.|_)(mm|bmm|addmm|baddbmm|matmul|linear|dense)(\.|$|_)")
+HEAVY = re.compile(r"conv(?!ert)|attention|(^|\.|_)(mm|bmm|addmm|baddbmm|matmul|linear|dense)(\.|$|_)")
 
 # Of a forward half and its segments, the stages that are rebuilt one by one.
 LayerByLayer = Callable[[Forward, list[list[int]]], set[int]]

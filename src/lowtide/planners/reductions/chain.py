@@ -18,11 +18,11 @@ from lowtide.planners.reductions.stages import StageProgram
 
 @dataclass(frozen=True)
 class Chain:
-    """The trunk of a forward, cut behind each articulation point.
+    """What leads to the loss, cut behind each articulation point of the trunk.
 
     Arguments:
-        links: the stages of each link, in order; a link reads the last stage of the link before it, and nothing else
-            that a forward stage brings.
+        links: the stages of each link, in order. Of what the trunk brings a link reads the last stage of the link
+            before it, and its own; what is beside the trunk belongs to the link in which it runs.
     """
 
     half: Forward
@@ -87,7 +87,7 @@ def chain_of(program: StageProgram) -> Chain:
     points = set(half.articulation_points)
     links: list[tuple[int, ...]] = []
     link: list[int] = []
-    for t in half.trunk:
+    for t in half.ancestry:
         link.append(t)
         if t in points:
             links.append(tuple(link))

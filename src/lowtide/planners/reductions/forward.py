@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowtide._core import KEEP, NEVER
+from lowtide.ir.graph import Role
+from lowtide.planners.reductions.residence import last_needs
 from lowtide.planners.reductions.stages import StageProgram
 
 AT_ONCE = 0  # dropped after its last use in the forward, kept again once it was brought back
@@ -51,11 +53,8 @@ class Forward:
         return sum(self.program.size_B[v] for v in self.outputs[stage])
 
     @cached_property
-    def trunk(self) -> tuple[int, ...]:
-        """The stage that most others lead to (the loss), and those: what hangs off the way to it is left out.
-
-        O(stages * edges / 64).
-        """
+    def ancestry(self) -> tuple[int, ...]:
+        """The stage that most others lead to (the loss), and those. O(stages * edges / 64)."""
         leads: dict[int, int] = {}
         for place, t in enumerate(self.stages):
             leads[t] = 1 << place
@@ -67,21 +66,43 @@ class Forward:
         return tuple(t for place, t in enumerate(self.stages) if leads[sink] >> place & 1)
 
     @cached_property
-    def articulation_points(self) -> tuple[int, ...]:
-        """Stages of the trunk through which every way from what is given to the trunk's end leads, its end included.
+    def trunk(self) -> tuple[int, ...]:
+        """Every way from the main start to the loss: what is made of parameters or labels alone is beside it.
 
-        A stage is one iff no edge passes over it and no stage behind it begins a way of its own: the order is
-        topological, and every stage of the trunk is reached from a start and reaches the end. O(edges).
+        The main start is, of the stages that read an input (or, if none does, nothing that a forward stage brings),
+        the one that leads to most others. O(stages * edges / 64).
         """
-        trunk = self.trunk
-        reach = {t: t for t in trunk}
-        for t in trunk:
+        behind: dict[int, int] = {t: 1 << place for place, t in enumerate(self.ancestry)}
+        for t in reversed(self.ancestry):
             for parent in self.parents[t]:
-                reach[parent] = max(reach[parent], t)
-        last_start = max((t for t in trunk if not self.parents[t]), default=-1)
+                behind[parent] |= behind[t]
+        starts = [t for t in self.ancestry if self._reads_input(t)]
+        starts = starts or [t for t in self.ancestry if not self.parents[t]]
+        if not starts:
+            return ()
+        start = max(starts, key=lambda t: (behind[t].bit_count(), -t))
+        return tuple(t for place, t in enumerate(self.ancestry) if behind[start] >> place & 1)
+
+    def _reads_input(self, stage: int) -> bool:
+        graph = self.program.graph
+        reads = graph.recipes[self.program.stages[stage].recipe].read_values
+        return any(graph.values[v].role is Role.INPUT for v in reads)
+
+    @cached_property
+    def articulation_points(self) -> tuple[int, ...]:
+        """Stages through which every way of the trunk leads, its ends included.
+
+        A stage is one iff no edge passes over it: the order is topological, and every stage of the trunk lies on a
+        way from its one start to its one end. O(edges).
+        """
+        reach = {t: t for t in self.trunk}
+        for t in self.trunk:
+            for parent in self.parents[t]:
+                if parent in reach:
+                    reach[parent] = max(reach[parent], t)
         found, furthest = [], -1
-        for t in trunk:
-            if furthest <= t and t >= last_start:
+        for t in self.trunk:
+            if furthest <= t:
                 found.append(t)
             furthest = max(furthest, reach[t])
         return tuple(found)
@@ -110,18 +131,19 @@ def taus_of(halves: Iterable[Forward], when: Mapping[int, int], program: StagePr
 
     Arguments:
         when: per value `KEEP`, `AT_ONCE`, `NEVER` (brought back for each need and dropped again), or the stage from
-            which on it is kept again. Values that are not named stay, and so do those that nothing can bring back.
+            which on it is kept again. Values that are not named stay, and so do those that nothing can bring back for
+            as long as they may be needed: a copy of a buffer, say, that the forward moves.
 
     Returns: one tau per gap. O(values).
     """
-    core = program.core
+    core, needs = program.core, last_needs(program)
     taus: NDArray[np.int32] = program.keep_all(0).taus
     for half in halves:
         for t in half.stages:
             for v in half.outputs[t]:
                 gap = core.gap_at(v, half.turn)
                 moment = when.get(v, KEEP)
-                if moment != KEEP and core.is_free(gap):
+                if moment != KEEP and core.is_free(gap) and program.stages[t].rerun_through >= needs[v]:
                     taus[gap] = moment if moment == NEVER else max(moment, core.gap_start(gap) + 1)
     return taus
 
