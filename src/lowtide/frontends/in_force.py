@@ -46,7 +46,6 @@ class PlansInForce:
     _around: dict[tuple[Step, tuple[Obstacle, ...]], PlanRecord] = field(default_factory=dict)
     _now: dict[Step, PlanRecord] = field(default_factory=dict)  # what is in force: a plan, or one around obstacles
     _code: dict[tuple[Step, int], tuple[PlanRecord, tuple[Loaded, ...]]] = field(default_factory=dict)
-    _begun: Step = ()  # the step that began last
     _wall: Wall | None = None  # for which the code was made
 
     @property
@@ -96,11 +95,10 @@ class PlansInForce:
         if wall is None:
             return loaded
         if step is None:  # a later graph of a step that the first one has settled
-            if first not in self._begun:
+            if (id(self), first) not in wall.begun:
                 wall.stray()
             return loaded
-        self._begun = step
-        wall.begin_step()
+        wall.begin_step(tuple((id(self), graph) for graph in step))
         if wall is not self._wall:  # code that was made for another arena would allocate there
             self._wall = wall
             self._forget_code()

@@ -77,8 +77,8 @@ def _place_low(packing: Packing, height_B: int, seed: int) -> Packed | None:
     kept = [i for i, b in enumerate(within) if b.offset_B is None or b.size_B > 0]
     low = replace(packing, buffers=tuple(within[i] for i in kept), capacity_B=height_B)
     packed = place(low, seed=seed)
-    if packed.height_B > height_B and len(kept) < len(within):
-        return None  # higher up there are more obstacles
+    if packed.height_B > height_B and within != list(packing.buffers):
+        return None  # higher up obstacles do matter
     offsets_B = [b.offset_B or 0 for b in packing.buffers]
     for index, offset_B in zip(kept, packed.offsets_B, strict=True):
         offsets_B[index] = offset_B

@@ -40,11 +40,13 @@ class Wall:
         arena: as large as the budget leaves.
         budget_B: of which the arena is a part.
         outside_B: of the budget, what lies outside the arena for good: parameters and buffers that cannot be moved.
+        begun: names of the graphs of the step that began last.
     """
 
     arena: Arena
     budget_B: int
     outside_B: int = 0
+    begun: tuple[object, ...] = ()
     _free: torch.UntypedStorage | None = None
     _free_B: int = 0
     _open: dict[int, int] = field(default_factory=dict)  # passages that are alive, and the threads they belong to
@@ -78,8 +80,13 @@ class Wall:
         """Whether a backward may still come for which places are kept."""
         return any(self._promised.values())
 
-    def begin_step(self) -> None:
-        """A step begins: the passages of its forwards belong to it."""
+    def begin_step(self, graphs: tuple[object, ...] = ()) -> None:
+        """A step begins: the passages of its forwards belong to it.
+
+        Arguments:
+            graphs: what names its graphs.
+        """
+        self.begun = graphs
         self._step = next(_NUMBER)
         self._turns += 1
 
