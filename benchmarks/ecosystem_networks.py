@@ -205,6 +205,27 @@ def _mixtral() -> nn.Module:
     return MixtralForCausalLM(config)
 
 
+def _distilbert() -> nn.Module:
+    from transformers import DistilBertConfig, DistilBertForMaskedLM
+
+    return DistilBertForMaskedLM(DistilBertConfig())
+
+
+def _wav2vec2() -> nn.Module:
+    """Without masks in time, which NumPy would draw from a generator of its own."""
+    from transformers import Wav2Vec2Config, Wav2Vec2ForCTC
+
+    return Wav2Vec2ForCTC(Wav2Vec2Config(layerdrop=0.0, mask_time_prob=0.0, ctc_loss_reduction="mean"))
+
+
+def _sound(count: int, length: int) -> Batch:
+    g = _generator()
+    return {
+        "input_values": torch.randn(count, length, generator=g),
+        "labels": torch.randint(1, 32, (count, 12), generator=g),
+    }
+
+
 def _words(count: int, length: int, vocabulary: int) -> Batch:
     g = _generator()
     text = torch.randint(0, vocabulary, (length + 1, count), generator=g)
@@ -259,7 +280,14 @@ NAMED = (
     ),
     _of_transformers("gpt2-lora", "124 M frozen, rank 8, 1 x 128 tokens", lambda: parts.with_lora(_gpt2()), partial(_tokens, 50257, 1, 128)),
 )  # fmt: skip
-FURTHER: tuple[Network, ...] = ()
+FURTHER = (
+    _of_transformers("distilbert-base", "66 M, 2 x 128 tokens", _distilbert, partial(_tokens, 30522, 2, 128), "sgd"),
+    _of_transformers("wav2vec2-base", "94 M, 2 seconds of sound", _wav2vec2, partial(_sound, 1, 32000), "sgd"),
+    _of_timm("regnety_016", 4, 176),
+    _of_timm("deit_tiny_patch16_224", 8, 224, "adamw"),
+    _of_torchvision("shufflenet_v2_x1_0", 16, 160),
+    _of_torchvision("deeplabv3_resnet50", 2, 128, _of_out, weights_backbone=None),
+)
 """Two more of each library, chosen after the code was written."""
 
 NETWORKS = {n.name: n for n in (*NAMED, *FURTHER)}
