@@ -34,7 +34,7 @@ def _fitted(network: Network, alpha: float, **options: Any) -> tuple[nn.Module, 
     sizing = torch.optim.AdamW([p for p in probe.parameters() if p.requires_grad])
     args, kwargs = _call(network, network.batches(1)[0])
     full = lowtide.plan(probe, args, kwargs, budget=2**40, optimizer=sizing, work=1_000)
-    budget_B = int(full.floor_B + alpha * (full.reserved_B - full.floor_B))
+    budget_B = int(full.floor_B + alpha * (full.reserved_B - full.floor_B)) + 64  # a whole unit above the floor
     lowtide.fit(fitted, budget_B, optimizer=optimizers[1], work=20_000, **options)
     return plain, fitted, optimizers
 
