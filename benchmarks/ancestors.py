@@ -1,10 +1,10 @@
 """The classical methods and ours on the same graphs and budgets, scored by the same simulator.
 
-`python -m benchmarks.ancestors [--networks vgg19 ...] [--limit 60] [--write]` prints a table per network: for budgets
+`python -m benchmarks.ancestors [--networks vgg19 ...] [--graphs FILE ...] [--limit 60] [--write]` prints a table per network: for budgets
 between the proved floor and what keeping everything takes, each planner's overhead beside the strongest bound that any
 of them proved for all schedules (the linear and integer programmes' own bounds, for fewer schedules, stand apart), its
-peak and the time it took; and how much longer than the best known plan its plans take. The networks are layers as Checkmate models them (`checkmate_models.py`), its figures for VGG-19
-stand first.
+peak and the time it took; and how much longer than the best known plan its plans take. The networks are layers as Checkmate models them (`checkmate_models.py`), and graphs
+from files; Checkmate's figures for VGG-19 stand first.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 from benchmarks.checkmate_models import Layer, baseline, every_root, mobilenet, training, unet, vgg
 from lowtide.ir.check import check
 from lowtide.ir.graph import Graph
 from lowtide.ir.plan import Problem
 from lowtide.ir.simulate import simulate
+from lowtide.ir.text import loads
 from lowtide.planners.base import AbstractPlanner
 from lowtide.planners.bounds.op_floor import op_floor
 from lowtide.planners.catalogue import CLASSICS
@@ -112,9 +114,8 @@ def published() -> list[list[str]]:
     return rows
 
 
-def cells(name: str, limit_s: float) -> list[Cell]:
+def cells(name: str, graph: Graph, limit_s: float) -> list[Cell]:
     """All planners at all budgets."""
-    graph = training(NETWORKS[name](), name)
     program = stage_program(graph)
     floor_B, most_B = op_floor(program).floor_B, program.keep_all(0).peak_B
     found = []
@@ -153,7 +154,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from benchmarks.results_file import table, write
 
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
+    parser.add_argument("--networks", nargs="*", choices=NETWORKS, default=list(NETWORKS))
+    parser.add_argument("--graphs", nargs="*", type=Path, default=[], help="files with a graph")
     parser.add_argument("--limit", type=float, default=60.0, help="seconds per plan")
     parser.add_argument("--write", action="store_true", help="write the results")
     options = parser.parse_args(arguments)
@@ -166,8 +168,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
     ]
     numbers = []
-    for name in options.networks:
-        found = cells(name, options.limit)
+    graphs = {name: training(NETWORKS[name](), name) for name in options.networks}
+    graphs |= {path.stem: loads(path.read_bytes(), Graph, str(path)) for path in options.graphs}
+    for name, graph in graphs.items():
+        found = cells(name, graph, options.limit)
         columns = ("budget", "planner", "status", "overhead", "bound", "bound of its class", "peak", "plan s")
         tables.append(table(name, columns, rows(found), len(SHARES) * len(PLANNERS)))
         heads = ("planner", "plans", "time / best known", "worst")
