@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import resource
+import weakref
 
 import pytest
 import torch
@@ -190,6 +192,20 @@ def test_a_model_half_here_is_refused_and_stays_as_it_is() -> None:
     assert model[0].weight.device.type == "meta"
     with pytest.raises(lowtide.CaptureError, match="no graph"):
         lowtide.fits(nn.Identity(), (3,), device="t4")
+
+
+def test_the_model_is_let_go_and_an_optimizer_has_to_be_one() -> None:
+    model = nn.Linear(4, 4)
+    inputs = (torch.ones(2, 4),)
+    with pytest.raises(lowtide.OptimizerError, match="is no torch"):
+        lowtide.fits(model, inputs, device="t4", optimizer=torch.optim.SGD)  # type: ignore[arg-type]
+    assert lowtide.fits(model, inputs, device="t4")
+    assert lowtide.plan(model, inputs, budget="1GiB")
+    assert lowtide.max_batch(lambda n: torch.ones(n, 4), model, "16KiB", high=4).size == 4
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
 
 
 def test_untouched_bytes_are_zeros_with_an_address() -> None:

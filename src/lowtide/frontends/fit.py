@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,12 +12,12 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from lowtide.device.semiprivate import hooks_of_all_modules
-from lowtide.errors import BudgetError, BudgetWarning, CaptureError, LowtideError, OptimizerError
+from lowtide.errors import BudgetError, CaptureError, LowtideError
 from lowtide.frontends.compiling import compiled_call, run_loudly
 from lowtide.frontends.discovery import Call
 from lowtide.frontends.enclosure import Enclosure, Scope
 from lowtide.frontends.fitted import Fitted, keep
-from lowtide.frontends.member import Member
+from lowtide.frontends.member import member_of
 from lowtide.frontends.plan import NOTHING_CAPTURED, Plan
 from lowtide.frontends.session import Discover, Session
 from lowtide.ir.plan import DEFAULT_WORK, PlanRecord
@@ -85,7 +84,7 @@ def fit(
         budget = given.budget_B if budget is None else budget
     host = None if share is None else _host(share, model, budget)
     wanted = parse_budget(budget) if host is None else host.session.options.budget  # type: ignore[arg-type]
-    member = Member(_tensors(model), _weakly(model, optimizer))
+    member = member_of(model, optimizer)
     enclosure = Enclosure(scope, [member]) if host is None else host.session.enclosure
     unfit(model)
     if host is not None:
@@ -142,42 +141,6 @@ def _host(share: torch.nn.Module, model: torch.nn.Module, budget: object) -> Fit
     if budget is not None:
         raise BudgetError("share= says which budget to use: leave budget= out, or plan=, which brings one")
     return handle
-
-
-def _tensors(model: torch.nn.Module) -> Callable[[], tuple[torch.Tensor, ...]]:
-    """The model's parameters and buffers while it lives: torch keeps compiled code, and what it refers to, for good."""
-    alive = weakref.ref(model)
-
-    def tensors() -> tuple[torch.Tensor, ...]:
-        found = alive()
-        return () if found is None else (*found.parameters(), *found.buffers())
-
-    return tensors
-
-
-def _weakly(
-    model: torch.nn.Module, optimizer: torch.optim.Optimizer | None
-) -> Callable[[], torch.optim.Optimizer | None]:
-    """The optimizer while it lives.
-
-    Raises:
-        OptimizerError: if it is none.
-    """
-    if optimizer is None:
-        return lambda: None
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise OptimizerError(
-            f"optimizer={optimizer!r:.60} is no torch.optim.Optimizer: pass the object whose step() trains the model"
-        )
-    mine = {id(p) for p in model.parameters()}
-    if not any(id(p) in mine for group in optimizer.param_groups for p in group["params"]):
-        warnings.warn(
-            "the optimizer steps no parameter of this model: its state is counted, and the one that trains the model "
-            "is outside the budget. Pass that one.",
-            BudgetWarning,
-            stacklevel=3,
-        )
-    return weakref.ref(optimizer)
 
 
 class Compiled:

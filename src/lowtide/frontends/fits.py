@@ -19,7 +19,7 @@ from lowtide.frontends.batches import Inputs, vary
 from lowtide.frontends.compiling import compiled_call, run_loudly
 from lowtide.frontends.covers import NO_OPTIMIZER, covers_of
 from lowtide.frontends.enclosure import Enclosure
-from lowtide.frontends.member import Member
+from lowtide.frontends.member import check_optimizer, member_of
 from lowtide.frontends.plan import NOTHING_CAPTURED, Plan
 from lowtide.frontends.planning import MeasuredStep, step_of
 from lowtide.frontends.session import Session
@@ -131,7 +131,7 @@ def fits(
     Raises:
         LowtideError: if there is no such device.
         BudgetError: if the bytes are malformed, or a share of something.
-        CaptureError: if nothing could be captured.
+        CaptureError, OptimizerError: if nothing could be captured; if the optimizer is none.
     """
     card = _card(device, reserve)
     options = PlanOptions(budget=Budget(size_B=max(1, card.free_B)), seed=seed, work=work, machine=card.machine)
@@ -170,10 +170,10 @@ class _Asking:
         self.model, self.card, self.options, self.watch = model, card, options, watch
         self.needs = None
         if optimizer is not None:
+            check_optimizer(optimizer)
             with contextlib.nullcontext() if card.machine == "cpu" else _stepped_as_on_a_gpu(optimizer):
                 self.needs = optimizer_needs(optimizer, alignment_B=_GRANULE_B)
-        member = Member(lambda: (*model.parameters(), *model.buffers()))
-        self.session = Session(options, Enclosure("none", [member]), watch=watch, whole_model=True)
+        self.session = Session(options, Enclosure("none", [member_of(model, None)]), watch=watch, whole_model=True)
 
     def answer(self, inputs: Inputs, vary_only: Sequence[str]) -> Fits:
         step = self._step(inputs)

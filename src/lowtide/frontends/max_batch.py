@@ -20,7 +20,7 @@ from lowtide.frontends.enclosure import Enclosure, Scope
 from lowtide.frontends.family import Family
 from lowtide.frontends.fitted import Fitted
 from lowtide.frontends.hunt import Hunt, Tried
-from lowtide.frontends.member import Member
+from lowtide.frontends.member import member_of
 from lowtide.frontends.plan import Plan
 from lowtide.frontends.plan import plan as plan_of
 from lowtide.frontends.session import Session
@@ -96,7 +96,8 @@ def max_batch(
         model: plain (not fitted), in the mode to train in.
         budget: bytes, "6GiB", or "60%" of the device.
         optimizer: its state and temporaries count, and it is stepped to verify.
-        low, high, multiple_of: the least and the largest size to consider, and what sizes are multiples of.
+        low, high, multiple_of: the least and the largest size to consider, and what sizes are multiples of. A model
+            with a longest sequence needs `high`: planning computes nothing, and does not notice.
         overhead_limit: accept no plan that is slower by more than this fraction than keeping everything would be at
             the same size; 0.5 is 50 %. The largest size that fits is often a slow one.
         verify: whether to run a step. For a machine that is not here none is run.
@@ -108,7 +109,7 @@ def max_batch(
     Raises:
         BudgetError: if the budget is malformed, or a share of what plain PyTorch needs, which grows with the batch.
         InfeasibleBudget: if not even the least size fits; it names floor, smallest budget and operators.
-        CaptureError: if nothing could be captured.
+        CaptureError, OptimizerError: if nothing could be captured; if the optimizer is none.
         LowtideError: if the model is fitted, or `make_batch` gives the same shapes at every size.
     """
     start_s = time.perf_counter()
@@ -117,15 +118,14 @@ def max_batch(
     if isinstance(getattr(model, "lowtide", None), Fitted):
         raise LowtideError("the model is fitted, and max_batch fits it itself: call lowtide.unfit(model) first")
     options = PlanOptions(budget=wanted, seed=seed, work=work, machine=machine)
-    member = Member(lambda: (*model.parameters(), *model.buffers()), lambda: optimizer)
-    session = Session(options, Enclosure(scope, [member]), watch=watch, whole_model=True)
+    session = Session(options, Enclosure(scope, [member_of(model, optimizer)]), watch=watch, whole_model=True)
 
     def make(size: int) -> Inputs:
         return read_batch(make_batch(size))
 
     trial = _Trial(model, make, options, optimizer, loss, scope, verify and machine is None, watch)
     with unchanged_generators():  # `make_batch` may draw from them
-        family = Family(model, make, session, _two(low, multiple_of), times=overhead_limit is not None)
+        family = Family(model, make, session, _two(low, high, multiple_of), times=overhead_limit is not None)
         return _confirmed(Hunt(family, options, low, high, multiple_of, overhead_limit), trial, start_s)
 
 
@@ -227,7 +227,9 @@ def _bounds(low: int, high: int | None, multiple_of: int) -> tuple[int, int | No
     return low, high
 
 
-def _two(low: int, step: int) -> tuple[int, int]:
-    """Two sizes to begin with, the first of which is at least 2: an extent of 1 would be fixed when it is captured."""
+def _two(low: int, high: int | None, step: int) -> tuple[int, int]:
+    """Two sizes to see what varies: of those to consider if there are two, and not 1, which torch treats apart."""
     first = max(low, -(-2 // step) * step)
-    return first, 2 * first
+    if high is not None and first + step > high and first - step >= low:
+        return first - step, first
+    return first, first + step

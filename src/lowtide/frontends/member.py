@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
+import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
+
+from lowtide.errors import BudgetWarning, OptimizerError
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,6 +23,44 @@ class Member:
 
     tensors: Callable[[], Iterable[torch.Tensor]] = tuple
     optimizer: Callable[[], torch.optim.Optimizer | None] = lambda: None
+
+
+def member_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -> Member:
+    """A model and its optimizer, named weakly: torch keeps compiled code, and what it refers to, for good.
+
+    Raises:
+        OptimizerError: if the optimizer is none.
+    """
+    alive = weakref.ref(model)
+
+    def tensors() -> tuple[torch.Tensor, ...]:
+        found = alive()
+        return () if found is None else (*found.parameters(), *found.buffers())
+
+    if optimizer is None:
+        return Member(tensors)
+    check_optimizer(optimizer)
+    mine = {id(p) for p in model.parameters()}
+    if not any(id(p) in mine for group in optimizer.param_groups for p in group["params"]):
+        warnings.warn(
+            "the optimizer steps no parameter of this model: its state is counted, and the one that trains the model "
+            "is outside the budget. Pass that one.",
+            BudgetWarning,
+            stacklevel=3,
+        )
+    return Member(tensors, weakref.ref(optimizer))
+
+
+def check_optimizer(optimizer: object) -> None:
+    """Refuses what is none.
+
+    Raises:
+        OptimizerError: then.
+    """
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise OptimizerError(
+            f"optimizer={optimizer!r:.60} is no torch.optim.Optimizer: pass the object whose step() trains the model"
+        )
 
 
 def tensors_of(members: Iterable[Member]) -> tuple[torch.Tensor, ...]:

@@ -12,7 +12,7 @@ import torch
 from lowtide.errors import CaptureError
 from lowtide.frontends.compiling import compiled_call, run_loudly
 from lowtide.frontends.enclosure import Enclosure, Scope
-from lowtide.frontends.member import Member
+from lowtide.frontends.member import member_of
 from lowtide.frontends.session import Session
 from lowtide.ir.plan import DEFAULT_WORK, Covers, PlanRecord, Status
 from lowtide.ir.text import load_plan, save_plan
@@ -152,12 +152,13 @@ def plan(
 
     Raises:
         BudgetError: if the budget is malformed.
+        OptimizerError: if the optimizer is none.
         InfeasibleBudget: if no plan fits.
         CaptureError: if nothing could be captured.
     """
     options = PlanOptions(budget=parse_budget(budget), seed=seed, work=work, time_limit_s=time_limit_s, machine=machine)
 
-    enclosure = Enclosure(scope, [Member(lambda: (*model.parameters(), *model.buffers()), lambda: optimizer)])
+    enclosure = Enclosure(scope, [member_of(model, optimizer)])
     session = Session(options, enclosure, watch=watch, whole_model=True)
     call = compiled_call(model, session.backend, dynamic)
     with session.dry() as calls:
