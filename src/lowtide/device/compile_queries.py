@@ -22,6 +22,7 @@ Place = tuple[tuple[str, str, int], ...]  # file, function and line of the code 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _DEPTH = 4  # frames that tell one place from another: libraries ask through functions of their own
 _HONEST: set[Place] = set()  # where a "no" led to code that cannot be captured
+_TOLD: list[Place] = []  # places of that kind that asked since somebody looked
 _THREAD = threading.local()  # `asked`: places that asked, while a capture of ours runs on this thread; `denies`
 
 
@@ -65,6 +66,13 @@ def place_behind(failure: BaseException, denied: Sequence[Place]) -> Place | Non
     return None
 
 
+def places_told() -> list[Place]:
+    """Places that heard "yes" because what they do otherwise cannot be captured, since the last look."""
+    found = list(dict.fromkeys(_TOLD))
+    _TOLD.clear()
+    return found
+
+
 def be_honest_at(place: Place, honest: bool = True) -> None:
     """From now on the place hears the truth, or no longer."""
     (_HONEST.add if honest else _HONEST.discard)(place)
@@ -84,7 +92,10 @@ def _install() -> None:
         if query is torch.cuda.is_current_stream_capturing:
             return {query: False}
         place = () if asked is None or not told.get(query) else _place(asking.get("tx"))
-        if asked is None or not place or place[0][0].startswith(_TORCH) or place in _HONEST:
+        if asked is None or not place or place[0][0].startswith(_TORCH):
+            return told
+        if place in _HONEST:
+            _TOLD.append(place)
             return told
         asked.append(place)
         return {**told, query: False} if _THREAD.denies else told

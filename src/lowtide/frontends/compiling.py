@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from lowtide.device.compile_queries import (
     Place,
     be_honest_at,
     place_behind,
+    places_told,
     queries_denied,
     queries_noted,
 )
@@ -84,7 +85,7 @@ class WholeCall:
             breaks = graph_breaks()
             try:
                 with queries_denied() as denied, refused_graph_breaks():
-                    return self._call(*args, **kwargs)
+                    result = self._call(*args, **kwargs)
             except capture_failures() as failure:
                 forget_graph_breaks(breaks)
                 if suspect is not None and _where(failure) == failed_at:
@@ -96,17 +97,27 @@ class WholeCall:
                     be_honest_at(suspect)
                 self._is_whole = suspect is not None
                 self._call = self._compiled()
+                places_told()  # of the attempt that failed
+            else:
+                self._say(())
+                return result
         with queries_noted() as told:
             result = self._call(*args, **kwargs)
-        if told and not self._has_said_so:
+        self._say(told)
+        return result
+
+    def _say(self, told: Sequence[Place]) -> None:
+        """Says once at which places the model took a way that it does not take without lowtide."""
+        places = [*told, *places_told()]
+        if places and not self._has_said_so:
             self._has_said_so = True
             _LOG.warning(
-                "the model breaks into several graphs, and asks at %s whether it is being compiled. If it computes "
-                "something else then, results may differ from plain PyTorch by rounding. Mend the break "
-                "(plan.explain() lists it), and lowtide captures what runs without it.",
-                " and ".join(dict.fromkeys(f"{file}:{line}" for file, _, line in (place[:2][-1] for place in told))),
+                "the model asks whether it is being compiled at %s, and what it does if not cannot be captured as one "
+                "graph: it was told yes. If it computes something else then, results may differ from plain PyTorch by "
+                "rounding. For transformers: leave out an attention mask that masks nothing, or use "
+                'attn_implementation="eager"; otherwise mend the graph break (TORCH_LOGS=graph_breaks shows it).',
+                ", ".join(dict.fromkeys(f"{file}:{line}" for p in places for file, _, line in p[-2:-1] or p)),
             )
-        return result
 
 
 def _where(failure: BaseException) -> str:
