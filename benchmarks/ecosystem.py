@@ -10,6 +10,7 @@ Units: `_B` bytes, `_s` seconds.
 from __future__ import annotations
 
 import argparse
+import collections
 import json
 import subprocess
 import sys
@@ -92,7 +93,7 @@ def rows_of(found: Found) -> list[list[object]]:
             continue
         measured = f"{ratios[str(label)] - 1:+.1%}" if str(label) in ratios else "-"
         rows.append([
-            *head, mb(row["predicted_B"]), mb(row["observed_B"]), f"{row['error']:+.2%}", "equal" if row["equal"] else "DIFFERENT",
+            *head, mb(row["predicted_B"]), mb(row["observed_B"]), f"{row['error']:+.2%}", row["bits"],
             f"{row['gap']:.1%}", f"{row['overhead']:.1%}", measured, f"{row['plan_s']:.1f}", row["departures"], row["spills"],
         ])  # fmt: skip
     return rows
@@ -125,7 +126,7 @@ def broken_by(found: Found) -> list[str]:
         if row.get("failure"):
             broken.append(f"{name} at {row['alpha']}: {row['failure']}")
             continue
-        if not row["equal"]:
+        if row["bits"] == "DIFFERENT":
             broken.append(f"{name} at {row['alpha']}: the bits differ")
         if row["spills"]:
             broken.append(f"{name} at {row['alpha']}: served past the arena, with a warning: {row['spills']}")
@@ -137,12 +138,13 @@ def broken_by(found: Found) -> list[str]:
 def summary_of(networks: list[Found]) -> str:
     """What all the rows come to, in one line."""
     rows = [r for n in networks for r in n["rows"] if not r.get("failure")]
-    equal = sum(r["equal"] for r in rows)
+    verdicts = collections.Counter(r["bits"] for r in rows)
     departures, hits = sum(r["departures"] for r in rows), sum(r["hits"] for r in rows)
     most = max((abs(r["error"]) for r in rows), default=0.0)
     promised = sum(len(n["labels"]) for n in networks)
     return (
-        f"{equal} of {promised} rows equal, {len(rows) - equal} different, {promised - len(rows)} refused or failed; "
+        f"{verdicts['equal']} of {promised} rows equal, {verdicts['as compiled']} as compiled, {verdicts['DIFFERENT']} "
+        f"different, {promised - len(rows)} refused or failed; "
         f"{departures} departures of {hits + departures} planned allocations, each counted and named; "
         f"{sum(r['spills'] for r in rows)} requests of code between served past the arena, each with a warning; largest "
         f"error of a prediction {most:.2%}."
@@ -166,7 +168,8 @@ def tables_of(networks: list[Found], refusals: list[Found]) -> list[str]:
             "Every budget", COLUMNS, rows, sum(len(n["labels"]) for n in networks),
             f"Budgets: smallest + alpha (keep-all - smallest), each an arena of that size. Predicted and observed: bytes "
             f"reserved, holes included; error over (reserved - persistent). Bits: losses, parameters, buffers and generator after "
-            f"{STEPS} steps, `torch.equal` to plain PyTorch. Measured: forward and backward over keeping everything, "
+            f"{STEPS} steps, `torch.equal` to plain PyTorch; \"as compiled\": to `torch.compile(backend=\"aot_eager\")`, because the network's "
+            "own code asks whether it is being compiled and then takes another path. Measured: forward and backward over keeping everything, "
             "medians of interleaved rounds in one arena. Plan: what the first forward at a budget took longer than the "
             f"second. {summary_of(networks)}",
         ),
