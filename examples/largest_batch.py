@@ -16,7 +16,7 @@ class Classifier(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Sequential(
-            *(layer for _ in range(4) for layer in (nn.LazyConv2d(16, 3, padding=1), nn.LazyBatchNorm2d(), nn.GELU()))
+            *(layer for _ in range(3) for layer in (nn.LazyConv2d(16, 3, padding=1), nn.LazyBatchNorm2d(), nn.GELU()))
         )
         self.head = nn.LazyLinear(10)
 
@@ -26,14 +26,14 @@ class Classifier(nn.Module):
 
 def batch(n: int) -> tuple[torch.Tensor, torch.Tensor]:
     """What the model is called with at batch size n."""
-    return torch.randn(n, 3, 32, 32), torch.randint(0, 10, (n,))
+    return torch.randn(n, 3, 16, 16), torch.randint(0, 10, (n,))
 
 
 model = Classifier()
 model(*batch(2))  # lazy layers learn their sizes
 optimizer = torch.optim.AdamW(model.parameters())
 
-found = lowtide.max_batch(batch, model, "16MiB", optimizer=optimizer, multiple_of=4, overhead_limit=0.5)
+found = lowtide.max_batch(batch, model, "4MiB", optimizer=optimizer, multiple_of=8, overhead_limit=0.5)
 print(found)
 for tried in found.tried:
     print(f"  {tried.size:4d} {'fits' if tried.fits else 'does not fit'} ({tried.how}, {tried.seconds_s:.1f} s)")
