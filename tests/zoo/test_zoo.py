@@ -1,4 +1,4 @@
-"""Unmodified networks of the ecosystem train inside the arena, bit for bit, at every budget that fits."""
+"""Unmodified networks of the ecosystem train inside the arena, bit for bit, with room and at the smallest budget."""
 
 from __future__ import annotations
 
@@ -34,18 +34,17 @@ def check(network: Network, fitted: torch.nn.Module, expected: Trace) -> None:
 # torch warns of `functools.lru_cache` in a model's code, which it looks through.
 @pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`:UserWarning")
 @pytest.mark.parametrize("name", [n for n in CATALOGUE if n not in REFUSED])
-def test_training_is_unchanged_at_every_budget(name: str) -> None:
+def test_training_is_unchanged_with_room_and_without(name: str) -> None:
     network = CATALOGUE[name]
     plain = network.build()
     fitted = lowtide.fit(twin(plain), budget="1GiB", work=2_000)
     start = {k: v.clone() for k, v in plain.state_dict().items()}
     expected = train(plain, network.loss, network.batches(STEPS))
     check(network, fitted, expected)
-    keep_all_B = fitted.lowtide.plan.reserved_B
     low_B = smallest(fitted, network)
-    for budget_B in () if name in IN_PIECES else (low_B, (low_B + keep_all_B) // 2):
+    if name not in IN_PIECES:
         fitted.load_state_dict(start)
-        fitted.lowtide.set_budget(budget_B)
+        fitted.lowtide.set_budget(low_B)
         check(network, fitted, expected)
 
 

@@ -25,7 +25,6 @@ NETWORKS = (
     _timm("efficientnet", "efficientnet_b0", drop_rate=0.2, drop_path_rate=0.2),
     _timm("convnext", "convnext_atto", depths=(1, 1, 2, 1), dims=(16, 32, 64, 128), drop_path_rate=0.2),
     # Chosen after the code was written.
-    _timm("regnet", "regnety_002", drop_path_rate=0.1),
     _timm(
         "maxvit",
         "maxvit_rmlp_pico_rw_256",

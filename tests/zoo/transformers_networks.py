@@ -98,13 +98,6 @@ def _wav2vec2() -> nn.Module:
     )
 
 
-def _rwkv() -> nn.Module:
-    from transformers import RwkvConfig, RwkvForCausalLM
-
-    sizes = {"hidden_size": 16, "attention_hidden_size": 16, "num_hidden_layers": 2, "context_length": 32}
-    return RwkvForCausalLM(RwkvConfig(vocab_size=97, **sizes, use_cache=False))
-
-
 def _mamba2() -> nn.Module:
     from transformers import Mamba2Config, Mamba2ForCausalLM
 
@@ -131,6 +124,5 @@ NETWORKS = (
     _network("opt", _opt, tokens()),
     _network("distilbert", _distilbert, tokens()),
     _network("wav2vec2", _wav2vec2, sounds()),
-    _network("rwkv", _rwkv, tokens(length=8)),
     _network("mamba2", _mamba2, tokens()),
 )

@@ -206,8 +206,9 @@ def _call_dry(compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any],
             raise
         raise CaptureError(
             "the model breaks into several graphs, and code between them failed in the call that finds them, in which "
-            f"graphs compute nothing and return zeros ({type(error).__name__}: {error}). Mend the break "
-            "(TORCH_LOGS=graph_breaks shows it), or compute what that code looks at before the model is called."
+            f"graphs compute nothing and return zeros ({type(error).__name__}: {str(error).partition(chr(10))[0]}). "
+            "Mend the break (TORCH_LOGS=graph_breaks shows it), or compute what that code looks at before the model is "
+            "called."
         ) from error
 
 
