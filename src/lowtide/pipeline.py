@@ -25,6 +25,7 @@ from lowtide.placers.addresses import lay_out
 from lowtide.planners.base import AbstractPlanner, Progress
 from lowtide.planners.keep_all import keep_all_schedule
 from lowtide.planners.portfolio import Portfolio
+from lowtide.planners.start import STAGE as START
 from lowtide.profile.cache import ProfileCache
 from lowtide.profile.machines import load_machine
 from lowtide.profile.measure import profile_graph
@@ -201,6 +202,7 @@ class _Solver:
     def __init__(self, graph: Graph, options: PlanOptions, start: Start | None, watch: Watch | None) -> None:
         self.graph, self.options, self.watch = graph, options, watch
         self.hurried = False
+        self.winner: str | None = None  # what bettered the plan for another shape, in this solve or an earlier one
         self.begin = None if start is None else start.schedule
         self.until_s = None if start is None else time.monotonic() + start.limit_s
 
@@ -214,6 +216,9 @@ class _Solver:
         self.hurried = self.hurried or outcome.status is Status.INTERRUPTED
         if self.begin is not None and outcome.schedule is not None:
             self.begin = outcome.schedule
+            winner = outcome.stats.get("winner")
+            self.winner = winner if winner != START else self.winner or START
+            outcome = msgspec.structs.replace(outcome, stats=outcome.stats | {"winner": self.winner})
         return outcome
 
     @property
