@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from tests.zoo.own_networks import Experts
 from torch import nn
 
 import lowtide
@@ -124,6 +125,13 @@ def _selecting() -> str | None:
 def _selecting_within() -> str | None:
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
         return _compared(_Selecting, torch.ones(8, 64))
+
+
+@_case("experts in a loop, each on the tokens that chose it (`torch.where`)")
+def _experts() -> str | None:
+    g = torch.Generator().manual_seed(1)
+    make = lambda: (torch.manual_seed(0), Experts())[1]  # noqa: E731
+    return _compared(make, torch.randn(32, 16, generator=g), torch.randint(0, 5, (32,), generator=g))
 
 
 @_case("more shapes than torch compiles (`dynamic=False`)")

@@ -252,7 +252,7 @@ NAMED = (
     _of_transformers("swin-tiny", "28 M, 2 images of 224 x 224", _swin, _picture(2)),
     _of_transformers("t5-small", "61 M, 4 x 64 tokens", _t5, partial(_tokens, 32128, 4, 64), "sgd"),
     _of_transformers("llama", "97 M, 12 layers of 768, 1 x 256 tokens", _llama, partial(_tokens, 32000, 1, 256), "sgd"),
-    _of_transformers("mamba-130m", "129 M, 24 layers of 768, 1 x 16 tokens", _mamba, partial(_tokens, 50280, 1, 16), "sgd"),
+    _of_transformers("mamba-130m", "129 M, 24 layers of 768, 1 x 10 tokens", _mamba, partial(_tokens, 50280, 1, 10), "sgd"),
     _of_transformers("mixtral", "60 M, 6 layers of 512, 8 experts, 4 x 128 tokens", _mixtral, partial(_tokens, 16000, 4, 128), "sgd"),
     _of_timm("resnet50", 4, 176),
     _of_timm("mobilenetv2_100", 8, 160),
