@@ -29,7 +29,7 @@ def break_after(gm: fx.GraphModule) -> GraphBreak | None:
 
 def cause_of(reason: str) -> str:
     """The gist of what Dynamo says, which runs to a page: its explanation, or else the first line."""
-    if reason.startswith("generic_jump"):
+    if reason.startswith(("generic_jump", "Data-dependent branching")):
         return _BRANCH
     lines = [line.strip() for line in reason.strip().splitlines() if line.strip()]
     if not lines:

@@ -23,6 +23,15 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 _DEPTH = 4  # frames that tell one place from another: libraries ask through functions of their own
 _HONEST: set[Place] = set()  # where a "no" led to code that cannot be captured
 _TOLD: list[Place] = []  # places of that kind that asked since somebody looked
+# Where a build lacks the device these raise, and so does Dynamo, which takes them for operators, or refuses them.
+_STREAM_QUERIES = frozenset(
+    module.is_current_stream_capturing
+    for module, is_built in (
+        (torch.cuda, torch.backends.cuda.is_built()),  # type: ignore[no-untyped-call]
+        (torch.xpu, torch.xpu._is_compiled()),
+    )
+    if not is_built and hasattr(module, "is_current_stream_capturing")
+)
 _THREAD = threading.local()  # `asked`: places that asked, while a capture of ours runs on this thread; `denies`
 
 
@@ -81,6 +90,7 @@ def be_honest_at(place: Place, honest: bool = True) -> None:
 @functools.cache
 def _install() -> None:
     """Puts a function in the place of Dynamo's answers, for good; outside our captures it answers as before."""
+    from torch._dynamo import trace_rules
     from torch._dynamo.variables import torch as answers
 
     plain = answers.tracing_state_functions
@@ -89,7 +99,7 @@ def _install() -> None:
     def tracing_state_functions() -> dict[Callable[[], Any], bool | None]:
         told, asked, asking = plain(), getattr(_THREAD, "asked", None), sys._getframe(1).f_locals
         query: Any = getattr(asking.get("self"), "value", None)
-        if query is torch.cuda.is_current_stream_capturing:
+        if query in _STREAM_QUERIES:
             return {query: False}
         place = () if asked is None or not told.get(query) else _place(asking.get("tx"))
         if asked is None or not place or place[0][0].startswith(_TORCH):
@@ -101,9 +111,10 @@ def _install() -> None:
         return {**told, query: False} if _THREAD.denies else told
 
     answers.tracing_state_functions = tracing_state_functions  # type: ignore[assignment]
-    # Without CUDA in this build the function raises; so does Dynamo then, which takes it for an operator.
-    if not torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]
-        known[torch.cuda.is_current_stream_capturing] = known[torch.compiler.is_compiling]
+    rules = trace_rules.get_torch_obj_rule_map()
+    for query in _STREAM_QUERIES:
+        rules[query] = answers.TorchInGraphFunctionVariable
+        known[query] = known[torch.compiler.is_compiling]
 
 
 def _place(tracer: Any) -> Place:

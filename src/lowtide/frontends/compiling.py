@@ -6,10 +6,12 @@ import itertools
 import logging
 import types
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from lowtide.capture.origin import place
 from lowtide.device.compile_queries import (
     Place,
     be_honest_at,
@@ -18,6 +20,7 @@ from lowtide.device.compile_queries import (
     queries_denied,
     queries_noted,
 )
+from lowtide.device.known_branches import Fact, known_branches, signature_of
 from lowtide.device.semiprivate import (
     backend_failure,
     capture_failures,
@@ -33,6 +36,8 @@ from lowtide.errors import CaptureError, LowtideError, RecompileLimit
 
 _LOG = logging.getLogger("lowtide")
 _SERIAL = itertools.count(1)
+_VARIANTS = 15  # beside the newest
+_BOOKKEEPING = ("transformers/utils/output_capturing.py",)  # there, "yes" leaves out what changes no result
 
 
 def compiled_call(
@@ -63,6 +68,26 @@ def compiled_call(
     return WholeCall(compiled)
 
 
+@dataclass(eq=False)
+class Variant:
+    """A compiled call, and what has to hold of the arguments for what it captured.
+
+    Arguments:
+        call: compiled, perhaps for several shapes.
+        facts: of all its captures.
+    """
+
+    call: Callable[..., Any]
+    facts: list[Fact] = field(default_factory=list)
+
+    def serves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether what was captured for arguments of these shapes, if anything, was captured under the same facts."""
+        if not self.facts:
+            return True
+        here = signature_of(args, kwargs)
+        return all(f.holds(args, kwargs) for f in self.facts if f.signature is None or f.signature == here)
+
+
 class WholeCall:
     """A compiled call that captures what eager runs, in one graph; in several only where one is impossible.
 
@@ -74,18 +99,22 @@ class WholeCall:
 
     def __init__(self, compiled: Callable[[], Callable[..., Any]]) -> None:
         self._compiled = compiled
-        self._call = compiled()
+        self._variants = [Variant(compiled())]
         self._is_whole = True
         self._has_said_so = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        variant = next((v for v in self._variants if v.serves(args, kwargs)), None)
+        if variant is None:
+            variant = Variant(self._compiled())
+            self._variants = [*self._variants[-_VARIANTS:], variant]
         suspect: Place | None = None
         failed_at = ""
         while self._is_whole:
             breaks = graph_breaks()
             try:
-                with queries_denied() as denied, refused_graph_breaks():
-                    result = self._call(*args, **kwargs)
+                with queries_denied() as denied, known_branches(args, kwargs) as facts, refused_graph_breaks():
+                    result = variant.call(*args, **kwargs)
             except capture_failures() as failure:
                 forget_graph_breaks(breaks)
                 if suspect is not None and _where(failure) == failed_at:
@@ -96,19 +125,21 @@ class WholeCall:
                 if suspect is not None:
                     be_honest_at(suspect)
                 self._is_whole = suspect is not None
-                self._call = self._compiled()
+                variant.call, variant.facts = self._compiled(), []
                 places_told()  # of the attempt that failed
             else:
+                variant.facts += facts
                 self._say(())
                 return result
-        with queries_noted() as told:
-            result = self._call(*args, **kwargs)
+        with queries_noted() as told, known_branches(args, kwargs) as facts:
+            result = variant.call(*args, **kwargs)
+        variant.facts += facts
         self._say(told)
         return result
 
     def _say(self, told: Sequence[Place]) -> None:
         """Says once at which places the model took a way that it does not take without lowtide."""
-        places = [*told, *places_told()]
+        places = [p for p in (*told, *places_told()) if not any(f.endswith(_BOOKKEEPING) for f, *_ in p)]
         if places and not self._has_said_so:
             self._has_said_so = True
             _LOG.warning(
@@ -116,7 +147,7 @@ class WholeCall:
                 "graph: it was told yes. If it computes something else then, results may differ from plain PyTorch by "
                 "rounding. For transformers: leave out an attention mask that masks nothing, or use "
                 'attn_implementation="eager"; otherwise mend the graph break (TORCH_LOGS=graph_breaks shows it).',
-                ", ".join(dict.fromkeys(f"{file}:{line}" for p in places for file, _, line in p[-2:-1] or p)),
+                ", ".join(dict.fromkeys(place(file, line) for p in places for file, _, line in p[-2:-1] or p)),
             )
 
 

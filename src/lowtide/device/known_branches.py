@@ -1,0 +1,218 @@
+"""Branches on tensors whose outcome is known before the model runs: they depend on sizes, or on what the caller gave.
+
+Libraries ask, for instance, whether position ids that they made themselves count up without a gap, or whether an
+attention mask masks anything at all. Dynamo takes every branch on a tensor for the end of a graph. Inside a capture of
+ours it follows those that can be worked out from the caller's own arguments, as the model does without lowtide; what
+the caller gave then becomes a *fact*, which has to hold again whenever that capture is used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves
+
+_THREAD = threading.local()  # `search`: the Search of the capture that runs on this thread
+_MOST_NODES = 64
+_MOST_ELEMENTS = 1 << 24
+# Where sizes vary and nothing else matters, the outcome has to be the same for all of these.
+_OTHER_SIZES: tuple[Callable[[int], int], ...] = (lambda n: n, lambda n: n + 1, lambda n: 2 * n + 3)
+Signature = tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Fact:
+    """What held of a call's arguments when it was captured.
+
+    Arguments:
+        graph: computes one truth value; its placeholders' targets are sources, evaluated on the arguments.
+        outcome: what it came to.
+        signature: the shapes for which it was captured; None where they may vary.
+    """
+
+    graph: fx.Graph
+    outcome: bool
+    signature: Signature | None
+
+    def holds(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether it holds of other arguments; arguments of which it makes no sense do not have it."""
+        try:
+            return _truth(self.graph, _given(args, kwargs)) is self.outcome
+        except Exception:  # whatever the arguments' own code raises: then they are of another kind
+            return False
+
+
+def signature_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signature:
+    """The shapes of a call's tensors."""
+    return tuple(n for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor) for n in (-1, *x.shape))
+
+
+@contextlib.contextmanager
+def known_branches(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[list[Fact]]:
+    """Inside, Dynamo follows branches on this thread that are known from a call's arguments; lists the facts used.
+
+    Arguments:
+        args, kwargs: of the function that Dynamo compiles, which has to call them so.
+    """
+    _install()
+    before = getattr(_THREAD, "search", None)
+    search = _THREAD.search = _Search(_given(args, kwargs), signature_of(args, kwargs))
+    try:
+        yield search.facts
+    finally:
+        _THREAD.search = before
+
+
+@dataclass(eq=False)
+class _Search:
+    """One capture: the arguments, and what was found out about them."""
+
+    given: dict[str, Any]
+    signature: Signature
+    facts: list[Fact] = field(default_factory=list)
+    answers: dict[fx.Node, bool | None] = field(default_factory=dict)
+
+    def answer(self, node: fx.Node) -> bool | None:
+        """What a tensor of one truth value holds; None if that cannot be known."""
+        if node not in self.answers:
+            try:
+                with _disable_current_modes(), torch.no_grad():
+                    self.answers[node] = self._work_out(node)
+            except Exception:  # an operator that cannot run so: Dynamo breaks the graph, as it would have
+                self.answers[node] = None
+        return self.answers[node]
+
+    def _work_out(self, node: fx.Node) -> bool | None:
+        example = node.meta.get("example_value")
+        if not isinstance(example, torch.Tensor) or example.dtype is not torch.bool or example.numel() != 1:
+            return None
+        order = _made_from(node)
+        if order is None:
+            return None
+        inputs = [n for n in order if n.op == "placeholder"]
+        if not any(isinstance(n.meta["example_value"], torch.Tensor) for n in inputs):
+            hints = {_source(n): n.meta["example_value"].node.hint for n in inputs}
+            graph = _copied(order)
+            outcomes = {_truth(graph, hints, size) for size in _OTHER_SIZES}
+            return outcomes.pop() if len(outcomes) == 1 else None
+        graph = _copied(order)
+        outcome = _truth(graph, self.given)
+        varies = any(isinstance(n.meta.get("example_value"), torch.SymInt) for n in node.graph.nodes)
+        self.facts.append(Fact(graph, outcome, None if varies else self.signature))
+        return outcome
+
+
+@functools.cache
+def _install() -> None:
+    """Lets tensors of Dynamo be constants where a jump asks, for good; outside our captures all is as before."""
+    from torch._dynamo import symbolic_convert
+    from torch._dynamo.variables.tensor import TensorVariable
+
+    plain_is, plain_as = TensorVariable.is_python_constant, TensorVariable.as_python_constant
+    jumps = symbolic_convert.__file__
+
+    def answer(variable: Any) -> bool | None:
+        search, code = getattr(_THREAD, "search", None), sys._getframe(2).f_code
+        if search is None or code.co_filename != jumps or code.co_name != "inner":
+            return None
+        found: bool | None = search.answer(variable.proxy.node)
+        return found
+
+    def is_python_constant(self: Any) -> bool:
+        return answer(self) is not None or plain_is(self)
+
+    def as_python_constant(self: Any) -> Any:
+        known = answer(self)
+        return plain_as(self) if known is None else known
+
+    TensorVariable.is_python_constant = is_python_constant  # type: ignore[method-assign]
+    TensorVariable.as_python_constant = as_python_constant  # type: ignore[method-assign]
+
+
+def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """What sources name: the locals of the function that Dynamo compiles."""
+    return {"L": {"args": args, "kwargs": kwargs}}
+
+
+def _made_from(node: fx.Node) -> list[fx.Node] | None:
+    """The node and everything it is computed from, in order; None where that is more than arguments and constants."""
+    found: set[fx.Node] = set()
+    stack = [node]
+    while stack:
+        one = stack.pop()
+        if one in found:
+            continue
+        found.add(one)
+        value = one.meta.get("example_value")
+        if len(found) > _MOST_NODES or one.op not in ("placeholder", "call_function", "call_method"):
+            return None
+        if one.op == "placeholder" and not isinstance(value, torch.SymInt) and not _is_argument(one):
+            return None
+        if isinstance(value, torch.Tensor) and (value.numel() > _MOST_ELEMENTS or value.requires_grad):
+            return None
+        if _is_random(one) or any(_overwrites(user) for user in one.users):
+            return None
+        stack.extend(one.all_input_nodes)
+    return [n for n in node.graph.nodes if n in found]
+
+
+def _source(node: fx.Node) -> str:
+    """Where Dynamo found a placeholder, as Python."""
+    found = getattr(node.meta.get("grapharg"), "source", None)
+    name = getattr(found, "name", "")
+    return str(name() if callable(name) else name) or node.name
+
+
+def _is_argument(node: fx.Node) -> bool:
+    return _source(node).startswith(("L['args']", "L['kwargs']"))
+
+
+def _is_random(node: fx.Node) -> bool:
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return any(part in name for part in ("rand", "bernoulli", "multinomial", "normal", "dropout", "empty"))
+
+
+def _overwrites(node: fx.Node) -> bool:
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return "out" in node.kwargs or name == "setitem" or (name.endswith("_") and not name.endswith("__"))
+
+
+def _copied(order: list[fx.Node]) -> fx.Graph:
+    """The nodes alone, with nothing of the capture that they are from."""
+    graph = fx.Graph()
+    made: dict[fx.Node, fx.Node] = {}
+    for node in order:
+        made[node] = graph.node_copy(node, lambda n: made[n])
+        made[node].meta = {}
+        if node.op == "placeholder":
+            made[node].target = _source(node)
+    return graph
+
+
+def _truth(graph: fx.Graph, given: dict[str, Any], size: Callable[[int], int] | None = None) -> bool:
+    """Computes the one truth value of a graph.
+
+    Arguments:
+        given: what the sources are evaluated in; or, with `size`, sizes by source, which it replaces.
+    """
+    made: dict[fx.Node, Any] = {}
+    last: Any = None
+    for node in graph.nodes:
+        args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: made[n])
+        if node.op == "placeholder":
+            last = eval(str(node.target), dict(given)) if size is None else size(given[str(node.target)])
+        elif node.op == "call_method":
+            last = getattr(args[0], str(node.target))(*args[1:], **kwargs)
+        else:
+            last = node.target(*args, **kwargs)
+        made[node] = last
+    return bool(last)
