@@ -21,6 +21,7 @@ CORE := CMakeLists.txt $(wildcard src/core/*.cpp src/core/*.hpp)
 # The first Python that will do; override with `make PYTHON=...`.
 PYTHON ?= $(shell for p in python3 python3.12 python3.11; do \
   $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null && echo $$p && break; done)
+JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$(( n < 8 ? n : 8 )))
 # No torch, or no device work: seconds each.
 DEVICE_FREE := $(wildcard tests/test_*.py tests/arena tests/ir tests/planners tests/placers tests/report \
   tests/docs/test_commands.py tests/docs/test_reference.py)
@@ -98,8 +99,9 @@ core-test: $(VENV)/.test
 	cmake --build build/core-threads
 	ctest --test-dir build/core-threads --output-on-failure --no-tests=error
 
+# A file of tests stays with one worker; one thread each, or the workers' threads would wait for each other.
 test: core-test
-	$(PY) -m pytest
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS) --dist loadfile
 
 check: $(VENV)/.test
 	$(VENV)/bin/ruff format --check
