@@ -56,6 +56,28 @@ def test_what_is_refused_says_why(name: str) -> None:
         network.loss(fitted, network.batches(1)[0])
 
 
+def test_a_mask_is_left_out_where_eager_leaves_it_out() -> None:
+    """transformers leaves out a mask that masks nothing unless it is compiled: attention rounds differently then."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    def make() -> torch.nn.Module:
+        heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 1}
+        sizes = {"hidden_size": 64, "intermediate_size": 64, "vocab_size": 64}
+        return LlamaForCausalLM(LlamaConfig(**sizes, **heads, use_cache=False))
+
+    def batches(_: int) -> list[dict[str, torch.Tensor]]:
+        words = torch.randint(0, 64, (3, 600), generator=torch.Generator().manual_seed(1))
+        ones, padded = torch.ones_like(words[:1]), torch.ones_like(words[:1])
+        padded[:, 550:] = 0
+        masks = ({}, {"attention_mask": ones}, {"attention_mask": padded})
+        return [{"input_ids": w[None], "labels": w[None], **mask} for w, mask in zip(words, masks, strict=True)]
+
+    network = Network("masks", make, lambda m, b: m(**b), batches)
+    plain = network.build()
+    fitted = lowtide.fit(twin(plain), budget="1GiB", work=2_000)
+    check(network, fitted, train(plain, network.loss, network.batches(STEPS)))
+
+
 def test_statistics_move_once_inside_a_users_checkpoints() -> None:
     """torch runs what is checkpointed twice, and moves statistics twice; here they move as without checkpoints."""
     network = Network("densenet", lambda: densenet(in_checkpoints=False), lambda m, b: m(*b), images())
