@@ -145,8 +145,7 @@ class WholeCall:
             _LOG.warning(
                 "the model asks whether it is being compiled at %s, and what it does if not cannot be captured as one "
                 "graph: it was told yes. If it computes something else then, results may differ from plain PyTorch by "
-                "rounding. For transformers: leave out an attention mask that masks nothing, or use "
-                'attn_implementation="eager"; otherwise mend the graph break (TORCH_LOGS=graph_breaks shows it).',
+                "rounding. Mend the graph break (TORCH_LOGS=graph_breaks shows it).",
                 ", ".join(dict.fromkeys(place(file, line) for p in places for file, _, line in p[-2:-1] or p)),
             )
 
