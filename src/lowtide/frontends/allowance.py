@@ -106,8 +106,9 @@ class Allowance:
             self._spends = before
 
     def begin_anew(self) -> None:
-        """A new arena counts its troubles from zero."""
+        """A new arena counts its troubles from zero, and may have the room that the last one had not."""
         self._spilled_B = self._crowded = self._troubles = 0
+        self._given_up.clear()
 
     def learn(self, graph: Graph, wall: Wall) -> bool:
         """Looks whether the caller's code between the segments found its room too small since the last look.
