@@ -215,7 +215,7 @@ def main() -> None:
         try:
             outcome, message = attempt() or "not refused", ""
         except Exception as error:
-            kind, _, message = message_of(error).partition(": ")
+            kind, _, message = message_of(error).replace(f"{tempfile.gettempdir()}/", "").partition(": ")
             outcome = kind if isinstance(error, lowtide.LowtideError) else f"{kind} (torch's own)"
         sys.stdout.write(json.dumps({"what": what, "outcome": outcome, "message": message}) + "\n")
         sys.stdout.flush()
