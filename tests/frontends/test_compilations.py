@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from weakref import WeakSet, WeakValueDictionary
 
 import pytest
 import torch
 from torch import nn
 
 import lowtide
+from lowtide.frontends import compilations, fitted
 from lowtide.frontends.compilations import compiled_sessions
 
 
@@ -29,8 +31,12 @@ class Net(nn.Module):
 
 
 @pytest.fixture(autouse=True)
-def _no_compiled_code() -> Iterator[None]:
+def _nothing_else(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No compiled code, and no models of other tests, which a traceback may keep alive."""
     torch._dynamo.reset()
+    monkeypatch.setattr(fitted, "_KEPT", WeakSet())
+    monkeypatch.setattr(compilations, "_SHARED", WeakValueDictionary())
+    monkeypatch.setattr(compilations, "_ALL", WeakSet())
     yield
     torch._dynamo.reset()
 
