@@ -2,7 +2,7 @@
 #
 #   make demo      train a GPT-2 plainly and inside half of the memory, and compare every bit
 #   make test      everything: C++ tests, their sanitizer builds, the Python suite
-#   make check     format, lint, types, architecture and the tests that need no torch; about a minute
+#   make check     format, lint, types, architecture and the tests that need no torch; two minutes
 #   make docs      the guide and the reference as HTML in build/docs; a warning is an error
 #   make bench     regenerate benchmarks/results/ from real runs
 #   make install   only the environment, in .venv
