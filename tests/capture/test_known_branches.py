@@ -40,6 +40,24 @@ class OnData(nn.Module):
         return (h * 2 if h.sum() < 1e9 else h).square().mean()
 
 
+class InPieces(nn.Module):
+    """Breaks in a loop, so that what it calls is captured by itself: its `kwargs` are not those of the model's call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(32, 32)
+
+    def layer(self, x: torch.Tensor, **kwargs: torch.Tensor) -> torch.Tensor:
+        h = self.first(x)
+        return h * 2 if kwargs["mask"].all() else h.tanh()
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        for turn in range(2):
+            x = self.layer(x, mask=mask if turn else ~mask)
+            print(end="")  # noqa: T201
+        return x.square().mean()
+
+
 def _batches() -> list[dict[str, torch.Tensor]]:
     """Masks that mask nothing and something, and none, in turn, at three lengths."""
     g = torch.Generator().manual_seed(1)
@@ -92,6 +110,15 @@ def test_what_the_model_computed_is_not_known() -> None:
     with pytest.warns(lowtide.BudgetWarning, match="depends on data"):
         assert torch.equal(plain(x), fitted(x))
     assert len(fitted.lowtide.session.breaks) == 1
+
+
+@pytest.mark.filterwarnings("ignore:the model breaks into several graphs:lowtide.BudgetWarning")
+def test_arguments_of_the_call_are_not_taken_for_those_of_an_inner_function() -> None:
+    torch.manual_seed(0)
+    plain = InPieces()
+    fitted = lowtide.fit(twin(plain), budget="4MiB", work=1_000)
+    x, mask = torch.randn(8, 32), torch.ones(8, dtype=torch.bool)
+    assert torch.equal(plain(x, mask=mask), fitted(x, mask=mask))
 
 
 def test_outside_a_capture_of_ours_all_is_as_before() -> None:

@@ -57,15 +57,17 @@ def signature_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signature:
 
 
 @contextlib.contextmanager
-def known_branches(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[list[Fact]]:
+def known_branches(args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Iterator[list[Fact]]:
     """Inside, Dynamo follows branches on this thread that are known from a call's arguments; lists the facts used.
 
     Arguments:
-        args, kwargs: of the function that Dynamo compiles, which has to call them so.
+        args, kwargs: of the one function that Dynamo compiles, which has to call them so. Without `kwargs`, only what
+            follows from sizes is known: where Dynamo compiles several functions, each has an `args` of its own.
     """
     _install()
     before = getattr(_THREAD, "search", None)
-    search = _THREAD.search = _Search(_given(args, kwargs), signature_of(args, kwargs))
+    given = None if kwargs is None else _given(args, kwargs)
+    search = _THREAD.search = _Search(given, signature_of(args, kwargs or {}))
     try:
         yield search.facts
     finally:
@@ -76,7 +78,7 @@ def known_branches(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[li
 class _Search:
     """One capture: the arguments, and what was found out about them."""
 
-    given: dict[str, Any]
+    given: dict[str, Any] | None
     signature: Signature
     facts: list[Fact] = field(default_factory=list)
     answers: dict[fx.Node, bool | None] = field(default_factory=dict)
@@ -104,6 +106,8 @@ class _Search:
             graph = _copied(order)
             outcomes = {_truth(graph, hints, size) for size in _OTHER_SIZES}
             return outcomes.pop() if len(outcomes) == 1 else None
+        if self.given is None:
+            return None
         graph = _copied(order)
         outcome = _truth(graph, self.given)
         varies = any(isinstance(n.meta.get("example_value"), torch.SymInt) for n in node.graph.nodes)

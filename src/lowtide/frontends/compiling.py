@@ -131,9 +131,8 @@ class WholeCall:
                 variant.facts += facts
                 self._say(())
                 return result
-        with queries_noted() as told, known_branches(args, kwargs) as facts:
+        with queries_noted() as told, known_branches():
             result = variant.call(*args, **kwargs)
-        variant.facts += facts
         self._say(told)
         return result
 
