@@ -302,3 +302,13 @@ def random_graph(seed: int, recipes: int = 8, segments: int = 2, mirrored: bool 
         held = dice.random() < 0.7 or read_in.get(v, -1) > leaves
         tape.leave(v, leaves, Role.OUTPUT, held)
     return tape.graph()
+
+
+NAMED = {
+    "chain": lambda: chain(6),
+    "bundle": lambda: chain(4, parts=2),
+    "gpt": lambda: gpt(2),
+    "resnet": lambda: resnet((1, 1, 1, 1)),
+    "unet": lambda: unet(2),
+}
+"""The graphs of networks on which planners are compared, small, by name."""

@@ -15,14 +15,10 @@ from lowtide.ir.simulate import simulate
 from lowtide.planners.portfolio import Portfolio
 from lowtide.planners.reductions.begun import read_back
 from lowtide.planners.reductions.stages import stage_program
-from tests.planners.tape import chain, gpt, random_graph, resnet, unet
+from tests.planners.tape import NAMED, chain, gpt, random_graph
 
 GRAPHS = {
-    "chain": lambda: chain(6),
-    "bundle": lambda: chain(4, parts=2),
-    "gpt": lambda: gpt(2),
-    "resnet": lambda: resnet((1, 1, 1, 1)),
-    "unet": lambda: unet(2),
+    **NAMED,
     **{f"random{s}": lambda s=s: random_graph(s, 14, 1 + s % 3, True) for s in range(12)},
 }
 every_graph = pytest.mark.parametrize("name", GRAPHS)

@@ -25,15 +25,11 @@ from lowtide.planners.reductions.residence import RESIDENCE_CLASS
 from lowtide.planners.reductions.stages import stage_program
 from lowtide.planners.search import BOUND_CLASS
 from tests.planners.brute_force import Exhaustive
-from tests.planners.tape import chain, gpt, random_graph, resnet, unet
+from tests.planners.tape import NAMED, chain, random_graph, resnet, unet
 
 TINY = {seed: (5 + seed % 4, 1 + seed % 3) for seed in (0, 1, 2, 6, 9, 10, 13, 18, 20, 25, 30, 31, 32, 35, 38)}
 GRAPHS = {
-    "chain": lambda: chain(6),
-    "bundle": lambda: chain(4, parts=2),
-    "gpt": lambda: gpt(2),
-    "resnet": lambda: resnet((1, 1, 1, 1)),
-    "unet": lambda: unet(2),
+    **NAMED,
     **{f"random{s}": functools.partial(random_graph, s, 14, 1 + s % 3, True) for s in range(8)},
 }
 every_planner = pytest.mark.parametrize("planner", [*PLANNERS, *CLASSICS], ids=lambda p: p.name)
