@@ -1,16 +1,18 @@
 """Versioned JSON of the vocabulary: graphs, schedules, layouts, problems, outcomes, plans and machines.
 
 A file is one object: `format`, `kind`, `version`, for plans a `digest` of the body, and the `body`. JSON has no
-infinities; they are written as `{"$float": "inf"}`.
+infinities; they are written as `{"$float": "inf"}`. A file whose name ends in `.gz` is compressed.
 """
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import math
 import numbers
 import os
 import tempfile
+import zlib
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +20,7 @@ import msgspec
 
 from lowtide.errors import IllegalPlan, PlanFileError
 from lowtide.ir.check import check
+from lowtide.ir.check_graph import check_graph
 from lowtide.ir.graph import Graph
 from lowtide.ir.layout import Layout
 from lowtide.ir.machine import Machine
@@ -105,19 +108,7 @@ def save_plan(record: PlanRecord, path: str | os.PathLike[str]) -> None:
         PlanFileError: if the plan holds something that has no text form.
         OSError: if the folder cannot be written.
     """
-    target = Path(path)
-    text = dumps(record)
-    handle, name = tempfile.mkstemp(prefix=target.name, suffix=".tmp", dir=target.parent)
-    try:
-        with open(handle, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    _write(Path(path), dumps(record))
 
 
 def load_plan(path: str | os.PathLike[str]) -> PlanRecord:
@@ -127,17 +118,66 @@ def load_plan(path: str | os.PathLike[str]) -> PlanRecord:
         PlanFileError: if there is no such file, or it is damaged, foreign, of another version or illegal.
     """
     source = f"plan file {os.fspath(path)}"
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise PlanFileError(f"{source} cannot be read: {reason}. Name a file that lowtide saved.") from error
-    record = loads(data, PlanRecord, source)
+    record = loads(_read(Path(path), source), PlanRecord, source)
     try:
         check(record.graph, record.schedule, record.peak_B - record.outside_B)
     except IllegalPlan as error:
         raise PlanFileError(f"{source} holds an illegal plan: {error}. {_remedy('plan')}") from error
     return record
+
+
+def save_graph(graph: Graph, path: str | os.PathLike[str]) -> None:
+    """Writes a graph file; the same graph gives the same bytes, compressed or not.
+
+    Raises:
+        PlanFileError: if the graph holds something that has no text form.
+        OSError: if the folder cannot be written.
+    """
+    _write(Path(path), dumps(graph))
+
+
+def load_graph(path: str | os.PathLike[str]) -> Graph:
+    """Reads a graph file and checks that the graph is consistent in itself.
+
+    Raises:
+        PlanFileError: if there is no such file, or it is damaged, foreign, of another version or inconsistent.
+    """
+    source = f"graph file {os.fspath(path)}"
+    graph = loads(_read(Path(path), source), Graph, source)
+    try:
+        check_graph(graph)
+    except IllegalPlan as error:
+        raise PlanFileError(f"{source} holds an inconsistent graph: {error}. {_remedy('graph')}") from error
+    return graph
+
+
+def _write(target: Path, text: str) -> None:
+    """Replaces a file as a whole. A compressed one holds no date and no name, so that equal texts are equal files."""
+    data = f"{text}\n".encode()
+    if target.suffix == ".gz":
+        data = gzip.compress(data, mtime=0)
+    handle, name = tempfile.mkstemp(prefix=target.name, suffix=".tmp", dir=target.parent)
+    try:
+        with open(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, target)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _read(path: Path, source: str) -> bytes:
+    try:
+        data = path.read_bytes()
+        return gzip.decompress(data) if path.suffix == ".gz" else data
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise PlanFileError(f"{source} is truncated or damaged: {error}. Name a file that lowtide saved.") from error
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise PlanFileError(f"{source} cannot be read: {reason}. Name a file that lowtide saved.") from error
 
 
 def _header(text: str | bytes, kind: str, source: str) -> _Header:
