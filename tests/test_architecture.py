@@ -17,6 +17,7 @@ LAYERS = [
     {"ir"},
     {"device", "ops"},
     {"capture", "profile", "planners", "placers", "runtime", "report", "dynamic"},
+    {"record"},
     {"pipeline"},
     {"frontends"},
     {"cli"},
@@ -24,7 +25,7 @@ LAYERS = [
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 MAY_USE_TORCH = {"device", "capture", "profile", "runtime", "ops", "dynamic", "pipeline", "frontends"}
 TORCH_FREE = {"ir", "planners", "placers", "report"}
-TORCH_FREE_FILES = {PACKAGE / "profile" / "roofline.py"}
+TORCH_FREE_FILES = {PACKAGE / "profile" / "roofline.py", PACKAGE / "record.py"}
 VAGUE = {"util", "utils", "helper", "helpers", "misc", "common", "stuff", "tools"}
 MOST_LINES = 450
 MOST_FUNCTION_LINES = 70

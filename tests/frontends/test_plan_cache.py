@@ -25,7 +25,7 @@ from lowtide.frontends.plan_cache import Header, PlanCache, default_folder, defa
 from lowtide.frontends.question import revived
 from lowtide.ir.likeness import memory, structure
 from lowtide.ir.plan import Covers, PlanRecord, Status
-from lowtide.pipeline import Ground
+from lowtide.record import Ground
 from tests.networks import twin
 from tests.report.plan_records import record
 

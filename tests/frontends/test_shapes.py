@@ -17,9 +17,10 @@ from lowtide.ir.check import check
 from lowtide.ir.likeness import structure
 from lowtide.ir.plan import Covers, PlanRecord, Status
 from lowtide.ir.schedule import Drop
-from lowtide.pipeline import Ground, PlanOptions, Start, plan_graph
+from lowtide.pipeline import plan_graph
 from lowtide.profile.cache import ProfileCache
 from lowtide.profile.measurement import Measurement
+from lowtide.record import Ground, PlanOptions, Start
 from lowtide.report.explain import explain, render
 from lowtide.units import Budget
 from tests.cli.test_cli_cache import HERE

@@ -15,7 +15,8 @@ from lowtide.frontends.compilations import session_for
 from lowtide.frontends.enclosure import Enclosure
 from lowtide.frontends.session import Session
 from lowtide.ir.plan import DEFAULT_WORK
-from lowtide.pipeline import PlanOptions, SHAPE_LIMIT_s
+from lowtide.pipeline import SHAPE_LIMIT_s
+from lowtide.record import PlanOptions
 from lowtide.units import parse_budget
 
 _KNOWN = {"budget", "scope", "seed", "work", "time_limit_s", "shape_limit_s"}

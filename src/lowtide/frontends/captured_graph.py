@@ -1,4 +1,4 @@
-"""The graph of a model's step, profiled for a machine that need not be here; nothing of it runs, no bytes are needed."""
+"""The graph of a model's step, predicted for a machine that need not be here. Nothing runs, and no bytes are needed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from lowtide.frontends.planning import step_of
 from lowtide.frontends.session import Session
 from lowtide.frontends.stand_ins import StandIns, in_place_of, with_addresses
 from lowtide.ir.graph import Graph
-from lowtide.pipeline import PlanOptions, measure
+from lowtide.pipeline import measure
+from lowtide.record import PlanOptions
 from lowtide.units import Budget
 
 

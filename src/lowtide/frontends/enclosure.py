@@ -31,8 +31,8 @@ from lowtide.frontends.optimizer_watch import STEPPING, OptimizerWatch
 from lowtide.ir.graph import Graph, Role
 from lowtide.ir.layout import ALIGNMENT_B, Obstacle, rounded_B
 from lowtide.ir.plan import PlanRecord
-from lowtide.pipeline import Ground
 from lowtide.profile.optimizer import OptimizerNeeds
+from lowtide.record import Ground
 from lowtide.runtime.homes import bring_home, homeless
 from lowtide.runtime.wall import Wall
 

@@ -18,8 +18,9 @@ from lowtide.frontends.session import Session
 from lowtide.ir.graph import Graph
 from lowtide.ir.likeness import structure
 from lowtide.ir.plan import PlanRecord
-from lowtide.pipeline import PlanOptions, measure
+from lowtide.pipeline import measure
 from lowtide.profile.foresight import Sample, foreseen_graph
+from lowtide.record import PlanOptions
 
 
 class RefusesOneError(CaptureError):

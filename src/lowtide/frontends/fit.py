@@ -22,7 +22,9 @@ from lowtide.frontends.plan import NOTHING_CAPTURED, Plan
 from lowtide.frontends.session import Discover, Session
 from lowtide.ir.plan import DEFAULT_WORK, PlanRecord
 from lowtide.ir.text import load_plan
-from lowtide.pipeline import PlanOptions, SHAPE_LIMIT_s, Watch
+from lowtide.pipeline import SHAPE_LIMIT_s
+from lowtide.planners.base import Watch
+from lowtide.record import PlanOptions
 from lowtide.units import Budget, parse_budget
 
 M = TypeVar("M", bound=torch.nn.Module)

@@ -28,13 +28,15 @@ from lowtide.frontends.stand_ins import StandIns, in_place_of, with_addresses
 from lowtide.ir.likeness import structure
 from lowtide.ir.plan import DEFAULT_WORK, PlanRecord, Problem
 from lowtide.ir.simulate import simulate
-from lowtide.pipeline import Ground, PlanOptions, Watch, measure, plan_graph
+from lowtide.pipeline import measure, plan_graph
+from lowtide.planners.base import Watch
 from lowtide.planners.first_plan import FirstPlan
 from lowtide.planners.keep_all import keep_all_schedule
 from lowtide.planners.smallest import smallest_budget
 from lowtide.profile.foresight import Sample, foreseen_graph
 from lowtide.profile.machines import load_machine, nearest_machine
 from lowtide.profile.optimizer import optimizer_needs
+from lowtide.record import Ground, PlanOptions
 from lowtide.units import Budget, format_B, format_percent, parse_budget
 
 GPU_RESERVE_B = 2**30

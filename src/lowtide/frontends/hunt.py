@@ -15,10 +15,10 @@ from lowtide.errors import InfeasibleBudget
 from lowtide.frontends.family import Family, RefusesOneError
 from lowtide.frontends.size_search import largest
 from lowtide.ir.plan import PlanRecord
-from lowtide.pipeline import PlanOptions
 from lowtide.planners.base import AbstractPlanner
 from lowtide.planners.first_plan import FirstPlan
 from lowtide.planners.keep_all import KeepAll
+from lowtide.record import PlanOptions
 from lowtide.units import format_percent
 
 

@@ -19,7 +19,7 @@ from lowtide.frontends.planning import MeasuredStep, fit_plan
 from lowtide.ir.layout import SMALL_B, Obstacle
 from lowtide.ir.plan import PlanRecord
 from lowtide.ir.replay import carried_by, replay_tables
-from lowtide.pipeline import place_around
+from lowtide.record import place_around
 from lowtide.runtime.executor import Key, Loaded, PlannedExecutor, load
 from lowtide.runtime.homes import move_together
 from lowtide.runtime.wall import Wall, Walled, make_tables, places_of

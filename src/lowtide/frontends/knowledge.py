@@ -18,8 +18,10 @@ from lowtide.frontends.question import Question, header_of, manner_of, question_
 from lowtide.ir.graph import Graph
 from lowtide.ir.likeness import memory, shapes, size_B, structure
 from lowtide.ir.plan import Covers, PlanRecord, Status
-from lowtide.pipeline import Ground, PlanOptions, Start, Watch, measure, plan_graph
+from lowtide.pipeline import measure, plan_graph
+from lowtide.planners.base import Watch
 from lowtide.profile.cache import ProfileCache
+from lowtide.record import Ground, PlanOptions, Start
 
 _LOG = logging.getLogger("lowtide")
 _KEPT = 64  # shapes of one program that are remembered

@@ -26,8 +26,9 @@ from lowtide.frontends.plan import plan as plan_of
 from lowtide.frontends.session import Session
 from lowtide.frontends.trial_step import LossOf, try_step
 from lowtide.ir.plan import DEFAULT_WORK
-from lowtide.pipeline import PlanOptions, Watch
+from lowtide.planners.base import Watch
 from lowtide.profile.machines import load_machine
+from lowtide.record import PlanOptions
 from lowtide.units import Budget, format_B, format_percent, format_s, parse_budget
 
 

@@ -16,7 +16,8 @@ from lowtide.frontends.member import member_of
 from lowtide.frontends.session import Session
 from lowtide.ir.plan import DEFAULT_WORK, Covers, PlanRecord, Status
 from lowtide.ir.text import load_plan, save_plan
-from lowtide.pipeline import PlanOptions, Watch
+from lowtide.planners.base import Watch
+from lowtide.record import PlanOptions
 from lowtide.report.explain import explain, render
 from lowtide.report.html import write_html
 from lowtide.units import Budget, parse_budget

@@ -20,8 +20,10 @@ from lowtide.ir.bundle import Bundle
 from lowtide.ir.graph import Graph
 from lowtide.ir.layout import Obstacle
 from lowtide.ir.plan import PlanRecord
-from lowtide.pipeline import Ground, PlanOptions, Watch, environment, place_around
+from lowtide.pipeline import environment
+from lowtide.planners.base import Watch
 from lowtide.profile.cache import ProfileCache
+from lowtide.record import Ground, PlanOptions, place_around
 from lowtide.units import format_B
 
 

@@ -23,8 +23,9 @@ from lowtide.ir.graph import Graph
 from lowtide.ir.likeness import memory, seconds_apart, shapes, size_B, structure
 from lowtide.ir.plan import Covers, PlanRecord
 from lowtide.ir.simulate import simulate
-from lowtide.pipeline import Ground, PlanOptions, environment, resolve_budget
+from lowtide.pipeline import environment, resolve_budget
 from lowtide.planners.keep_all import keep_all_schedule
+from lowtide.record import Ground, PlanOptions
 
 _NEAR = 0.1  # of a step's seconds: a plan made for other ones loses less than that
 _EQUAL = 1e-6  # relative; a bound that is as good as the first runs alone

@@ -32,8 +32,10 @@ from lowtide.frontends.knowledge import Knowledge
 from lowtide.frontends.planning import MeasuredStep, check_plan_is_for, fit_plan, measure_step, plan_step
 from lowtide.ir.layout import Obstacle
 from lowtide.ir.plan import GraphBreak, PlanRecord
-from lowtide.pipeline import PlanOptions, Watch, resolve_budget
+from lowtide.pipeline import resolve_budget
+from lowtide.planners.base import Watch
 from lowtide.profile.cache import ProfileCache
+from lowtide.record import PlanOptions
 from lowtide.runtime.dry import dry_results
 from lowtide.runtime.executor import Key, Loaded, PlannedExecutor
 from lowtide.units import Budget
