@@ -85,7 +85,7 @@ def _block(channels: int, out: int) -> nn.Sequential:
     )  # fmt: skip
 
 
-def _images(count: int, height: int, width: int, classes: int, *, dense: bool = False) -> Batch:
+def _images(count: int, height: int, width: int, *, dense: bool = False) -> Batch:
     shape = (count, height, width) if dense else (count,)
     return {"x": torch.empty(count, 3, height, width), "y": torch.empty(shape, dtype=torch.int64)}
 
@@ -116,7 +116,9 @@ def _timm(name: str) -> nn.Module:
 def _gpt2(layers: int, width: int, heads: int) -> nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    return GPT2LMHeadModel(GPT2Config(n_layer=layers, n_embd=width, n_head=heads, use_cache=False))
+    model = GPT2LMHeadModel(GPT2Config(n_layer=layers, n_embd=width, n_head=heads, use_cache=False))
+    model.loss_type = "ForCausalLM"  # its default; said, it is not warned of
+    return model
 
 
 def _bert_large() -> nn.Module:
@@ -137,12 +139,12 @@ def _vit_large() -> nn.Module:
 def _of_torchvision(name: str, model: str, count: int, size: int = 224, **options: Any) -> Model:
     text = f"{count} images of {size} x {size}"
     make = partial(_torchvision, model, **options)
-    return Model(name, "torchvision", text, make, partial(_images, count, size, size, 1000))
+    return Model(name, "torchvision", text, make, partial(_images, count, size, size))
 
 
 def _of_timm(name: str, model: str, count: int, size: int = 224) -> Model:
     text = f"{count} images of {size} x {size}"
-    return Model(name, "timm", text, partial(_timm, model), partial(_images, count, size, size, 1000))
+    return Model(name, "timm", text, partial(_timm, model), partial(_images, count, size, size))
 
 
 def _gpt(name: str, count: int, length: int, layers: int, width: int, heads: int) -> Model:
@@ -155,7 +157,7 @@ PROBLEMS = {
     for m in (
         Model(
             "unet", "own", "11 images of 416 x 608", lambda: WithLoss(UNet()),
-            partial(_images, 11, 416, 608, 2, dense=True),
+            partial(_images, 11, 416, 608, dense=True),
         ),
         _gpt("gpt2", 8, 1024, 12, 768, 12),
         _of_torchvision("resnet50", "resnet50", 184),
