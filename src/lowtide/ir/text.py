@@ -1,4 +1,4 @@
-"""Versioned JSON of the vocabulary: graphs, schedules, layouts, problems, outcomes, plans and machines.
+"""Versioned JSON of the vocabulary: graphs, schedules, layouts, problems, outcomes, plans, frontiers and machines.
 
 A file is one object: `format`, `kind`, `version`, for plans a `digest` of the body, and the `body`. JSON has no
 infinities; they are written as `{"$float": "inf"}`. A file whose name ends in `.gz` is compressed.
@@ -21,6 +21,7 @@ import msgspec
 from lowtide.errors import IllegalPlan, PlanFileError
 from lowtide.ir.check import check
 from lowtide.ir.check_graph import check_graph
+from lowtide.ir.frontier import FrontierRecord, disorder
 from lowtide.ir.graph import Graph
 from lowtide.ir.layout import Layout
 from lowtide.ir.machine import Machine
@@ -36,11 +37,12 @@ KINDS: dict[type, str] = {
     Problem: "problem",
     Outcome: "outcome",
     PlanRecord: "plan",
+    FrontierRecord: "frontier",
     Machine: "machine",
 }
 _MARK = "$float"
 
-T = TypeVar("T", Graph, Schedule, Layout, Problem, Outcome, PlanRecord, Machine)
+T = TypeVar("T", Graph, Schedule, Layout, Problem, Outcome, PlanRecord, FrontierRecord, Machine)
 
 
 class _Header(msgspec.Struct):
@@ -51,7 +53,7 @@ class _Header(msgspec.Struct):
     digest: str | None = None
 
 
-def dumps(value: Graph | Schedule | Layout | Problem | Outcome | PlanRecord | Machine) -> str:
+def dumps(value: Graph | Schedule | Layout | Problem | Outcome | PlanRecord | FrontierRecord | Machine) -> str:
     """Writes a value as one line of JSON with a header.
 
     Raises:
@@ -96,7 +98,7 @@ def loads(text: str | bytes, type: type[T], source: str = "this text") -> T:
         value = msgspec.convert(body, type)
     except (msgspec.ValidationError, ValueError, KeyError, TypeError) as error:
         raise PlanFileError(f"{source} is damaged: {error}. {_remedy(kind)}") from error
-    if isinstance(value, PlanRecord) and value.version != VERSION:
+    if isinstance(value, PlanRecord | FrontierRecord) and value.version != VERSION:
         raise PlanFileError(_other_version(source, kind, value.version))
     return value
 
@@ -149,6 +151,28 @@ def load_graph(path: str | os.PathLike[str]) -> Graph:
     except IllegalPlan as error:
         raise PlanFileError(f"{source} holds an inconsistent graph: {error}. {_remedy('graph')}") from error
     return graph
+
+
+def save_frontier(record: FrontierRecord, path: str | os.PathLike[str]) -> None:
+    """Writes a frontier file, as a whole or not at all.
+
+    Raises:
+        OSError: if the folder cannot be written.
+    """
+    _write(Path(path), dumps(record))
+
+
+def load_frontier(path: str | os.PathLike[str]) -> FrontierRecord:
+    """Reads a frontier file and checks that its points are in order.
+
+    Raises:
+        PlanFileError: if there is no such file, or it is damaged, foreign or of another version.
+    """
+    source = f"frontier file {os.fspath(path)}"
+    record = loads(_read(Path(path), source), FrontierRecord, source)
+    if found := disorder(record):
+        raise PlanFileError(f"{source} is damaged: {found}. {_remedy('frontier')}")
+    return record
 
 
 def _write(target: Path, text: str) -> None:

@@ -1,0 +1,125 @@
+"""The least time at every budget, as data: what was planned at which budget, what is proved there, and who else can.
+
+Units: `_B` bytes, `_s` seconds; overheads and gaps are fractions.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import msgspec
+
+from lowtide.ir.plan import Covers, Environment
+
+_EQUAL = 1e-6  # relative; bounds and times are sums in another order
+
+
+class Point(msgspec.Struct, frozen=True, kw_only=True):
+    """One budget, with the fastest plan known for it.
+
+    Arguments:
+        budget_B: in the terms of `lowtide.fit`'s `budget=`: everything that it counts is in it.
+        status: name of a `Status`.
+        bound_s: no schedule of the bound's class within the budget is faster; 0 where nothing was proved.
+        bound_overhead: the least overhead that the bound leaves possible.
+        peak_B: predicted most bytes at once; None where there is no plan, like all that follow.
+        time_s, overhead: predicted seconds of one step, and over keeping everything.
+        gap: `time_s / bound_s - 1`; None without a bound, too.
+        winner: which stage of the planner found the plan.
+        reason: why there is no plan; empty where there is one.
+    """
+
+    budget_B: int
+    status: str
+    bound_s: float = 0.0
+    bound_overhead: float = 0.0
+    peak_B: int | None = None
+    time_s: float | None = None
+    overhead: float | None = None
+    gap: float | None = None
+    winner: str = ""
+    reason: str = ""
+
+
+class Baseline(msgspec.Struct, frozen=True, kw_only=True):
+    """What another method reaches, scored by the same simulator.
+
+    Arguments:
+        name: of its planner.
+        points: its plans, largest budget first; each stands at the least budget that it meets.
+        reason: why there is none, or none but keeping everything.
+    """
+
+    name: str
+    points: tuple[Point, ...] = ()
+    reason: str = ""
+
+
+class FrontierRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Least time over budget, from the floor to keep-all.
+
+    Invariant: points are sorted by budget, largest first, and along them times never fall and bounds never fall: a
+    plan serves every larger budget, a bound holds for every smaller one.
+
+    Arguments:
+        name, key: of the graph.
+        floor_B: no schedule of `floor_class` needs less; proved.
+        floor_operators: what sets the floor, for people.
+        smallest_B: the smallest budget with a plan; None where there is none.
+        keep_all_B: the budget that keeping everything needs; `keep_all_s` is its time.
+        fixed_B: of every budget, bytes that belong to no value of the graph: parameters that it does not read,
+            optimizer state, what is set aside.
+        budget_kind: "enforced" where each plan has addresses and its holes count, else "accounted".
+        bound_class: of all bounds.
+        planner, seed, work: what searched, with which effort at each budget.
+        stopped: why points are missing; empty where none are.
+        machine: the seconds are predicted for; empty where they were measured, or come with the graph.
+        version: of the file format.
+    """
+
+    name: str
+    key: str
+    floor_B: int
+    smallest_B: int | None
+    keep_all_B: int
+    keep_all_s: float
+    points: tuple[Point, ...]
+    baselines: tuple[Baseline, ...] = ()
+    floor_class: str = ""
+    floor_operators: tuple[str, ...] = ()
+    fixed_B: int = 0
+    budget_kind: str = "accounted"
+    bound_class: str = ""
+    planner: str = ""
+    seed: int = 0
+    work: int = 0
+    stopped: str = ""
+    machine: str = ""
+    covers: Covers = Covers()
+    environment: Environment = Environment()
+    version: int = 1
+
+    @property
+    def planned(self) -> tuple[Point, ...]:
+        """The points that have a plan."""
+        return tuple(p for p in self.points if p.time_s is not None)
+
+    def at(self, budget_B: int) -> Point | None:
+        """The fastest known plan within a budget; None where there is none. O(points)."""
+        return next((p for p in self.planned if p.budget_B <= budget_B), None)
+
+
+def disorder(record: FrontierRecord) -> str:
+    """Says where points break the invariant; empty where none does. O(points)."""
+    for above, below in itertools.pairwise(record.points):
+        where = f"between {above.budget_B} and {below.budget_B} B"
+        if below.budget_B >= above.budget_B:
+            return f"budgets do not fall {where}"
+        if below.bound_s < above.bound_s:
+            return f"a bound does not hold for fewer bytes {where}"
+        if below.time_s is not None and (above.time_s is None or below.time_s < above.time_s):
+            return f"a plan does not serve more bytes {where}"
+    for point in record.planned:
+        if point.time_s is not None and point.bound_s > point.time_s * (1.0 + _EQUAL):
+            return f"the plan for {point.budget_B} B is faster than its bound"
+    return ""
