@@ -17,7 +17,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from benchmarks.checkmate_models import Layer, baseline, every_root, mobilenet, training, unet, vgg
+from benchmarks.checkmate_baselines import baseline, every_root
+from benchmarks.checkmate_models import Layer, mobilenet, training, unet, vgg
 from lowtide.ir.check import check
 from lowtide.ir.graph import Graph
 from lowtide.ir.plan import Problem
@@ -102,7 +103,9 @@ def published() -> list[list[str]]:
     layers = vgg()
     graph = training(layers, "vgg19")
     rows = []
-    for (name, giga, mega), checkpoints in zip(PUBLISHED, (range(len(layers)), every_root(len(layers))), strict=True):
+    for (name, giga, mega), checkpoints in zip(
+        PUBLISHED, (range(len(layers)), every_root(range(len(layers)))), strict=True
+    ):
         timeline = simulate(graph, baseline(graph, checkpoints))
         rows.append([name, f"{giga} / {mega}", f"{timeline.time_s * 1e3:.3f} / {timeline.peak_B / 1e6:.3f}"])
     outcome = Portfolio().solve(Problem(graph, 51_380_224))

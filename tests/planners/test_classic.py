@@ -6,7 +6,15 @@ import functools
 import math
 
 import pytest
-from benchmarks.checkmate_models import baseline, every_root, training, vgg
+from benchmarks.checkmate_baselines import (
+    articulation_points,
+    baseline,
+    every_root,
+    greedy,
+    published_revolve,
+    split_799,
+)
+from benchmarks.checkmate_models import VGG16, mobilenet, resnet50, training, vgg, vgg_unet
 
 from lowtide.ir.check import check
 from lowtide.ir.check_graph import check_graph
@@ -199,19 +207,49 @@ def test_where_nothing_fits_the_smallest_budget_of_the_method_is_told() -> None:
 def test_vgg19_in_the_layer_model_has_the_published_figures() -> None:
     """The billions of multiplications and megabytes that Checkmate's authors print for batch 1."""
     layers = vgg()
+    every = tuple(range(len(layers)))
     graph = training(layers, "vgg19")
     check_graph(graph)
-    for checkpoints, time, size in (
-        (range(len(layers)), 58.896, 81.723),
-        (every_root(len(layers)), 72.513, 69.448),
+    for schedule, time, size in (
+        (baseline(graph, every), 58.896, 81.723),
+        (baseline(graph, every_root(every)), 72.513, 69.448),
+        (published_revolve(graph, 5), 108.267, 51.380),
     ):
-        schedule = baseline(graph, checkpoints)
         check(graph, schedule)
         timeline = simulate(graph, schedule)
         assert round(timeline.time_s * 1e3, 3) == time
         assert round(timeline.peak_B / 1e6, 3) == size
     # Without what they hold needlessly, keeping everything takes less.
     assert simulate(graph, keep_all_schedule(graph)).peak_B < 67e6
+
+
+def test_the_layer_models_have_the_parameters_of_their_networks() -> None:
+    counts = {vgg(VGG16): 138_357_544, vgg(): 143_667_240, mobilenet(): 4_253_864, resnet50(): 25_636_712}
+    for layers, count in counts.items():
+        assert sum(layer.parameters for layer in layers) == count
+
+
+def test_published_baselines_on_graphs_with_skips() -> None:
+    """The largest batch for which U-Net's articulation points, and its layers, can be checkpointed on 16 GB."""
+    layers = vgg_unet()
+    graph = training(layers, "unet")
+    points = articulation_points(layers)
+    assert len(points) < len(layers)
+    room_B = 16e9 - 8 * sum(layer.parameters for layer in layers)
+    for checkpoints, batch in ((points, 16), (range(len(layers)), 22)):
+        schedule = baseline(graph, checkpoints)
+        check(graph, schedule)
+        assert room_B // simulate(graph, schedule).peak_B == batch
+    sets = [greedy(layers, points, k * 50e6) for k in range(8)]
+    assert all(set(a) <= set(points) for a in sets)
+    assert len(sets[0]) > len(sets[-1])
+
+
+def test_algorithm_799_splits_as_well_as_any() -> None:
+    for steps in range(2, 60):
+        for slots in range(2, 8):
+            m = split_799(steps, slots)
+            assert m + fewest(steps - m, slots - 1) + fewest(m, slots) == advances(steps, slots)
 
 
 def test_vgg19_at_the_published_budget() -> None:
