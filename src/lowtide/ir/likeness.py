@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from lowtide.ir.graph import Graph, Role
+from lowtide.ir.graph import Graph, Group, Option, Origin, Recipe, Role, Takeover, Value
 
 _NAMED = 3  # inputs that a text of shapes spells out
 
@@ -60,6 +60,44 @@ def _memory(graph: Graph) -> str:
     digest.update(msgspec.json.encode([v.size_B for v in graph.values]))
     digest.update(msgspec.json.encode([r.trace for r in graph.recipes]))
     return digest.hexdigest()[:16]
+
+
+def renumbered(graph: Graph) -> Graph:
+    """The same graph with ids that follow from the program, and without the names that are for people.
+
+    Values are counted as the program comes to them, those that it never touches last; recipes in program order,
+    alternatives by what they make. So two graphs that differ in ids alone become equal. O(graph).
+    """
+    program = set(graph.program)
+    order = [v for r in graph.program for v in (*graph.recipes[r].read_values, *graph.recipes[r].outputs)]
+    value_ids = {v: i for i, v in enumerate(dict.fromkeys((*order, *range(len(graph.values)))))}
+    others = (r for r in graph.recipes if r.id not in program)
+    ranked = sorted(others, key=lambda r: (min((value_ids[v] for v in r.outputs), default=-1), r.id))
+    recipe_ids = {r: i for i, r in enumerate((*graph.program, *(r.id for r in ranked)))}
+    recipes = tuple(_renamed(graph.recipes[r], i, value_ids) for r, i in recipe_ids.items())
+    values = tuple(_unnamed(graph.values[v], i, value_ids) for v, i in value_ids.items())
+    groups = tuple(
+        Group(g.name, tuple(Option(o.name, tuple(recipe_ids[r] for r in o.recipes)) for o in g.options))
+        for g in graph.groups
+    )
+    return Graph(values, recipes, tuple(range(len(graph.program))), graph.segments, groups)
+
+
+def _unnamed(value: Value, index: int, ids: dict[int, int]) -> Value:
+    heir = None if value.handed_to is None else ids[value.handed_to]
+    return msgspec.structs.replace(value, id=index, name="", handed_to=heir)
+
+
+def _renamed(recipe: Recipe, index: int, ids: dict[int, int]) -> Recipe:
+    return msgspec.structs.replace(
+        recipe,
+        id=index,
+        outputs=tuple(ids[v] for v in recipe.outputs),
+        reads=tuple(msgspec.structs.replace(r, value=ids[r.value]) for r in recipe.reads),
+        consumes=tuple(Takeover(ids[t.value], t.output) for t in recipe.consumes),
+        state=None if recipe.state is None else ids[recipe.state],
+        origin=Origin(),
+    )
 
 
 def seconds_apart(one: Graph, other: Graph) -> float:
