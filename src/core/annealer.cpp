@@ -7,11 +7,38 @@
 
 namespace lowtide {
 
-Annealer::Annealer(Retention& state, const Cooling& cooling)
-    : state_(&state), cooling_(cooling), random_(cooling.seed), lowest_peak_(state.peak()) {
-  listed_.assign(static_cast<std::size_t>(state.program().gap_count()), 0);
+namespace {
+
+constexpr Index MIRRORED = 12;   // percent of the proposals, where layers repeat
+constexpr std::size_t MOST = 4096;  // changes in one proposal
+
+// Per stage how many stretches begin at it or before, less those that ended before it.
+std::vector<Index> stretches_over(Index stages, const std::vector<Stretch>& focus) {
+  std::vector<Index> over(static_cast<std::size_t>(stages) + 1, 0);
+  for (const Stretch& w : focus) {
+    const Index first = std::max<Index>(0, w.first), last = std::min<Index>(stages - 1, w.last);
+    if (first > last) continue;
+    ++over[static_cast<std::size_t>(first)];
+    --over[static_cast<std::size_t>(last) + 1];
+  }
+  for (std::size_t t = 1; t < over.size(); ++t) over[t] += over[t - 1];
+  return over;
+}
+
+}  // namespace
+
+Annealer::Annealer(Retention& state, const Cooling& cooling, Twins twins, const std::vector<Stretch>& focus)
+    : state_(&state), cooling_(cooling), random_(cooling.seed), twins_(std::move(twins)), lowest_peak_(state.peak()) {
   const Program& program = state.program();
+  listed_.assign(at(program.gap_count()), 0);
+  if (!twins_.empty()) changed_.assign(at(program.gap_count()), 0);
+  if (!focus.empty()) {
+    const std::vector<Index> over = stretches_over(program.stage_count(), focus);
+    for (Index g = 0; g < program.gap_count(); ++g)
+      outside_.push_back(over[at(program.gap_start(g))] == 0 && over[at(program.gap_end(g))] == 0);
+  }
   for (Index g = 0; g < program.gap_count(); ++g) {
+    if (!outside_.empty() && outside_[at(g)]) continue;
     const Index value = program.gap_value[at(g)];
     const bool last = g - program.first_gap(value) == program.uses[value].size();
     // Between neighbouring stages nothing lies idle.
@@ -54,7 +81,7 @@ Index Annealer::pick_stage(Index gap) {
 }
 
 void Annealer::note_dropped(Index gap) {
-  if (listed_[at(gap)]) return;
+  if (listed_[at(gap)] || (!outside_.empty() && outside_[at(gap)])) return;
   listed_[at(gap)] = 1;
   dropped_.push_back(gap);
 }
@@ -124,6 +151,35 @@ void Annealer::propose() {
   }
 }
 
+// Repeats the changes in a run of other layers, next to the one where they are.
+void Annealer::mirror() {
+  const Program& program = state_->program();
+  const Index pivot = changes_.front().gap, twin_class = twins_.class_of(pivot);
+  if (twin_class < 0) return;
+  const Slice row = twins_.members(twin_class);
+  const std::vector<Change> here = changes_;
+  for (const Change& c : here) changed_[at(c.gap)] = 1;
+  Index first = 0, last = row.size() - 1;
+  if (random_.below(4) != 0) {
+    const Index count = 1 + random_.below(std::min<Index>(row.size(), Index{1} << random_.below(7)));
+    first = std::max<Index>(0, twins_.place(pivot) - random_.below(count + 1));
+    last = std::min(last, first + count);
+  }
+  for (Index i = first; i <= last && changes_.size() < MOST; ++i) {
+    const Index shift = program.gap_start(row[i]) - program.gap_start(pivot);
+    if (shift == 0) continue;
+    for (const Change& c : here) {
+      const Index twin = c.gap == pivot ? row[i] : twins_.shifted(program, c.gap, shift);
+      if (twin < 0 || changed_[at(twin)] || !program.is_free(twin)) continue;
+      const Index tau = translated(program, c.gap, c.tau, twin);
+      if (tau == state_->tau(twin)) continue;
+      changed_[at(twin)] = 1;
+      changes_.push_back({twin, tau});
+    }
+  }
+  for (const Change& c : changes_) changed_[at(c.gap)] = 0;
+}
+
 void Annealer::remember() {
   if (!found_) {
     const Bytes peak = state_->peak();
@@ -150,6 +206,7 @@ bool Annealer::run(std::int64_t moves) {
     temperature_ *= cool_;
     if (tried_ % 1000 == 0) adapt();
     propose();
+    if (!twins_.empty() && !changes_.empty() && random_.below(100) < MIRRORED) mirror();
     if (changes_.empty() || !state_->apply(changes_)) continue;
     const double energy = this->energy();
     if (energy <= energy_ || energy - energy_ <= -temperature_ * std::log(random_.unit())) {
@@ -167,7 +224,7 @@ bool Annealer::run(std::int64_t moves) {
 }
 
 bool Annealer::is_valid() const {
-  return state_->is_valid() && (!found_ || best_taus_.size() == state_->taus().size()) && tried_ >= accepted_;
+  return state_->is_valid() && twins_.is_valid() && (!found_ || best_taus_.size() == state_->taus().size()) && tried_ >= accepted_;
 }
 
 }  // namespace lowtide

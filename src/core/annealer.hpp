@@ -3,6 +3,8 @@
 // Minimises   time + weight * (over + 2 * mean excess),   over = max(0, peak - budget)
 // with an adaptive weight: it grows while the state does not fit and shrinks slowly while it does. The mean
 // excess tells apart states whose peaks are equal. Metropolis rule, geometric cooling over `moves` proposals.
+// Where layers repeat (twins.hpp), some proposals are mirrored in other layers. A FOCUS restricts the gaps that
+// proposals begin with to those that begin or end in given stretches of stages.
 // The best retention that fits is remembered; `lowest_peak` is the least peak up to the first that fits.
 // The same seed and number of proposals give the same result, however run() is sliced.
 // Invariant: the retention is settled between calls.
@@ -11,6 +13,7 @@
 
 #include "random.hpp"
 #include "retention.hpp"
+#include "twins.hpp"
 
 namespace lowtide {
 
@@ -22,9 +25,16 @@ struct Cooling {
   Picos enough = 0;             // stop at a retention that fits and takes no longer
 };
 
+// Stages [first, last].
+struct Stretch {
+  Index first;
+  Index last;
+};
+
 class Annealer {
  public:
-  Annealer(Retention& state, const Cooling& cooling);
+  // Without twins nothing is mirrored; without stretches every gap is in focus.
+  Annealer(Retention& state, const Cooling& cooling, Twins twins = {}, const std::vector<Stretch>& focus = {});
   // At most `moves` more proposals; true when the cooling is complete or a result is good enough.
   bool run(std::int64_t moves);
 
@@ -42,6 +52,7 @@ class Annealer {
   bool done() const { return tried_ >= cooling_.moves || (found_ && best_time_ <= cooling_.enough); }
   double energy() const;
   void propose();
+  void mirror();
   void flip(Index gap);
   Index pick_gap();
   Index pick_stage(Index gap);
@@ -53,7 +64,10 @@ class Annealer {
   Retention* state_;
   Cooling cooling_;
   Random random_;
-  std::vector<Index> free_;      // gaps worth changing
+  Twins twins_;
+  std::vector<Index> free_;      // gaps in focus worth changing
+  std::vector<char> outside_;    // gap -> whether it is out of focus; empty without stretches
+  std::vector<char> changed_;    // gap -> whether the proposal has it; scratch of mirror()
   std::vector<Index> dropped_;   // gaps that are not kept, each once; may hold some that are kept again
   std::vector<char> listed_;     // gap -> whether dropped_ has it
   std::vector<Change> changes_;

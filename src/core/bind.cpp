@@ -1,9 +1,12 @@
 // Python's view of the core: conversions only. Long calls release the interpreter lock.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -73,6 +76,21 @@ bool apply(Retention& state, const std::vector<Index>& gaps, const std::vector<I
     changes.push_back({gaps[i], taus[i]});
   }
   return state.apply(changes);
+}
+
+// Per gap the class of its twins; -1 for none.
+Twins twins_of(const Program& program, const std::optional<Ints>& classes) {
+  if (!classes) return {};
+  require(static_cast<Index>(classes->size()) == program.gap_count(), "one class per gap");
+  std::vector<Index> class_of = copy_of<Index>(*classes);
+  for (Index c : class_of) require(c >= -1 && c < program.gap_count(), "a class out of range");
+  return {program, std::move(class_of)};
+}
+
+std::vector<Stretch> stretches_of(const std::vector<std::pair<Index, Index>>& focus) {
+  std::vector<Stretch> stretches;
+  for (const auto& [first, last] : focus) stretches.push_back({first, last});
+  return stretches;
 }
 
 nb::tuple rows_to_numpy(const Rows& rows) { return nb::make_tuple(to_numpy(rows.begin), to_numpy(rows.item)); }
@@ -162,11 +180,13 @@ void bind_search(nb::module_& m) {
   nb::class_<Annealer>(m, "Annealer")
       .def("__init__",
            [](Annealer* self, Retention& state, std::uint64_t seed, std::int64_t moves, double start, double end,
-              Picos enough) {
-             new (self) Annealer(state, Cooling{seed, moves, start, end, enough});
+              Picos enough, const std::optional<Ints>& twins, const std::vector<std::pair<Index, Index>>& focus) {
+             const Cooling cooling{seed, moves, start, end, enough};
+             new (self) Annealer(state, cooling, twins_of(state.program(), twins), stretches_of(focus));
            },
            nb::arg("state"), nb::arg("seed"), nb::arg("moves"), nb::arg("start"), nb::arg("end"),
-           nb::arg("enough_ps") = 0, nb::keep_alive<1, 2>())
+           nb::arg("enough_ps") = 0, nb::arg("twins") = nb::none(), nb::arg("focus") = nb::make_tuple(),
+           nb::keep_alive<1, 2>())
       .def("run", &Annealer::run, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("found", &Annealer::found)
       .def_prop_ro("best_time_ps", &Annealer::best_time)

@@ -8,19 +8,6 @@ namespace {
 std::size_t at(Index i) { return static_cast<std::size_t>(i); }
 }  // namespace
 
-Index Program::gap_start(Index gap) const {
-  const Index value = gap_value[at(gap)];
-  const Index k = gap - first_gap(value);
-  return k == 0 ? producer[at(value)] : uses[value][k - 1];
-}
-
-Index Program::gap_end(Index gap) const {
-  const Index value = gap_value[at(gap)];
-  const Index k = gap - first_gap(value);
-  const Slice use = uses[value];
-  return k == use.size() ? stage_count() - 1 : use[k];
-}
-
 Index Program::gap_at(Index value, Index stage) const {
   const Slice use = uses[value];
   return first_gap(value) + static_cast<Index>(std::lower_bound(use.begin(), use.end(), stage) - use.begin());
@@ -43,9 +30,15 @@ void Program::index() {
   }
   uses = Rows{};
   gap_value.clear();
+  gap_from.clear();
+  gap_through.clear();
   for (Index v = 0; v < value_count(); ++v) {
     uses.push_row(users[at(v)]);
     gap_value.insert(gap_value.end(), users[at(v)].size() + 1, v);
+    gap_from.push_back(producer[at(v)]);
+    gap_from.insert(gap_from.end(), users[at(v)].begin(), users[at(v)].end());
+    gap_through.insert(gap_through.end(), users[at(v)].begin(), users[at(v)].end());
+    gap_through.push_back(stage_count() - 1);
   }
 }
 

@@ -39,14 +39,15 @@ struct Program {
   std::vector<Index> producer;        // value -> stage
   Rows uses;                          // value -> stages, increasing
   std::vector<Index> gap_value;       // gap -> value
+  std::vector<Index> gap_from;        // gap -> the stage after which it begins
+  std::vector<Index> gap_through;     // gap -> the last stage that belongs to it
 
   Index stage_count() const { return outputs.size(); }
   Index value_count() const { return static_cast<Index>(size.size()); }
   Index gap_count() const { return static_cast<Index>(gap_value.size()); }
   Index first_gap(Index value) const { return uses.begin[static_cast<std::size_t>(value)] + value; }
-  // First stage after which the gap begins, and the last stage that belongs to it.
-  Index gap_start(Index gap) const;
-  Index gap_end(Index gap) const;
+  Index gap_start(Index gap) const { return gap_from[static_cast<std::size_t>(gap)]; }
+  Index gap_end(Index gap) const { return gap_through[static_cast<std::size_t>(gap)]; }
   // The gap of `value` that covers `stage`; requires producer < stage.
   Index gap_at(Index value, Index stage) const;
   // Whether dropping in this gap can ever be legal and useful.

@@ -39,7 +39,7 @@ Retention::Retention(const Program& program, Bytes budget, Index closure_cap)
   rec_.resize(n);
   rerun_at_.resize(n);
   spans_.resize(m);
-  live_.assign(n, program.fixed);
+  live_.reset(program.stage_count(), program.fixed, budget);
   local_.assign(n, 0);
   is_dirty_.assign(n, 0);
   stage_touched_.assign(n, 0);
@@ -47,7 +47,6 @@ Retention::Retention(const Program& program, Bytes budget, Index closure_cap)
   seen_.assign(n, 0);
   last_read_.assign(m, -1);
   for (Picos t : program.run_time) time_ += t;
-  set_budget(budget);
   for (Index v = 0; v < program.value_count(); ++v) {
     build_spans(v, fresh_spans_);
     set_spans(v, fresh_spans_);
@@ -65,16 +64,7 @@ Retention::Retention(const Program& program, Bytes budget, Index closure_cap)
 
 void Retention::set_budget(Bytes budget) {
   budget_ = budget;
-  excess_ = 0;
-  for (Bytes b : live_) excess_ += std::max<Bytes>(0, b - budget_);
-}
-
-Bytes Retention::peak() const {
-  return live_.empty() ? program_->fixed : *std::max_element(live_.begin(), live_.end());
-}
-
-Index Retention::peak_stage() const {
-  return static_cast<Index>(std::max_element(live_.begin(), live_.end()) - live_.begin());
+  live_.set_budget(budget);
 }
 
 const Span* Retention::span_at(Index value, Index stage) const {
@@ -220,26 +210,34 @@ void Retention::build_spans(Index value, std::vector<Span>& spans) {
   if (used) spans.push_back(span);
 }
 
-// The value is live when stages start + 1 .. end begin; its first and last stage are left to simulate().
-void Retention::occupy(const Span& span, Bytes size) {
-  for (Index t = span.start + 1; t <= span.end; ++t) {
-    Bytes& live = live_[at(t)];
-    excess_ -= std::max<Bytes>(0, live - budget_);
-    live += size;
-    excess_ += std::max<Bytes>(0, live - budget_);
+// Changes the bytes that are live when the stages first .. last begin.
+void Retention::occupy(Index first, Index last, Bytes size) { live_.add(first, last, size); }
+
+// Where `spans` cover a stage and `others` do not: a value is live when stages start + 1 .. end of a span begin. Its
+// first and last stage are left to simulate().
+void Retention::occupy_beyond(const std::vector<Span>& spans, const std::vector<Span>& others, Bytes size) {
+  auto other = others.begin();
+  for (const Span& span : spans) {
+    Index first = span.start + 1;
+    while (other != others.end() && other->end < span.start) ++other;
+    const bool same = other != others.end() && *other == span;
+    if (same) continue;
+    touch_stage(span.start);
+    touch_stage(span.end);
+    for (auto o = other; o != others.end() && o->start < span.end; ++o) {
+      occupy(first, o->start, size);
+      first = std::max(first, o->end + 1);
+    }
+    occupy(first, span.end, size);
   }
-  touch_stage(span.start);
-  touch_stage(span.end);
 }
 
 // Makes `spans` those of the value and leaves the old ones in it.
 void Retention::set_spans(Index value, std::vector<Span>& spans) {
   std::vector<Span>& now = spans_[at(value)];
   const Bytes size = program_->size[at(value)];
-  for (const Span& s : now)
-    if (std::find(spans.begin(), spans.end(), s) == spans.end()) occupy(s, -size);
-  for (const Span& s : spans)
-    if (std::find(now.begin(), now.end(), s) == now.end()) occupy(s, size);
+  occupy_beyond(now, spans, -size);
+  occupy_beyond(spans, now, size);
   now.swap(spans);
 }
 
@@ -270,10 +268,7 @@ Bytes Retention::simulate(Index stage) {
 }
 
 void Retention::set_local(Index stage, Bytes local) {
-  Bytes& live = live_[at(stage)];
-  excess_ -= std::max<Bytes>(0, live - budget_);
-  live += local - local_[at(stage)];
-  excess_ += std::max<Bytes>(0, live - budget_);
+  live_.add(stage, stage, local - local_[at(stage)]);
   local_[at(stage)] = local;
 }
 
@@ -372,8 +367,10 @@ bool Retention::assign(const std::vector<Index>& taus) {
 bool Retention::is_valid() const {
   Retention fresh(*program_, budget_, static_cast<Index>(closure_cap_));
   if (!possible_ || !fresh.assign(tau_)) return false;
-  return fresh.rec_ == rec_ && fresh.rerun_at_ == rerun_at_ && fresh.spans_ == spans_ && fresh.live_ == live_ &&
-         fresh.excess_ == excess_ && fresh.time_ == time_;
+  if (!live_.is_valid() || fresh.excess() != excess()) return false;
+  for (Index t = 0; t < program_->stage_count(); ++t)
+    if (fresh.live(t) != live(t)) return false;
+  return fresh.rec_ == rec_ && fresh.rerun_at_ == rerun_at_ && fresh.spans_ == spans_ && fresh.time_ == time_;
 }
 
 }  // namespace lowtide

@@ -27,6 +27,7 @@
 #include <queue>
 #include <vector>
 
+#include "levels.hpp"
 #include "program.hpp"
 
 namespace lowtide {
@@ -71,11 +72,11 @@ class Retention {
   bool available(Index value, Index stage) const;
 
   Picos time() const { return time_; }
-  Bytes live(Index stage) const { return live_[at(stage)]; }
-  Bytes peak() const;
-  Index peak_stage() const;
-  Bytes excess() const { return excess_; }  // sum over stages of max(0, live - budget)
-  bool fits() const { return excess_ == 0; }
+  Bytes live(Index stage) const { return live_[stage]; }
+  Bytes peak() const { return live_.count() == 0 ? program_->fixed : live_.top(); }
+  Index peak_stage() const { return live_.top_stage(); }
+  Bytes excess() const { return live_.excess(); }  // sum over stages of max(0, live - budget)
+  bool fits() const { return excess() == 0; }
   bool is_valid() const;
 
  private:
@@ -102,7 +103,8 @@ class Retention {
   void touch_stage(Index stage);
   void build_spans(Index value, std::vector<Span>& spans);
   void set_spans(Index value, std::vector<Span>& spans);
-  void occupy(const Span& span, Bytes size);
+  void occupy(Index first, Index last, Bytes size);
+  void occupy_beyond(const std::vector<Span>& spans, const std::vector<Span>& others, Bytes size);
   Bytes simulate(Index stage);
   void set_local(Index stage, Bytes local);
 
@@ -114,8 +116,8 @@ class Retention {
   std::vector<std::vector<Index>> rec_;
   std::vector<std::vector<Index>> rerun_at_;
   std::vector<std::vector<Span>> spans_;
-  std::vector<Bytes> live_, local_;
-  Bytes excess_ = 0;
+  Levels live_;
+  std::vector<Bytes> local_;
   bool possible_ = true;
   Picos time_ = 0;
 

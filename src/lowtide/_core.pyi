@@ -1,6 +1,6 @@
 """The compiled core: an exact, incremental retention kernel, its searches, and floors. See `src/core/*.hpp`."""
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,7 +70,15 @@ class Annealer:
     tried: int
     accepted: int
     def __init__(
-        self, state: Retention, seed: int, moves: int, start: float, end: float, enough_ps: int = ...
+        self,
+        state: Retention,
+        seed: int,
+        moves: int,
+        start: float,
+        end: float,
+        enough_ps: int = ...,
+        twins: Ints | None = ...,
+        focus: Sequence[tuple[int, int]] = ...,
     ) -> None: ...
     def run(self, moves: int) -> bool: ...
     def is_valid(self) -> bool: ...

@@ -66,9 +66,57 @@ void annealing_stops_when_good_enough() {
   EXPECT(annealer.run(1000) && annealer.tried() == 0 && annealer.found());
 }
 
+// In chain(n), value k is read by stage k + 1 and by its backward: every link is like its neighbours.
+std::vector<Index> twins_of_a_chain(const Program& program, int length) {
+  std::vector<Index> classes(static_cast<std::size_t>(program.gap_count()), -1);
+  for (Index v = 1; v < length; ++v)
+    for (Index k = 0; k < 3; ++k) classes[static_cast<std::size_t>(program.first_gap(v) + k)] = k;
+  return classes;
+}
+
+void twins_are_found_by_the_distance_between_layers() {
+  const Program program = programs::chain(10);
+  const Twins twins(program, twins_of_a_chain(program, 10));
+  EXPECT(twins.is_valid() && !twins.empty() && Twins().empty());
+  const Index gap = program.gap_at(3, 12);
+  EXPECT(twins.shifted(program, gap, 2) == program.gap_at(5, 12));
+  EXPECT(twins.shifted(program, gap, -9) == -1 && twins.shifted(program, program.gap_at(0, 12), 1) == -1);
+  const Index twin = program.gap_at(5, 12), start = program.gap_start(gap), end = program.gap_end(gap);
+  EXPECT(translated(program, gap, KEEP, twin) == KEEP && translated(program, gap, NEVER, twin) == NEVER);
+  EXPECT(translated(program, gap, start + 1, twin) == program.gap_start(twin) + 1);
+  EXPECT(translated(program, gap, end, twin) == program.gap_end(twin));
+}
+
+void mirrored_annealing_stays_exact_and_the_same_for_a_seed() {
+  const Program program = programs::chain(40);
+  std::vector<Index> taus;
+  for (int slice : {100000, 7}) {
+    Retention state(program, 1800);
+    Annealer annealer(state, Cooling{3, 5000, 3.0, 0.03, 0}, Twins(program, twins_of_a_chain(program, 40)));
+    while (!annealer.run(slice)) EXPECT(slice == 7);
+    EXPECT(annealer.is_valid() && annealer.found());
+    EXPECT(taus.empty() || taus == annealer.best_taus());
+    taus = annealer.best_taus();
+  }
+}
+
+void a_focus_restricts_where_proposals_begin() {
+  const Program program = programs::chain(40);
+  Retention state(program, 3000);
+  Annealer annealer(state, Cooling{1, 3000, 1.0, 0.01, 0}, {}, {{30, 34}, {60, 1000}});
+  annealer.run(3000);
+  EXPECT(annealer.is_valid() && annealer.accepted() > 0);
+  Retention none(program, 3000);
+  Annealer idle(none, Cooling{1, 3000, 1.0, 0.01, 0}, {}, {{5, 4}});
+  EXPECT(idle.run(3000) && idle.tried() == 0);
+}
+
 }  // namespace
 
 int main() {
+  twins_are_found_by_the_distance_between_layers();
+  mirrored_annealing_stays_exact_and_the_same_for_a_seed();
+  a_focus_restricts_where_proposals_begin();
   greedy_meets_the_budget();
   greedy_stops_where_nothing_helps();
   annealing_is_the_same_however_it_is_sliced();

@@ -76,17 +76,26 @@ def anneal(search: Search, temperatures: tuple[float, ...], starts: Sequence[NDA
 
 
 def anneal_once(
-    search: Search, state: Retention, temperature: float, work: int, seed: int, enough_ps: int | None = None
+    search: Search,
+    state: Retention,
+    temperature: float,
+    work: int,
+    seed: int,
+    enough_ps: int | None = None,
+    twins: NDArray[np.int32] | None = None,
+    focus: Sequence[tuple[int, int]] = (),
 ) -> Annealer:
     """One cooling from `temperature`; offers the best that fits.
 
     Arguments:
         enough_ps: stop at a plan that takes no longer; close enough to the bound if None.
+        twins: per gap the class of those that play the same part in other layers (`twin_gaps`), for mirrored moves.
+        focus: first and last stages of stretches; proposals begin with gaps that begin or end in one of them.
 
     Returns: the finished annealer; `state` is left wherever it ended.
     """
     enough = search.enough_ps if enough_ps is None else enough_ps
-    annealer = Annealer(state, seed, work, temperature, temperature * _COLD, enough)
+    annealer = Annealer(state, seed, work, temperature, temperature * _COLD, enough, twins, focus)
     before, done, step = search.work, False, 256
     best = search.program.keep_all(search.budget_B)
     try:
