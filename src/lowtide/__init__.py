@@ -17,7 +17,8 @@ _HOME = {
     "max_batch": "lowtide.frontends.max_batch",
     "fits": "lowtide.frontends.fits",
     "install_cuda": "lowtide.device.cuda",
-    "Plan": "lowtide.frontends.plan",
+    "plan_file": "lowtide.frontends.plan_file",
+    "Plan": "lowtide.frontends.plan_in_hand",
     "MaxBatch": "lowtide.frontends.max_batch",
     "Fits": "lowtide.frontends.fits",
     "memory_stats": "lowtide.frontends.memory",
@@ -65,8 +66,9 @@ if TYPE_CHECKING:
     from lowtide.frontends.memory import departures as departures
     from lowtide.frontends.memory import memory_stats as memory_stats
     from lowtide.frontends.memory import snapshot as snapshot
-    from lowtide.frontends.plan import Plan as Plan
     from lowtide.frontends.plan import plan as plan
+    from lowtide.frontends.plan_file import plan_file as plan_file
+    from lowtide.frontends.plan_in_hand import Plan as Plan
     from lowtide.units import parse_budget as parse_budget
 
 __all__ = sorted([*_HOME, "__version__"])

@@ -11,7 +11,7 @@ from torch import nn
 
 import lowtide
 from lowtide.device.observer import observe
-from lowtide.frontends.plan import Plan
+from lowtide.frontends.plan_in_hand import Plan
 from tests.networks import NETWORKS, Network, twin
 
 CASES = [("mixed", False), ("mixed", True), ("tied", False), ("tied", True), ("resnet", False)]

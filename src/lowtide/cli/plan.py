@@ -1,4 +1,4 @@
-"""`lowtide plan MODULE:FUNCTION --budget ...`: look before you run."""
+"""`lowtide plan MODULE:FUNCTION --budget ...`: look before you run. `lowtide plan FILE`: the same without torch."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from rich.console import Console
 from lowtide.cli.failure import INTERRUPTED, told
 from lowtide.cli.max_batch import Variation, find, show
 from lowtide.cli.max_batch import as_json as to_json
+from lowtide.cli.progress import line
+from lowtide.ir.graph_file import is_graph_file
 from lowtide.units import parse_budget
 
 
@@ -18,13 +20,17 @@ def plan(
     target: Annotated[
         str,
         typer.Argument(
-            metavar="MODULE:FUNCTION",
-            help="Importable from here, or path/to/file.py:FUNCTION; returns (model, args[, kwargs[, optimizer]]).",
+            metavar="MODULE:FUNCTION|FILE",
+            help="Importable from here, or path/to/file.py:FUNCTION; returns (model, args[, kwargs[, optimizer]]). "
+            "Or a graph that was saved (.json, .json.gz), or an execution trace (.jsonl, .jsonl.gz).",
         ),
     ],
     budget: Annotated[str, typer.Option(help='Bytes, "6GiB", "60%" of the device, or "60% of plain".')],
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Save the plan here, as JSON.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write a report that opens in a browser.")] = None,
+    save_graph: Annotated[
+        Path | None, typer.Option(help="Write the profiled graph here, as JSON (.json, .json.gz), before planning it.")
+    ] = None,
     machine: Annotated[
         str | None, typer.Option(help="Predict for this machine, by name (h200) or file, instead of measuring here.")
     ] = None,
@@ -51,7 +57,9 @@ def plan(
     with told():
         parse_budget(budget)  # a typing error should not cost the import of torch
         _refuse_idle_options(variation, batch_dim, vary, overhead_limit, as_json, time_limit)
-        found = _plan(target, variation, budget=budget, machine=machine, work=work, time_limit_s=time_limit, seed=seed)
+        _refuse_for_files(target, variation, machine, save_graph)
+        options = {"budget": budget, "machine": machine, "work": work, "time_limit_s": time_limit, "seed": seed}
+        found = _plan(target, variation, save_graph=save_graph, **options)
         if variation is not None:
             typer.echo(to_json(found)) if as_json else show(found)
             found = found.plan
@@ -95,25 +103,57 @@ def _refuse_idle_options(
         raise typer.BadParameter("--max-batch plans many sizes: bound each by --work, not by --time-limit")
 
 
+def _refuse_for_files(target: str, variation: Variation | None, machine: str | None, save_graph: Path | None) -> None:
+    """Refuses what cannot be done with a file, and a graph's name that would not be read again.
+
+    Raises:
+        typer.BadParameter: then.
+    """
+    if save_graph is not None and not save_graph.name.endswith((".json", ".json.gz")):
+        raise typer.BadParameter("--save-graph: name a file that ends in .json or .json.gz")
+    if variation is not None and save_graph is not None:
+        raise typer.BadParameter("--max-batch plans many graphs: --save-graph without it saves one")
+    if not is_graph_file(target):
+        return
+    if variation is not None:
+        raise typer.BadParameter(f"--max-batch: {target} holds one batch; give MODULE:FUNCTION")
+    if machine is not None:
+        raise typer.BadParameter(f"--machine: of no effect, {target} says what operators cost; give MODULE:FUNCTION")
+
+
 def _plan(target: str, variation: Variation | None, **options: Any) -> Any:
-    """Imports torch, the user's function and the pipeline, in that order, and plans."""
+    """Imports torch, the user's function and the pipeline, in that order, and plans; for a file, none of them."""
     import lowtide
     from lowtide.cli.target import load_target
 
     console = Console(stderr=True)
+    given = {name: option for name, option in options.items() if option is not None}
+    if is_graph_file(target):
+        return _plan_file(target, console, **given)
     with console.status("calling your function"):
         wanted = load_target(target)
-    given = {name: option for name, option in options.items() if option is not None}
     with console.status("capturing and measuring") as status:
 
         def watch(progress: Any) -> None:
-            status.update(f"planning: {progress.stage}, {progress.elapsed_s:.1f} s")
+            status.update(line(progress))
 
         if variation is not None:
             return find(wanted, variation, watch, given)
         if wanted.optimizer is not None:
             given["optimizer"] = wanted.optimizer
         return lowtide.plan(wanted.model, args=wanted.args, kwargs=wanted.kwargs, watch=watch, **given)
+
+
+def _plan_file(target: str, console: Console, save_graph: Path | None = None, **given: Any) -> Any:
+    """Reads a graph and plans it."""
+    import lowtide
+    from lowtide.ir.graph_file import read_graph
+    from lowtide.ir.text import save_graph as write_graph
+
+    with console.status("reading") as status:
+        if save_graph is not None:
+            write_graph(read_graph(target), save_graph)
+        return lowtide.plan_file(target, watch=lambda progress: status.update(line(progress)), **given)
 
 
 def _show(record: Any, top: int) -> bool:

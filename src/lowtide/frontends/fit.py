@@ -18,7 +18,8 @@ from lowtide.frontends.discovery import Call
 from lowtide.frontends.enclosure import Enclosure, Scope
 from lowtide.frontends.fitted import Fitted, keep
 from lowtide.frontends.member import member_of
-from lowtide.frontends.plan import NOTHING_CAPTURED, Plan
+from lowtide.frontends.plan import NOTHING_CAPTURED
+from lowtide.frontends.plan_in_hand import Plan
 from lowtide.frontends.session import Discover, Session
 from lowtide.ir.plan import DEFAULT_WORK, PlanRecord
 from lowtide.ir.text import load_plan

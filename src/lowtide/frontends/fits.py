@@ -20,7 +20,8 @@ from lowtide.frontends.compiling import compiled_call, run_loudly
 from lowtide.frontends.covers import NO_OPTIMIZER, covers_of
 from lowtide.frontends.enclosure import Enclosure
 from lowtide.frontends.member import check_optimizer, member_of
-from lowtide.frontends.plan import NOTHING_CAPTURED, Plan
+from lowtide.frontends.plan import NOTHING_CAPTURED
+from lowtide.frontends.plan_in_hand import Plan
 from lowtide.frontends.planning import MeasuredStep, step_of
 from lowtide.frontends.session import Session
 from lowtide.frontends.size_search import largest

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from lowtide.frontends.member import Member
-from lowtide.frontends.plan import Plan
+from lowtide.frontends.plan_in_hand import Plan
 from lowtide.frontends.session import Session
 from lowtide.units import Budget, parse_budget
 

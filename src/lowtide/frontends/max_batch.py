@@ -21,8 +21,8 @@ from lowtide.frontends.family import Family
 from lowtide.frontends.fitted import Fitted
 from lowtide.frontends.hunt import Hunt, Tried
 from lowtide.frontends.member import member_of
-from lowtide.frontends.plan import Plan
 from lowtide.frontends.plan import plan as plan_of
+from lowtide.frontends.plan_in_hand import Plan
 from lowtide.frontends.session import Session
 from lowtide.frontends.trial_step import LossOf, try_step
 from lowtide.ir.plan import DEFAULT_WORK

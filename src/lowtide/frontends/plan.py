@@ -1,9 +1,8 @@
-"""`lowtide.plan`: look before you run. And `lowtide.Plan`: what a plan is to the person who holds it."""
+"""`lowtide.plan`: look before you run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,110 +12,12 @@ from lowtide.errors import CaptureError
 from lowtide.frontends.compiling import compiled_call, run_loudly
 from lowtide.frontends.enclosure import Enclosure, Scope
 from lowtide.frontends.member import member_of
+from lowtide.frontends.plan_in_hand import Plan
 from lowtide.frontends.session import Session
-from lowtide.ir.plan import DEFAULT_WORK, Covers, PlanRecord, Status
-from lowtide.ir.text import load_plan, save_plan
+from lowtide.ir.plan import DEFAULT_WORK
 from lowtide.planners.base import Watch
 from lowtide.record import PlanOptions
-from lowtide.report.explain import explain, render
-from lowtide.report.html import write_html
 from lowtide.units import Budget, parse_budget
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A plan with its claims, made before the first step.
-
-    Arguments:
-        record: the plan as data.
-    """
-
-    record: PlanRecord
-
-    @property
-    def budget_B(self) -> int:
-        """Bytes that were asked for."""
-        return self.record.budget_B
-
-    @property
-    def budget_kind(self) -> str:
-        """What happens to an allocation past the budget, in a word; `"enforced"`, `"capped"` or `"accounted"`."""
-        return self.record.budget_kind
-
-    @property
-    def peak_B(self) -> int:
-        """Predicted most bytes at once."""
-        return self.record.peak_B
-
-    @property
-    def reserved_B(self) -> int:
-        """Predicted bytes reserved, holes and what is set aside included; the peak where nothing is enforced."""
-        return self.record.reserved_B
-
-    @property
-    def floor_B(self) -> int:
-        """No plan of this program lives in fewer bytes, with what is set aside; this is proved."""
-        return self.record.floor_B
-
-    @property
-    def time_s(self) -> float:
-        """Predicted seconds of one step."""
-        return self.record.time_s
-
-    @property
-    def bound_s(self) -> float:
-        """No plan of the bound's class within the budget is faster; this is proved."""
-        return self.record.outcome.bound_s
-
-    @property
-    def gap(self) -> float:
-        """`time_s / bound_s - 1`."""
-        return self.record.gap
-
-    @property
-    def overhead(self) -> float:
-        """Predicted extra time over keeping everything, as a fraction."""
-        return self.record.overhead
-
-    @property
-    def status(self) -> Status:
-        """How planning ended."""
-        return self.record.outcome.status
-
-    @property
-    def covers(self) -> Covers:
-        """What the budget counts, and what it could not know."""
-        return self.record.covers
-
-    def explain(self, top: int = 20) -> str:
-        """Why the values that matter are kept or recomputed, with source lines, as text."""
-        return render(explain(self.record, top))
-
-    def save(self, path: str | Path) -> None:
-        """Writes the plan, with the graph it is for, as versioned JSON; the file is replaced as a whole."""
-        save_plan(self.record, path)
-
-    @staticmethod
-    def load(path: str | Path) -> Plan:
-        """Reads a saved plan.
-
-        Raises:
-            PlanFileError: if the file is damaged, foreign, or of another version.
-        """
-        return Plan(load_plan(path))
-
-    def to_html(self, path: str | Path) -> None:
-        """Writes a report in one file that opens without a network."""
-        write_html(self.record, path)
-
-    def __repr__(self) -> str:
-        from lowtide.units import format_B, format_percent, format_s
-
-        return (
-            f"Plan(peak {format_B(self.peak_B)} of {format_B(self.budget_B)} {self.budget_kind}, "
-            f"{format_s(self.time_s)}, overhead {format_percent(self.overhead)}, gap {format_percent(self.gap)}, "
-            f"{self.status.name})"
-        )
 
 
 def plan(
@@ -132,6 +33,7 @@ def plan(
     work: int = DEFAULT_WORK,
     time_limit_s: float | None = None,
     dynamic: bool | None = None,
+    save_graph: str | Path | None = None,
     watch: Watch | None = None,
 ) -> Plan:
     """Plans the training of a model without taking a step.
@@ -149,6 +51,7 @@ def plan(
         machine: predict for a machine that is not here ("h200", or a machine file) instead of measuring.
         seed, work, time_limit_s: see `Problem`.
         dynamic: as in `torch.compile`.
+        save_graph: where to write the profiled graph, before it is planned: what does not fit is written, too.
         watch: told of planning's progress.
 
     Raises:
@@ -166,7 +69,7 @@ def plan(
         run_loudly(call, tuple(args), dict(kwargs or {}))
     if not calls:
         raise CaptureError(NOTHING_CAPTURED)
-    return Plan(session.plan_calls(calls, install=False))
+    return Plan(session.plan_calls(calls, install=False, save_graph=save_graph))
 
 
 NOTHING_CAPTURED = (

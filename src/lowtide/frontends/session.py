@@ -13,6 +13,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,6 +33,7 @@ from lowtide.frontends.knowledge import Knowledge
 from lowtide.frontends.planning import MeasuredStep, check_plan_is_for, fit_plan, measure_step, plan_step
 from lowtide.ir.layout import Obstacle
 from lowtide.ir.plan import GraphBreak, PlanRecord
+from lowtide.ir.text import save_graph as write_graph
 from lowtide.pipeline import resolve_budget
 from lowtide.planners.base import Watch
 from lowtide.profile.cache import ProfileCache
@@ -138,10 +140,18 @@ class Session:
         finally:
             self._discover = False
 
-    def plan_calls(self, calls: Sequence[Call], install: bool = True) -> PlanRecord:
-        """Plans the graphs of one step as one and puts the result in force."""
+    def plan_calls(
+        self, calls: Sequence[Call], install: bool = True, save_graph: str | Path | None = None
+    ) -> PlanRecord:
+        """Plans the graphs of one step as one and puts the result in force.
+
+        Arguments:
+            save_graph: where to write the measured graph before it is planned.
+        """
         with nothing_engaged():
             found = measure_step(calls, self.enclosure.persistent, self.options, self.cache, self.knowledge)
+            if save_graph is not None:
+                write_graph(found.graph, save_graph)
             self.expect_between(found)
             record = self._given_for(found)
             if record is None:

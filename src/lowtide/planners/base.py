@@ -23,6 +23,7 @@ class Progress:
         time_s: of the best plan so far; None before there is one.
         bound_s: best proved lower bound so far.
         work: proposals tried so far.
+        plain_s: of the program without a rerun; over it stand the overheads of plan and bound.
     """
 
     stage: str
@@ -30,6 +31,7 @@ class Progress:
     time_s: float | None
     bound_s: float
     work: int
+    plain_s: float = 0.0
 
 
 Watch = Callable[[Progress], None]

@@ -91,7 +91,8 @@ class Search:
         """
         if self._watch is not None:
             time_s = None if self.time_ps is None else self.time_ps * 1e-12
-            self._watch(Progress(self.stage, self.elapsed_s, time_s, self.bound_ps * 1e-12, self.work))
+            plain_s = self.program.time_ps * 1e-12
+            self._watch(Progress(self.stage, self.elapsed_s, time_s, self.bound_ps * 1e-12, self.work, plain_s))
         if self.left_s is not None and self.left_s <= 0:
             raise OutOfTime
 

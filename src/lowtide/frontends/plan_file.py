@@ -1,0 +1,67 @@
+"""`lowtide.plan_file`: a plan for a graph that is a file. Needs no torch.
+
+Units: `_B` bytes.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NoReturn
+
+from lowtide import __version__
+from lowtide.errors import BudgetError
+from lowtide.frontends.plan_in_hand import Plan
+from lowtide.ir.graph_file import read_graph
+from lowtide.ir.plan import DEFAULT_WORK, Covers, Environment
+from lowtide.planners.base import Watch
+from lowtide.record import Ground, PlanOptions, make_record
+from lowtide.units import Budget, parse_budget
+
+COVERS = Covers(
+    inside=("what the file's graph holds: its constants, and the values and workspaces of its operators",),
+    outside=("what the file does not hold, such as an optimizer's state", "holes between tensors"),
+)
+
+
+def plan_file(
+    path: str | os.PathLike[str],
+    *,
+    budget: int | str | Budget,
+    seed: int = 0,
+    work: int = DEFAULT_WORK,
+    time_limit_s: float | None = None,
+    watch: Watch | None = None,
+) -> Plan:
+    """Plans a graph from a file, on any machine: seconds and bytes are those that the file says.
+
+    Arguments:
+        path: a graph that lowtide saved (`.json`, `.json.gz`), or an execution trace (`.jsonl`, `.jsonl.gz`; see
+            `lowtide.ir.execution_trace`).
+        budget: see `parse_budget`; a share can only be one of plain.
+        seed, work, time_limit_s: see `Problem`.
+        watch: told of planning's progress.
+
+    Raises:
+        PlanFileError: if there is no such file, or it is damaged or foreign.
+        BudgetError: if the budget is malformed, or a share of a device.
+        InfeasibleBudget: if no plan fits.
+    """
+    options = PlanOptions(budget=parse_budget(budget), seed=seed, work=work, time_limit_s=time_limit_s)
+    if options.budget.of_device is not None:
+        _no_device()
+    graph = read_graph(path)
+    environment = Environment(lowtide=__version__)
+    record = make_record(
+        graph,
+        options,
+        ground=Ground(),
+        covers=COVERS,
+        environment=environment,
+        device_B=_no_device,
+        watch=watch,
+    )
+    return Plan(record)
+
+
+def _no_device() -> NoReturn:
+    raise BudgetError('a file has no device to take a share of: write bytes, "6GiB", or "60% of plain"')
