@@ -177,3 +177,12 @@ PROBLEMS = {
         _of_timm("swin_base", "swin_base_patch4_window7_224", 64),
     )
 }  # fmt: skip
+
+SHALLOW = {
+    m.name: m
+    for m in (
+        _of_torchvision("resnet50", "resnet50", 16),
+        _gpt("gpt2", 4, 1024, 2, 768, 12),
+    )
+}
+"""From which `benchmarks.deep_networks` makes deep ones."""
