@@ -8,17 +8,37 @@ from typing import Any
 import torch
 
 from lowtide.errors import CaptureError
+from lowtide.frontends.batches import Inputs
 from lowtide.frontends.compiling import compiled_call, run_loudly
 from lowtide.frontends.enclosure import Enclosure
 from lowtide.frontends.member import member_of
 from lowtide.frontends.plan import NOTHING_CAPTURED
-from lowtide.frontends.planning import step_of
+from lowtide.frontends.planning import MeasuredStep, step_of
 from lowtide.frontends.session import Session
 from lowtide.frontends.stand_ins import StandIns, in_place_of, with_addresses
 from lowtide.ir.graph import Graph
 from lowtide.pipeline import measure
 from lowtide.record import PlanOptions
 from lowtide.units import Budget
+
+
+def captured_step(session: Session, model: torch.nn.Module, inputs: Inputs, machine: str) -> MeasuredStep:
+    """Captures a call of a session's model that computes nothing, and predicts its operators' seconds.
+
+    Arguments:
+        inputs: positional and keyword arguments; every tensor, the model's too, has an address.
+        machine: by name ("a100") or file.
+
+    Raises:
+        CaptureError: if nothing could be captured.
+        LowtideError: if there is no such machine.
+    """
+    with session.dry() as calls:
+        run_loudly(compiled_call(model, session.backend, None), *inputs)
+    if not calls:
+        raise CaptureError(NOTHING_CAPTURED)
+    graphs = [measure(c.specialised.graph, c.specialised.held, machine, None) for c in calls]
+    return step_of(calls, graphs, session.enclosure.persistent)
 
 
 def captured_graph(
@@ -40,11 +60,6 @@ def captured_graph(
     stand_ins = StandIns()
     options = PlanOptions(budget=Budget(of_plain=1.0), machine=machine)
     with with_addresses(model, stand_ins):
-        inputs = in_place_of((tuple(args), dict(kwargs or {})), stand_ins)
+        inputs: Inputs = in_place_of((tuple(args), dict(kwargs or {})), stand_ins)
         session = Session(options, Enclosure("none", [member_of(model, None)]), whole_model=True)
-        with session.dry() as calls:
-            run_loudly(compiled_call(model, session.backend, None), *inputs)
-        if not calls:
-            raise CaptureError(NOTHING_CAPTURED)
-        graphs = [measure(c.specialised.graph, c.specialised.held, machine, None) for c in calls]
-        return step_of(calls, graphs, session.enclosure.persistent).graph
+        return captured_step(session, model, inputs, machine).graph

@@ -14,22 +14,21 @@ from typing import Any
 import torch
 
 from lowtide.device.fingerprint import device_memory_B
-from lowtide.errors import BudgetError, CaptureError, InfeasibleBudget, LowtideError
+from lowtide.errors import BudgetError, InfeasibleBudget, LowtideError
 from lowtide.frontends.batches import Inputs, vary
-from lowtide.frontends.compiling import compiled_call, run_loudly
+from lowtide.frontends.captured_graph import captured_step
 from lowtide.frontends.covers import NO_OPTIMIZER, covers_of
 from lowtide.frontends.enclosure import Enclosure
 from lowtide.frontends.member import check_optimizer, member_of
-from lowtide.frontends.plan import NOTHING_CAPTURED
 from lowtide.frontends.plan_in_hand import Plan
-from lowtide.frontends.planning import MeasuredStep, step_of
+from lowtide.frontends.planning import MeasuredStep
 from lowtide.frontends.session import Session
 from lowtide.frontends.size_search import largest
 from lowtide.frontends.stand_ins import StandIns, in_place_of, with_addresses
 from lowtide.ir.likeness import structure
 from lowtide.ir.plan import DEFAULT_WORK, PlanRecord, Problem
 from lowtide.ir.simulate import simulate
-from lowtide.pipeline import measure, plan_graph
+from lowtide.pipeline import plan_graph
 from lowtide.planners.base import Watch
 from lowtide.planners.first_plan import FirstPlan
 from lowtide.planners.keep_all import keep_all_schedule
@@ -218,12 +217,7 @@ class _Asking:
         )
 
     def _step(self, inputs: Inputs) -> MeasuredStep:
-        with self.session.dry() as calls:
-            run_loudly(compiled_call(self.model, self.session.backend, None), *inputs)
-        if not calls:
-            raise CaptureError(NOTHING_CAPTURED)
-        graphs = [measure(c.specialised.graph, c.specialised.held, self.card.machine, None) for c in calls]
-        return step_of(calls, graphs, self.session.enclosure.persistent)
+        return captured_step(self.session, self.model, inputs, self.card.machine)
 
     def _ground(self, step: MeasuredStep) -> Ground:
         state_B = temporaries_B = 0
