@@ -29,7 +29,7 @@ Units: `_B` bytes, `_s` seconds, `_ps` picoseconds.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import highspy
@@ -225,7 +225,13 @@ class CheckmateModel:
         return self._solution(highs, highs.getInfo().objective_function_value)
 
     def solve(
-        self, *, nodes: int, limit_s: float | None = None, close: float = 1e-6, start: Residence | None = None
+        self,
+        *,
+        nodes: int,
+        limit_s: float | None = None,
+        close: float = 1e-6,
+        start: Residence | None = None,
+        told: Callable[[float, float], None] | None = None,
     ) -> CheckmateSolution:
         """Searches for the optimum.
 
@@ -233,6 +239,8 @@ class CheckmateModel:
             nodes: most nodes of the search tree; keeps the result independent of the machine's speed.
             close: relative distance of solution and bound at which to stop.
             start: a plan to begin from.
+            told: called now and then, from the solver's thread, with the time of reruns in the best plan so far,
+                infinite before there is one, and with the bound.
 
         Raises:
             KeyboardInterrupt: on Ctrl-C.
@@ -240,6 +248,13 @@ class CheckmateModel:
         highs = self._solver(limit_s)
         highs.setOptionValue("mip_max_nodes", nodes)
         highs.setOptionValue("mip_rel_gap", close)
+        if told is not None:
+
+            def tell(event: highspy.HighsCallbackEvent) -> None:
+                told(event.data_out.mip_primal_bound * _PS_PER_MS, self._careful_ps(event.data_out.mip_dual_bound))
+
+            highs.cbMipImprovingSolution.subscribe(tell)
+            highs.cbMipInterrupt.subscribe(tell)
         highs.passModel(self._model(whole=True))
         if start is not None:
             solution = highspy.HighsSolution()
