@@ -31,7 +31,7 @@ from lowtide.planners.search import GAP
 from lowtide.planners.start import STAGE as START
 from lowtide.units import format_B
 
-POINTS = 16
+POINTS = 24
 INTERRUPTED, OUT_OF_TIME = "interrupted", "time limit"
 _ALPHAS = (0.25, 0.1, 0.05, 0.5, 0.75)  # of the way from the floor to keep-all; the first are wanted most
 _OF_FLOOR = (1.05, 1.1, 1.02)

@@ -5,7 +5,6 @@ Units: `_B` bytes, `_s` seconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from html import escape
 from importlib.resources import files
 from os import PathLike
@@ -16,6 +15,7 @@ from lowtide.report.canvas import canvas_data, canvas_html
 from lowtide.report.drawing import draw_svg, pointer_data
 from lowtide.report.explain import Explanation, Row, explain
 from lowtide.report.headline import Headline, headline_rows
+from lowtide.report.page import card_row, fact_table, legend_row, page
 from lowtide.report.rectangles import AddressMap, address_map
 from lowtide.report.timeline import MemoryCurve, keep_all_curve, plan_curve
 from lowtide.units import format_B, format_percent, format_s
@@ -51,23 +51,13 @@ def html_of(record: PlanRecord) -> str:
         f'<div class="chart">{draw_svg(plan, plain, record.budget_B)}<div id="tip" class="tip"></div></div>',
         "" if addresses is None else f"<h2>Where everything lies</h2>{canvas_html(addresses)}",
         "<h2>The plan</h2>",
-        _facts(headline_rows(head)),
+        fact_table(headline_rows(head)),
         "<h2>The values that matter</h2>",
         _values(told),
         "<h2>Where it was measured</h2>",
-        _facts(_environment(head)),
+        fact_table(_environment(head)),
     ]
-    style = files("lowtide.report").joinpath("page.css").read_text(encoding="utf-8")
-    return "\n".join(
-        [
-            '<!doctype html><html lang="en"><head><meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{escape(name)}</title><style>\n{style}</style></head><body>",
-            *body,
-            *_scripts(plan, plain, addresses, record.budget_B),
-            "</body></html>\n",
-        ]
-    )
+    return page(name, body, _scripts(plan, plain, addresses, record.budget_B))
 
 
 def _scripts(plan: MemoryCurve, plain: MemoryCurve, addresses: AddressMap | None, budget_B: int) -> list[str]:
@@ -93,12 +83,7 @@ def _cards(head: Headline) -> str:
         ("overhead", format_percent(head.overhead), f"at least {format_percent(head.bound_overhead)} by the bound"),
         ("gap", gap, f"{head.status.lower()}, by {head.solver}"),
     ]
-    told = "".join(
-        f'<div class="card"><span class="dim">{escape(label)}</span><b>{escape(value)}</b>'
-        f'<span class="dim">{escape(note)}</span></div>'
-        for label, value, note in cards
-    )
-    return f'<div class="cards">{told}</div>'
+    return card_row(cards)
 
 
 def _legend() -> str:
@@ -109,18 +94,7 @@ def _legend() -> str:
         ("again", "recipes that run again"),
         ("dim", "persistent"),
     ]
-    spans = "".join(f'<span><i style="background:var(--{colour})"></i>{text}</span>' for colour, text in entries)
-    return f'<p class="legend dim">{spans}</p>'
-
-
-def _facts(rows: Iterable[tuple[str, str]]) -> str:
-    told = "".join(f"<tr><th>{escape(label)}</th><td>{_lines(text)}</td></tr>" for label, text in rows)
-    return f'<table class="facts"><tbody>{told}</tbody></table>'
-
-
-def _lines(text: str) -> str:
-    """Text with its line breaks."""
-    return "<br>".join(map(escape, text.splitlines()))
+    return legend_row(entries)
 
 
 def _environment(head: Headline) -> list[tuple[str, str]]:

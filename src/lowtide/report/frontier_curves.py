@@ -1,0 +1,108 @@
+"""A frontier as curves, for every picture to share.
+
+Between two budgets nothing better is known than the plan of the smaller one, and no more is proved than at the larger
+one: both curves are steps. Coordinates are bytes and overheads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lowtide.ir.frontier import FrontierRecord
+from lowtide.units import format_B, format_percent
+
+Corner = tuple[int, float]
+_ROOM = 1.8  # what of other methods' overheads is drawn in full, as a multiple of the frontier's largest
+_LEAST = 0.05  # of the overhead axis
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Another method's plans; those above the picture are marked at its upper edge."""
+
+    name: str
+    points: tuple[Corner, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """What is drawn.
+
+    Arguments:
+        plan, bound: corners from the smallest budget up to keep-all.
+        gap: the polygon between them.
+        points: the budgets that were planned.
+        unknown: budgets from the floor to the smallest plan.
+        left_B, right_B, top: the picture's edges; it begins at overhead 0.
+    """
+
+    plan: tuple[Corner, ...]
+    bound: tuple[Corner, ...]
+    gap: tuple[Corner, ...]
+    points: tuple[Corner, ...]
+    unknown: tuple[int, int]
+    others: tuple[Marks, ...]
+    left_B: int
+    right_B: int
+    top: float
+
+
+def curves_of(record: FrontierRecord) -> Curves:
+    """Reads the curves off a frontier. O(points)."""
+    planned = [(p.budget_B, p.overhead or 0.0) for p in reversed(record.planned)]
+    proved = [(p.budget_B, p.bound_overhead) for p in reversed(record.points) if p.bound_s > 0]
+    plan = _steps(planned, keeps=True)
+    bound = _steps(proved, keeps=False)
+    if bound and record.floor_B < bound[0][0]:
+        bound = ((record.floor_B, bound[0][1]), *bound)
+    smallest_B = planned[0][0] if planned else record.keep_all_B
+    others = tuple(
+        Marks(b.name, tuple((p.budget_B, p.overhead or 0.0) for p in b.points)) for b in record.baselines if b.points
+    )
+    largest = max([y for _, y in (*plan, *bound)], default=0.0)
+    drawn = [y for m in others for _, y in m.points if y <= _ROOM * largest]
+    everything = (record.floor_B, record.keep_all_B, *(x for m in others for x, _ in m.points))
+    margin_B = max(1, (record.keep_all_B - record.floor_B) // 25)
+    return Curves(
+        plan=plan,
+        bound=bound,
+        gap=(*plan, *(c for c in reversed(bound) if c[0] >= smallest_B)),
+        points=tuple(planned),
+        unknown=(record.floor_B, max(record.floor_B, smallest_B)),
+        others=others,
+        left_B=max(0, min(everything) - margin_B),
+        right_B=max(everything) + margin_B,
+        top=1.08 * max(_LEAST, largest, *drawn),
+    )
+
+
+def title_of(record: FrontierRecord) -> str:
+    """A sentence with the main numbers, above the picture."""
+    name = f"{record.name}: " if record.name else ""
+    if record.smallest_B is None or not record.keep_all_B:
+        return f"{name}time over memory"
+    share = format_percent(record.smallest_B / record.keep_all_B)
+    overhead = format_percent(record.planned[-1].overhead or 0.0)
+    sizes = f"{format_B(record.keep_all_B)} when all is kept, down to {format_B(record.smallest_B)} ({share})"
+    return f"{name}{sizes} for {overhead} more time"
+
+
+def label_of(marks: Marks, top: float) -> str:
+    """A method's name, with how far it reaches above the picture."""
+    above = max(y for _, y in marks.points)
+    return f"{marks.name} (up to {above * 100:.0f} %)" if above > top else marks.name
+
+
+def _steps(points: list[Corner], *, keeps: bool) -> tuple[Corner, ...]:
+    """Corners of the steps through points of rising budgets.
+
+    Arguments:
+        keeps: whether a height holds up to the next budget, or from the one before.
+    """
+    corners: list[Corner] = []
+    for x, y in points:
+        if corners:
+            before_x, before_y = corners[-1]
+            corners.append((x, before_y) if keeps else (before_x, y))
+        corners.append((x, y))
+    return tuple(corners)

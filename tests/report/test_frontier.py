@@ -1,0 +1,128 @@
+"""A frontier's words, curves, picture and page are made from the record alone."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from matplotlib.image import imread
+
+from lowtide.ir.frontier import Baseline
+from lowtide.report.frontier import facts, lines, other_lines, render_frontier
+from lowtide.report.frontier_curves import curves_of, label_of
+from lowtide.report.frontier_drawing import frontier_svg, letters
+from lowtide.report.frontier_page import frontier_html, write_frontier
+from lowtide.report.frontier_picture import draw_frontier
+from tests.ir.frontiers import MiB, frontier_record, point
+from tests.report.test_pictures import _Page
+
+
+def test_words_name_floor_smallest_plan_and_who_refuses() -> None:
+    text = render_frontier(frontier_record())
+    for said in (
+        "100 MiB",
+        "30.0 MiB",
+        "40.0 % more time",
+        "1.333 x the floor",
+        "the forward is not a chain",
+        "model.py:10",
+    ):
+        assert said in text
+    assert "stopped" not in dict(facts(frontier_record()))
+    assert "budgets are missing" in dict(facts(frontier_record(stopped="interrupted")))["stopped"]
+    assert dict(facts(frontier_record(machine="h200")))["seconds"] == "predicted for h200"
+
+
+def test_a_line_has_the_figures_of_its_point() -> None:
+    told = lines(frontier_record())
+    assert len(told) == 5
+    assert (told[1].budget, told[1].share, told[1].overhead, told[1].least) == ("80.0 MiB", "80.0 %", "5.0 %", "4.0 %")
+    assert told[1].told == "feasible, by annealing"
+    assert (told[4].overhead, told[4].gap, told[4].told) == ("", "", "No plan was found.")
+    assert told[0].alpha == "1.000"
+
+
+def test_other_methods_stand_beside_the_plan_for_the_same_bytes() -> None:
+    first, second, third, last = other_lines(frontier_record())
+    assert (first.method, first.overhead, first.ours) == ("chen-sqrt", "30.0 %", "15.0 %")
+    assert second.ours == "40.0 %"
+    assert third.ours == "5.0 %"
+    assert (last.budget, last.ours) == ("none", "the forward is not a chain")
+
+
+def test_curves_are_steps_that_claim_no_more_than_is_known() -> None:
+    curves = curves_of(frontier_record())
+    assert curves.plan == (
+        (40 * MiB, 0.4), (60 * MiB, 0.4), (60 * MiB, 0.15), (80 * MiB, 0.15), (80 * MiB, 0.05), (100 * MiB, 0.05),
+        (100 * MiB, 0.0),
+    )  # fmt: skip
+    assert [(x // MiB, round(y, 9)) for x, y in curves.bound] == [
+        (30, 0.5), (32, 0.5), (32, 0.3), (40, 0.3), (40, 0.12), (60, 0.12), (60, 0.04), (80, 0.04), (80, 0.0),
+        (100, 0.0),
+    ]  # fmt: skip
+    assert min(x for x, _ in curves.gap) == 40 * MiB
+    assert curves.unknown == (30 * MiB, 40 * MiB)
+    assert curves.left_B < 30 * MiB < 100 * MiB < curves.right_B
+
+
+def test_what_is_far_above_is_named_and_does_not_set_the_scale() -> None:
+    far = Baseline(name="revolve", points=(point(50, 9.0, 0.0),))
+    curves = curves_of(frontier_record(baselines=(far,)))
+    assert curves.top < 1.0
+    assert label_of(curves.others[0], curves.top) == "revolve (up to 900 %)"
+
+
+RECORDS = {
+    "usual": frontier_record(),
+    "without others": frontier_record(baselines=()),
+    "keep-all alone": frontier_record(points=(point(100, 0.0, 0.0),), smallest_B=100 * MiB, stopped="interrupted"),
+    "where the floor is keep-all": frontier_record(
+        points=(point(100, 0.0, 0.0),), smallest_B=100 * MiB, floor_B=100 * MiB, baselines=()
+    ),
+}
+every_record = pytest.mark.parametrize("name", RECORDS)
+
+
+@every_record
+def test_png_decodes_and_is_not_blank(name: str, tmp_path: Path) -> None:
+    draw_frontier(RECORDS[name], tmp_path / "frontier.png")
+    pixels = imread(tmp_path / "frontier.png")
+    assert pixels.shape[1] > 1000
+    assert len({tuple(p) for p in pixels[::5, ::5].reshape(-1, pixels.shape[2]).tolist()}) > 8
+
+
+def _colour_in(path: Path, colour: str) -> bool:
+    wanted = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    pixels = imread(path)[..., :3].reshape(-1, 3)
+    return bool((abs(pixels - wanted).max(axis=1) < 0.01).any())
+
+
+def test_png_has_the_other_methods(tmp_path: Path) -> None:
+    with_others, without = tmp_path / "with.png", tmp_path / "without.png"
+    draw_frontier(RECORDS["usual"], with_others)
+    draw_frontier(RECORDS["without others"], without)
+    for colour in ("#e07b00", "#3d8b37"):
+        assert _colour_in(with_others, colour)
+        assert not _colour_in(without, colour)
+
+
+@every_record
+def test_page_needs_nothing_from_outside(name: str, tmp_path: Path) -> None:
+    write_frontier(RECORDS[name], tmp_path / "frontier.html")
+    text = (tmp_path / "frontier.html").read_text(encoding="utf-8")
+    assert not re.search(r"https?:|//[a-z]|url\(|@import|<script", text)
+    assert "tiny &lt;net&gt;" in text
+    assert "<net>" not in text
+    page = _Page()
+    page.feed(text)
+    assert page.open == []
+    assert page.loads == []
+
+
+def test_page_draws_and_names_the_other_methods() -> None:
+    assert letters(frontier_record()) == (("A", "chen-sqrt"), ("B", "superneurons-cost"))
+    svg = frontier_svg(frontier_record())
+    assert svg.count('class="mark"') == 3
+    assert "<title>superneurons-cost: 90.0 MiB, 12.0 % more time</title>" in svg
+    assert "the forward is not a chain" in frontier_html(frontier_record())
