@@ -37,7 +37,7 @@ def check(graph: Graph, schedule: Schedule, budget_B: int | None = None, layout:
     Raises:
         IllegalPlan: names the first broken rule of `lowtide.ir.rules.RULES`, the step, and the value or recipe.
 
-    O(steps * (live values + engines)), and with a layout O(blocks log blocks).
+    O(steps * engines + segments * values), and with a layout O(blocks log blocks).
     """
     check_graph(graph)
     _references(graph, schedule)
@@ -125,6 +125,7 @@ class _Walk:
         self.parts = [value_parts(graph, v.id) for v in graph.values]
         self.segment = -1
         self.memories: dict[str, dict[int, Stay]] = {DEVICE: {}}
+        self.live_B = 0  # of every value in `device`
         self.device_stays: list[Stay] = []
         self.overwritten: set[int] = set()
         self.ran: set[int] = set()
@@ -153,6 +154,7 @@ class _Walk:
             if value in stays:
                 stays[value].writer = index
                 self.device[value] = stays[value]
+                self.live_B += self.graph.values[value].size_B
             else:
                 self._enter(value, DEVICE, index, writer=index)
 
@@ -181,7 +183,7 @@ class _Walk:
         self._own_part(index, step.value)
         self._read(index, step.value, step.memory, "fetch")
         self._enter(step.value, DEVICE, index, writer=index)
-        self._count(index, self._live_B())
+        self._count(index, self.live_B)
 
     def boundary(self, index: int, step: Boundary) -> None:
         self._leave(index)
@@ -189,7 +191,7 @@ class _Walk:
         for value in self.graph.values:
             if value.arrives == step.segment and value.id not in self.device:
                 self._enter(value.id, DEVICE, index)
-        self._count(index, self._live_B())
+        self._count(index, self.live_B)
 
     def end(self, index: int) -> None:
         """After the last step."""
@@ -255,6 +257,7 @@ class _Walk:
             self._untouched(index, value.id, DEVICE)
             self.overwritten.add(value.id)
             stay = self.device.pop(value.id)
+            self.live_B -= value.size_B
             if heir is not None and kept:
                 passed[heir.id] = stay
             else:
@@ -303,11 +306,14 @@ class _Walk:
         stay = Stay(value, self.graph.values[value].size_B, start, None, writer, users)
         self.memories.setdefault(memory, {})[value] = stay
         if memory == DEVICE:
+            self.live_B += stay.size_B
             self.device_stays.append(stay)
 
     def _free(self, index: int, value: int, memory: str, stop: int) -> None:
         self._untouched(index, value, memory)
         self.memories[memory].pop(value).stop = stop
+        if memory == DEVICE:
+            self.live_B -= self.graph.values[value].size_B
 
     def _leave(self, index: int) -> None:
         """The running segment returns to the caller."""
@@ -325,12 +331,9 @@ class _Walk:
 
     # bytes
 
-    def _live_B(self) -> int:
-        return sum(self.graph.values[v].size_B for v in self.device)
-
     def _top_B(self, step: Run, recipe: Recipe) -> int:
         """Most bytes at once while the recipe runs, following its trace event by event."""
-        live_B = self._live_B()
+        live_B = self.live_B
         if recipe.state is not None and (recipe.effect is Effect.PURE or recipe.state in step.keep):
             live_B += self.graph.values[recipe.state].size_B
         top_B, allocations = live_B, []
