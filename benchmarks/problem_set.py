@@ -1,22 +1,50 @@
-"""The problems of the planning tables: graphs in `benchmarks/problems`, by name. Needs no torch."""
+"""The problems of the planning tables: captured graphs, deep ones made of them, and execution traces. Needs no torch.
+
+The traces are those published with Dynamic Tensor Rematerialization; they are not part of this repository, and serve
+where `../shared/traces` has them.
+"""
 
 from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
 
+from benchmarks import deep_networks
+from lowtide.ir.execution_trace import load_trace
 from lowtide.ir.graph import Graph
 from lowtide.ir.text import load_graph
 
 FOLDER = Path(__file__).parent / "problems"
+TRACES = Path(__file__).resolve().parents[2] / "shared" / "traces"
+_TRACE = "trace_"
 
 
 def names() -> list[str]:
-    """Every problem there is."""
+    """Every problem that there is here: captured graphs, then deep ones, then traces."""
+    return [*captured(), *deep_networks.names(), *traces()]
+
+
+def captured() -> list[str]:
+    """Graphs of real models at real sizes."""
     return sorted(path.name.removesuffix(".json.gz") for path in FOLDER.glob("*.json.gz"))
+
+
+def traces() -> list[str]:
+    """`trace_NAME` for every execution trace; none where there are no traces."""
+    return sorted(_TRACE + path.name.removesuffix(".jsonl.gz") for path in TRACES.glob("*.jsonl.gz"))
 
 
 @cache
 def load(name: str) -> Graph:
-    """A problem's graph, profiled by roofline for the machine that its name says."""
-    return load_graph(FOLDER / f"{name}.json.gz")
+    """A problem's graph, with seconds: by roofline for the machine that its name says; of a trace, as recorded.
+
+    Raises:
+        KeyError: if there is no such problem.
+    """
+    if name in deep_networks.names():
+        return deep_networks.deep(name)
+    if name in traces():
+        return load_trace(TRACES / f"{name.removeprefix(_TRACE)}.jsonl.gz")
+    if name in captured():
+        return load_graph(FOLDER / f"{name}.json.gz")
+    raise KeyError(f"no problem {name!r}; there are {', '.join(names())}")
