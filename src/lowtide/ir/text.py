@@ -6,13 +6,10 @@ infinities; they are written as `{"$float": "inf"}`. A file whose name ends in `
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import math
 import numbers
 import os
-import tempfile
-import zlib
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,6 +24,7 @@ from lowtide.ir.layout import Layout
 from lowtide.ir.machine import Machine
 from lowtide.ir.plan import Outcome, PlanRecord, Problem, Status
 from lowtide.ir.schedule import Schedule
+from lowtide.ir.whole_file import read_whole, write_whole
 
 FORMAT = "lowtide"
 VERSION = 1
@@ -110,7 +108,7 @@ def save_plan(record: PlanRecord, path: str | os.PathLike[str]) -> None:
         PlanFileError: if the plan holds something that has no text form.
         OSError: if the folder cannot be written.
     """
-    _write(Path(path), dumps(record))
+    write_whole(Path(path), dumps(record))
 
 
 def load_plan(path: str | os.PathLike[str]) -> PlanRecord:
@@ -120,7 +118,7 @@ def load_plan(path: str | os.PathLike[str]) -> PlanRecord:
         PlanFileError: if there is no such file, or it is damaged, foreign, of another version or illegal.
     """
     source = f"plan file {os.fspath(path)}"
-    record = loads(_read(Path(path), source), PlanRecord, source)
+    record = loads(read_whole(Path(path), source), PlanRecord, source)
     try:
         check(record.graph, record.schedule, record.peak_B - record.outside_B)
     except IllegalPlan as error:
@@ -135,7 +133,7 @@ def save_graph(graph: Graph, path: str | os.PathLike[str]) -> None:
         PlanFileError: if the graph holds something that has no text form.
         OSError: if the folder cannot be written.
     """
-    _write(Path(path), dumps(graph))
+    write_whole(Path(path), dumps(graph))
 
 
 def load_graph(path: str | os.PathLike[str]) -> Graph:
@@ -145,7 +143,7 @@ def load_graph(path: str | os.PathLike[str]) -> Graph:
         PlanFileError: if there is no such file, or it is damaged, foreign, of another version or inconsistent.
     """
     source = f"graph file {os.fspath(path)}"
-    graph = loads(_read(Path(path), source), Graph, source)
+    graph = loads(read_whole(Path(path), source), Graph, source)
     try:
         check_graph(graph)
     except IllegalPlan as error:
@@ -159,7 +157,7 @@ def save_frontier(record: FrontierRecord, path: str | os.PathLike[str]) -> None:
     Raises:
         OSError: if the folder cannot be written.
     """
-    _write(Path(path), dumps(record))
+    write_whole(Path(path), dumps(record))
 
 
 def load_frontier(path: str | os.PathLike[str]) -> FrontierRecord:
@@ -169,39 +167,10 @@ def load_frontier(path: str | os.PathLike[str]) -> FrontierRecord:
         PlanFileError: if there is no such file, or it is damaged, foreign or of another version.
     """
     source = f"frontier file {os.fspath(path)}"
-    record = loads(_read(Path(path), source), FrontierRecord, source)
+    record = loads(read_whole(Path(path), source), FrontierRecord, source)
     if found := disorder(record):
         raise PlanFileError(f"{source} is damaged: {found}. {_remedy('frontier')}")
     return record
-
-
-def _write(target: Path, text: str) -> None:
-    """Replaces a file as a whole. A compressed one holds no date and no name, so that equal texts are equal files."""
-    data = f"{text}\n".encode()
-    if target.suffix == ".gz":
-        data = gzip.compress(data, mtime=0)
-    handle, name = tempfile.mkstemp(prefix=target.name, suffix=".tmp", dir=target.parent)
-    try:
-        with open(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
-def _read(path: Path, source: str) -> bytes:
-    try:
-        data = path.read_bytes()
-        return gzip.decompress(data) if path.suffix == ".gz" else data
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise PlanFileError(f"{source} is truncated or damaged: {error}. Name a file that lowtide saved.") from error
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise PlanFileError(f"{source} cannot be read: {reason}. Name a file that lowtide saved.") from error
 
 
 def _header(text: str | bytes, kind: str, source: str) -> _Header:
