@@ -12,6 +12,7 @@
 
 #include "annealer.hpp"
 #include "bind_arena.hpp"
+#include "bind_chain.hpp"
 #include "bind_packer.hpp"
 #include "floors.hpp"
 #include "greedy.hpp"
@@ -205,6 +206,7 @@ NB_MODULE(_core, m) {
   m.attr("NEVER") = NEVER;
   bind_program(m);
   bind_search(m);
+  bind_chain(m);
   bind_packer(m);
   bind_arena(m);
 }

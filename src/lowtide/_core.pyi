@@ -83,6 +83,33 @@ class Annealer:
     def run(self, moves: int) -> bool: ...
     def is_valid(self) -> bool: ...
 
+class ChainTable:
+    """Reversing a chain within slots of memory: see `src/core/chain_table.hpp`.
+
+    `decode` gives per link the option saved, the link from whose turn on it is saved, and the same for what crosses
+    behind it; -1 for from the start, -2 for not at all.
+    """
+
+    least: int
+    def __init__(
+        self,
+        run_ps: list[int],
+        alone_ps: list[int],
+        running: list[int],
+        reversing: list[int],
+        behind: list[int],
+        held: list[int],
+        option_begin: list[int],
+        option_saved: list[int],
+        option_running: list[int],
+        option_reversing: list[int],
+        option_ps: list[int],
+        slots: int,
+    ) -> None: ...
+    def time_ps(self, slots: int) -> float: ...
+    def decode(self, slots: int) -> tuple[list[int], list[int], list[int]]: ...
+    def is_valid(self) -> bool: ...
+
 class Lifetimes:
     count: int
     def __init__(self, start: list[int], length: list[int], size: list[int], fixed: list[int], period: int) -> None: ...
