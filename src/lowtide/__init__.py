@@ -18,6 +18,9 @@ _HOME = {
     "fits": "lowtide.frontends.fits",
     "install_cuda": "lowtide.device.cuda",
     "plan_file": "lowtide.frontends.plan_file",
+    "frontier": "lowtide.frontends.frontier",
+    "frontier_file": "lowtide.frontends.frontier_file",
+    "Frontier": "lowtide.frontends.frontier_in_hand",
     "Plan": "lowtide.frontends.plan_in_hand",
     "MaxBatch": "lowtide.frontends.max_batch",
     "Fits": "lowtide.frontends.fits",
@@ -60,6 +63,9 @@ if TYPE_CHECKING:
     from lowtide.frontends.fit import unfit as unfit
     from lowtide.frontends.fits import Fits as Fits
     from lowtide.frontends.fits import fits as fits
+    from lowtide.frontends.frontier import frontier as frontier
+    from lowtide.frontends.frontier_file import frontier_file as frontier_file
+    from lowtide.frontends.frontier_in_hand import Frontier as Frontier
     from lowtide.frontends.max_batch import MaxBatch as MaxBatch
     from lowtide.frontends.max_batch import max_batch as max_batch
     from lowtide.frontends.memory import MemoryStats as MemoryStats

@@ -27,6 +27,7 @@ from lowtide.planners.portfolio import Portfolio
 from lowtide.planners.start import STAGE as START
 from lowtide.units import Budget, format_B
 
+_EQUAL = 1e-6  # relative; bounds and times are sums in another order
 _ROUNDS = 8  # of tightening a plan by what its addresses need beyond the budget
 
 
@@ -54,17 +55,18 @@ class PlanOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """A plan for another shape of the same program, to begin from.
+    """A plan for another shape of the same program, or for another budget, to begin from.
 
     Arguments:
         schedule: of a graph with the same structure (`lowtide.ir.likeness`).
-        shapes: for which it was made, for people.
-        limit_s: search so long for a better one; the schedule itself, made to fit, is there from the beginning.
+        shapes: for which it was made, for people; empty for the same shapes.
+        limit_s: search so long for a better one, None without a limit of its own; the schedule itself, made to fit, is
+            there from the beginning.
     """
 
     schedule: Schedule
-    shapes: str
-    limit_s: float
+    shapes: str = ""
+    limit_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +101,12 @@ class Ground:
         if self.ceiling_B is not None and budget_B <= wall_B:
             room_B = min(room_B, self.ceiling_B)
         return max(0, room_B // self.alignment_B * self.alignment_B)
+
+    def fixed_B(self, graph: Graph) -> int:
+        """Bytes of every budget that a schedule's live bytes may not take."""
+        arriving_B = sum(v.size_B for v in graph.arriving if not v.persistent and v.id not in graph.handed)
+        in_reserve_B = min(arriving_B, self.reserve_B)  # tangents are counted in the reserve, and live in the plan
+        return self.outside_B + self.obstacles_B + self.reserve_B - in_reserve_B
 
     @property
     def obstacles_B(self) -> int:
@@ -138,13 +146,11 @@ def make_record(
     plain = simulate(graph, keep_all_schedule(graph))
     beside_B = ground.outside_B + ground.obstacles_B
     if agreed_B is None:
-        agreed_B = budget_in_B(options.budget, lambda: _plain_B(graph, plain, ground), device_B)
+        agreed_B = budget_in_B(options.budget, lambda: plain_B(graph, ground), device_B)
     budget_B = max(at_least_B, agreed_B)
-    arriving_B = sum(v.size_B for v in graph.arriving if not v.persistent and v.id not in graph.handed)
-    in_reserve_B = min(arriving_B, ground.reserve_B)  # tangents are counted in the reserve, and live in the plan
     room_B = ground.room_B(graph, budget_B, at_least_B)
     claims = _claims(graph, ground, budget_B, plain, environment, covers)
-    live_B = budget_B - beside_B - ground.reserve_B + in_reserve_B
+    live_B = budget_B - ground.fixed_B(graph)
 
     for begin in (None,) if start is None else (start, None):
         solver = _Solver(graph, options, begin, watch)
@@ -168,7 +174,8 @@ class _Solver:
         self.hurried = False
         self.winner: str | None = None  # what bettered the plan for another shape, in this solve or an earlier one
         self.begin = None if start is None else start.schedule
-        self.until_s = None if start is None else time.monotonic() + start.limit_s
+        limit_s = None if start is None else start.limit_s
+        self.until_s = None if limit_s is None else time.monotonic() + limit_s
 
     def solve(self, live_B: int) -> Outcome:
         options = self.options
@@ -219,6 +226,7 @@ class _Tightening:
         self.claims, self.ground, self.room_B, self.solve, self.seed = claims, ground, room_B, solve, seed
         self.lowest: PlanRecord | None = None
         self.last = claims.outcome
+        self.bound_s: float | None = None  # of the first solve: what is proved for fewer bytes need not hold for these
 
     def run(self, live_B: int) -> PlanRecord | None:
         """The first plan whose addresses fit; None if there is none, and then `lowest` is how low they came."""
@@ -241,7 +249,13 @@ class _Tightening:
         return record if self._fits(record) else None
 
     def _solve(self, live_B: int) -> Outcome:
-        return _at_the_end(self.solve(live_B), self.claims.graph, self.ground)
+        outcome = _at_the_end(self.solve(live_B), self.claims.graph, self.ground)
+        if self.bound_s is None:
+            self.bound_s = outcome.bound_s
+        if outcome.bound_s <= self.bound_s * (1.0 + _EQUAL):
+            return outcome
+        status = Status.FEASIBLE if outcome.status is Status.OPTIMAL else outcome.status
+        return msgspec.structs.replace(outcome, bound_s=self.bound_s, status=status)
 
     def _fits(self, record: PlanRecord) -> bool:
         return record.layout is None or record.layout.height_B <= self.room_B
@@ -326,11 +340,12 @@ def budget_in_B(budget: Budget, plain_B: Callable[[], int], device_B: Callable[[
     return int((budget.of_device or 0.0) * device_B())
 
 
-def _plain_B(graph: Graph, plain: Timeline, ground: Ground) -> int:
+def plain_B(graph: Graph, ground: Ground) -> int:
     """What the step needs when nothing is recomputed; with holes and the optimizer's step where there are addresses."""
+    keep_all = keep_all_schedule(graph)
     if not ground.enforced:
-        return plain.peak_B + ground.outside_B
-    layout = lay_out(graph, keep_all_schedule(graph), after_B=ground.optimizer_B)
+        return simulate(graph, keep_all).peak_B + ground.outside_B
+    layout = lay_out(graph, keep_all, after_B=ground.optimizer_B)
     return graph.persistent_B + ground.outside_B + ground.reserve_B + layout.height_B
 
 

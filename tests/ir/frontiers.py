@@ -20,7 +20,7 @@ def point(budget_MiB: int, overhead: float | None, bound: float, **facts: Any) -
     gap = (1.0 + overhead) / (1.0 + bound) - 1.0
     return Point(
         budget_B=budget_MiB * MiB, status="FEASIBLE", bound_s=1.0 + bound, bound_overhead=bound,
-        peak_B=budget_MiB * MiB - 7, time_s=1.0 + overhead, overhead=overhead, gap=gap, winner="annealing", **facts,
+        reserved_B=budget_MiB * MiB, time_s=1.0 + overhead, overhead=overhead, gap=gap, winner="annealing", **facts,
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from lowtide.errors import PlanFileError
 from lowtide.ir.frontier import FrontierRecord, disorder
@@ -38,6 +39,7 @@ ORDERS = {
     "a bound does not hold for fewer bytes": (point(80, 0.1, 0.1), point(70, 0.2, 0.0)),
     "a plan does not serve more bytes": (point(80, 0.2, 0.0), point(70, 0.1, 0.0)),
     "faster than its bound": (point(80, 0.1, 0.2),),
+    "takes more": (replace(point(80, 0.2, 0.1), reserved_B=81 * MiB),),
 }
 
 

@@ -14,7 +14,8 @@ from lowtide.ir.schedule import Schedule
 from lowtide.ir.simulate import simulate
 from lowtide.planners.base import Progress
 from lowtide.planners.baselines import QUICK, baselines
-from lowtide.planners.frontier import Pace, Solve, first_budgets, solver, trace
+from lowtide.planners.frontier import solver, trace
+from lowtide.planners.frontier_search import Pace, Solve, Solved, first_budgets
 from lowtide.planners.keep_all import keep_all_schedule
 from lowtide.planners.portfolio import Portfolio
 from lowtide.planners.search import GAP
@@ -32,10 +33,10 @@ class Watched:
         self.solve = solve or solver(graph, Portfolio(), seed=0, work=WORK)
         self.seen: list[tuple[int, Schedule | None, Outcome]] = []
 
-    def __call__(self, budget_B: int, start: Schedule | None, limit_s: float | None, watch: Watch) -> Outcome:
-        outcome = self.solve(budget_B, start, limit_s, watch)
-        self.seen.append((budget_B, start, outcome))
-        return outcome
+    def __call__(self, budget_B: int, start: Schedule | None, limit_s: float | None, watch: Watch) -> Solved:
+        solved = self.solve(budget_B, start, limit_s, watch)
+        self.seen.append((budget_B, start, solved.outcome))
+        return solved
 
 
 @pytest.mark.parametrize("name", NAMED)
@@ -46,7 +47,7 @@ def test_points_are_monotone_legal_and_no_worse_than_their_starts(name: str) -> 
     assert disorder(record) == ""
     assert record.points[0].time_s == simulate(graph, keep_all_schedule(graph)).time_s
     assert record.points[0].budget_B == record.keep_all_B
-    assert record.smallest_B == record.planned[-1].budget_B
+    assert record.smallest_B == record.planned[-1].reserved_B
     assert all(p.budget_B >= record.floor_B for p in record.planned)
     assert asked.seen[0][1] is None
     for budget_B, start, outcome in asked.seen:
@@ -109,7 +110,7 @@ def test_bytes_beside_the_graph_shift_budgets_and_nothing_else() -> None:
     assert moved.floor_B == bare.floor_B + 1000
     assert moved.keep_all_B == bare.keep_all_B + 1000
     assert moved.points[0].time_s == bare.points[0].time_s
-    assert all(p.peak_B is not None and p.peak_B <= p.budget_B for p in moved.planned)
+    assert all(p.reserved_B is not None and p.reserved_B <= p.budget_B for p in moved.planned)
 
 
 def test_first_budgets_are_those_most_wanted() -> None:
@@ -131,7 +132,7 @@ def _breaking(graph: Graph, calls: int) -> Solve:
     solve = solver(graph, Portfolio(), seed=0, work=WORK)
     left = iter(range(calls))
 
-    def stop(budget_B: int, start: Schedule | None, limit_s: float | None, watch: Watch) -> Outcome:
+    def stop(budget_B: int, start: Schedule | None, limit_s: float | None, watch: Watch) -> Solved:
         if next(left, None) is None:
             raise KeyboardInterrupt
         return solve(budget_B, start, limit_s, watch)

@@ -19,7 +19,7 @@ from lowtide.frontends.knowledge import Knowledge, Request
 from lowtide.ir.bundle import Bundle
 from lowtide.ir.graph import Graph
 from lowtide.ir.layout import Obstacle
-from lowtide.ir.plan import PlanRecord
+from lowtide.ir.plan import Covers, PlanRecord
 from lowtide.pipeline import environment
 from lowtide.planners.base import Watch
 from lowtide.profile.cache import ProfileCache
@@ -99,10 +99,7 @@ def plan_step(
     Raises:
         InfeasibleBudget: if no plan fits; nothing has been run.
     """
-    enforced = options.machine is None and enclosure.encloses(step.device)
-    ground = Ground(outside_B=step.outside_B + enclosure.state_B)
-    if enforced:
-        ground = enclosure.ground(step.graph, step.outside_B, obstacles)
+    ground = ground_of(step, options, enclosure, obstacles)
     request = Request(
         graph=step.graph,
         options=options,
@@ -110,11 +107,30 @@ def plan_step(
         agreed_B=enclosure.agreed_B(step.graph),
         at_least_B=enclosure.budget_B,
         device=step.device,
-        covers=covers_of(step.trains, enclosure.needs, len(step.calls), enclosure.scope if enforced else "none"),
+        covers=covers_within(ground, step, enclosure),
     )
     record = request.plan(watch) if knowledge is None else knowledge.plan(request, watch)
     enclosure.agree(record)
     return record if options.machine is not None else enclosure.said(record, step.device)
+
+
+def ground_of(
+    step: MeasuredStep, options: PlanOptions, enclosure: Enclosure, obstacles: tuple[Obstacle, ...] = ()
+) -> Ground:
+    """What plans of a step have to leave room for; they get addresses where the step runs here inside a wall.
+
+    Arguments:
+        obstacles: what earlier steps left in the arena.
+    """
+    if options.machine is None and enclosure.encloses(step.device):
+        return enclosure.ground(step.graph, step.outside_B, obstacles)
+    return Ground(outside_B=step.outside_B + enclosure.state_B)
+
+
+def covers_within(ground: Ground, step: MeasuredStep, enclosure: Enclosure) -> Covers:
+    """What the budget of such plans counts, and what it could not know."""
+    scope = enclosure.scope if ground.enforced else "none"
+    return covers_of(step.trains, enclosure.needs, len(step.calls), scope)
 
 
 def fit_plan(record: PlanRecord, step: MeasuredStep, enclosure: Enclosure) -> PlanRecord:

@@ -22,7 +22,8 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
         status: name of a `Status`.
         bound_s: no schedule of the bound's class within the budget is faster; 0 where nothing was proved.
         bound_overhead: the least overhead that the bound leaves possible.
-        peak_B: predicted most bytes at once; None where there is no plan, like all that follow.
+        reserved_B: what the plan takes of the budget, holes included where it has addresses; None where there is no
+            plan, like all that follow.
         time_s, overhead: predicted seconds of one step, and over keeping everything.
         gap: `time_s / bound_s - 1`; None without a bound, too.
         winner: which stage of the planner found the plan.
@@ -33,7 +34,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     status: str
     bound_s: float = 0.0
     bound_overhead: float = 0.0
-    peak_B: int | None = None
+    reserved_B: int | None = None
     time_s: float | None = None
     overhead: float | None = None
     gap: float | None = None
@@ -46,7 +47,7 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
 
     Arguments:
         name: of its planner.
-        points: its plans, largest budget first; each stands at the least budget that it meets.
+        points: its plans, largest budget first; each stands at the bytes that it needs.
         reason: why there is none, or none but keeping everything.
     """
 
@@ -106,7 +107,7 @@ class FrontierRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     def at(self, budget_B: int) -> Point | None:
         """The fastest known plan within a budget; None where there is none. O(points)."""
-        return next((p for p in self.planned if p.budget_B <= budget_B), None)
+        return next((p for p in self.planned if (p.reserved_B or 0) <= budget_B), None)
 
 
 def disorder(record: FrontierRecord) -> str:
@@ -120,6 +121,8 @@ def disorder(record: FrontierRecord) -> str:
         if below.time_s is not None and (above.time_s is None or below.time_s < above.time_s):
             return f"a plan does not serve more bytes {where}"
     for point in record.planned:
+        if point.reserved_B is None or point.reserved_B > point.budget_B:
+            return f"the plan for {point.budget_B} B takes more"
         if point.time_s is not None and point.bound_s > point.time_s * (1.0 + _EQUAL):
             return f"the plan for {point.budget_B} B is faster than its bound"
     return ""

@@ -126,7 +126,7 @@ def _point(graph: Graph, schedule: Schedule, fixed_B: int, keep_all_s: float, na
     return Point(
         budget_B=timeline.peak_B + fixed_B,
         status=Status.FEASIBLE.name,
-        peak_B=timeline.peak_B + fixed_B,
+        reserved_B=timeline.peak_B + fixed_B,
         time_s=timeline.time_s,
         overhead=timeline.time_s / keep_all_s - 1.0 if keep_all_s > 0 else 0.0,
         winner=name,

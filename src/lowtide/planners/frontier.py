@@ -11,56 +11,23 @@ Units: `_B` bytes, `_s` seconds.
 
 from __future__ import annotations
 
-import itertools
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
 from lowtide.ir.frontier import FrontierRecord, Point
 from lowtide.ir.graph import Graph, Recipe
-from lowtide.ir.plan import DEFAULT_WORK, Outcome, Problem, Status
+from lowtide.ir.plan import DEFAULT_WORK, Problem, Status
 from lowtide.ir.schedule import Schedule
 from lowtide.ir.simulate import simulate
 from lowtide.planners.base import AbstractPlanner, Progress
-from lowtide.planners.baselines import Asked, baselines
+from lowtide.planners.baselines import baselines
+from lowtide.planners.frontier_search import Found, FrontierSearch, Solve, Solved, Watch, served
 from lowtide.planners.keep_all import keep_all_schedule
 from lowtide.planners.portfolio import Portfolio
-from lowtide.planners.search import GAP
-from lowtide.planners.start import STAGE as START
-from lowtide.units import format_B
 
 POINTS = 24
-INTERRUPTED, OUT_OF_TIME = "interrupted", "time limit"
-_ALPHAS = (0.25, 0.1, 0.05, 0.5, 0.75)  # of the way from the floor to keep-all; the first are wanted most
-_OF_FLOOR = (1.05, 1.1, 1.02)
-_APART = 0.004  # of that way: closer budgets are one
-_SMALLEST_STEP = 1e-4  # of the whole picture: finer steps are not looked into
 _EQUAL = 1e-6  # relative
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How far a frontier is, for whoever watches it.
-
-    Arguments:
-        number, points: the budget that is planned now, from 1, of so many.
-        budget_B: in bytes.
-        planning: of the solve; None between two.
-        method: the other method that is asked now; empty while budgets are planned.
-    """
-
-    number: int
-    points: int
-    budget_B: int
-    planning: Progress | None = None
-    method: str = ""
-
-
-Watch = Callable[[Pace], None]
-Solve = Callable[[int, Schedule | None, float | None, Callable[[Progress], None] | None], Outcome]
-"""Plans for a budget, from a schedule to begin from, within seconds; all bytes of the outcome are in its terms."""
 
 
 def trace(
@@ -101,8 +68,8 @@ def trace(
         keep_all_B = keep_all.peak_B + fixed_B
     if solve is None:
         solve = solver(graph, Portfolio(), seed=seed, work=work, fixed_B=fixed_B)
-    tracing = _Tracing(graph, max(2, points), solve, keep_all_B, fixed_B, time_limit_s, watch, len(methods))
-    tracing.run(
+    search = FrontierSearch(graph, max(2, points), solve, keep_all_B, time_limit_s, watch, len(methods))
+    search.run(
         lambda budgets_B, limit_s: baselines(
             graph,
             budgets_B,
@@ -111,19 +78,19 @@ def trace(
             seed=seed,
             work=work,
             time_limit_s=limit_s,
-            watch=tracing.tell_method,
+            watch=search.tell_method,
         )
     )
-    first = tracing.first
+    first = search.first
     return FrontierRecord(
         name=graph.name,
         key=graph.key,
         floor_B=first.floor_B,
-        smallest_B=min((f.budget_B for f in tracing.planned), default=None),
+        smallest_B=min((f.reserved_B for f in search.planned), default=None),
         keep_all_B=keep_all_B,
         keep_all_s=keep_all.time_s,
-        points=_points(tracing.found, keep_all.time_s),
-        baselines=tuple(a.baseline for a in tracing.asked),
+        points=_points(search.found, keep_all.time_s),
+        baselines=tuple(a.baseline for a in search.asked),
         floor_class=first.floor_class,
         floor_operators=tuple(_named(graph.recipes[r]) for r in first.floor_recipes[:3]),
         fixed_B=fixed_B,
@@ -131,7 +98,7 @@ def trace(
         planner=first.solver,
         seed=seed,
         work=work,
-        stopped=tracing.stopped,
+        stopped=search.stopped,
     )
 
 
@@ -140,222 +107,25 @@ def solver(graph: Graph, planner: AbstractPlanner, *, seed: int, work: int, fixe
 
     def solve(
         budget_B: int, start: Schedule | None, limit_s: float | None, watch: Callable[[Progress], None] | None
-    ) -> Outcome:
-        outcome = planner.solve(Problem(graph, budget_B - fixed_B, seed, work, limit_s, start), watch)
-        smallest_B = None if outcome.smallest_B is None else outcome.smallest_B + fixed_B
-        return replace(outcome, floor_B=outcome.floor_B + fixed_B, smallest_B=smallest_B)
+    ) -> Solved:
+        found = planner.solve(Problem(graph, budget_B - fixed_B, seed, work, limit_s, start), watch)
+        smallest_B = None if found.smallest_B is None else found.smallest_B + fixed_B
+        outcome = replace(found, floor_B=found.floor_B + fixed_B, smallest_B=smallest_B)
+        return Solved(outcome, 0 if found.schedule is None else simulate(graph, found.schedule).peak_B + fixed_B)
 
     return solve
 
 
-def first_budgets(floor_B: int, keep_all_B: int, points: int) -> list[int]:
-    """The budgets that people ask for, largest first, below keep-all; at most `points`, the most wanted ones."""
-    span_B = keep_all_B - floor_B
-    wanted = [floor_B + int(alpha * span_B) for alpha in _ALPHAS[:2]]
-    wanted += [int(of_floor * floor_B) for of_floor in _OF_FLOOR[:1]]
-    wanted += [floor_B + int(alpha * span_B) for alpha in _ALPHAS[2:]]
-    wanted += [int(of_floor * floor_B) for of_floor in _OF_FLOOR[1:]]
-    chosen: list[int] = []
-    for budget_B in wanted:
-        if budget_B < keep_all_B and all(abs(budget_B - c) > _APART * span_B for c in chosen):
-            chosen.append(budget_B)
-    return sorted(chosen[:points], reverse=True)
-
-
-@dataclass
-class _Found:
-    """What is known at one budget."""
-
-    budget_B: int
-    status: Status
-    bound_s: float
-    schedule: Schedule | None = None
-    peak_B: int = 0
-    time_s: float = float("inf")
-    winner: str = ""
-    reason: str = ""
-
-    def gap(self) -> float:
-        return self.time_s / self.bound_s - 1.0 if self.bound_s > 0 else float("inf")
-
-
-@dataclass
-class _Tracing:
-    """One frontier in the making.
-
-    Invariant: `found` has one entry per budget that was tried or ruled out.
-    """
-
-    graph: Graph
-    points: int
-    solve: Solve
-    keep_all_B: int
-    fixed_B: int
-    limit_s: float | None
-    watch: Watch | None
-    methods: int  # how many others are to be asked
-    found: dict[int, _Found] = field(default_factory=dict)
-    asked: tuple[Asked, ...] = ()
-    stopped: str = ""
-    barrier_B: int = 0  # the largest budget without a plan
-
-    def run(self, ask_others: Callable[[Sequence[int], float | None], tuple[Asked, ...]]) -> None:
-        """Fills `found` and `asked` as far as time and patience allow.
-
-        Arguments:
-            ask_others: at some budgets, within seconds.
-        """
-        self._began_s = time.monotonic()
-        self._tries = 0
-        self.first = self._try(self.keep_all_B, None, shared=False)
-        try:
-            self._descend(first_budgets(self.first.floor_B, self.keep_all_B, self.points - 1))
-            while not self.stopped and self._tries < self.points and (budget_B := self._widest_step()) is not None:
-                self._descend([budget_B])
-            self._again()
-            if not self._over():
-                self.asked = ask_others(sorted(self.found), self._share_s())
-                if len(self.asked) < self.methods:
-                    self.stopped = INTERRUPTED
-                self._learn()
-        except KeyboardInterrupt:
-            self.stopped = INTERRUPTED
-
-    @property
-    def planned(self) -> list[_Found]:
-        """What has a plan, largest budget first."""
-        found = (f for f in self.found.values() if f.schedule is not None)
-        return sorted(found, key=lambda f: -f.budget_B)
-
-    def _descend(self, budgets_B: Sequence[int]) -> None:
-        """Plans budgets, largest first, each from the plan above it."""
-        for budget_B in budgets_B:
-            if self._over():
-                return
-            if budget_B < self.barrier_B:
-                self._rule_out(budget_B)
-                continue
-            above = [f for f in self.planned if f.budget_B > budget_B]
-            outcome = self._try(budget_B, above[-1].schedule)
-            if outcome.schedule is not None:
-                continue
-            self.barrier_B = max(self.barrier_B, budget_B)
-            smallest_B = outcome.smallest_B
-            if smallest_B is not None and budget_B < smallest_B < above[-1].budget_B and not self._over():
-                self._try(smallest_B, above[-1].schedule)
-
-    def _rule_out(self, budget_B: int) -> None:
-        """Notes that a budget was not tried, because a larger one has no plan."""
-        known = self.found.setdefault(budget_B, _Found(budget_B, Status.UNSOLVED, 0.0))
-        known.reason = f"not tried: no plan was found for {format_B(self.barrier_B)} either"
-
-    def _again(self) -> None:
-        """Solves once more, upwards, where a plan for fewer bytes is as fast: from that plan."""
-        below: _Found | None = None
-        for found in reversed(self.planned):
-            if below is not None and below.time_s <= found.time_s and found.gap() > GAP and not self._over():
-                self._try(found.budget_B, below.schedule)
-                found = self.found[found.budget_B]
-            below = found if below is None or found.time_s < below.time_s else below
-
-    def _learn(self) -> None:
-        """Solves once more where another method has a plan that is clearly better than the curve: from that plan."""
-        known = [(p, s) for a in self.asked for p, s in zip(a.baseline.points, a.schedules, strict=True)]
-        for point, schedule in sorted(known, key=lambda k: (-k[0].budget_B, k[0].time_s)):
-            best_s = min((f.time_s for f in self.planned if f.budget_B <= point.budget_B), default=float("inf"))
-            bound_s = max(f.bound_s for f in self.found.values() if f.budget_B >= point.budget_B)
-            better = point.time_s is not None and point.time_s < best_s * (1.0 - _EQUAL)
-            if better and best_s > bound_s * (1.0 + GAP) and not self._over():
-                self._try(point.budget_B, schedule)
-        if self.planned[-1].budget_B < self.barrier_B:
-            self.barrier_B = 0
-            self._descend(sorted((b for b, f in self.found.items() if f.schedule is None), reverse=True))
-
-    def _widest_step(self) -> int | None:
-        """Halfway in the step of the curve that hides most; None if all are small."""
-        planned = self.planned
-        if len(planned) < 2:
-            return None
-        span_B = planned[0].budget_B - planned[-1].budget_B
-        span_s = planned[-1].time_s - planned[0].time_s
-        if span_B <= 0 or span_s <= 0:
-            return None
-        steps = [
-            ((a.budget_B - b.budget_B) / span_B * (b.time_s - a.time_s) / span_s, (a.budget_B + b.budget_B) // 2)
-            for a, b in itertools.pairwise(planned)
-            if a.budget_B - b.budget_B > 2 * _APART * span_B
-        ]
-        size, middle_B = max(steps, default=(0.0, 0))
-        return middle_B if size > _SMALLEST_STEP and middle_B not in self.found else None
-
-    def _over(self) -> bool:
-        if not self.stopped and self.limit_s is not None and time.monotonic() - self._began_s >= self.limit_s:
-            self.stopped = OUT_OF_TIME
-        return bool(self.stopped)
-
-    def _share_s(self) -> float | None:
-        """Seconds for what comes next."""
-        if self.limit_s is None:
-            return None
-        left_s = self.limit_s - (time.monotonic() - self._began_s)
-        return max(0.0, left_s) / max(1, self.points - self._tries + 2)
-
-    def _try(self, budget_B: int, start: Schedule | None, *, shared: bool = True) -> Outcome:
-        """Solves for a budget, within its share of the time if it is `shared`, and notes what is new."""
-        self._tries += budget_B not in self.found
-        self._tell(budget_B, None)
-        watch = None if self.watch is None else lambda progress: self._tell(budget_B, progress)
-        outcome = self.solve(budget_B, start, self._share_s() if shared else None, watch)
-        self._note(budget_B, outcome)
-        if outcome.status is Status.INTERRUPTED:
-            self.stopped = INTERRUPTED
-        return outcome
-
-    def _note(self, budget_B: int, outcome: Outcome) -> None:
-        new = _Found(budget_B, outcome.status, outcome.bound_s)
-        if outcome.schedule is None:
-            new.reason = outcome.status.value
-        else:
-            timeline = simulate(self.graph, outcome.schedule)
-            winner = str(outcome.stats.get("winner", outcome.solver))
-            new.schedule, new.time_s, new.peak_B = outcome.schedule, timeline.time_s, timeline.peak_B + self.fixed_B
-            new.winner = "neighbour" if winner == START else winner
-        old = self.found.get(budget_B)
-        if old is not None:
-            new.bound_s = max(new.bound_s, old.bound_s)
-            if old.schedule is not None and old.time_s <= new.time_s:
-                old.bound_s = new.bound_s
-                return
-        self.found[budget_B] = new
-
-    def _tell(self, budget_B: int, progress: Progress | None) -> None:
-        if self.watch is not None:
-            self.watch(Pace(min(self._tries, self.points), self.points, budget_B, progress))
-
-    def tell_method(self, name: str) -> None:
-        """Says whose turn it is."""
-        if self.watch is not None:
-            self.watch(Pace(self.points, self.points, 0, method=name))
-
-
-def _points(found: dict[int, _Found], keep_all_s: float) -> tuple[Point, ...]:
-    """Carries plans to larger budgets and bounds to smaller ones."""
+def _points(found: dict[int, Found], keep_all_s: float) -> tuple[Point, ...]:
+    """Carries plans to all budgets that have the bytes for them, and bounds to smaller ones."""
     bound_s = 0.0
-    budgets_B = sorted(found, reverse=True)
-    for budget_B in budgets_B:
+    for budget_B in sorted(found, reverse=True):
         bound_s = found[budget_B].bound_s = max(bound_s, found[budget_B].bound_s)
-    best: _Found | None = None
-    points = []
-    for budget_B in reversed(budgets_B):
-        here = found[budget_B]
-        if best is None or here.time_s < best.time_s:
-            best = here if here.schedule is not None else best
-        points.append(_point(here, best, keep_all_s))
-    return tuple(reversed(points))
+    return tuple(_point(here, best, keep_all_s) for here, best in reversed(served(found)))
 
 
-def _point(here: _Found, best: _Found | None, keep_all_s: float) -> Point:
-    """A budget with the best plan for it, which may have been found at a smaller one."""
+def _point(here: Found, best: Found | None, keep_all_s: float) -> Point:
+    """A budget with the best plan for it, which may have been found at another one."""
     bound_overhead = max(0.0, here.bound_s / keep_all_s - 1.0) if keep_all_s > 0 else 0.0
     if best is None:
         return Point(
@@ -363,7 +133,7 @@ def _point(here: _Found, best: _Found | None, keep_all_s: float) -> Point:
             reason=here.reason,
         )  # fmt: skip
     gap = max(0.0, best.time_s / here.bound_s - 1.0) if here.bound_s > 0 else None
-    status = here.status if here.schedule is not None else best.status
+    status = best.status
     if gap is not None and gap <= _EQUAL:
         status = Status.OPTIMAL
     elif status is Status.OPTIMAL:
@@ -373,7 +143,7 @@ def _point(here: _Found, best: _Found | None, keep_all_s: float) -> Point:
         status=status.name,
         bound_s=here.bound_s,
         bound_overhead=bound_overhead,
-        peak_B=best.peak_B,
+        reserved_B=best.reserved_B,
         time_s=best.time_s,
         overhead=best.time_s / keep_all_s - 1.0 if keep_all_s > 0 else 0.0,
         gap=gap,

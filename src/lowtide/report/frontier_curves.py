@@ -1,7 +1,7 @@
 """A frontier as curves, for every picture to share.
 
-Between two budgets nothing better is known than the plan of the smaller one, and no more is proved than at the larger
-one: both curves are steps. Coordinates are bytes and overheads.
+A plan serves from the bytes that it takes up to those of the next faster one, and no more is proved below a budget than
+at it: both curves are steps. Coordinates are bytes and overheads.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Curves:
     Arguments:
         plan, bound: corners from the smallest budget up to keep-all.
         gap: the polygon between them.
-        points: the budgets that were planned.
+        points: the plans, where they begin to fit.
         unknown: budgets from the floor to the smallest plan.
         left_B, right_B, top: the picture's edges; it begins at overhead 0.
     """
@@ -49,7 +49,7 @@ class Curves:
 
 def curves_of(record: FrontierRecord) -> Curves:
     """Reads the curves off a frontier. O(points)."""
-    planned = [(p.budget_B, p.overhead or 0.0) for p in reversed(record.planned)]
+    planned = _plans(record)
     proved = [(p.budget_B, p.bound_overhead) for p in reversed(record.points) if p.bound_s > 0]
     plan = _steps(planned, keeps=True)
     bound = _steps(proved, keeps=False)
@@ -62,11 +62,11 @@ def curves_of(record: FrontierRecord) -> Curves:
     largest = max([y for _, y in (*plan, *bound)], default=0.0)
     drawn = [y for m in others for _, y in m.points if y <= _ROOM * largest]
     everything = (record.floor_B, record.keep_all_B, *(x for m in others for x, _ in m.points))
-    margin_B = max(1, (record.keep_all_B - record.floor_B) // 25)
+    margin_B = max(1, (record.keep_all_B - record.floor_B) // 25, record.keep_all_B // 100)
     return Curves(
         plan=plan,
         bound=bound,
-        gap=(*plan, *(c for c in reversed(bound) if c[0] >= smallest_B)),
+        gap=(*plan, *reversed(_from(bound, smallest_B))) if plan else (),
         points=tuple(planned),
         unknown=(record.floor_B, max(record.floor_B, smallest_B)),
         others=others,
@@ -74,6 +74,17 @@ def curves_of(record: FrontierRecord) -> Curves:
         right_B=max(everything) + margin_B,
         top=1.08 * max(_LEAST, largest, *drawn),
     )
+
+
+def _plans(record: FrontierRecord) -> list[Corner]:
+    """Each plan once, at the bytes that it takes, smallest first."""
+    return sorted({(p.reserved_B or 0, p.overhead or 0.0) for p in record.planned})
+
+
+def _from(corners: tuple[Corner, ...], left_B: int) -> list[Corner]:
+    """The part of a curve from some bytes on."""
+    inside = [c for c in corners if c[0] >= left_B]
+    return [(left_B, inside[0][1]), *inside] if inside else []
 
 
 def title_of(record: FrontierRecord) -> str:

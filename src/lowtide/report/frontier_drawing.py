@@ -88,13 +88,13 @@ def _grid(record: FrontierRecord, scale: _Scale) -> list[str]:
         parts.append(_text(_LEFT - 6, y + 4, f"{100 * number * step:.3g} %", "end"))
     whole_B = record.keep_all_B
     step = _round_step((scale.right_B - scale.left_B) / whole_B, 10)
-    for number in range(int(scale.right_B / whole_B / step) + 1):
+    first, last = math.ceil(scale.left_B / whole_B / step), math.floor(scale.right_B / whole_B / step)
+    for number in range(first, last + 1):
         size_B = number * step * whole_B
-        if size_B >= scale.left_B:
-            x = scale.x(size_B)
-            parts.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{_BOTTOM}"/>')
-            parts.append(_text(x, _BOTTOM + 17, format_B(size_B), "middle"))
-            parts.append(_text(x, _TOP - 8, f"{100 * number * step:.3g} %", "middle"))
+        x = scale.x(size_B)
+        parts.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{_BOTTOM}"/>')
+        parts.append(_text(x, _BOTTOM + 17, format_B(size_B), "middle"))
+        parts.append(_text(x, _TOP - 8, f"{100 * number * step:.3g} %", "middle"))
     middle = (_LEFT + _RIGHT) / 2
     parts.append(_text(middle, HEIGHT - 8, "budget, in bytes and (above) in percent of keeping everything", "middle"))
     parts.append(_text(_LEFT, 12, "extra time over keeping everything", "start"))

@@ -1,0 +1,99 @@
+"""`lowtide.frontier`: the least time at every budget, before the first step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from lowtide.device.arena import nothing_engaged
+from lowtide.errors import CaptureError
+from lowtide.frontends.compiling import compiled_call, run_loudly
+from lowtide.frontends.enclosure import Enclosure, Scope
+from lowtide.frontends.frontier_in_hand import Frontier as Frontier
+from lowtide.frontends.member import member_of
+from lowtide.frontends.plan import NOTHING_CAPTURED
+from lowtide.frontends.planning import covers_within, ground_of, measure_step
+from lowtide.frontends.session import Session
+from lowtide.frontends.tracing import traced
+from lowtide.ir.plan import DEFAULT_WORK
+from lowtide.pipeline import environment
+from lowtide.planners.frontier import POINTS
+from lowtide.planners.frontier_search import Watch
+from lowtide.record import PlanOptions
+from lowtide.units import Budget
+
+
+def frontier(
+    model: torch.nn.Module,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    optimizer: torch.optim.Optimizer | None = None,
+    scope: Scope = "step",
+    points: int = POINTS,
+    machine: str | None = None,
+    baselines: bool = True,
+    seed: int = 0,
+    work: int = DEFAULT_WORK,
+    time_limit_s: float | None = None,
+    dynamic: bool | None = None,
+    watch: Watch | None = None,
+) -> Frontier:
+    """Finds the least time of a model's training step at every budget, from keep-all to the floor.
+
+    Nothing is trained: the model is captured as by `lowtide.plan`. Budgets are those of `fit`: parameters, optimizer
+    state, what is set aside and, where the budget is enforced, the holes between addresses are in them. A plan behind
+    the curve is given to `fit` by `fit(model, plan=frontier.plan("6GiB"))`; `fit(model, budget="6GiB")` searches anew,
+    without neighbours to begin from, and at tight budgets may find less.
+
+    Arguments:
+        model: in the mode to plan for; a module in training mode is planned with its backward.
+        args, kwargs: what the model is called with.
+        optimizer: its state and temporaries count.
+        scope: as for `fit`.
+        points: how many budgets to plan for; the widest steps of the curve get most of them.
+        machine: predict for a machine that is not here ("h200", or a machine file) instead of measuring.
+        baselines: whether to ask the classical methods that answer within seconds, too. Their plans are counted in
+            live bytes: holes between addresses are not held against them. Where one of them is better than the
+            curve, the curve is searched again from there.
+        seed: the same seed and work give the same frontier.
+        work: effort at each budget, as for one plan; easy budgets need less.
+        time_limit_s: for planning altogether. What was found until then is the result, and says so.
+        dynamic: as in `torch.compile`.
+        watch: told which budget is planned, and of that planning's progress.
+
+    Returns: the points so far, and a mark that says so, if interrupted with Ctrl-C.
+
+    Raises:
+        BudgetError: if there are fewer than two points.
+        OptimizerError: if the optimizer is none.
+        CaptureError: if nothing could be captured.
+        KeyboardInterrupt: on Ctrl-C before the first plan.
+    """
+    options = PlanOptions(budget=Budget(of_plain=1.0), seed=seed, work=work, machine=machine)
+    enclosure = Enclosure(scope, [member_of(model, optimizer)])
+    session = Session(options, enclosure, whole_model=True)
+    call = compiled_call(model, session.backend, dynamic)
+    with session.dry() as calls:
+        run_loudly(call, tuple(args), dict(kwargs or {}))
+    if not calls:
+        raise CaptureError(NOTHING_CAPTURED)
+    with nothing_engaged():
+        step = measure_step(calls, enclosure.persistent, options, session.cache, session.knowledge)
+        session.expect_between(step)
+        ground = ground_of(step, options, enclosure)
+        return traced(
+            step.graph,
+            ground=ground,
+            covers=covers_within(ground, step, enclosure),
+            environment=environment(step.device),
+            points=points,
+            baselines=baselines,
+            seed=seed,
+            work=work,
+            time_limit_s=time_limit_s,
+            watch=watch,
+            machine=machine,
+        )

@@ -1,0 +1,50 @@
+"""`lowtide.frontier_file`: the least time at every budget for a graph that is a file. Needs no torch."""
+
+from __future__ import annotations
+
+import os
+
+from lowtide import __version__
+from lowtide.frontends.frontier_in_hand import Frontier
+from lowtide.frontends.plan_file import COVERS
+from lowtide.frontends.tracing import traced
+from lowtide.ir.graph_file import read_graph
+from lowtide.ir.plan import DEFAULT_WORK, Environment
+from lowtide.planners.frontier import POINTS
+from lowtide.planners.frontier_search import Watch
+from lowtide.record import Ground
+
+
+def frontier_file(
+    path: str | os.PathLike[str],
+    *,
+    points: int = POINTS,
+    baselines: bool = True,
+    seed: int = 0,
+    work: int = DEFAULT_WORK,
+    time_limit_s: float | None = None,
+    watch: Watch | None = None,
+) -> Frontier:
+    """Finds the least time at every budget for a graph from a file, on any machine.
+
+    Arguments:
+        path: a graph that lowtide saved (`.json`, `.json.gz`), or an execution trace (`.jsonl`, `.jsonl.gz`).
+        points, baselines, seed, work, time_limit_s, watch: as for `lowtide.frontier`.
+
+    Raises:
+        PlanFileError: if there is no such file, or it is damaged or foreign.
+        BudgetError: if there are fewer than two points.
+        KeyboardInterrupt: on Ctrl-C before the first plan.
+    """
+    return traced(
+        read_graph(path),
+        ground=Ground(),
+        covers=COVERS,
+        environment=Environment(lowtide=__version__),
+        points=points,
+        baselines=baselines,
+        seed=seed,
+        work=work,
+        time_limit_s=time_limit_s,
+        watch=watch,
+    )

@@ -1,0 +1,88 @@
+"""From a profiled graph and what its plans have to leave room for to a frontier. Needs no torch.
+
+Units: `_B` bytes, `_s` seconds.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from lowtide.errors import BudgetError, InfeasibleBudget
+from lowtide.frontends.frontier_in_hand import Frontier
+from lowtide.ir.graph import Graph
+from lowtide.ir.plan import Covers, Environment, Outcome, PlanRecord, Status
+from lowtide.ir.schedule import Schedule
+from lowtide.planners.base import Watch as PlanWatch
+from lowtide.planners.baselines import QUICK
+from lowtide.planners.frontier import trace
+from lowtide.planners.frontier_search import Solved, Watch
+from lowtide.planners.portfolio import Portfolio
+from lowtide.record import Ground, PlanOptions, Start, make_record, plain_B
+from lowtide.units import Budget
+
+
+def traced(
+    graph: Graph,
+    *,
+    ground: Ground,
+    covers: Covers,
+    environment: Environment,
+    points: int,
+    baselines: bool,
+    seed: int,
+    work: int,
+    time_limit_s: float | None,
+    watch: Watch | None,
+    machine: str | None = None,
+) -> Frontier:
+    """Plans a graph at every budget as one plan would be made: addresses, optimizer and reserve included.
+
+    Arguments:
+        ground: what the plans have to leave room for.
+        covers: what their budgets count.
+        environment, machine: in which the graph was profiled; the machine that it was predicted for.
+        points, seed, work, time_limit_s, watch: see `planners.frontier.trace`.
+        baselines: whether to ask the quick classical methods.
+
+    Raises:
+        BudgetError: if there are fewer than two points.
+        KeyboardInterrupt: on Ctrl-C before keep-all is known.
+    """
+    if points < 2:
+        raise BudgetError(f"a frontier of {points} budgets is none: ask for two at least")
+    plans: list[PlanRecord] = []
+    fixed_B = ground.fixed_B(graph)
+
+    def solve(budget_B: int, start: Schedule | None, limit_s: float | None, tell: PlanWatch | None) -> Solved:
+        try:
+            made = make_record(
+                graph,
+                PlanOptions(budget=Budget(size_B=budget_B), seed=seed, work=work, time_limit_s=limit_s),
+                ground=ground,
+                covers=covers,
+                environment=environment,
+                device_B=lambda: budget_B,
+                watch=tell,
+                start=None if start is None else Start(schedule=start),
+            )
+        except InfeasibleBudget as error:
+            status = Status.INFEASIBLE if budget_B < error.floor_B - ground.reserve_B else Status.UNSOLVED
+            return Solved(Outcome(None, status, Portfolio.name, floor_B=error.floor_B, smallest_B=error.smallest_B))
+        plans.append(made)
+        return Solved(replace(made.outcome, floor_B=made.outcome.floor_B + fixed_B), made.reserved_B)
+
+    record = trace(
+        graph,
+        points=points,
+        solve=solve,
+        keep_all_B=plain_B(graph, ground),
+        fixed_B=fixed_B,
+        methods=QUICK if baselines else (),
+        seed=seed,
+        work=work,
+        time_limit_s=time_limit_s,
+        watch=watch,
+    )
+    kind = "enforced" if ground.enforced else "accounted"
+    claims = replace(record, covers=covers, environment=environment, machine=machine or "", budget_kind=kind)
+    return Frontier(claims, tuple(plans))
