@@ -106,17 +106,17 @@ def _hard(rows: Sequence[Row]) -> str:
     for name, wanted in kinds:
         there = [r for r in rows if wanted(r)]
         planned = [r for r in there if r.time_s is not None]
-        if not planned:
+        if not there:
             continue
-        worst = max(planned, key=lambda r: r.gap)
+        worst = max(planned or there, key=lambda r: r.gap)
         lines.append(
             [
                 name,
                 len(there),
                 len(planned),
-                ", ".join(r.problem for r in there if r.time_s is None) or "-",
-                _percent(statistics.median(r.overhead or 0.0 for r in planned)),
-                _percent(statistics.median(r.gap for r in planned)),
+                ", ".join(dict.fromkeys(r.problem for r in there if r.time_s is None)) or "-",
+                _percent(statistics.median(r.overhead or 0.0 for r in planned) if planned else None),
+                _percent(statistics.median(r.gap for r in planned) if planned else None),
                 f"{_gap(worst)}: {worst.problem} {worst.label}",
             ]
         )

@@ -25,7 +25,10 @@ LAYERS = [
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 MAY_USE_TORCH = {"device", "capture", "profile", "runtime", "ops", "dynamic", "pipeline", "frontends"}
 TORCH_FREE = {"ir", "planners", "placers", "report"}
-TORCH_FREE_FILES = {PACKAGE / "profile" / "roofline.py", PACKAGE / "record.py"}
+TORCH_FREE_FILES = {
+    PACKAGE / name
+    for name in ("profile/roofline.py", "record.py", "frontends/plan_file.py", "frontends/plan_in_hand.py")
+}
 VAGUE = {"util", "utils", "helper", "helpers", "misc", "common", "stuff", "tools"}
 MOST_LINES = 450
 MOST_FUNCTION_LINES = 70
