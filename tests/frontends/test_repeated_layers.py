@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-import torch.nn.functional as F
-from torch import nn
 
 from lowtide.frontends.captured_graph import captured_graph
 from lowtide.ir.block import block_named
@@ -19,40 +17,9 @@ from lowtide.ir.repetition import repeat
 from tests import networks
 
 
-class Residual(nn.Module):
-    """Two convolutions with batch norm around an in-place ReLU, added to what comes in."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
-        self.first_norm = nn.BatchNorm2d(channels)
-        self.second = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
-        self.second_norm = nn.BatchNorm2d(channels)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        h = F.relu(self.first_norm(self.first(x)), inplace=True)
-        return F.relu(x + self.second_norm(self.second(h)))
-
-
-class ResidualNet(nn.Module):
-    """A stem, equal layers, a head, the loss."""
-
-    def __init__(self, layers: int) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(3, 8, 3, padding=1)
-        self.layers = nn.ModuleList(Residual(8) for _ in range(layers))
-        self.head = nn.Linear(8, 5)
-
-    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        h = self.stem(x)
-        for layer in self.layers:
-            h = layer(h)
-        return F.cross_entropy(self.head(h.mean((2, 3))), y)
-
-
 def residual(layers: int) -> Graph:
     batch = {"x": torch.zeros(2, 3, 8, 8), "y": torch.zeros(2, dtype=torch.int64)}
-    return captured_graph(ResidualNet(layers).train(), kwargs=batch, machine="a100")
+    return captured_graph(networks.ResidualNet(layers).train(), kwargs=batch, machine="a100")
 
 
 def gpt2(layers: int) -> Graph:

@@ -85,8 +85,15 @@ def find_blocks(graph: Graph) -> tuple[Block, ...]:
 
     Returns: in program order, with names of their own.
 
-    O(recipes^2) in vector operations, O(references) beside.
+    O(recipes^2) in vector operations, O(references) beside, the first time.
     """
+    known: dict[str, tuple[Block, ...]] = graph.__dict__  # what is found out about a graph once: it never changes
+    if "_blocks" not in known:
+        known["_blocks"] = _find(graph)
+    return known["_blocks"]
+
+
+def _find(graph: Graph) -> tuple[Block, ...]:
     marks = _marks(graph)
     found: list[tuple[int, Block]] = []
     for part in sorted({s.part for s in graph.segments}):

@@ -1,0 +1,188 @@
+"""Stretches of a schedule that are equal up to the names of values, written once and called where they come.
+
+A schedule is cut where layers begin (`ir.block_search`); every piece is written with values named in the order of
+their appearance. Pieces with one text become one function. A piece that comes once, because the plan treats its layer
+like no other, is halved, as long as halves are worth a call. A function takes its values in a list that it empties, and
+the caller first gives up those that the piece drops, so that each dies exactly at its `del`. What comes once to the end
+stays in the straight line.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+
+from lowtide.ir.block_search import find_blocks
+from lowtide.ir.graph import Graph
+from lowtide.ir.schedule import Drop, Run, Step
+from lowtide.runtime.writer import Writer
+
+LEAST_RUNS = 4
+"""Fewer are not worth a call."""
+_HALVINGS = 3
+_HALVINGS = 3
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive steps of a segment.
+
+    Arguments:
+        runs: how many it has.
+        text: its lines with values named by place; empty for what is too short to be a function.
+        given, lost: values that it uses from before; of those, which it drops.
+        left: values that it makes and leaves.
+    """
+
+    steps: Sequence[Step]
+    runs: int
+    text: tuple[str, ...] = ()
+    given: tuple[int, ...] = ()
+    lost: tuple[int, ...] = ()
+    left: tuple[int, ...] = ()
+
+
+def write_steps(writer: Writer, steps: Sequence[Step], *, marked: bool) -> list[str]:
+    """Writes a segment's steps.
+
+    Arguments:
+        writer: gets the lines.
+        marked: whether every run says its number to the arena.
+
+    Returns: the lines of the functions that those lines call.
+
+    O(steps), and O(recipes^2) in vector operations the first time for a graph.
+    """
+    pieces = _pieces(writer, steps, marked=marked)
+    count = Counter(piece.text for piece in pieces)
+    names: dict[tuple[str, ...], str] = {}
+    lines: list[str] = []
+    first = 0
+    for piece in pieces:
+        if not piece.text or count[piece.text] < 2:
+            writer.steps(piece.steps, partial(_number, first) if marked else None)
+        else:
+            if piece.text not in names:
+                names[piece.text] = f"layer{len(names)}"
+                lines += [f"def {names[piece.text]}(values, at):", *piece.text, ""]
+            writer.lines += _call(names[piece.text], piece, first)
+        first += piece.runs
+    return lines
+
+
+def _number(first: int, run: int) -> str:
+    return str(first + run)
+
+
+def _number_from(run: int) -> str:
+    return f"at + {run}" if run else "at"
+
+
+def _call(name: str, piece: Piece, first: int) -> list[str]:
+    """The caller's statements: it keeps no reference to what the function drops, not even in a list."""
+    given = f"[{', '.join(f'v{v}' for v in piece.given)}]"
+    left = "".join(f"v{v}, " for v in piece.left)
+    before = []
+    if piece.lost:
+        before = [f"    _ = {given}", f"    del {', '.join(f'v{v}' for v in piece.lost)}"]
+        given = "_"
+    return [*before, f"    {f'{left.rstrip()} = ' if left else ''}{name}({given}, {first})"]
+
+
+def _pieces(writer: Writer, steps: Sequence[Step], *, marked: bool) -> list[Piece]:
+    """The steps in pieces, as large as they come several times."""
+    levels = _levels(writer.graph, steps)
+    parts = [range(len(steps))]
+    pieces: dict[range, Piece] = {}
+    for level in range(_HALVINGS + 1):
+        once = Counter(pieces[p].text for p in parts if p in pieces)
+        cuts = [i for i in range(len(steps)) if levels.get(i, level + 1) <= level]
+        parts = [q for p in parts for q in (_cut(p, cuts) if p not in pieces or once[pieces[p].text] < 2 else [p])]
+        for part in parts:
+            if part not in pieces:
+                pieces[part] = _piece(writer, steps[part.start : part.stop], marked=marked)
+    return [pieces[part] for part in parts]
+
+
+def _cut(part: range, cuts: Sequence[int]) -> list[range]:
+    """A range of steps, cut."""
+    inside = cuts[bisect_right(cuts, part.start) : bisect_left(cuts, part.stop)]
+    return [range(a, b) for a, b in pairwise((part.start, *inside, part.stop))]
+
+
+def _levels(graph: Graph, steps: Sequence[Step]) -> dict[int, int]:
+    """Where pieces may begin: step -> how often layers were halved for it.
+
+    A layer begins where its first recipe runs first, and ends where the next one begins, or after its last recipe.
+    """
+    begins: dict[int, int] = {}
+    ends: set[int] = set()
+    for block in find_blocks(graph):
+        for start, size, last in ((0, block.forward, -1), (block.forward, block.backward, 0)):
+            for row in block.recipes if size else ():
+                begins.update((row[start + k], level) for k, level in _halves(size))
+            if size:
+                ends.add(block.recipes[last][start + size - 1])
+    levels: dict[int, int] = {}
+    ended = False
+    for index, step in enumerate(steps):
+        if isinstance(step, Run):
+            level = begins.pop(step.recipe, None)  # a rerun begins nothing
+            if ended or level is not None:
+                levels[index] = 0 if ended or level is None else level
+            ended = step.recipe in ends
+            ends.discard(step.recipe)
+    return levels
+
+
+def _halves(size: int) -> Iterator[tuple[int, int]]:
+    """Places in a layer of so many recipes at which pieces begin, with the number of halvings that it takes."""
+    seen: set[int] = set()
+    for level in range(_HALVINGS + 1):
+        for place in (size * k >> level for k in range(1 << level)):
+            if place not in seen:
+                seen.add(place)
+                yield place, level
+
+
+def _piece(writer: Writer, steps: Sequence[Step], *, marked: bool) -> Piece:
+    """Steps as a function's body; without a text where a run takes storage over, which a caller could not give up."""
+    recipes = [writer.graph.recipes[s.recipe] for s in steps if isinstance(s, Run)]
+    if len(recipes) < LEAST_RUNS or any(r.consumes for r in recipes):
+        return Piece(steps, len(recipes))
+    given, lost, left = _passing(writer.graph, steps)
+    places: dict[int, int] = {}
+    with writer.apart(places) as lines:
+        lines.append(f"    [{', '.join(writer.name(v) for v in given)}] = values")
+        lines.append("    values.clear()")
+        writer.steps(steps, _number_from if marked else None)
+        if left:
+            lines.append(f"    return {', '.join(writer.name(v) for v in left)},")
+    return Piece(steps, len(recipes), tuple(lines), given, lost, left)
+
+
+def _passing(graph: Graph, steps: Sequence[Step]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Values that steps use from before, those of them that they drop, and those that they make and leave."""
+    given: dict[int, None] = {}
+    lost: dict[int, None] = {}
+    made: dict[int, None] = {}
+    touched: set[int] = set()
+    for step in steps:
+        if isinstance(step, Run):
+            used = graph.recipes[step.recipe].read_values
+            given.update((v, None) for v in used if v not in touched)
+            made.update((v, None) for v in step.keep)
+            touched.update(used, step.keep)
+        elif isinstance(step, Drop):
+            if step.value not in touched:
+                given[step.value] = None
+                touched.add(step.value)
+            if step.value in made:
+                del made[step.value]
+            else:
+                lost[step.value] = None
+    return tuple(given), tuple(lost), tuple(made)
