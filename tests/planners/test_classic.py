@@ -193,6 +193,13 @@ def test_superneurons_rebuilds_segments_at_once_or_layer_by_layer() -> None:
     assert len(runs) == 2  # what computes much never runs again
 
 
+def test_copies_of_buffers_are_no_joins_to_superneurons() -> None:
+    graph = buffered_chain()
+    (half,) = forwards(stage_program(graph))
+    ops = [[graph.recipes[half.program.stages[t].recipe].op for t in segment] for segment in segments(half)]
+    assert ops == [["norm", "relu"] * 9 + ["loss"]]
+
+
 def test_where_nothing_fits_the_smallest_budget_of_the_method_is_told() -> None:
     graph = gpt(2)
     budget_B = stage_program(graph).keep_all(0).peak_B * 56 // 100

@@ -93,18 +93,23 @@ def _try(search: Search, layer_by_layer: LayerByLayer) -> None:
 
 
 def segments(half: Forward) -> list[list[int]]:
-    """Finds the longest runs of cheap stages between checkpoints, each in order. O(edges)."""
-    readers: dict[int, int] = dict.fromkeys(half.stages, 0)
-    for t in half.stages:
-        for parent in half.parents[t]:
+    """Finds the longest runs of cheap stages between checkpoints, each in order. O(edges).
+
+    What is beside the trunk (copies of buffers, say) makes no way fork or join, and stays.
+    """
+    trunk = frozenset(half.trunk)
+    origins = {t: [p for p in half.parents[t] if p in trunk] for t in half.trunk}
+    readers: dict[int, int] = dict.fromkeys(half.trunk, 0)
+    for parents in origins.values():
+        for parent in parents:
             readers[parent] += 1
     graph = half.program.graph
     found: dict[int, list[int]] = {}  # stage -> the segment that it belongs to
-    for t in half.stages:
+    for t, parents in origins.items():
         recipe = graph.recipes[half.program.stages[t].recipe]
-        if HEAVY.search(recipe.op) or len(half.parents[t]) > 1 or readers[t] > 1:
+        if HEAVY.search(recipe.op) or len(parents) > 1 or readers[t] > 1:
             continue
-        segment = next((found[p] for p in half.parents[t] if p in found), [])
+        segment = next((found[p] for p in parents if p in found), [])
         segment.append(t)
         found[t] = segment
     return list({id(segment): segment for segment in found.values()}.values())
