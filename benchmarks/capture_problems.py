@@ -75,10 +75,15 @@ COLUMNS = ("name", "library", "batch", "operators", "persistent", "keep-all peak
 HEAD = f"""# Problems
 
 One training step each, forward, loss and backward, of real, unmodified models in float32, captured without memory by
-`python -m benchmarks.capture_problems`. Operators are those that torch chooses on a CPU: attention with dropout is
-not fused. Their seconds are the roofline's for machine `{MACHINE}` (`src/lowtide/profile/gpus.py`), their
-memory is their outputs and the workspaces that the roofline knows. Files are `lowtide.ir.text` graphs without what
-planning does not read: `benchmarks.problem_set.load(name)`, or `lowtide plan benchmarks/problems/NAME.json.gz`.
+`python -m benchmarks.capture_problems`. Operators are those that torch chooses on a CPU: attention with dropout is not
+fused. Their seconds are the roofline's for machine `{MACHINE}` (`src/lowtide/profile/gpus.py`), their memory is their
+outputs and the workspaces that the roofline knows. Batches of U-Net, VGG-16, ResNet-50, GoogLeNet and MobileNet-V2 are
+those of MONeT's tables. Files are `lowtide.ir.text` graphs without what planning does not read:
+`benchmarks.problem_set.load(name)`, or `lowtide plan benchmarks/problems/NAME.json.gz --budget "50% of plain"`.
+
+`shallow/` has the networks from which `benchmarks.deep_networks` makes those of a thousand layers and more
+(`python -m benchmarks.capture_shallow`). `benchmarks.problem_set` also knows the execution traces that were published
+with Dynamic Tensor Rematerialization, where `../shared/traces` has them.
 
 """
 
