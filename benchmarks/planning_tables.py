@@ -12,6 +12,12 @@ from lowtide.units import format_B, format_s
 CLASSES = ((1_500, 1.0), (5_000, 10.0), (20_000, 60.0), (None, None))
 """Operators up to which a problem counts, and the seconds to half a percent that are its goal."""
 _WORST = 12
+EARLIER = (
+    ("unet", "30 %", 0.2824, 0.187),
+    ("unet", "25 %", 0.597, 0.243),
+    ("resnet_1000_operators", "15 %", 0.345, 0.261),
+)
+"""Overhead and bound that planning's first measurements had, on a U-Net and a ResNet of the same kind and other sizes."""
 COLUMNS = (
     "problem", "operators", "budget", "% of plain", "alpha", "x floor", "plan time", "overhead", "bound overhead", "gap",
     "winner", "peak of budget", "seconds", "to 0.5 %", "status",
@@ -85,14 +91,20 @@ def _easy(rows: Sequence[Row]) -> str:
                 len(closed),
                 "never" if median_s == float("inf") else f"{median_s:.2f} s",
                 "none" if goal_s is None else f"{goal_s:g} s",
+                _longest(there),
                 f"{statistics.median(r.seconds for r in there):.2f} s",
                 f"{_gap(worst)}: {worst.problem} {worst.label}",
             ]
         )
     columns = (
-        "operators", "problems", "rows", f"gap <= {CLOSE:.1%}", "median time to that", "goal", "median planning", "worst gap",
+        "operators", "problems", "rows", f"gap <= {CLOSE:.1%}", "median time to that", "goal", "longest", "median planning",
+        "worst gap",
     )  # fmt: skip
-    return table("At half of plain and more", columns, lines, len(lines), "Goal: every row within half a percent.")
+    return (
+        table("At half of plain and more", columns, lines, len(lines), "Goal: every row within half a percent.")
+        if lines
+        else ""
+    )
 
 
 def _hard(rows: Sequence[Row]) -> str:
@@ -121,7 +133,36 @@ def _hard(rows: Sequence[Row]) -> str:
             ]
         )
     columns = ("budget", "rows", "plans", "without a plan", "median overhead", "median gap", "worst gap")
-    return table("Tight budgets", columns, lines, len(lines))
+    return table("Tight budgets", columns, lines, len(lines)) if lines else ""
+
+
+def _longest(rows: Sequence[Row]) -> str:
+    """The row that took longest to come close, of those that did."""
+    came = [(r.close_s, f"{r.problem} {r.label}") for r in rows if r.close_s is not None]
+    return "none came" if not came else "{:.2f} s: {}".format(*max(came))
+
+
+def _earlier(rows: Sequence[Row]) -> str:
+    """What was hard before, and is to be half as far from its bound; empty where none of it was measured."""
+    by_name = {(r.problem, r.label): r for r in rows}
+    lines: list[list[object]] = []
+    for problem, label, overhead, bound in EARLIER:
+        row = by_name.get((problem, label))
+        if row is not None:
+            before = [_percent(overhead), _percent(bound), _percent((1 + overhead) / (1 + bound) - 1)]
+            lines.append([problem, label, *before, _percent(row.overhead), _percent(row.bound_overhead), _gap(row)])
+    columns = (
+        "problem",
+        "budget",
+        "overhead before",
+        "bound before",
+        "gap before",
+        "overhead",
+        "bound overhead",
+        "gap",
+    )
+    note = "Before: a U-Net and a ResNet of the same kind, and of other sizes. Goal: half the gap."
+    return table("What was hard before", columns, lines, len(lines), note) if lines else ""
 
 
 def _worst(rows: Sequence[Row]) -> str:

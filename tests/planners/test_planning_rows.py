@@ -57,6 +57,8 @@ def test_tables_show_every_row_and_why_there_is_no_plan() -> None:
     assert "alpha 0.05" in hard
     assert "small" in worst
     assert [Row(**row.as_data()) for row in rows] == rows
+    hard_before = Row(**(rows[0].as_data() | {"problem": "unet", "label": "30 %"}))
+    assert "| unet | 30 % | 28.24 % | 18.70 % | 8.04 % |" in "".join(tables([hard_before]))
 
 
 def test_a_missing_budget_is_no_row_less(monkeypatch: pytest.MonkeyPatch) -> None:
