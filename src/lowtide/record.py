@@ -343,10 +343,12 @@ def budget_in_B(budget: Budget, plain_B: Callable[[], int], device_B: Callable[[
 def plain_B(graph: Graph, ground: Ground) -> int:
     """What the step needs when nothing is recomputed; with holes and the optimizer's step where there are addresses."""
     keep_all = keep_all_schedule(graph)
+    live_B = simulate(graph, keep_all).peak_B
     if not ground.enforced:
-        return simulate(graph, keep_all).peak_B + ground.outside_B
+        return live_B + ground.outside_B
     layout = lay_out(graph, keep_all, after_B=ground.optimizer_B)
-    return graph.persistent_B + ground.outside_B + ground.reserve_B + layout.height_B
+    placed_B = graph.persistent_B + ground.outside_B + ground.reserve_B + layout.height_B
+    return max(placed_B, live_B + ground.fixed_B(graph))  # a planner counts tiny tensors, which have no place
 
 
 def _whereabouts(recipe: Recipe) -> str:

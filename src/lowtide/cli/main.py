@@ -8,6 +8,7 @@ from lowtide.cli.cache import cache
 from lowtide.cli.demo import demo
 from lowtide.cli.explain import explain
 from lowtide.cli.fits import fits
+from lowtide.cli.frontier import frontier
 from lowtide.cli.place import place
 from lowtide.cli.plan import plan
 
@@ -22,6 +23,7 @@ app = typer.Typer(
 app.command(name="demo")(demo)
 app.command(name="plan")(plan)
 app.command(name="fits")(fits)
+app.command(name="frontier")(frontier)
 app.command(name="explain")(explain)
 app.command(name="place")(place)
 app.add_typer(cache, name="cache")
