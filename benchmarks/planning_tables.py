@@ -26,12 +26,9 @@ COLUMNS = (
 
 def tables(rows: Sequence[Row]) -> list[str]:
     """All tables, each row of the last one complete."""
-    return [
-        _easy(rows),
-        _hard(rows),
-        _worst(rows),
-        table("Every budget", COLUMNS, [_cells(r) for r in rows], len(rows)),
-    ]
+    parts = (_easy(rows), _hard(rows), _earlier(rows), _worst(rows))
+    every = table("Every budget", COLUMNS, [_cells(r) for r in rows], len(rows))
+    return [*(part for part in parts if part), every]
 
 
 def _cells(row: Row) -> list[object]:
@@ -100,11 +97,8 @@ def _easy(rows: Sequence[Row]) -> str:
         "operators", "problems", "rows", f"gap <= {CLOSE:.1%}", "median time to that", "goal", "longest", "median planning",
         "worst gap",
     )  # fmt: skip
-    return (
-        table("At half of plain and more", columns, lines, len(lines), "Goal: every row within half a percent.")
-        if lines
-        else ""
-    )
+    note = "Goal: every row within half a percent."
+    return table("At half of plain and more", columns, lines, len(lines), note) if lines else ""
 
 
 def _hard(rows: Sequence[Row]) -> str:
