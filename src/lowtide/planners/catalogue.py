@@ -13,6 +13,7 @@ from lowtide.planners.classic.superneurons import CostAware, MemoryCentric, Spee
 from lowtide.planners.greedy import Greedy
 from lowtide.planners.keep_all import KeepAll
 from lowtide.planners.local_search import LocalSearch
+from lowtide.planners.multi_cut import MultiCutReplay
 from lowtide.planners.portfolio import Portfolio
 from lowtide.planners.single_cut import SingleCutReplay
 
@@ -20,6 +21,7 @@ PLANNERS: tuple[AbstractPlanner, ...] = (
     KeepAll(),
     Greedy(),
     SingleCutReplay(),
+    MultiCutReplay(),
     LocalSearch(),
     Portfolio(),
 )

@@ -57,7 +57,7 @@ def replay(search: Search, cut: SingleCut, kept: frozenset[int]) -> Retention:
     """The retention that drops what is not kept across the cut, and keeps it again once it is back. O(change)."""
     core = search.program.core
     taus = search.program.keep_all(0).taus
-    for v in cut.values:
+    for v in cut.cut.values:
         if v in kept:
             continue
         gap = core.gap_at(v, cut.stage)

@@ -1,0 +1,84 @@
+"""One moment of a schedule: the base recipe of a stage starts, so just the earlier stages have had their first run.
+
+What has to be there at that moment, what may be there or be brought back later, and which recipes can bring it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from lowtide.planners.reductions.stages import StageProgram
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What matters at a moment; values by their place in the program, recipes by their stage.
+
+    Arguments:
+        stage: whose base recipe starts.
+        forced: values that are there in every schedule: the stage reads them, or nothing can bring them back later.
+        needed: further values that a later stage reads.
+        values: what may be there: the needed ones, and what brings them back without being forced. Increasing.
+        recipes: what may run again afterwards. Increasing.
+        free_B: what forced values, persistent ones and the stage's own run leave of a budget, as a negative number.
+    """
+
+    program: StageProgram
+    stage: int
+    forced: frozenset[int]
+    needed: tuple[int, ...]
+    values: tuple[int, ...]
+    recipes: tuple[int, ...]
+    free_B: int
+
+    def reruns(self, kept: Collection[int]) -> frozenset[int]:
+        """Recipes that have to run again if just `kept` is there."""
+        found, stack = set[int](), [v for v in self.needed if v not in kept]
+        while stack:
+            recipe = self.program.producer[stack.pop()]
+            if recipe not in found:
+                found.add(recipe)
+                stack.extend(v for v in self.program.read_ids[recipe] if v not in kept)
+        return frozenset(found)
+
+
+def cut_at(program: StageProgram, stage: int, weightless: Collection[int] = ()) -> Cut:
+    """Finds what matters when the base recipe of a stage starts.
+
+    Arguments:
+        weightless: values that are taken to be there and to weigh nothing. What is proved with them holds without.
+
+    O(values + reads).
+    """
+    free_B = -(program.core_fixed_B + program.stages[stage].trace_B)
+    forced, needed = set[int](), list[int]()
+    for v in range(len(program.values)):
+        if program.producer[v] >= stage:
+            continue
+        if _is_forced(program, v, stage):
+            forced.add(v)
+            free_B -= program.size_B[v]
+        elif program.last_use[v] > stage and v not in weightless:
+            needed.append(v)
+    seen, reached, stack = set(needed), set[int](), list(needed)
+    there = forced.union(v for v in weightless if program.producer[v] < stage)
+    while stack:
+        recipe = program.producer[stack.pop()]
+        if recipe in reached or program.stages[recipe].rerun_through <= stage:
+            continue
+        reached.add(recipe)
+        fresh = [v for v in program.read_ids[recipe] if v not in seen and v not in there]
+        seen.update(fresh)
+        stack.extend(fresh)
+    return Cut(program, stage, frozenset(there), tuple(needed), tuple(sorted(seen)), tuple(sorted(reached)), free_B)
+
+
+def _is_forced(program: StageProgram, value: int, stage: int) -> bool:
+    uses = program.uses[value]
+    if stage in uses:
+        return True
+    if not uses or uses[-1] < stage:
+        return False
+    start = max((u for u in uses if u < stage), default=program.producer[value])
+    return program.stages[program.producer[value]].rerun_through <= stage or start >= program.pinned_from[value]

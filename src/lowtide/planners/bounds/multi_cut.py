@@ -1,0 +1,197 @@
+"""A lower bound on time from several moments of the schedule at once, and what to keep across each.
+
+At moment k (see `single_cut.py`) value v is resident or not, S_kv; between moment k and the next one recipe r is rerun
+at least once or not, X_kr. Every schedule satisfies
+
+    minimise   sum time_r X_kr
+    subject to what `single_cut.py` asks of S_k, with X_k for what runs or is read before the next moment,
+               S_{k+1,v} <= S_kv + X_k,producer(v)            for v that had been made by moment k
+               the single cut's rows once more for S_k and Y_k,
+               X_jr <= Y_kr for j >= k,   Y_kr <= sum_{j >= k} X_jr
+
+Y_k, "rerun at some time after moment k", is what makes the relaxation at least as strong as each single cut's: without
+it one fraction of a value would serve every stretch between two moments. The class is the single cut's.
+
+Values that weigh next to nothing are taken to weigh nothing.
+
+Units: `_B` bytes, `_ps` picoseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lowtide.planners.bounds.cut import Cut, cut_at
+from lowtide.planners.bounds.highs import Effort, solve
+from lowtide.planners.bounds.rows import MIB, Rows, proved_ps, room
+from lowtide.planners.reductions.stages import StageProgram
+
+_WEIGHTLESS = 5e-4  # of the budget, all such values together
+
+
+@dataclass(frozen=True, slots=True)
+class MultiCutSolution:
+    """What the solver found.
+
+    Arguments:
+        bound_ps: proved: no schedule spends less on reruns.
+        impossible: the solver says that nothing fits.
+        whole: whether the search of the solver's tree was completed.
+        kept: per cut the values that stay across it; None when nothing was found.
+        again: per cut the recipes that run again before the next one.
+    """
+
+    bound_ps: float
+    impossible: bool
+    whole: bool
+    kept: tuple[frozenset[int], ...] | None = None
+    again: tuple[frozenset[int], ...] | None = None
+
+
+class MultiCut:
+    """The model for some stages and one budget.
+
+    Arguments:
+        program: the stage program.
+        stages: the moments.
+        budget_B: bytes for everything.
+    """
+
+    def __init__(self, program: StageProgram, stages: Sequence[int], budget_B: int) -> None:
+        self.program = program
+        weightless = _weightless(program, budget_B)
+        self.cuts = tuple(cut_at(program, t, weightless) for t in sorted(set(stages)))
+        self._rows = Rows()
+        self._stay = [{v: self._rows.column() for v in cut.values} for cut in self.cuts]
+        self._again = [{r: self._rows.column(program.stages[r].rerun_ps) for r in cut.recipes} for cut in self.cuts]
+        last = len(self.cuts) - 1
+        for k, cut in enumerate(self.cuts):
+            end = len(program.stages) if k == last else self.cuts[k + 1].stage
+            self._add_stretch(k, cut, end)
+            if k < last:
+                self._add_link(k)
+                self._add_afterwards(k, cut)
+            self._rows.row(
+                ((self._stay[k][v], -program.size_B[v] / MIB) for v in cut.values),
+                -room(cut.free_B + budget_B, sum(program.size_B[v] for v in cut.values)),
+            )
+
+    @property
+    def columns(self) -> int:
+        """The size of the model."""
+        return self._rows.columns
+
+    def solve(self, effort: Effort) -> MultiCutSolution:
+        """Solves.
+
+        Raises:
+            KeyboardInterrupt: on Ctrl-C, within about a second.
+        """
+        if not self.columns:
+            return MultiCutSolution(0.0, False, True)
+        solved = solve(self._rows.model(), effort)
+        bound_ps = proved_ps(solved.bound_ms)
+        x = solved.columns
+        if x is None:
+            return MultiCutSolution(bound_ps, solved.impossible, solved.whole)
+        kept = tuple(
+            cut.forced.union(v for v, c in stay.items() if x[c] > 0.5)
+            for cut, stay in zip(self.cuts, self._stay, strict=True)
+        )
+        again = tuple(frozenset(r for r, c in again.items() if x[c] > 0.5) for again in self._again)
+        return MultiCutSolution(bound_ps, False, solved.whole, kept, again)
+
+    def taus(self, solution: MultiCutSolution) -> NDArray[np.int32]:
+        """A retention that follows the solution as far as one number per gap can. O(values * cuts)."""
+        assert solution.kept is not None
+        assert solution.again is not None
+        program, core = self.program, self.program.core
+        taus: NDArray[np.int32] = program.keep_all(0).taus
+        for gap, moments in self._moments().items():
+            value = int(core.gap_value[gap])
+            dropped = []
+            for k in moments:
+                if value in solution.kept[k]:
+                    break
+                dropped.append(k)
+            if not dropped or not core.is_free(gap):
+                continue
+            start, stage = core.gap_start(gap), self.cuts[dropped[-1]].stage
+            passing = any(
+                program.producer[value] in solution.again[k]
+                for k in range(dropped[-1])
+                if self.cuts[k + 1].stage > start
+            )
+            # Brought back for somebody in between, and dropped again: kept only from the last such cut on.
+            taus[gap] = max(start, stage) + 1 if passing else start + 1
+        return taus
+
+    def _moments(self) -> dict[int, list[int]]:
+        """Per gap the cuts that lie in it and at which its value may be there, in order."""
+        moments: dict[int, list[int]] = {}
+        for k, cut in enumerate(self.cuts):
+            for v in cut.values:
+                moments.setdefault(self.program.core.gap_at(v, cut.stage), []).append(k)
+        return moments
+
+    def _add_stretch(self, k: int, cut: Cut, end: int) -> None:
+        """What the recipes read that run between a cut and the next one."""
+        program, rows = self.program, self._rows
+        read = {v for t in range(cut.stage + 1, end) for v in program.read_ids[t] if program.producer[v] < cut.stage}
+        for v in sorted(read - cut.forced):
+            rows.row(self._present(k, v), 1.0)
+        for r in cut.recipes:
+            for v in program.read_ids[r]:
+                if v not in cut.forced:
+                    rows.row([*self._present(k, v), (self._again[k][r], -1.0)])
+
+    def _add_link(self, k: int) -> None:
+        """What is there at the next cut was there at this one, or came in between."""
+        cut, later = self.cuts[k], self.cuts[k + 1]
+        for v in (*later.values, *sorted(later.forced)):
+            if self.program.producer[v] >= cut.stage or v in cut.forced:
+                continue
+            column = self._stay[k + 1].get(v)
+            entries = self._present(k, v)
+            if column is not None:
+                self._rows.row([*entries, (column, -1.0)])
+            elif entries:
+                self._rows.row(entries, 1.0)
+
+    def _add_afterwards(self, k: int, cut: Cut) -> None:
+        """The single cut's rows for what runs again at any later time."""
+        program, rows, later = self.program, self._rows, self._again[k:]
+        afterwards = {r: rows.column() for r in cut.recipes}
+        for r, column in afterwards.items():
+            stretches = [again[r] for again in later if r in again]
+            rows.row([*((c, 1.0) for c in stretches), (column, -1.0)])
+            for c in stretches:
+                rows.row([(column, 1.0), (c, -1.0)])
+
+        def present(v: int) -> list[tuple[int, float]]:
+            entries = [(self._stay[k][v], 1.0)]
+            recipe = afterwards.get(program.producer[v])
+            return entries if recipe is None else [*entries, (recipe, 1.0)]
+
+        for v in cut.needed:
+            rows.row(present(v), 1.0)
+        for r, column in afterwards.items():
+            for v in program.read_ids[r]:
+                if v not in cut.forced:
+                    rows.row([*present(v), (column, -1.0)])
+
+    def _present(self, k: int, v: int) -> list[tuple[int, float]]:
+        """Resident at a cut, or brought back before the next one."""
+        stay, again = self._stay[k].get(v), self._again[k].get(self.program.producer[v])
+        return [(c, 1.0) for c in (stay, again) if c is not None]
+
+
+def _weightless(program: StageProgram, budget_B: int) -> frozenset[int]:
+    """The lightest values, as many as come to next to nothing."""
+    order = np.argsort(np.array(program.size_B, dtype=np.int64), kind="stable")
+    total_B = np.cumsum(np.array(program.size_B, dtype=np.int64)[order])
+    return frozenset(int(v) for v in order[: int(np.searchsorted(total_B, _WEIGHTLESS * budget_B, side="right"))])
