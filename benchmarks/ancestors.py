@@ -1,10 +1,10 @@
 """The classical methods and ours on the same graphs and budgets, scored by the same simulator.
 
-`python -m benchmarks.ancestors [--networks vgg19 ...] [--graphs FILE ...] [--limit 60] [--write]` prints a table per network: for budgets
-between the proved floor and what keeping everything takes, each planner's overhead beside the strongest bound that any
-of them proved for all schedules (the linear and integer programmes' own bounds, for fewer schedules, stand apart), its
-peak and the time it took; and how much longer than the best known plan its plans take. The networks are layers as Checkmate models them (`checkmate_models.py`), and graphs
-from files; Checkmate's figures for VGG-19 stand first.
+`python -m benchmarks.ancestors [--only NAME ...] [--alphas 0.5 0.25 0.1] [--limit 20]` writes `results/ancestors.md` and
+`.json`; graphs that a run leaves out keep the rows of an earlier one. A table per graph: each planner's overhead at each
+budget, beside the strongest bound for all schedules that was proved there, by any of them or for the planning table;
+and how much longer than the best known plan its plans take. The graphs are layers as Checkmate models them
+(`checkmate_models.py`), and the captured networks of `benchmarks/problems`.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ import argparse
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from typing import Any
 
-from benchmarks.checkmate_baselines import baseline, every_root
-from benchmarks.checkmate_models import Layer, mobilenet, training, unet, vgg
+from benchmarks import problem_set
+from benchmarks.checkmate_models import VGG16, Layer, mobilenet, training, vgg, vgg_unet
+from benchmarks.results_file import read_numbers, table, write
 from lowtide.ir.check import check
 from lowtide.ir.graph import Graph
 from lowtide.ir.plan import Problem
 from lowtide.ir.simulate import simulate
-from lowtide.ir.text import loads
 from lowtide.planners.base import AbstractPlanner
 from lowtide.planners.bounds.op_floor import op_floor
 from lowtide.planners.catalogue import CLASSICS
@@ -33,23 +33,38 @@ from lowtide.planners.portfolio import Portfolio
 from lowtide.planners.reductions.stages import stage_program
 from lowtide.planners.search import BOUND_CLASS
 
-NETWORKS: dict[str, Callable[[], tuple[Layer, ...]]] = {"vgg19": vgg, "mobilenet": mobilenet, "unet": unet}
-SHARES = (0.05, 0.2, 0.5, 0.8)  # of the way from the floor to keeping everything
-WHOLE = (LpRounding(), RandomRounding(), Checkmate())  # with the sizes that they accept by themselves
-PLANNERS: tuple[AbstractPlanner, ...] = (Portfolio(), *(p for p in CLASSICS if type(p) not in map(type, WHOLE)), *WHOLE)
-PUBLISHED = (("checkpoint all", 58.896, 81.723), ("square root of n", 72.513, 69.448))
+LAYERS: dict[str, Callable[[], tuple[Layer, ...]]] = {
+    "vgg16-layers": lambda: vgg(VGG16),
+    "vgg19-layers": vgg,
+    "unet-layers": vgg_unet,
+    "mobilenet-layers": mobilenet,
+}
+# The programmes take minutes on what they accept by themselves; `milp_race.py` gives the integer one its time.
+PROGRAMMES = (LpRounding(most_recipes=110), RandomRounding(most_recipes=110), Checkmate(most_recipes=80))
+PLANNERS: tuple[AbstractPlanner, ...] = (
+    Portfolio(),
+    *(p for p in CLASSICS if type(p) not in map(type, PROGRAMMES)),
+    *PROGRAMMES,
+)
+NOTE = (
+    "Overhead over keeping everything, the plan's peak beside it. Bound: the least overhead that is proved possible for any "
+    "recomputation with first runs in program order. A bound in brackets is the planner's own, for its own class of schedules. "
+    "From: the least budget at which the method is known to have a plan. Over the best: geometric mean of its time over "
+    "that of the best plan known, at the budgets at which it has one."
+)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One planner on one network and budget; fractions of what keeping everything takes, None where there is no plan.
+    """One planner on one graph and budget; fractions of what keeping everything takes, None where there is no plan.
 
-    `bound` holds for all schedules, `class_bound` for those of Checkmate's class.
+    `bound` holds for all schedules, `class_bound` for those of the planner's class.
     """
 
-    network: str
+    graph: str
+    alpha: float
     budget_B: int
-    budget: float
+    share: float
     planner: str
     status: str
     overhead: float | None = None
@@ -59,30 +74,38 @@ class Cell:
     smallest: float | None = None
     plan_s: float = 0.0
 
-    def row(self, bound: float) -> list[str]:
-        """For people, beside the strongest bound."""
-        smallest = "-" if self.smallest is None else f"from {self.smallest:.1%}"
-        return [
-            f"{self.budget_B / 1e6:.3f} MB ({self.budget:.0%})",
-            self.planner,
-            self.status,
-            _percent(self.overhead),
-            _percent(bound),
-            _percent(self.class_bound),
-            smallest if self.peak is None else f"{self.peak:.1%}",
-            f"{self.plan_s:.2f}",
-        ]
+    def text(self) -> str:
+        """For people."""
+        if self.overhead is not None:
+            found = f"{_percent(self.overhead)}, {self.peak:.0%}"
+        elif self.status.startswith("refused"):
+            found = "refused"
+        else:
+            found = "none" if self.smallest is None else f"from {self.smallest:.0%}"
+        return found if self.class_bound is None else f"{found} [{_percent(self.class_bound)}]"
 
 
-def _percent(fraction: float | None) -> str:
-    return "-" if fraction is None else f"{100 * max(0.0, fraction):.2f} %"
+def _percent(fraction: float) -> str:
+    return f"{100 * max(0.0, fraction):.2f} %"
 
 
-def solve(name: str, graph: Graph, budget_B: int, planner: AbstractPlanner, limit_s: float) -> Cell:
+def graph_of(name: str) -> Graph:
+    """A graph by its name here."""
+    return training(LAYERS[name](), name) if name in LAYERS else problem_set.load(name)
+
+
+def names() -> list[str]:
+    """All graphs, small ones first."""
+    return [*LAYERS, *problem_set.captured()]
+
+
+def solve(name: str, graph: Graph, alpha: float, planner: AbstractPlanner, limit_s: float) -> Cell:
     """Plans, checks, simulates."""
+    program = stage_program(graph)
+    floor_B, everything = op_floor(program).floor_B, program.keep_all(0)
+    budget_B = floor_B + int(alpha * (everything.peak_B - floor_B))
     problem = Problem(graph, budget_B, time_limit_s=limit_s)
-    everything = stage_program(graph).keep_all(0)
-    cell = Cell(name, budget_B, budget_B / everything.peak_B, planner.name, "")
+    cell = Cell(name, alpha, budget_B, budget_B / everything.peak_B, planner.name, "")
     if reason := planner.refuses(problem):
         return replace(cell, status=f"refused: {reason}")
     began_s = time.perf_counter()
@@ -98,91 +121,72 @@ def solve(name: str, graph: Graph, budget_B: int, planner: AbstractPlanner, limi
     return replace(cell, overhead=timeline.time_s / least_s - 1.0, peak=timeline.peak_B / everything.peak_B)
 
 
-def published() -> list[list[str]]:
-    """VGG-19, batch 1: the figures of Checkmate's authors, and what the simulator says of the same schedules."""
-    layers = vgg()
-    graph = training(layers, "vgg19")
-    rows = []
-    for (name, giga, mega), checkpoints in zip(
-        PUBLISHED, (range(len(layers)), every_root(range(len(layers)))), strict=True
-    ):
-        timeline = simulate(graph, baseline(graph, checkpoints))
-        rows.append([name, f"{giga} / {mega}", f"{timeline.time_s * 1e3:.3f} / {timeline.peak_B / 1e6:.3f}"])
-    outcome = Portfolio().solve(Problem(graph, 51_380_224))
-    if outcome.schedule is not None:
-        timeline = simulate(graph, outcome.schedule)
-        rows.append(
-            ["optimum at 51.380 MB", "58.983 / 51.380", f"{timeline.time_s * 1e3:.3f} / {timeline.peak_B / 1e6:.3f}"]
-        )
-    return rows
-
-
-def cells(name: str, graph: Graph, limit_s: float) -> list[Cell]:
-    """All planners at all budgets."""
-    program = stage_program(graph)
-    floor_B, most_B = op_floor(program).floor_B, program.keep_all(0).peak_B
-    found = []
-    for share in SHARES:
+def measure(name: str, alphas: Sequence[float], limit_s: float, programme_limit_s: float) -> list[Cell]:
+    """All planners at all budgets of one graph, largest budget first."""
+    graph, found = graph_of(name), list[Cell]()
+    for alpha in sorted(alphas, reverse=True):
         for planner in PLANNERS:
-            found.append(solve(name, graph, floor_B + int(share * (most_B - floor_B)), planner, limit_s))
-            sys.stderr.write(f"{found[-1]}\n")
+            allowed_s = programme_limit_s if planner in PROGRAMMES else limit_s
+            found.append(solve(name, graph, alpha, planner, allowed_s))
+        sys.stderr.write(f"{name} at {alpha}: {sum(c.plan_s for c in found):.0f} s of planning\n")
     return found
 
 
-def rows(found: Sequence[Cell]) -> list[list[str]]:
-    """All cells beside the strongest bound of their budget."""
-    strongest: dict[int, float] = {}
-    for cell in found:
-        strongest[cell.budget_B] = max(strongest.get(cell.budget_B, 0.0), cell.bound)
-    return [cell.row(strongest[cell.budget_B]) for cell in found]
+def bounds(found: Sequence[Cell]) -> dict[float, float]:
+    """Per alpha the strongest bound: of any planner here or of the planning table, at this budget or a larger one."""
+    planned: list[tuple[int, float]] = []
+    for row in read_numbers("planning").get(found[0].graph, {}).get("rows", []):
+        planned.append((row["budget_B"], row["bound_s"] / row["plain_s"] - 1.0))
+    planned += [(cell.budget_B, cell.bound) for cell in found]
+    budgets = {cell.alpha: cell.budget_B for cell in found}
+    return {alpha: max(bound for b, bound in planned if b >= budget_B) for alpha, budget_B in budgets.items()}
 
 
-def ratios(found: Sequence[Cell]) -> list[list[str]]:
-    """Per planner, how much longer its plans take than the best known ones: geometric mean and worst."""
-    best: dict[int, float] = {}
+def rows(found: Sequence[Cell]) -> Iterator[list[str]]:
+    """The table of one graph: the bounds, then a row per planner."""
+    strongest = bounds(found)
+    yield ["bound", *(_percent(bound) for bound in strongest.values()), "-", "-"]
+    best: dict[float, float] = {}
     for cell in found:
         if cell.overhead is not None:
-            best[cell.budget_B] = min(best.get(cell.budget_B, cell.overhead), cell.overhead)
-    table = []
+            best[cell.alpha] = min(best.get(cell.alpha, cell.overhead), cell.overhead)
     for planner in PLANNERS:
-        own = [c for c in found if c.planner == planner.name and c.overhead is not None]
-        times = [(1.0 + (c.overhead or 0.0)) / (1.0 + best[c.budget_B]) for c in own]
+        own = [cell for cell in found if cell.planner == planner.name]
+        times = [(1.0 + c.overhead) / (1.0 + best[c.alpha]) for c in own if c.overhead is not None]
         mean = f"{statistics.geometric_mean(times):.3f}" if times else "-"
-        table.append([planner.name, f"{len(own)} of {len(best)}", mean, f"{max(times):.3f}" if times else "-"])
-    return table
+        yield [planner.name, *(cell.text() for cell in own), mean, f"{max(c.plan_s for c in own):.2f}"]
+
+
+def tables(numbers: dict[str, list[dict[str, Any]]]) -> list[str]:
+    """A table per graph."""
+    found = []
+    for name in (n for n in names() if n in numbers):
+        cells = [Cell(**cell) for cell in numbers[name]]
+        budgets = {c.alpha: f"alpha {c.alpha:g}: {c.budget_B / 1e6:.1f} MB, {c.share:.0%} of plain" for c in cells}
+        columns = ("planner", *budgets.values(), "over the best", "longest s")
+        refused = dict.fromkeys(
+            f"{c.planner}: {c.status.removeprefix('refused: ')}." for c in cells if "refused" in c.status
+        )
+        note = " ".join([NOTE if not found else "", *(("Refused.",) if refused else ()), *refused]).strip()
+        found.append(table(name, columns, list(rows(cells)), 1 + len(PLANNERS), note))
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Prints the tables; writes `results/ancestors.md` and `.json` if asked to."""
-    from benchmarks.results_file import table, write
-
+    """Measures, and writes the tables anew after each graph."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--networks", nargs="*", choices=NETWORKS, default=list(NETWORKS))
-    parser.add_argument("--graphs", nargs="*", type=Path, default=[], help="files with a graph")
-    parser.add_argument("--limit", type=float, default=60.0, help="seconds per plan")
-    parser.add_argument("--write", action="store_true", help="write the results")
+    parser.add_argument("--only", nargs="*", choices=names(), default=names(), metavar="NAME")
+    parser.add_argument("--alphas", nargs="*", type=float, default=[0.5, 0.25, 0.1])
+    parser.add_argument("--limit", type=float, default=20.0, help="seconds per plan")
+    parser.add_argument("--programme-limit", type=float, default=60.0, help="seconds per linear or integer programme")
+    parser.add_argument("--try", dest="trial", action="store_true", help="write ancestors_quick and merge nothing")
     options = parser.parse_args(arguments)
-    tables = [
-        table(
-            "VGG-19, batch 1, in Checkmate's layer model (10^9 multiplications / MB)",
-            ("plan", "published", "simulated"),
-            published(),
-            3,
-        )
-    ]
-    numbers = []
-    graphs = {name: training(NETWORKS[name](), name) for name in options.networks}
-    graphs |= {path.stem: loads(path.read_bytes(), Graph, str(path)) for path in options.graphs}
-    for name, graph in graphs.items():
-        found = cells(name, graph, options.limit)
-        columns = ("budget", "planner", "status", "overhead", "bound", "bound of its class", "peak", "plan s")
-        tables.append(table(name, columns, rows(found), len(SHARES) * len(PLANNERS)))
-        heads = ("planner", "plans", "time / best known", "worst")
-        tables.append(table(f"{name}: ratios", heads, ratios(found), len(PLANNERS)))
-        numbers += [asdict(cell) for cell in found]
-    sys.stdout.write("\n".join(tables))
-    if options.write:
-        write("ancestors", "The classical methods and ours", tables, numbers)
+    file = "ancestors_quick" if options.trial else "ancestors"
+    numbers: dict[str, list[dict[str, Any]]] = {} if options.trial else dict(read_numbers(file))
+    for name in options.only:
+        numbers[name] = [asdict(cell) for cell in measure(name, options.alphas, options.limit, options.programme_limit)]
+        path = write(file, "The classical methods and ours", tables(numbers), numbers)
+    sys.stdout.write(path.read_text())
 
 
 if __name__ == "__main__":

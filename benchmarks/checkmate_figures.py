@@ -107,6 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--limit", type=float, default=60.0, help="seconds per plan")
     parser.add_argument("--work", type=int, default=1_000_000, help="per plan, for the batches")
     parser.add_argument("--most-recipes", type=int, default=200, help="for which the linear programme is solved")
+    parser.add_argument("--lp-limit", type=float, default=300.0, help="seconds per linear programme, for the ratios")
     parser.add_argument("--try", dest="trial", action="store_true", help="write checkmate_quick and merge nothing")
     options = parser.parse_args(arguments)
     name = "checkmate_quick" if options.trial else "checkmate"
@@ -121,7 +122,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         numbers["vgg19"] = vgg19()
         save()
     for network in (n for n in checkmate_ratios.NETWORKS if n in asked and "ratios" in options.only):
-        found = checkmate_ratios.measure(network, options.budgets, options.limit, options.most_recipes)
+        found = checkmate_ratios.measure(
+            network, options.budgets, options.limit, options.most_recipes, options.lp_limit
+        )
         rows = list(checkmate_ratios.ratios(found))
         numbers["ratios"][network] = {"rows": rows, "certified": checkmate_ratios.certificates(found)}
         save()

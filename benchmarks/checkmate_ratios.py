@@ -118,8 +118,8 @@ def budgets(layers: Sequence[Layer], found: dict[str, list[Point]], count: int) 
     return sorted({-(-b // 1000) * 1000 for b in (*chosen, most_B, largest_B)})
 
 
-def measure(name: str, count: int, limit_s: float, most_recipes: int) -> Found:
-    """Everything of one network."""
+def measure(name: str, count: int, limit_s: float, most_recipes: int, lp_limit_s: float) -> Found:
+    """Everything of one network; linear programmes have a limit of their own."""
     layers = NETWORKS[name]()
     graph = training(layers, name)
     found = Found(name, len(graph.program), sweeps(graph, layers))
@@ -137,7 +137,7 @@ def measure(name: str, count: int, limit_s: float, most_recipes: int) -> Found:
             continue
         costs = {} if ours.schedule is None else {"portfolio": point(graph, ours.schedule).time_s}
         if "two-phase LP" in found.solved and (len(graph.program) <= _LARGE or budget_B in sparse):
-            rounded = rounding.solve(problem).schedule
+            rounded = rounding.solve(Problem(graph, budget_B, time_limit_s=lp_limit_s)).schedule
             costs |= {} if rounded is None else {"two-phase LP": point(graph, rounded).time_s}
         fits = [p.time_s for points in found.sweeps.values() for p in points if p.peak_B <= budget_B]
         if costs or fits:
