@@ -23,6 +23,7 @@ from lowtide.ir.plan import Problem, Status
 from lowtide.ir.schedule import Run, Schedule
 from lowtide.ir.simulate import simulate
 from lowtide.planners.base import AbstractPlanner
+from lowtide.planners.classic.checkpoint_all import CheckpointAll
 from lowtide.planners.classic.chen_greedy import ChenGreedy
 from lowtide.planners.classic.chen_sqrt import ChenSqrt
 from lowtide.planners.classic.revolve import Revolve, RevolveBlocks, advances, beta, revolve, split
@@ -113,6 +114,19 @@ def test_articulation_points_are_where_all_ways_meet() -> None:
     assert "moved_mean" not in {program.graph.recipes[program.stages[t].recipe].op for t in half.trunk}
     (half,) = forwards(stage_program(chain(5)))
     assert half.articulation_points == half.stages
+
+
+def test_checkpointing_all_points_brings_back_each_block_once() -> None:
+    graph = resnet((1, 1, 1, 1))
+    program = stage_program(graph)
+    (half,) = forwards(program)
+    inner = set(half.trunk) - set(half.articulation_points)
+    schedule = solve(CheckpointAll(), graph, program.keep_all(0).peak_B - 1)
+    runs = [s.recipe for s in schedule.steps if isinstance(s, Run)]
+    again = {r for r in runs if runs.count(r) > 1}
+    assert again
+    assert again <= {program.stages[t].recipe for t in inner}
+    assert reruns(schedule) == len(again)
 
 
 def buffered_chain() -> Graph:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lowtide.planners.base import AbstractPlanner
 from lowtide.planners.classic.checkmate import Checkmate
+from lowtide.planners.classic.checkpoint_all import CheckpointAll
 from lowtide.planners.classic.chen_greedy import ChenGreedy, ChenGreedyLinear
 from lowtide.planners.classic.chen_sqrt import ChenSqrt, ChenSqrtLinear
 from lowtide.planners.classic.revolve import Revolve, RevolveBlocks
@@ -28,6 +29,7 @@ PLANNERS: tuple[AbstractPlanner, ...] = (
 # For comparison, and for proof on small graphs. The linear and integer programmes take minutes on what they accept by
 # themselves; here they decline what would take them longer than seconds.
 CLASSICS: tuple[AbstractPlanner, ...] = (
+    CheckpointAll(),
     ChenSqrt(),
     ChenSqrtLinear(),
     ChenGreedy(),
