@@ -26,7 +26,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
             plan, like all that follow.
         time_s, overhead: predicted seconds of one step, and over keeping everything.
         gap: `time_s / bound_s - 1`; None without a bound, too.
-        winner: which stage of the planner found the plan.
+        winner: which stage of the planner, or which other method, found the plan; or whose it is, shrunk.
         reason: why there is no plan; empty where there is one.
     """
 

@@ -147,7 +147,7 @@ def _point(here: Found, best: Found | None, keep_all_s: float) -> Point:
         time_s=best.time_s,
         overhead=best.time_s / keep_all_s - 1.0 if keep_all_s > 0 else 0.0,
         gap=gap,
-        winner=best.winner if best is here else "neighbour",
+        winner=best.winner,
     )
 
 

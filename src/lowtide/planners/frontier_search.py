@@ -225,22 +225,23 @@ class FrontierSearch:
         self._tell(budget_B, None)
         watch = None if self.watch is None else lambda progress: self._tell(budget_B, progress)
         solved = self.solve(budget_B, start, self._share_s() if shared else None, watch)
-        self._note(budget_B, solved)
+        self._note(budget_B, solved, start)
         outcome = solved.outcome
         if outcome.status is Status.INTERRUPTED:
             self.stopped = INTERRUPTED
         return outcome
 
-    def _note(self, budget_B: int, solved: Solved) -> None:
+    def _note(self, budget_B: int, solved: Solved, start: Schedule | None) -> None:
         outcome = solved.outcome
         new = Found(budget_B, outcome.status, outcome.bound_s)
         if outcome.schedule is None:
             new.reason = outcome.status.value
         else:
-            winner = str(outcome.stats.get("winner", outcome.solver))
             new.schedule, new.reserved_B = outcome.schedule, solved.reserved_B
             new.time_s = simulate(self.graph, outcome.schedule).time_s
-            new.winner = "neighbour" if winner == START else winner
+            new.winner = str(outcome.stats.get("winner", outcome.solver))
+            if new.winner == START:
+                new.winner = self._origin(outcome.schedule, start)
         old = self.found.get(budget_B)
         if old is not None:
             new.bound_s = max(new.bound_s, old.bound_s)
@@ -248,6 +249,14 @@ class FrontierSearch:
                 old.bound_s = new.bound_s
                 return
         self.found[budget_B] = new
+
+    def _origin(self, schedule: Schedule, start: Schedule | None) -> str:
+        """Who found the plan from which a search began without bettering it."""
+        if schedule != start:
+            return "neighbour, shrunk"
+        known = [(f.schedule, f.winner) for f in self.found.values()]
+        known += [(s, a.baseline.name) for a in self.asked for s in a.schedules]
+        return next((winner for other, winner in known if other is start), "neighbour")
 
     def _tell(self, budget_B: int, progress: Progress | None) -> None:
         if self.watch is not None:

@@ -62,14 +62,16 @@ def _draw_curves(axes: Any, curves: Curves, unit_B: int) -> None:
 def _draw_others(axes: Any, curves: Curves, unit_B: int) -> None:
     taken: Counter[Corner] = Counter()
     for (marker, colour), marks in zip(cycle(_MARKERS), curves.others, strict=False):
-        rings = max(taken[corner] for corner in marks.points)
+        label: str | None = label_of(marks, curves.top)
+        for rings in sorted({taken[corner] for corner in marks.points}):
+            here = [corner for corner in marks.points if taken[corner] == rings]
+            axes.plot(
+                [b / unit_B for b, _ in here], [100 * min(o, curves.top) for _, o in here], color=colour, lw=0,
+                marker=marker, ms=6.5 + _RING * rings, mfc="none" if rings else colour,
+                mec=colour if rings else "white", mew=1.4 if rings else 0.6, clip_on=False, zorder=5, label=label,
+            )  # fmt: skip
+            label = None
         taken.update(marks.points)
-        axes.plot(
-            [b / unit_B for b, _ in marks.points], [100 * min(o, curves.top) for _, o in marks.points],
-            lw=0, marker=marker, ms=6.5 + _RING * rings, clip_on=False, zorder=5, color=colour,
-            mfc="none" if rings else colour, mec=colour if rings else "white", mew=1.4 if rings else 0.6,
-            label=label_of(marks, curves.top),
-        )  # fmt: skip
 
 
 def _draw_edges(axes: Any, record: FrontierRecord, curves: Curves, unit_B: int) -> None:
