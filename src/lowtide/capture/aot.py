@@ -15,8 +15,9 @@ from torch import fx
 from lowtide.capture.breaks import break_after
 from lowtide.capture.extract import Extraction
 from lowtide.capture.joint import Joint, joint_from
-from lowtide.capture.origin import module_name
+from lowtide.capture.origin import module_name, primal_path
 from lowtide.capture.reach import Reach, reach_of
+from lowtide.capture.regions import expand_regions
 from lowtide.capture.rewrite import rewrite
 from lowtide.capture.slots import Slots, honest_modules, slots_of
 from lowtide.capture.symbols import ShapeKey, Symbols, describe_shapes, shape_key
@@ -119,6 +120,7 @@ def make_backend(executor_for: Callable[[Captured], Executor]) -> Callable[..., 
     """
 
     def backend(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        expand_regions(gm)
         names = {i: _primal_name(p) for i, p in enumerate(gm.graph.find_nodes(op="placeholder"))}
         captures: list[Captured] = []
 
@@ -192,8 +194,6 @@ def _static_primals() -> list[int]:
 
 def _primal_name(placeholder: fx.Node) -> str:
     """`transformer.wte.weight`, from the source that Dynamo recorded, or the placeholder's own name."""
-    source = getattr(placeholder, "_dynamo_source", None) or getattr(placeholder.meta.get("grapharg"), "source", None)
-    found = getattr(source, "name", "")
-    path = str(found() if callable(found) else found)
+    path = primal_path(placeholder)
     name = module_name(path) if path else ""
     return name or re.sub(r"^[lg]_(self_|model_)?|_$", "", placeholder.name.lower())

@@ -39,3 +39,10 @@ def module_name(path: str) -> str:
     parts = [a or b or c for a, b, c in _PART.findall(rest)]
     skip = {"_modules", "_parameters", "_buffers", "__self__", "__closure__", "cell_contents"}
     return ".".join(p for p in parts if p not in skip)
+
+
+def primal_path(placeholder: fx.Node) -> str:
+    """What Dynamo calls a placeholder, `L['self']._modules['h']`; empty where it does not say."""
+    source = getattr(placeholder, "_dynamo_source", None) or getattr(placeholder.meta.get("grapharg"), "source", None)
+    found = getattr(source, "name", "")
+    return str(found() if callable(found) else found)
