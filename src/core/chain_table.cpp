@@ -43,7 +43,8 @@ void ChainTable::choices(Index first, Index last, Visit&& visit) const {
   const ChainCosts& c = costs_;
   const Index count = c.links(), beyond = c.behind[at(last)];
   if (first == last) {
-    const Index need = std::max(c.reversing[at(first)], c.running[at(first)] + beyond);
+    // The last link runs before any backward; others only as far as `reversing` says.
+    const Index need = std::max(c.reversing[at(first)], last + 1 == count ? c.running[at(first)] : 0);
     visit(Index{0}, c.alone[at(first)], need, static_cast<const float*>(nullptr), Index{0},
           static_cast<const float*>(nullptr));
     return;
@@ -54,7 +55,7 @@ void ChainTable::choices(Index first, Index last, Visit&& visit) const {
           static_cast<const float*>(nullptr));
   }
   Index through = 0, passed = first;
-  for (Index s = first + 1; s <= last; s += s - first < NEAR ? 1 : STRIDE) {
+  for (Index s = first + 1; s <= last; s += s - first < NEAR || last - s < STRIDE ? 1 : STRIDE) {
     for (; passed < s; ++passed)
       through = std::max(through, c.held[at(first) * at(count) + at(passed)] + c.running[at(passed)]);
     visit(-1 - s, ahead_[at(s)] - ahead_[at(first)], through + beyond, row(s, last),

@@ -10,7 +10,7 @@
 // or the links before some s run, what crosses in front of s is held, s .. last are reversed, then first .. s - 1. A
 // stretch of one link brings back what its backward reads.
 //
-// Splits of long stretches are thinned: the first NEAR and then every STRIDE-th. O(links^2 * splits * slots) time,
+// Splits of long stretches are thinned: the first NEAR, then every STRIDE-th, and the last few. O(links^2 * splits * slots) time,
 // links^2 / 2 * slots floats. The choices are not stored: decode() finds them again.
 // Invariant: time does not grow with m.
 #pragma once

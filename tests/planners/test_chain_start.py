@@ -85,7 +85,7 @@ def plain_time(costs: dict[str, list[int]], first: int, last: int, m: int) -> fl
     if m < 0:
         return float("inf")
     if first == last:
-        enough = m >= max(costs["reversing"][first], costs["running"][first] + beyond)
+        enough = m >= max(costs["reversing"][first], costs["running"][first] if last + 1 == count else 0)
         return costs["alone"][first] if enough else float("inf")
     best = float("inf")
     for o in range(costs["begin"][first], costs["begin"][first + 1]):

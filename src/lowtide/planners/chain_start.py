@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowtide._core import KEEP, ChainTable, Greedy, Retention
-from lowtide.planners.reductions.forward import taus_of
 from lowtide.planners.reductions.link_options import (
     LinkOption,
     brought_back,
@@ -33,7 +32,8 @@ from lowtide.planners.search import Search
 
 MOST_LINKS = 160
 SLOTS = 400
-_BEYOND = 1.3  # slots of the table, as a multiple of those that the budget has: the table may take memory for scarcer
+_BEYOND_STEPS = 40
+_BEYOND = 1.4  # slots of the table, as a multiple of those that the budget has: the table may take memory for scarcer
 _SMALL = 0.003  # of the budget may go to values that are always kept because they are small
 _REPAIRS = 60  # drops that mend one plan
 _CANDIDATES = 6  # values examined for each
@@ -58,38 +58,56 @@ def chain_start(search: Search, most_links: int = MOST_LINKS, slots: int = SLOTS
     links = links_of(search.program, most_links, small_B)
     if len(links.links) < 2:
         return None
-    costs = ChainCosts(links, search.budget_B, slots)
-    table = costs.table()
-    search.tick()
-    return _bisect(search, costs, table)
+    walk = _Walk(search)
+    for hopeful in (False, True):
+        walk.take(ChainCosts(links, search.budget_B, slots, hopeful))
+        if search.time_ps is not None:
+            break
+    return walk.lowest
 
 
-def _bisect(search: Search, costs: ChainCosts, table: ChainTable) -> Retention | None:
-    lowest: Retention | None = None
-    least, most = table.least, costs.slots
-    while 0 <= least <= most:
-        middle = (least + most) // 2
+class _Walk:
+    """Reads plans off tables, and remembers the lowest.
+
+    Invariant: `lowest` is the one with the lowest peak of all that were tried.
+    """
+
+    def __init__(self, search: Search) -> None:
+        self.search = search
+        self.lowest: Retention | None = None
+
+    def take(self, costs: ChainCosts) -> None:
+        """Tries the largest number of slots whose plan fits, and some beyond, mended greedily.
+
+        The best that fits may be a mended one: the table takes some memory for scarcer than it is.
+        """
+        table = costs.table()
+        self.search.tick()
+        if table.least < 0:
+            return
+        least, most = table.least, costs.slots
+        while least <= most:
+            middle = (least + most) // 2
+            if self._try(costs, table, middle, 0):
+                least = middle + 1
+            else:
+                most = middle - 1
+        for slots in range(max(least, table.least), costs.slots + 1, max(1, costs.slots // _BEYOND_STEPS)):
+            self._try(costs, table, slots, _REPAIRS)
+
+    def _try(self, costs: ChainCosts, table: ChainTable, slots: int, repairs: int) -> bool:
+        search = self.search
         state = search.program.keep_all(search.budget_B)
         search.work += 1
-        fits = state.assign(costs.taus(table, middle)) and _repaired(search, state)
+        if state.assign(costs.taus(table, slots)) and not state.fits and repairs:
+            kernel = Greedy(state, _CANDIDATES)
+            kernel.run(repairs)
+            search.work += kernel.tried
+        search.offer(state)
+        if self.lowest is None or state.peak_B < self.lowest.peak_B:
+            self.lowest = state
         search.tick()
-        if lowest is None or state.peak_B < lowest.peak_B:
-            lowest = state
-        if fits:
-            least = middle + 1
-        else:
-            most = middle - 1
-    return lowest
-
-
-def _repaired(search: Search, state: Retention) -> bool:
-    """Offers a plan; one that does not fit goes down greedily, by a few drops, where the table was too hopeful."""
-    if not state.fits:
-        kernel = Greedy(state, _CANDIDATES)
-        kernel.run(_REPAIRS)
-        search.work += kernel.tried
-    search.offer(state)
-    return state.fits
+        return state.fits
 
 
 @dataclass(frozen=True)
@@ -99,11 +117,13 @@ class ChainCosts:
     Arguments:
         budget_B: for everything; what is always there is taken off it.
         budget_slots: in which the rest is counted.
+        hopeful: whether a link's backward is taken to hold of the forward only what it reads that moment.
     """
 
     links: Links
     budget_B: int
     budget_slots: int
+    hopeful: bool = False
 
     @cached_property
     def always_B(self) -> int:
@@ -130,7 +150,7 @@ class ChainCosts:
         """Per link what it may save."""
         return link_options(self.links)
 
-    def _sum_B(self, values: Collection[int]) -> int:
+    def _sum_B(self, values: Iterable[int]) -> int:
         return sum(self.links.program.size_B[v] for v in values)
 
     @cached_property
@@ -178,12 +198,14 @@ class ChainCosts:
         """
         links, program, turn = self.links, self.links.program, self.links.half.turn
         most_B = [0] * len(links.links)
-        lives = [[(program.last_use[v], program.size_B[v]) for v in later] for later in links.later]
-        given = [[], *([(program.last_use[v], program.size_B[v]) for v in crossing] for crossing in links.crossing)]
+        given = [(), *links.crossing]
         for place, k in enumerate(links.backward_of):
             t = turn + place
-            rest_B = sum(size_B for last, size_B in lives[k] if last >= t)
-            over_B = sum(size_B for last, size_B in given[k] if last < t)
+            reads = program.read_ids[t]
+            rest_B = self._sum_B(
+                v for v in links.later[k] if (v in reads if self.hopeful else program.last_use[v] >= t)
+            )
+            over_B = self._sum_B(v for v in given[k] if (v not in reads if self.hopeful else program.last_use[v] < t))
             most_B[k] = max(most_B[k], self.gradients_B[place] + rest_B - over_B + program.stages[t].trace_B)
         return most_B
 
@@ -245,7 +267,7 @@ class ChainCosts:
             if last > origin:
                 moments = [self._moment(m) for m in crossing_from[origin:last] if m != _NOT]
                 when[v] = min(moments, default=links.turn_of[origin])
-        return taus_of((links.half,), when, links.program)
+        return links.taus(when)
 
     def _moment(self, link: int) -> int:
         return KEEP if link == _FROM_START else self.links.turn_of[link]

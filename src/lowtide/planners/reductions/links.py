@@ -15,7 +15,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from lowtide._core import NEVER
+import numpy as np
+from numpy.typing import NDArray
+
+from lowtide._core import KEEP, NEVER
 from lowtide.planners.reductions.forward import Forward, forwards
 from lowtide.planners.reductions.residence import last_needs
 from lowtide.planners.reductions.stages import StageProgram
@@ -116,6 +119,22 @@ class Links:
             turns[k] = min(turns[k], turns[k - 1])
         return tuple(turns)
 
+    @cached_property
+    def gaps(self) -> dict[int, tuple[int, int]]:
+        """Per value that can be dropped between forward and backward its gap there, and the stage that begins it."""
+        core, turn = self.program.core, self.half.turn
+        gaps = {v: core.gap_at(v, turn) for v in self.last_reader}
+        return {v: (gap, core.gap_start(gap)) for v, gap in gaps.items() if core.is_free(gap)}
+
+    def taus(self, when: Mapping[int, int]) -> NDArray[np.int32]:
+        """Writes down from which stage on values are kept again, or `KEEP`. Others stay. O(values)."""
+        taus = np.full(len(self.program.core.gap_value), KEEP, dtype=np.int32)
+        for v, moment in when.items():
+            if moment != KEEP and v in self.gaps:
+                gap, start = self.gaps[v]
+                taus[gap] = max(moment, start + 1)
+        return taus
+
 
 def refuses_links(program: StageProgram) -> str | None:
     """Says why the forward of a program cannot be cut into links, or None if it can."""
@@ -187,7 +206,8 @@ def _best_cuts(brings_B: list[int], crossing_B: list[int], most: int) -> list[in
         sums_B.append(sums_B[-1] + b)
 
     def price(cut: int) -> float:
-        return -crossing_B[cut] / (1 + sums_B[after[cut] + 1 if after[cut] < count else -1] - sums_B[before[cut] + 1])
+        both_B = 1 + sums_B[after[cut] + 1 if after[cut] < count else -1] - sums_B[before[cut] + 1]
+        return -crossing_B[cut] / both_B
 
     heap = [(price(cut), cut) for cut in range(count)]
     heapq.heapify(heap)
