@@ -14,7 +14,7 @@ from lowtide.ir.graph import Graph
 from lowtide.ir.layout import Layout
 from lowtide.ir.schedule import Schedule
 
-DEFAULT_WORK = 150_000  # about a second at a thousand operators
+DEFAULT_WORK = 1_500_000  # some seconds at a thousand operators, if so much is needed to come close to the bound
 
 
 class Status(enum.Enum):

@@ -1,25 +1,40 @@
 """The planner that people get: cheap proofs first, then better and better plans until one is close to the bound.
 
-Floor -> keep-all -> greedy -> single cut and replay -> annealing. It stops at a gap of half a percent, or at the
-limits of work and time. Given a schedule to begin from, it has that one before any limit can strike.
+Floor -> keep-all -> greedy -> single cut and replay -> chain -> several cuts, beside a first cooling -> coolings, two
+at a time, from what all of these found. It stops at a gap of half a percent, at the limits of work and time, or when
+round after round of coolings brings nothing more. Given a schedule to begin from, it has that one before any limit can
+strike.
 """
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from lowtide._core import Retention
-from lowtide.ir.plan import Outcome, Problem
+from lowtide.ir.plan import DEFAULT_WORK, Outcome, Problem
 from lowtide.planners.base import AbstractPlanner, Watch
+from lowtide.planners.beside import Beside
+from lowtide.planners.chain_start import chain_start
 from lowtide.planners.greedy import descend
 from lowtide.planners.keep_all import find_floor, keep_all
-from lowtide.planners.local_search import anneal
+from lowtide.planners.lanes import Lane, anneal_lanes
+from lowtide.planners.multi_cut import CutLimits, CutsFound, find_cuts, take
 from lowtide.planners.reductions.stages import refuses_stages
+from lowtide.planners.reductions.twins import twin_gaps
 from lowtide.planners.search import GAP, Search, conduct
 from lowtide.planners.single_cut import cut_and_replay
 from lowtide.planners.smallest import Smallest, smallest
 from lowtide.planners.start import begin
+
+Taus = NDArray[np.int32]
+_WORTH = 5e-4  # a round of coolings that brings less, as a fraction of the step, was idle
 
 
 @final
@@ -29,13 +44,13 @@ class Portfolio(AbstractPlanner):
 
     Arguments:
         rounds: of the single cut with smaller budgets.
-        temperatures: of the annealing's starts; the first begins where the lowest cut's replay ended.
-        hot_temperatures: the same, when there is no plan yet.
+        coolings: rounds of two coolings over which the work is spread.
+        temperatures: their first ones, in turn.
     """
 
     rounds: int = 1
-    temperatures: tuple[float, ...] = (0.5, 0.5, 5.0)
-    hot_temperatures: tuple[float, ...] = (0.5, 5.0, 10.0)
+    coolings: int = 5
+    temperatures: tuple[float, ...] = (0.5, 0.5, 1.5, 5.0)
     name: ClassVar[str] = "portfolio"
 
     def refuses(self, problem: Problem) -> str | None:
@@ -60,19 +75,83 @@ class Portfolio(AbstractPlanner):
             self._plan(search)
 
     def _plan(self, search: Search) -> None:
+        starts: list[Taus] = []
         search.run("greedy", descend)
-        replays: list[Retention | None] = []
-        lowest: list[Smallest] = []
-        search.run("single_cut", lambda s: replays.append(cut_and_replay(s, self.rounds)))
+        search.run("single_cut", lambda s: _note(starts, cut_and_replay(s, self.rounds)))
         if search.gap <= GAP:
             return
-        starts = [state.taus for state in replays if state is not None]
+        search.run("chain", lambda s: _note(starts, chain_start(s)))
+        if search.gap <= GAP:
+            return
         if search.taus is None:
-            # A tight budget: know first how far down plans reach, and begin there too.
-            search.run("smallest", lambda s: lowest.append(find_smallest(s)))
-            starts += [] if search.taus is not None else [lowest[0].taus]
-        temperatures = self.hot_temperatures if search.taus is None else self.temperatures
-        search.run("annealing", lambda s: anneal(s, temperatures, starts))
+            search.run("smallest", lambda s: starts.append(find_smallest(s).taus))
+        twins = twin_gaps(search.program)
+        search.run("multi_cut", lambda s: self._cut_beside(s, starts, twins))
+        search.run("annealing", lambda s: self._cool(s, starts, twins))
+
+    def _cut_beside(self, search: Search, starts: list[Taus], twins: Taus) -> None:
+        """Several cuts in one thread, a cooling in this one."""
+        program, budget_B, room_B = search.program, search.problem.budget_B, search.budget_B
+        limits = _limits(search)
+
+        def cuts(stop: threading.Event) -> CutsFound:
+            return find_cuts(program, budget_B, room_B, limits(stop))
+
+        with Beside(cuts) as beside:
+            lane = Lane(_first(search, starts), self.temperatures[0], _seed(search, 0), twins)
+            anneal_lanes(search, [lane], (search.problem.work - search.work) // (self.coolings + 1))
+            starts[:0] = take(search, beside.result(search.tick))[:2]
+
+    def _cool(self, search: Search, starts: list[Taus], twins: Taus) -> None:
+        """Rounds of two coolings: from the incumbent, and from what else was found."""
+        idle = 0
+        for number in range(self.coolings):
+            work = (search.problem.work - search.work) // (self.coolings - number)
+            if work < 2 or search.gap <= GAP or idle == 2:
+                return
+            before_ps = search.time_ps
+            begin_at = _first(search, starts)
+            other = starts[number % len(starts)] if starts else begin_at
+            lanes = (
+                Lane(begin_at, self._temperature(2 * number), _seed(search, 2 * number + 1), twins),
+                Lane(
+                    other, self._temperature(2 * number + 1), _seed(search, 2 * number + 2), (None, twins)[number % 2]
+                ),
+            )
+            anneal_lanes(search, lanes, work)
+            found = search.time_ps is not None
+            worth = before_ps is None or (found and before_ps - (search.time_ps or 0) > _WORTH * before_ps)
+            idle = 0 if worth else idle + 1
+
+    def _temperature(self, number: int) -> float:
+        return self.temperatures[number % len(self.temperatures)]
+
+
+def _note(starts: list[Taus], state: Retention | None) -> None:
+    if state is not None:
+        starts.append(state.taus)
+
+
+def _first(search: Search, starts: list[Taus]) -> Taus:
+    """Where a cooling begins: at the incumbent, at what was found instead, at keep-all."""
+    if search.taus is not None:
+        return search.taus
+    return starts[0] if starts else search.program.keep_all(0).taus
+
+
+def _seed(search: Search, number: int) -> int:
+    return search.problem.seed * 1000 + number
+
+
+def _limits(search: Search) -> Callable[[threading.Event], CutLimits]:
+    """How far to go with cuts: as far as the work allows, compared with the default."""
+    until_s = None if search.left_s is None else time.monotonic() + search.left_s
+    effort = min(4.0, search.problem.work / DEFAULT_WORK)
+
+    def limits(stop: threading.Event) -> CutLimits:
+        return CutLimits(columns=int(1500 * effort), nodes=max(1, int(20 * effort)), until_s=until_s, stop=stop)
+
+    return limits
 
 
 def find_smallest(search: Search) -> Smallest:
