@@ -15,10 +15,10 @@ from lowtide.ir.plan import Problem
 from lowtide.planners.bounds.op_floor import op_floor
 from lowtide.planners.chain_start import chain_start
 from lowtide.planners.reductions.link_options import brought_back, handed_on, link_options, permanent, time_ps
-from lowtide.planners.reductions.links import Links, links_of, refuses_links
+from lowtide.planners.reductions.links import Links, links_of
 from lowtide.planners.reductions.stages import stage_program
 from lowtide.planners.search import Search
-from tests.planners.tape import NAMED, chain, gpt, random_graph, resnet, unet
+from tests.planners.tape import chain, gpt, random_graph, resnet, unet
 
 GRAPHS: dict[str, Callable[[], Graph]] = {
     "gpt": functools.partial(gpt, 3),
@@ -30,7 +30,8 @@ GRAPHS: dict[str, Callable[[], Graph]] = {
 
 
 def links_in(name: str, most: int = 12) -> Links:
-    return links_of(stage_program(GRAPHS[name]()), most)
+    (links,) = links_of(stage_program(GRAPHS[name]()), most)
+    return links
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -56,12 +57,13 @@ def test_what_a_link_reads_is_its_own_or_crosses_in_front_of_it(name: str) -> No
 def test_a_mask_beside_the_trunk_does_not_keep_the_forward_in_one_piece() -> None:
     """Values that cross every cut are counted once, not a reason for fewer cuts."""
     program = stage_program(unet(4))
-    assert len(links_of(program, 40).links) == 40
+    (links,) = links_of(program, 40)
+    assert len(links.links) == 40
 
 
 def test_small_values_stay() -> None:
     program = stage_program(gpt(2))
-    everything, fewer = links_of(program, 10), links_of(program, 10, small_B=300_000)
+    (everything,), (fewer,) = links_of(program, 10), links_of(program, 10, small_B=300_000)
     assert fewer.again < everything.again
     assert sum(program.size_B[v] for v in everything.again - fewer.again) <= 300_000
 
@@ -159,7 +161,24 @@ def test_a_deep_chain_fits_into_an_eighth_and_costs_less_than_two_more_forwards(
     assert search.time_ps < 1.67 * program.time_ps
 
 
-def test_bundles_have_no_chain() -> None:
-    program = stage_program(NAMED["bundle"]())
-    assert "bundle of 2 parts" in str(refuses_links(program))
-    assert chain_start(Search(Problem(program.graph, 10**9))) is None
+def test_a_bundle_has_a_chain_per_part_and_they_share_the_budget() -> None:
+    graph = chain(20, parts=2)
+    program = stage_program(graph)
+    chains = links_of(program, 10)
+    assert len(chains) == 2
+    assert not chains[0].again & chains[1].again
+    search = Search(Problem(graph, program.keep_all(0).peak_B // 3))
+    assert chain_start(search) is not None
+    assert search.time_ps is not None
+    check(graph, program.lift(search.retention()), search.problem.budget_B)
+
+
+def test_below_what_a_chain_can_do_the_lowest_plan_comes_back_all_the_same() -> None:
+    graph = gpt(2)
+    program = stage_program(graph)
+    search = Search(Problem(graph, op_floor(program).floor_B // 2))
+    lowest = chain_start(search)
+    assert search.time_ps is None
+    assert lowest is not None
+    assert lowest.peak_B < program.keep_all(0).peak_B // 2
+    check(graph, program.lift(lowest))

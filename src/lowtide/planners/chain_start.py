@@ -2,104 +2,131 @@
 
 The table (`src/core/chain_table.hpp`) knows memory as slots and sums; what its plans really take is found by exact
 simulation. So plans are read off for several numbers of slots, and the largest number whose plan fits is found by
-bisection, as in rotor (arXiv 1911.13214).
+bisection, as in rotor (arXiv 1911.13214). Plans that are a little too large are mended greedily. A bundle has one
+chain per part; they share the number of slots.
 
 Units: `_B` bytes, `_ps` picoseconds.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Collection, Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lowtide._core import KEEP, ChainTable, Greedy, Retention
-from lowtide.planners.reductions.link_options import (
-    LinkOption,
-    brought_back,
-    handed_on,
-    link_options,
-    permanent,
-    running_B,
-    time_ps,
-)
-from lowtide.planners.reductions.links import Links, links_of, refuses_links
+from lowtide._core import ChainTable, Greedy, Retention
+from lowtide.planners.chain_costs import ChainCosts
+from lowtide.planners.reductions.links import Links, links_of
 from lowtide.planners.search import Search
 
 MOST_LINKS = 160
 SLOTS = 400
 _BEYOND_STEPS = 40
-_BEYOND = 1.4  # slots of the table, as a multiple of those that the budget has: the table may take memory for scarcer
 _SMALL = 0.003  # of the budget may go to values that are always kept because they are small
 _REPAIRS = 60  # drops that mend one plan
 _CANDIDATES = 6  # values examined for each
-_NOT = -2
-_FROM_START = -1
+_WIDER = 1.25  # how much larger the next budget is, where a table has no plan for one
+_WIDEST = 6  # times that it is made larger
 
 
 def chain_start(search: Search, most_links: int = MOST_LINKS, slots: int = SLOTS) -> Retention | None:
     """Offers plans of the chain and returns the one with the lowest peak.
 
     Arguments:
-        most_links: into which the forward is cut.
+        most_links: into which the forward of each part is cut.
         slots: in which the budget is counted.
 
     Returns: None where there is no chain, or the kernel refuses every plan.
 
-    O(links^2 * slots * splits), and about ten simulations.
+    O(links^2 * slots * splits), and about twenty simulations.
     """
-    if refuses_links(search.program) is not None:
-        return None
     small_B = int(_SMALL * max(0, search.budget_B - search.program.core_fixed_B))
-    links = links_of(search.program, most_links, small_B)
-    if len(links.links) < 2:
+    chains = [links for links in links_of(search.program, most_links, small_B) if len(links.links) > 1]
+    if not chains:
         return None
     walk = _Walk(search)
-    for hopeful in (False, True):
-        walk.take(ChainCosts(links, search.budget_B, slots, hopeful))
-        if search.time_ps is not None:
+    budget_B = search.budget_B
+    for _ in range(_WIDEST):
+        for hopeful in (False, True):
+            walk.take(_Tables.of(chains, budget_B, slots, hopeful))
+            if search.time_ps is not None:
+                return walk.lowest
+        if walk.lowest is not None:
             break
+        budget_B = int(budget_B * _WIDER)
     return walk.lowest
+
+
+@dataclass(frozen=True)
+class _Tables:
+    """One chain and one table per part."""
+
+    chains: Sequence[ChainCosts]
+    tables: Sequence[ChainTable]
+
+    @classmethod
+    def of(cls, chains: Sequence[Links], budget_B: int, slots: int, hopeful: bool) -> _Tables:
+        """Fills the tables."""
+        again = frozenset[int]().union(*(links.again for links in chains))
+        costs = [ChainCosts(links, budget_B, slots, hopeful, again - links.again) for links in chains]
+        return cls(costs, [c.table() for c in costs])
+
+    @property
+    def least(self) -> int | None:
+        """The fewest slots for which some table has a plan; None unless each has plans."""
+        least = [table.least for table in self.tables]
+        return None if min(least) < 0 else min(least)
+
+    @property
+    def most(self) -> int:
+        """Slots of each table."""
+        return max(costs.slots for costs in self.chains)
+
+    def taus(self, slots: int) -> NDArray[np.int32]:
+        """The plans of all tables for a number of slots. A tau beats KEEP, and no gap is in two chains."""
+        parts = zip(self.chains, self.tables, strict=True)
+        taus = (costs.taus(table, max(slots, table.least)) for costs, table in parts)
+        together: NDArray[np.int32] = np.maximum.reduce(list(taus))
+        return together
 
 
 class _Walk:
     """Reads plans off tables, and remembers the lowest.
 
-    Invariant: `lowest` is the one with the lowest peak of all that were tried.
+    Invariant: `lowest` is the one with the lowest peak of all that were possible.
     """
 
     def __init__(self, search: Search) -> None:
         self.search = search
         self.lowest: Retention | None = None
 
-    def take(self, costs: ChainCosts) -> None:
+    def take(self, tables: _Tables) -> None:
         """Tries the largest number of slots whose plan fits, and some beyond, mended greedily.
 
         The best that fits may be a mended one: the table takes some memory for scarcer than it is.
         """
-        table = costs.table()
         self.search.tick()
-        if table.least < 0:
+        if tables.least is None:
             return
-        least, most = table.least, costs.slots
+        least, most = tables.least, tables.most
         while least <= most:
             middle = (least + most) // 2
-            if self._try(costs, table, middle, 0):
+            if self._try(tables, middle, 0):
                 least = middle + 1
             else:
                 most = middle - 1
-        for slots in range(max(least, table.least), costs.slots + 1, max(1, costs.slots // _BEYOND_STEPS)):
-            self._try(costs, table, slots, _REPAIRS)
+        for slots in range(max(least, tables.least), tables.most + 1, max(1, tables.most // _BEYOND_STEPS)):
+            self._try(tables, slots, _REPAIRS)
 
-    def _try(self, costs: ChainCosts, table: ChainTable, slots: int, repairs: int) -> bool:
+    def _try(self, tables: _Tables, slots: int, repairs: int) -> bool:
         search = self.search
         state = search.program.keep_all(search.budget_B)
         search.work += 1
-        if state.assign(costs.taus(table, slots)) and not state.fits and repairs:
+        if not state.assign(tables.taus(slots)):
+            return False
+        if not state.fits and repairs:
             kernel = Greedy(state, _CANDIDATES)
             kernel.run(repairs)
             search.work += kernel.tried
@@ -108,166 +135,3 @@ class _Walk:
             self.lowest = state
         search.tick()
         return state.fits
-
-
-@dataclass(frozen=True)
-class ChainCosts:
-    """What the table needs to know, in slots.
-
-    Arguments:
-        budget_B: for everything; what is always there is taken off it.
-        budget_slots: in which the rest is counted.
-        hopeful: whether a link's backward is taken to hold of the forward only what it reads that moment.
-    """
-
-    links: Links
-    budget_B: int
-    budget_slots: int
-    hopeful: bool = False
-
-    @cached_property
-    def always_B(self) -> int:
-        """Bytes that are there whatever the chain does."""
-        program, half = self.links.program, self.links.half
-        return program.core_fixed_B + sum(
-            program.size_B[v]
-            for v, t in enumerate(program.producer)
-            if t < half.turn and v not in self.links.last_reader and program.last_use[v] >= half.turn
-        )
-
-    @cached_property
-    def unit_B(self) -> float:
-        """Bytes of a slot."""
-        return max(1.0, (self.budget_B - self.always_B) / self.budget_slots)
-
-    @property
-    def slots(self) -> int:
-        """Of the table."""
-        return int(self.budget_slots * _BEYOND)
-
-    @cached_property
-    def options(self) -> tuple[tuple[LinkOption, ...], ...]:
-        """Per link what it may save."""
-        return link_options(self.links)
-
-    def _sum_B(self, values: Iterable[int]) -> int:
-        return sum(self.links.program.size_B[v] for v in values)
-
-    @cached_property
-    def held_B(self) -> NDArray[np.int64]:
-        """Per link `first` and link `s` the bytes of what crosses in front of s, and not in front of `first`."""
-        links, count = self.links, len(self.links.links)
-        # A value crosses the cuts in front of links from `begin` through `end`.
-        both = np.zeros((count + 1, count + 1), dtype=np.int64)
-        for v, end in links.last_reader.items():
-            begin = links.link_of[links.program.producer[v]] + 1
-            if begin <= end:
-                size_B = links.program.size_B[v]
-                both[begin, begin] += size_B
-                both[begin, end + 1] -= size_B
-                both[end + 1, begin] -= size_B
-                both[end + 1, end + 1] += size_B
-        both = both.cumsum(axis=0).cumsum(axis=1)[:count, :count]
-        held: NDArray[np.int64] = np.diag(both)[None, :] - both
-        return held
-
-    @cached_property
-    def gradients_B(self) -> list[int]:
-        """Per stage from the turn on the bytes that earlier ones of those brought and that are still needed."""
-        program, turn = self.links.program, self.links.half.turn
-        steps_B = [0] * (len(program.stages) + 2)
-        for v, t in enumerate(program.producer):
-            if t >= turn and program.last_use[v] > t:
-                steps_B[t + 1] += program.size_B[v]
-                steps_B[program.last_use[v] + 1] -= program.size_B[v]
-        return list(itertools.accumulate(steps_B))[turn : len(program.stages)]
-
-    @cached_property
-    def behind_B(self) -> list[int]:
-        """Per link what the backward of the links behind it holds when its own begins; none in front of the turn."""
-        turn = self.links.half.turn
-        behind = [self.gradients_B[t - turn] for t in self.links.turn_of]
-        return [*behind[:-1], 0]
-
-    @cached_property
-    def backward_B(self) -> list[int]:
-        """Per link the bytes that its backward takes, gradients included, when all that it reads of the link is there.
-
-        What crosses in front of the link counts elsewhere for as long as the backward lasts; what of it is used up
-        earlier is taken off here.
-        """
-        links, program, turn = self.links, self.links.program, self.links.half.turn
-        most_B = [0] * len(links.links)
-        given = [(), *links.crossing]
-        for place, k in enumerate(links.backward_of):
-            t = turn + place
-            reads = program.read_ids[t]
-            rest_B = self._sum_B(
-                v for v in links.later[k] if (v in reads if self.hopeful else program.last_use[v] >= t)
-            )
-            over_B = self._sum_B(v for v in given[k] if (v not in reads if self.hopeful else program.last_use[v] < t))
-            most_B[k] = max(most_B[k], self.gradients_B[place] + rest_B - over_B + program.stages[t].trace_B)
-        return most_B
-
-    def _reversing_B(self, link: int, saved: Collection[int], handed: Collection[int]) -> tuple[int, int]:
-        """Bytes and time of a link's backward, where some of it was saved and some of what it hands on is there."""
-        links = self.links
-        rest = [v for v in links.later[link] if v not in saved]
-        there = permanent(links, link).union(saved, handed)
-        again = brought_back(links, link, there, rest)
-        begins_B = self.gradients_B[links.turn_of[link] - links.half.turn] + self._sum_B(saved)
-        again_B = begins_B + running_B(links, again, rest) if again else 0
-        return max(again_B, self.backward_B[link]), time_ps(links, again)
-
-    def table(self) -> ChainTable:
-        """Fills the table."""
-        links, held_B, count = self.links, self.held_B, len(self.links.links)
-        begin, saved_B, running, reversing, rest_ps = [0], list[int](), list[int](), list[int](), list[int]()
-        alone = [self._reversing_B(k, (), ()) for k in range(count)]
-        onward = [handed_on(links, k) for k in range(count)]
-        for k, options in enumerate(self.options):
-            crosses_B = int(held_B[k, k + 1]) if k + 1 < count else 0
-            for option in options:
-                saved_B.append(crosses_B + self._sum_B(option.saved))
-                running.append(running_B(links, links.links[k], option.saved | onward[k]))
-                reversing.append(self._reversing_B(k, option.saved, onward[k])[0])
-                rest_ps.append(option.rest_ps)
-            begin.append(len(saved_B))
-        return ChainTable(
-            [time_ps(links, link) for link in links.links],
-            [ps for _, ps in alone],
-            self._slots(running_B(links, link, onward[k]) for k, link in enumerate(links.links)),
-            self._slots(size_B for size_B, _ in alone),
-            self._slots(self.behind_B),
-            np.ceil(held_B / self.unit_B).astype(np.int64).ravel().tolist(),
-            begin,
-            self._slots(saved_B),
-            self._slots(running),
-            self._slots(reversing),
-            rest_ps,
-            self.slots,
-        )
-
-    def _slots(self, sizes_B: Iterable[int]) -> list[int]:
-        return [int(-(-size_B // self.unit_B)) for size_B in sizes_B]
-
-    def taus(self, table: ChainTable, slots: int) -> NDArray[np.int32]:
-        """Writes down the plan for a number of slots. O(graph)."""
-        links = self.links
-        option, saved_from, crossing_from = table.decode(slots)
-        when: dict[int, int] = {}
-        for k in range(len(links.links)):
-            turn = links.turn_of[k]
-            when.update(dict.fromkeys(links.inner[k], turn))
-            if option[k] != _NOT:
-                moment = self._moment(saved_from[k])
-                when.update(dict.fromkeys(self.options[k][option[k]].saved, moment))
-        for v, last in links.last_reader.items():
-            origin = links.link_of[links.program.producer[v]]
-            if last > origin:
-                moments = [self._moment(m) for m in crossing_from[origin:last] if m != _NOT]
-                when[v] = min(moments, default=links.turn_of[origin])
-        return links.taus(when)
-
-    def _moment(self, link: int) -> int:
-        return KEEP if link == _FROM_START else self.links.turn_of[link]

@@ -136,25 +136,20 @@ class Links:
         return taus
 
 
-def refuses_links(program: StageProgram) -> str | None:
-    """Says why the forward of a program cannot be cut into links, or None if it can."""
-    parts = {segment.part for segment in program.graph.segments}
-    if len(parts) != 1:
-        return f"the graph is a bundle of {len(parts)} parts; a chain has one forward and one backward"
-    return None
-
-
-def links_of(program: StageProgram, most: int, small_B: int = 0) -> Links:
-    """Cuts the forward of a program with one part.
+def links_of(program: StageProgram, most: int, small_B: int = 0) -> tuple[Links, ...]:
+    """Cuts the forward of every part that has a backward.
 
     Arguments:
-        most: links.
-        small_B: so many bytes, in all, of the smallest values stay.
+        most: links per forward.
+        small_B: so many bytes, in all, of the smallest values of a forward stay.
 
     O(edges + stages * log stages).
     """
-    (half,) = forwards(program)
-    order = half.ancestry
+    return tuple(_cut(half, most, small_B) for half in forwards(program) if half.ancestry)
+
+
+def _cut(half: Forward, most: int, small_B: int) -> Links:
+    program, order = half.program, half.ancestry
     again = _worth_dropping(half, small_B)
     brings_B = [sum(program.size_B[v] for v in half.outputs[t] if v in again) for t in order]
     kept = _best_cuts(brings_B, _crossing_B(program, order, again), most)
