@@ -14,10 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from lowtide.ir.block import block_named
-from lowtide.ir.block_search import find_blocks
 from lowtide.ir.graph import Graph
-from lowtide.ir.repetition import repeat
+from lowtide.ir.repetition import deepened
 from lowtide.ir.text import load_graph
 
 FOLDER = Path(__file__).parent / "problems" / "shallow"
@@ -67,8 +65,5 @@ def _resnet(name: str, stages: tuple[int, int, int, int]) -> Graph:
 
 
 def _deepened(name: str, shallow: str, times: Mapping[str, int]) -> Graph:
-    """A captured network with its layers as often as is said, the rarest first: searching is dearer than copying."""
     graph = load_graph(FOLDER / f"{shallow}.json.gz")
-    for block, n in sorted(times.items(), key=lambda item: item[1]):
-        graph = repeat(graph, block_named(graph, find_blocks(graph), block), n)
-    return msgspec.structs.replace(graph, name=f"{name}, from {graph.name}")
+    return msgspec.structs.replace(deepened(graph, times), name=f"{name}, from {graph.name}")

@@ -38,7 +38,7 @@ class Stack(nn.Module):
         self.stem, self.layers, self.marked = stem, nn.ModuleList(layers), marked
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        h = self.stem(x)
+        h: torch.Tensor = self.stem(x)
         for layer in self.layers:
             h = _marked(layer, h) if self.marked else layer(h)
         return h.square().mean()

@@ -14,10 +14,12 @@ from typer.testing import CliRunner
 import lowtide
 from lowtide.cli.main import app
 from lowtide.cli.progress import line
+from lowtide.ir.likeness import renumbered
 from lowtide.ir.text import load_graph, load_plan, save_graph
 from lowtide.planners.base import Progress
 from tests.ir import examples
 from tests.ir.traces import network
+from tests.planners import tape
 
 HIDDEN = """
 import importlib.abc, sys
@@ -113,3 +115,27 @@ def test_progress_tells_what_plan_and_bound_cost() -> None:
     told = line(Progress("annealing", 3.0, 2.5, 2.2, 9, 2.0))
     assert told == "planning: annealing, 3.0 s, overhead 25.0 %, bound 10.0 %, gap 13.6 %"
     assert line(Progress("start", 1.0, None, 0.0, 0)) == "planning: start, 1.0 s"
+
+
+def test_a_layer_of_a_file_is_repeated(tmp_path: Path) -> None:
+    path, deep = tmp_path / "net.json.gz", tmp_path / "deep.json.gz"
+    save_graph(tape.gpt(3), path)
+    result = _run(path, "--budget", "60% of plain", "--work", "100", "--repeat", "layer=9", "--save-graph", deep)
+    assert result.exit_code == 0, result.output
+    assert renumbered(load_graph(deep)) == renumbered(tape.gpt(9))
+
+
+@pytest.mark.parametrize(
+    ("target", "option", "words"),
+    [
+        ("net.json", "layer", "write LAYER=TIMES"),
+        ("net.json", "layer=0", "write LAYER=TIMES"),
+        ("net.json", "h=4", "no block 'h'; layers that it repeats: 'layer' (3 in a row)"),
+        ("model.py:make", "layer=4", "of a graph in a file; write one with --save-graph"),
+    ],
+)
+def test_a_layer_that_cannot_be_repeated_is_refused(tmp_path: Path, target: str, option: str, words: str) -> None:
+    save_graph(tape.gpt(3), tmp_path / "net.json")
+    result = _run(tmp_path / target, "--budget", "60% of plain", "--repeat", option)
+    assert result.exit_code == 2
+    assert words in " ".join(result.output.replace("│", " ").split())

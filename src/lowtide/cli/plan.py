@@ -31,6 +31,10 @@ def plan(
     save_graph: Annotated[
         Path | None, typer.Option(help="Write the profiled graph here, as JSON (.json, .json.gz), before planning it.")
     ] = None,
+    repeat: Annotated[
+        list[str] | None,
+        typer.Option(metavar="LAYER=TIMES", help="Of a graph in a file: plan it with this layer so often. Repeatable."),
+    ] = None,
     machine: Annotated[
         str | None, typer.Option(help="Predict for this machine, by name (h200) or file, instead of measuring here.")
     ] = None,
@@ -58,8 +62,9 @@ def plan(
         parse_budget(budget)  # a typing error should not cost the import of torch
         _refuse_idle_options(variation, batch_dim, vary, overhead_limit, as_json, time_limit)
         _refuse_for_files(target, variation, machine, save_graph)
+        layers = _layers(target, repeat)
         options = {"budget": budget, "machine": machine, "work": work, "time_limit_s": time_limit, "seed": seed}
-        found = _plan(target, variation, save_graph=save_graph, **options)
+        found = _plan(target, variation, save_graph=save_graph, repeat=layers, **options)
         if variation is not None:
             typer.echo(to_json(found)) if as_json else show(found)
             found = found.plan
@@ -121,6 +126,25 @@ def _refuse_for_files(target: str, variation: Variation | None, machine: str | N
         raise typer.BadParameter(f"--machine: of no effect, {target} says what operators cost; give MODULE:FUNCTION")
 
 
+def _layers(target: str, repeat: list[str] | None) -> dict[str, int] | None:
+    """How often each layer is to come.
+
+    Raises:
+        typer.BadParameter: if that cannot be read, or the target is no file.
+    """
+    if not repeat:
+        return None
+    if not is_graph_file(target):
+        raise typer.BadParameter("--repeat: of a graph in a file; write one with --save-graph FILE, and plan that")
+    found: dict[str, int] = {}
+    for text in repeat:
+        name, _, times = text.rpartition("=")
+        if not name or not times.isdigit() or int(times) < 1:
+            raise typer.BadParameter(f"--repeat: write LAYER=TIMES, as in transformer.h=96, not {text!r}")
+        found[name] = int(times)
+    return found
+
+
 def _plan(target: str, variation: Variation | None, **options: Any) -> Any:
     """Imports torch, the user's function and the pipeline, in that order, and plans; for a file, none of them."""
     import lowtide
@@ -148,11 +172,12 @@ def _plan_file(target: str, console: Console, save_graph: Path | None = None, **
     """Reads a graph and plans it."""
     import lowtide
     from lowtide.ir.graph_file import read_graph
+    from lowtide.ir.repetition import deepened
     from lowtide.ir.text import save_graph as write_graph
 
     with console.status("reading") as status:
         if save_graph is not None:
-            write_graph(read_graph(target), save_graph)
+            write_graph(deepened(read_graph(target), given.get("repeat") or {}), save_graph)
         return lowtide.plan_file(target, watch=lambda progress: status.update(line(progress)), **given)
 
 

@@ -6,6 +6,7 @@ Units: `_B` bytes.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import NoReturn
 
 from lowtide import __version__
@@ -13,6 +14,7 @@ from lowtide.errors import BudgetError
 from lowtide.frontends.plan_in_hand import Plan
 from lowtide.ir.graph_file import read_graph
 from lowtide.ir.plan import DEFAULT_WORK, Covers, Environment
+from lowtide.ir.repetition import deepened
 from lowtide.planners.base import Watch
 from lowtide.record import Ground, PlanOptions, make_record
 from lowtide.units import Budget, parse_budget
@@ -27,6 +29,7 @@ def plan_file(
     path: str | os.PathLike[str],
     *,
     budget: int | str | Budget,
+    repeat: Mapping[str, int] | None = None,
     seed: int = 0,
     work: int = DEFAULT_WORK,
     time_limit_s: float | None = None,
@@ -38,18 +41,21 @@ def plan_file(
         path: a graph that lowtide saved (`.json`, `.json.gz`), or an execution trace (`.jsonl`, `.jsonl.gz`; see
             `lowtide.ir.execution_trace`).
         budget: see `parse_budget`; a share can only be one of plain.
+        repeat: layers of the graph by name, and how often in a row each is to come: the plan of a deeper network, or of
+            a shallower one. A layer that there is not is refused with the names of those that there are.
         seed, work, time_limit_s: see `Problem`.
         watch: told of planning's progress.
 
     Raises:
         PlanFileError: if there is no such file, or it is damaged or foreign.
         BudgetError: if the budget is malformed, or a share of a device.
+        PlanError: if there is no such layer to repeat.
         InfeasibleBudget: if no plan fits.
     """
     options = PlanOptions(budget=parse_budget(budget), seed=seed, work=work, time_limit_s=time_limit_s)
     if options.budget.of_device is not None:
         _no_device()
-    graph = read_graph(path)
+    graph = deepened(read_graph(path), repeat or {})
     environment = Environment(lowtide=__version__)
     record = make_record(
         graph,

@@ -8,12 +8,13 @@ instances' values go on reading them there, readers of the last ones' read those
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from lowtide.errors import PlanError
-from lowtide.ir.block import Block, references
+from lowtide.ir.block import Block, block_named, references
+from lowtide.ir.block_search import find_blocks
 from lowtide.ir.graph import Graph, Group, Option, Recipe, Takeover, Value
 
 
@@ -35,6 +36,18 @@ def repeat(graph: Graph, block: Block, times: int) -> Graph:
     if times < 1:
         raise PlanError(f"a graph has block {block.name!r} at least once, not {times} times")
     return _Repetition(graph, block, times).run()
+
+
+def deepened(graph: Graph, times: Mapping[str, int]) -> Graph:
+    """The graph with layers as often in a row as is said, by their names (see `find_blocks`).
+
+    Raises:
+        PlanError: if there is no such layer, or it cannot come that often.
+    """
+    # The rarest first, for searching is dearer than copying; but a layer that comes once has no name any more.
+    for name, n in sorted(times.items(), key=lambda item: (item[1] == 1, item[1])):
+        graph = repeat(graph, block_named(graph, find_blocks(graph), name), n)
+    return graph
 
 
 class _Repetition:
