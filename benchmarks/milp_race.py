@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 from benchmarks import problem_set
@@ -50,7 +51,7 @@ COLUMNS = (
     "within 1 % of the bound s", "overhead", "proved by itself", "seconds", "how it ended",
 )  # fmt: skip
 NOTE = (
-    "One thread each. Alpha: of the way from the proved floor to what keeping everything takes. Overhead: over keeping "
+    "One core each. Alpha: of the way from the proved floor to what keeping everything takes. Overhead: over keeping "
     "everything, of the last plan. The best plan is the better of the two; the bound is the portfolio's, for any "
     "recomputation with first runs in program order. Proved by itself: the solver's own bound as an overhead; that of "
     "the integer programme holds for its own class of schedules only, in which each recipe runs at most once between two "
@@ -109,23 +110,34 @@ def tasks(name: str, alphas: Sequence[float], folder: Path) -> list[Task]:
     ]
 
 
-def limit_memory() -> None:
-    """Called in the solver's process before it begins."""
+def confine(core: int) -> None:
+    """Called in the solver's process before it begins: one core, so much memory."""
+    os.sched_setaffinity(0, {core})
     resource.setrlimit(resource.RLIMIT_AS, (MOST_B, MOST_B))
 
 
-def race(task: Task, solver: str, limit_s: float) -> Row:
-    """Runs one solver and reads its events; ends it when it passes the limit.
+def race(task: Task, solver: str, limit_s: float, cores: Queue[int]) -> Row:
+    """Runs one solver on a core that is free and reads its events; ends it when it passes the limit.
 
     Raises:
         RuntimeError: if it failed, for want of something else than memory.
     """
+    core = cores.get()
+    try:
+        return _race(task, solver, limit_s, core)
+    finally:
+        cores.put(core)
+
+
+def _race(task: Task, solver: str, limit_s: float, core: int) -> Row:
     arguments = [solver, str(task.file), str(task.budget_B), str(limit_s)]
     command = [sys.executable, "-m", "benchmarks._milp_race_run", *arguments]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     begun_s = time.perf_counter()
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
-        process = subprocess.Popen(command, stdout=output, stderr=errors, env=environment, preexec_fn=limit_memory)
+        process = subprocess.Popen(
+            command, stdout=output, stderr=errors, env=environment, preexec_fn=lambda: confine(core)
+        )
         try:
             process.wait(limit_s + _GRACE_S)
         except subprocess.TimeoutExpired:
@@ -204,10 +216,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         tables = [table("Portfolio and integer programme", COLUMNS, shown, 2 * len(numbers), NOTE)]
         write(name, "Checkmate's integer programme and ours", tables, numbers)
 
+    cores: Queue[int] = Queue()
+    for core in sorted(os.sched_getaffinity(0))[: options.at_once]:
+        cores.put(core)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.at_once) as pool:
         wanted = [task for n in options.only for task in tasks(n, options.alphas, Path(folder))]
         runs = {
-            task.key: {solver: pool.submit(race, task, solver, options.limit) for solver in SOLVERS} for task in wanted
+            task.key: {solver: pool.submit(race, task, solver, options.limit, cores) for solver in SOLVERS}
+            for task in wanted
         }
         for task in wanted:
             found = {solver: run.result() for solver, run in runs[task.key].items()}
