@@ -56,6 +56,20 @@ def test_it_finds_the_optimum_of_its_class_and_proves_it(seed: int) -> None:
         assert (program.time_ps + relaxed.bound_ps) * 1e-12 <= best_s + 1e-12
 
 
+def test_whoever_listens_hears_of_plans_and_bounds_as_they_come() -> None:
+    graph = chain(12)
+    program = stage_program(graph)
+    heard: list[tuple[float, float]] = []
+    model = CheckmateModel(program, program.keep_all(0).peak_B * 70 // 100)
+    solution = model.solve(nodes=1000, told=lambda found_ps, bound_ps: heard.append((found_ps, bound_ps)))
+    assert solution.there is not None
+    found = [found_ps for found_ps, _ in heard if np.isfinite(found_ps)]
+    assert found
+    assert found == sorted(found, reverse=True)
+    assert all(bound_ps <= found[-1] * (1.0 + 1e-6) for _, bound_ps in heard)
+    assert solution.bound_ps <= found[-1]
+
+
 def some_plan(program: StageProgram, dice: random.Random) -> Residence | None:
     """What a random choice of values comes to."""
     wanted = [{v for v in range(len(program.values)) if dice.random() < 0.6} for _ in program.stages]
