@@ -26,7 +26,8 @@ class Block(msgspec.Struct, frozen=True):
     """One layer and its instances in a row, first to last in the forward.
 
     Arguments:
-        name: what the modules of all instances have in common, `"layer3"`; no other block of the graph has it.
+        name: what the modules of all instances have in common, `"layer3"`; `"layer"` where that is nothing. No other
+            block of the graph has it.
         recipes: per instance, its recipes: of the forward, then of the backward, in program order, then alternatives.
         values: per instance, what it holds, slot by slot: made by its forward, made by its backward, then the
             parameters, buffers and inputs that no other recipe reads.

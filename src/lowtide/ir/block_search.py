@@ -179,12 +179,14 @@ def common_path(modules: Sequence[str]) -> tuple[str, ...]:
 
 
 def _named(graph: Graph, blocks: Sequence[Block]) -> tuple[Block, ...]:
-    """Blocks by what their modules share; where several share that, by the module in which they begin."""
+    """Blocks by what their modules share, "layer" where that is the whole model; where several share it, by their first
+    module.
+    """
     modules = [[m for i in b.recipes for r in i if (m := graph.recipes[r].origin.module)] for b in blocks]
     whole = [".".join(common_path(found)) for found in modules]
     names: list[str] = []
     for wide, found in zip(whole, modules, strict=True):
-        name = wide if wide and whole.count(wide) == 1 else next(iter(found), "layer")
+        name = wide or "layer" if whole.count(wide) == 1 else next(iter(found), "layer")
         while name in names:
             name += "'"
         names.append(name)

@@ -230,7 +230,7 @@ def _numbered(names: Sequence[str], instance: int) -> str | None:
     if len(first) != len(second) or len(differing) != 1:
         return None
     a, b = first[differing[0]], second[differing[0]]
-    if not (a.isdigit() and b.isdigit() and int(b) == int(a) + 1):
+    if not (a.isdigit() and b.isdigit() and int(a) < int(b)):
         return None
-    first[differing[0]] = str(int(a) + instance)
+    first[differing[0]] = str(int(a) + instance * (int(b) - int(a)))
     return ".".join(first)
