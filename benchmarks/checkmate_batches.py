@@ -118,7 +118,7 @@ def rows(name: str, limit_s: float, work: int) -> Iterator[list[str]]:
         published["programme"],
         "-",
         published["programme"],
-        f"{int(published['optimum']) / plain:.2f}",
+        f"{int(published['programme']) / plain:.2f}",
     ]
     best = ours(graph, ROOM_B - fixed, max(once for _, once in most.values()), limit_s, work)
     beyond = "" if best.none_from is None else f" (proved: none from {best.none_from})"
