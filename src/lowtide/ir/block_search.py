@@ -39,6 +39,7 @@ class _Direction:
     def __init__(self, graph: Graph, segment: int | None, marks: Sequence[int]) -> None:
         self.graph = graph
         self.recipes = [r for r in graph.program if graph.recipes[r].segment == segment]
+        self.places = {r: place for place, r in enumerate(self.recipes)}
         self.stretches = periodic_stretches([marks[r] for r in self.recipes]) if len(self.recipes) > 1 else []
         self._crossing_B = self._count_crossing()
         self._modules = [graph.recipes[r].origin.module for r in self.recipes]
@@ -95,6 +96,7 @@ def find_blocks(graph: Graph) -> tuple[Block, ...]:
 
 def _find(graph: Graph) -> tuple[Block, ...]:
     marks = _marks(graph)
+    wiring = Wiring(graph, marks)
     found: list[tuple[int, Block]] = []
     for part in sorted({s.part for s in graph.segments}):
         segments = [i for i, s in enumerate(graph.segments) if s.part == part]
@@ -103,19 +105,17 @@ def _find(graph: Graph) -> tuple[Block, ...]:
         claimed: set[int] = set()
         for stretch in down.stretches:
             if claimed.isdisjoint(down.recipes[stretch.start : stretch.end]):
-                block = _block_of(graph, marks, down, up, stretch)
+                block = _block_of(wiring, down, up, stretch)
                 if block is not None:
                     claimed.update(r for instance in block.recipes for r in instance)
                     found.append((graph.program.index(block.recipes[0][0]), block))
     return _named(graph, [block for _, block in sorted(found, key=lambda f: f[0])])
 
 
-def _block_of(graph: Graph, marks: Sequence[int], down: _Direction, up: _Direction, stretch: Stretch) -> Block | None:
-    wiring = Wiring(graph, marks)
+def _block_of(wiring: Wiring, down: _Direction, up: _Direction, stretch: Stretch) -> Block | None:
     for windows in down.cuts(stretch):
         pieces = [down.slice(windows, i) for i in range(windows.times)]
-        homes = _homes(graph, pieces)
-        saved = {place: found for place, r in enumerate(up.recipes) if (found := _read_homes(graph, r, homes))}
+        saved = _saved(wiring, pieces, up)
         if not saved:
             block = wiring.block(pieces, [[] for _ in pieces])
             if block is not None and block.passed_down:
@@ -131,8 +131,12 @@ def _block_of(graph: Graph, marks: Sequence[int], down: _Direction, up: _Directi
     return None
 
 
-def _homes(graph: Graph, pieces: Sequence[Sequence[int]]) -> dict[int, int]:
-    """The instance to which a value belongs: that which makes it, or is the first to read what the caller gives."""
+def _saved(wiring: Wiring, pieces: Sequence[Sequence[int]], up: _Direction) -> dict[int, list[int]]:
+    """Per place of the backward, the instances to which the values that it reads belong.
+
+    A value belongs to the instance that makes it, or that is the first to read what the caller gives.
+    """
+    graph = wiring.graph
     homes: dict[int, int] = {}
     for instance, recipes in enumerate(pieces):
         for recipe in recipes:
@@ -141,11 +145,12 @@ def _homes(graph: Graph, pieces: Sequence[Sequence[int]]) -> dict[int, int]:
                     homes.setdefault(value, instance)
             for value in graph.recipes[recipe].outputs:
                 homes[value] = instance
-    return homes
-
-
-def _read_homes(graph: Graph, recipe: int, homes: dict[int, int]) -> list[int]:
-    return [homes[v] for v in graph.recipes[recipe].read_values if v in homes]
+    saved: dict[int, list[int]] = {}
+    for value, instance in homes.items():
+        for reader in wiring.readers.get(value, ()):
+            if reader in up.places:
+                saved.setdefault(up.places[reader], []).append(instance)
+    return saved
 
 
 def _paired(
@@ -179,14 +184,17 @@ def common_path(modules: Sequence[str]) -> tuple[str, ...]:
 
 
 def _named(graph: Graph, blocks: Sequence[Block]) -> tuple[Block, ...]:
-    """Blocks by what their modules share, "layer" where that is the whole model; where several share it, by their first
-    module.
+    """Blocks by what their modules share, "layer" where that is the whole model; where several share it, by what the
+    modules of their first instance share, or by the first of those.
     """
-    modules = [[m for i in b.recipes for r in i if (m := graph.recipes[r].origin.module)] for b in blocks]
-    whole = [".".join(common_path(found)) for found in modules]
+    modules = [[[m for r in row if (m := graph.recipes[r].origin.module)] for row in b.recipes] for b in blocks]
+    shared = [".".join(common_path([m for row in rows for m in row])) for rows in modules]
     names: list[str] = []
-    for wide, found in zip(whole, modules, strict=True):
-        name = wide or "layer" if whole.count(wide) == 1 else next(iter(found), "layer")
+    for wide, (first, *_) in zip(shared, modules, strict=True):
+        name = wide or "layer"
+        if shared.count(wide) > 1 and first:
+            narrow = ".".join(common_path(first))
+            name = narrow if narrow != wide else first[0]
         while name in names:
             name += "'"
         names.append(name)
