@@ -27,8 +27,13 @@ std::vector<Index> stretches_over(Index stages, const std::vector<Stretch>& focu
 
 }  // namespace
 
+// The seed is mixed first: neighbouring seeds would walk through the same numbers, one step apart.
 Annealer::Annealer(Retention& state, const Cooling& cooling, Twins twins, const std::vector<Stretch>& focus)
-    : state_(&state), cooling_(cooling), random_(cooling.seed), twins_(std::move(twins)), lowest_peak_(state.peak()) {
+    : state_(&state),
+      cooling_(cooling),
+      random_(Random(cooling.seed).next()),
+      twins_(std::move(twins)),
+      lowest_peak_(state.peak()) {
   const Program& program = state.program();
   listed_.assign(at(program.gap_count()), 0);
   if (!twins_.empty()) changed_.assign(at(program.gap_count()), 0);
@@ -113,14 +118,46 @@ void Annealer::flip(Index gap) {
   if (tau != now) changes_.push_back({gap, tau});
 }
 
+// Exchanges what becomes of a value and of one that it is made of, or that is made of it: a kept value moves along.
+void Annealer::slide(Index gap) {
+  const Program& program = state_->program();
+  const Index value = program.gap_value[at(gap)], stage = pick_stage(gap);
+  const Slice reads = program.reads[program.producer[at(value)]], uses = program.uses[value];
+  const bool up = random_.below(2) == 0;
+  if ((up ? reads : uses).size() == 0) return;
+  Index other;
+  if (up) {
+    other = reads[random_.below(reads.size())];
+  } else {
+    const Slice made = program.outputs[uses[random_.below(uses.size())]];
+    if (made.size() == 0) return;
+    other = made[random_.below(made.size())];
+  }
+  if (program.producer[at(other)] >= stage) return;
+  const Index beside = program.gap_at(other, stage);
+  if (beside == gap || !program.is_free(beside)) return;
+  const auto moved = [&](Index from, Index to) {
+    const Index tau = state_->tau(from);
+    if (tau == KEEP || tau == NEVER) return tau;
+    if (tau == program.gap_start(from) + 1) return program.gap_start(to) + 1;
+    return std::max(program.gap_start(to) + 1, std::min(tau, program.gap_end(to)));
+  };
+  const Index here = moved(beside, gap), there = moved(gap, beside);
+  if (here == state_->tau(gap) && there == state_->tau(beside)) return;
+  changes_.push_back({gap, here});
+  changes_.push_back({beside, there});
+}
+
 void Annealer::propose() {
   const Program& program = state_->program();
   changes_.clear();
   const Index dice = random_.below(100);
   const Index gap = pick_gap();
   const Index value = program.gap_value[at(gap)];
-  if (dice < 30) {
+  if (dice < 18) {
     flip(gap);
+  } else if (dice < 30) {
+    slide(gap);
   } else if (dice < 55) {
     const Index stage = pick_stage(gap);
     if (!drop_across(*state_, value, stage, changes_)) return;

@@ -53,6 +53,7 @@ class Annealer {
   double energy() const;
   void propose();
   void mirror();
+  void slide(Index gap);
   void flip(Index gap);
   Index pick_gap();
   Index pick_stage(Index gap);
