@@ -16,7 +16,7 @@ from lowtide.cli.main import app
 from lowtide.ir.frontier import disorder
 from lowtide.ir.text import load_frontier, save_graph
 from lowtide.planners.baselines import QUICK as METHODS
-from tests.planners.tape import gpt
+from tests.planners.tape import unet
 
 SOURCE = """
 import torch
@@ -26,7 +26,7 @@ def step():
     model = nn.Sequential(*(layer for _ in range(3) for layer in (nn.Linear(32, 128), nn.GELU(), nn.Linear(128, 32))))
     return model, (torch.randn(256, 32),), {}, torch.optim.AdamW(model.parameters())
 """
-QUICK = ("--points", "5", "--work", "500")
+QUICK = ("--points", "4", "--work", "300")
 
 
 def _run(*arguments: str) -> Any:
@@ -36,7 +36,7 @@ def _run(*arguments: str) -> Any:
 @pytest.fixture
 def graph_file(tmp_path: Path) -> Path:
     path = tmp_path / "graph.json.gz"
-    save_graph(gpt(2), path)
+    save_graph(unet(2), path)
     return path
 
 

@@ -22,7 +22,7 @@ from lowtide.planners.search import GAP
 from tests.planners.brute_force import Exhaustive
 from tests.planners.tape import NAMED, gpt, random_graph, unet
 
-WORK = 2000
+WORK = 1000
 Watch = Callable[[Progress], None] | None
 
 

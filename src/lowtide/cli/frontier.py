@@ -33,7 +33,7 @@ def frontier(
     html: Annotated[Path | None, typer.Option(help="Write a report that opens in a browser.")] = None,
     png: Annotated[Path | None, typer.Option(help="Draw the frontier here.")] = None,
     baselines: Annotated[bool, typer.Option(help="Whether to ask the quick classical methods, too.")] = True,
-    work: Annotated[int | None, typer.Option(min=1, help="Effort at each budget, as for one plan.")] = None,
+    work: Annotated[int | None, typer.Option(min=1, help="Effort at each budget: roughly that many changes.")] = None,
     time_limit: Annotated[float | None, typer.Option(min=0.0, help="Stop after that many seconds altogether.")] = None,
     seed: Annotated[int, typer.Option(help="The same seed and work give the same frontier.")] = 0,
 ) -> None:

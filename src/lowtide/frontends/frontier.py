@@ -17,9 +17,8 @@ from lowtide.frontends.plan import NOTHING_CAPTURED
 from lowtide.frontends.planning import covers_within, ground_of, measure_step
 from lowtide.frontends.session import Session
 from lowtide.frontends.tracing import traced
-from lowtide.ir.plan import DEFAULT_WORK
 from lowtide.pipeline import environment
-from lowtide.planners.frontier import POINTS
+from lowtide.planners.frontier import POINTS, WORK
 from lowtide.planners.frontier_search import Watch
 from lowtide.record import PlanOptions
 from lowtide.units import Budget
@@ -36,7 +35,7 @@ def frontier(
     machine: str | None = None,
     baselines: bool = True,
     seed: int = 0,
-    work: int = DEFAULT_WORK,
+    work: int = WORK,
     time_limit_s: float | None = None,
     dynamic: bool | None = None,
     watch: Watch | None = None,
@@ -59,7 +58,8 @@ def frontier(
             live bytes: holes between addresses are not held against them. Where one of them is better than the
             curve, the curve is searched again from there.
         seed: the same seed and work give the same frontier.
-        work: effort at each budget, as for one plan; easy budgets need less.
+        work: effort at each budget, by default a quarter of one plan's, since it begins from a neighbour's plan; easy
+            budgets need less.
         time_limit_s: for planning altogether. What was found until then is the result, and says so.
         dynamic: as in `torch.compile`.
         watch: told which budget is planned, and of that planning's progress.

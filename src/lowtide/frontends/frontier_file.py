@@ -9,8 +9,8 @@ from lowtide.frontends.frontier_in_hand import Frontier
 from lowtide.frontends.plan_file import COVERS
 from lowtide.frontends.tracing import traced
 from lowtide.ir.graph_file import read_graph
-from lowtide.ir.plan import DEFAULT_WORK, Environment
-from lowtide.planners.frontier import POINTS
+from lowtide.ir.plan import Environment
+from lowtide.planners.frontier import POINTS, WORK
 from lowtide.planners.frontier_search import Watch
 from lowtide.record import Ground
 
@@ -21,7 +21,7 @@ def frontier_file(
     points: int = POINTS,
     baselines: bool = True,
     seed: int = 0,
-    work: int = DEFAULT_WORK,
+    work: int = WORK,
     time_limit_s: float | None = None,
     watch: Watch | None = None,
 ) -> Frontier:

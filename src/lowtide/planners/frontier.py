@@ -27,6 +27,7 @@ from lowtide.planners.keep_all import keep_all_schedule
 from lowtide.planners.portfolio import Portfolio
 
 POINTS = 24
+WORK = DEFAULT_WORK // 4  # at each budget: it begins from a neighbour's plan
 _EQUAL = 1e-6  # relative
 
 
@@ -39,7 +40,7 @@ def trace(
     fixed_B: int = 0,
     methods: Sequence[AbstractPlanner] = (),
     seed: int = 0,
-    work: int = DEFAULT_WORK,
+    work: int = WORK,
     time_limit_s: float | None = None,
     watch: Watch | None = None,
 ) -> FrontierRecord:
@@ -52,7 +53,7 @@ def trace(
         fixed_B: of every budget, bytes that belong to no value of the graph.
         methods: others, to compare with (`planners.baselines.QUICK`).
         seed: the same seed and work give the same frontier.
-        work: effort at each budget, as for one plan (`Problem`); an easy one needs less.
+        work: effort at each budget (`Problem`); an easy one needs less.
         time_limit_s: for the whole; what is left is shared evenly by the budgets to come, and by the other methods
             together as if they were one more. Once over, the points so far are the result, and it says so.
         watch: told how far it is.
