@@ -16,7 +16,7 @@ from lowtide.frontends.member import member_of
 from lowtide.frontends.plan import NOTHING_CAPTURED
 from lowtide.frontends.planning import covers_within, ground_of, measure_step
 from lowtide.frontends.session import Session
-from lowtide.frontends.tracing import traced
+from lowtide.frontends.tracing import Effort, traced
 from lowtide.pipeline import environment
 from lowtide.planners.frontier import POINTS, WORK
 from lowtide.planners.frontier_search import Watch
@@ -72,6 +72,7 @@ def frontier(
         CaptureError: if nothing could be captured.
         KeyboardInterrupt: on Ctrl-C before the first plan.
     """
+    effort = Effort(points=points, baselines=baselines, seed=seed, work=work, time_limit_s=time_limit_s, watch=watch)
     options = PlanOptions(budget=Budget(of_plain=1.0), seed=seed, work=work, machine=machine)
     enclosure = Enclosure(scope, [member_of(model, optimizer)])
     session = Session(options, enclosure, whole_model=True)
@@ -86,14 +87,9 @@ def frontier(
         ground = ground_of(step, options, enclosure)
         return traced(
             step.graph,
+            effort,
             ground=ground,
             covers=covers_within(ground, step, enclosure),
             environment=environment(step.device),
-            points=points,
-            baselines=baselines,
-            seed=seed,
-            work=work,
-            time_limit_s=time_limit_s,
-            watch=watch,
             machine=machine,
         )

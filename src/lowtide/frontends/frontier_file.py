@@ -7,7 +7,7 @@ import os
 from lowtide import __version__
 from lowtide.frontends.frontier_in_hand import Frontier
 from lowtide.frontends.plan_file import COVERS
-from lowtide.frontends.tracing import traced
+from lowtide.frontends.tracing import Effort, traced
 from lowtide.ir.graph_file import read_graph
 from lowtide.ir.plan import Environment
 from lowtide.planners.frontier import POINTS, WORK
@@ -36,15 +36,11 @@ def frontier_file(
         BudgetError: if there are fewer than two points.
         KeyboardInterrupt: on Ctrl-C before the first plan.
     """
+    effort = Effort(points=points, baselines=baselines, seed=seed, work=work, time_limit_s=time_limit_s, watch=watch)
     return traced(
         read_graph(path),
+        effort,
         ground=Ground(),
         covers=COVERS,
         environment=Environment(lowtide=__version__),
-        points=points,
-        baselines=baselines,
-        seed=seed,
-        work=work,
-        time_limit_s=time_limit_s,
-        watch=watch,
     )

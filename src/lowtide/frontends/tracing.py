@@ -5,6 +5,8 @@ Units: `_B` bytes, `_s` seconds.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from msgspec.structs import replace
 
 from lowtide.errors import BudgetError, InfeasibleBudget
@@ -21,18 +23,29 @@ from lowtide.record import Ground, PlanOptions, Start, make_record, plain_B
 from lowtide.units import Budget
 
 
+@dataclass(frozen=True, kw_only=True)
+class Effort:
+    """How thoroughly to look; see `planners.frontier.trace`.
+
+    Arguments:
+        baselines: whether to ask the quick classical methods.
+    """
+
+    points: int
+    baselines: bool
+    seed: int
+    work: int
+    time_limit_s: float | None
+    watch: Watch | None
+
+
 def traced(
     graph: Graph,
+    effort: Effort,
     *,
     ground: Ground,
     covers: Covers,
     environment: Environment,
-    points: int,
-    baselines: bool,
-    seed: int,
-    work: int,
-    time_limit_s: float | None,
-    watch: Watch | None,
     machine: str | None = None,
 ) -> Frontier:
     """Plans a graph at every budget as one plan would be made: addresses, optimizer and reserve included.
@@ -41,15 +54,14 @@ def traced(
         ground: what the plans have to leave room for.
         covers: what their budgets count.
         environment, machine: in which the graph was profiled; the machine that it was predicted for.
-        points, seed, work, time_limit_s, watch: see `planners.frontier.trace`.
-        baselines: whether to ask the quick classical methods.
 
     Raises:
         BudgetError: if there are fewer than two points.
         KeyboardInterrupt: on Ctrl-C before keep-all is known.
     """
-    if points < 2:
-        raise BudgetError(f"a frontier of {points} budgets is none: ask for two at least")
+    if effort.points < 2:
+        raise BudgetError(f"a frontier of {effort.points} budgets is none: ask for two at least")
+    seed, work = effort.seed, effort.work
     plans: list[PlanRecord] = []
     fixed_B = ground.fixed_B(graph)
 
@@ -73,15 +85,15 @@ def traced(
 
     record = trace(
         graph,
-        points=points,
+        points=effort.points,
         solve=solve,
         keep_all_B=plain_B(graph, ground),
         fixed_B=fixed_B,
-        methods=QUICK if baselines else (),
+        methods=QUICK if effort.baselines else (),
         seed=seed,
         work=work,
-        time_limit_s=time_limit_s,
-        watch=watch,
+        time_limit_s=effort.time_limit_s,
+        watch=effort.watch,
     )
     kind = "enforced" if ground.enforced else "accounted"
     claims = replace(record, covers=covers, environment=environment, machine=machine or "", budget_kind=kind)
