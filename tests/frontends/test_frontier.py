@@ -67,6 +67,10 @@ def test_a_file_is_traced_and_a_saved_frontier_read(tmp_path: Path) -> None:
     assert "when all is kept" in repr(found)
     assert found.smallest_B is not None
     assert found.plan(found.smallest_B).peak_B == found.smallest_B
+    for point in found.record.planned:
+        plan = found.plan(point.budget_B)
+        assert (plan.time_s, plan.bound_s) == (point.time_s, point.bound_s)
+        assert plan.status.name == point.status
     with pytest.raises(PlanError, match="points and no plans"):
         again.plan("60% of plain")
     with pytest.raises(InfeasibleBudget, match="knows no plan"):

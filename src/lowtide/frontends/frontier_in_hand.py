@@ -13,13 +13,15 @@ from msgspec.structs import replace
 from lowtide.errors import BudgetError, InfeasibleBudget, PlanError
 from lowtide.frontends.plan_in_hand import Plan
 from lowtide.ir.frontier import Baseline, FrontierRecord, Point
-from lowtide.ir.plan import PlanRecord
+from lowtide.ir.plan import PlanRecord, Status
 from lowtide.ir.text import dumps, load_frontier, save_frontier
 from lowtide.record import budget_in_B
 from lowtide.report.frontier import render_frontier
 from lowtide.report.frontier_page import write_frontier
 from lowtide.report.frontier_picture import draw_frontier
 from lowtide.units import Budget, format_B, format_percent, parse_budget
+
+_EQUAL = 1e-6  # relative; bounds and times are sums in another order
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,13 @@ class Frontier:
                 smallest_B=self.smallest_B,
                 operators=self.record.floor_operators,
             )
-        return Plan(replace(min(fitting, key=lambda p: (p.time_s, p.reserved_B)), budget_B=budget_B))
+        best = min(fitting, key=lambda p: (p.time_s, p.reserved_B))
+        proved = [p.bound_s for p in self.points if p.budget_B >= budget_B] or [self.points[0].bound_s]
+        bound_s = proved[-1]  # what was proved for fewer bytes need not hold for these
+        status = best.outcome.status
+        if status is Status.OPTIMAL and best.time_s > bound_s * (1.0 + _EQUAL):
+            status = Status.FEASIBLE
+        return Plan(replace(best, budget_B=budget_B, outcome=replace(best.outcome, bound_s=bound_s, status=status)))
 
     def explain(self) -> str:
         """The numbers, the budgets and the other methods, as text."""
