@@ -10,7 +10,7 @@ from matplotlib.image import imread
 
 from lowtide.ir.frontier import Baseline
 from lowtide.report.frontier import facts, lines, other_lines, render_frontier
-from lowtide.report.frontier_curves import curves_of, label_of
+from lowtide.report.frontier_curves import curves_of, label_of, overhead_ticks
 from lowtide.report.frontier_drawing import frontier_svg, letters
 from lowtide.report.frontier_page import frontier_html, write_frontier
 from lowtide.report.frontier_picture import draw_frontier
@@ -71,6 +71,14 @@ def test_what_is_far_above_is_named_and_does_not_set_the_scale() -> None:
     curves = curves_of(frontier_record(baselines=(far,)))
     assert curves.top < 1.0
     assert label_of(curves.others[0], curves.top) == "revolve (up to 900 %)"
+
+
+@pytest.mark.parametrize("top", [0.05, 0.3, 1.3, 40.0])
+def test_ticks_are_round_few_and_reach_the_top(top: float) -> None:
+    ticks = overhead_ticks(top)
+    assert ticks[0] == 0.0
+    assert 3 <= len(ticks) <= 14
+    assert top / 3 < ticks[-1] <= top
 
 
 RECORDS = {

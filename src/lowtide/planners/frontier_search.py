@@ -6,6 +6,7 @@ Units: `_B` bytes, `_s` seconds.
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -190,19 +191,19 @@ class FrontierSearch:
             self._descend(sorted((b for b, f in self.found.items() if f.schedule is None), reverse=True))
 
     def _widest_step(self) -> int | None:
-        """Halfway in the step of the curve that hides most, bytes times seconds; None if all are small."""
+        """Halfway in the step of the curve that hides most of the picture; None if all are small."""
         curve = [(f, best) for f, best in served(self.found) if best is not None]
         if len(curve) < 2:
             return None
-        span_B = curve[-1][0].budget_B - curve[0][0].budget_B
-        span_s = curve[0][1].time_s - curve[-1][1].time_s
-        if span_B <= 0 or span_s <= 0:
+        whole_s, span_B = curve[-1][1].time_s, curve[-1][0].budget_B - curve[0][0].budget_B
+        tall = _height(curve[0][1].time_s, whole_s)
+        if span_B <= 0 or tall <= 0:
             return None
         steps = [(0.0, 0)]
         for (low, slow), (high, fast) in itertools.pairwise(curve):
             wide_B = fast.reserved_B - low.budget_B
             if wide_B > 2 * _APART * span_B:
-                hidden = wide_B / span_B * (slow.time_s - high.bound_s) / span_s
+                hidden = wide_B / span_B * (_height(slow.time_s, whole_s) - _height(high.bound_s, whole_s)) / tall
                 steps.append((hidden, (fast.reserved_B + low.budget_B) // 2))
         size, middle_B = max(steps)
         return middle_B if size > _SMALLEST_STEP and middle_B not in self.found else None
@@ -266,6 +267,11 @@ class FrontierSearch:
         """Says whose turn it is."""
         if self.watch is not None:
             self.watch(Pace(self.points, self.points, 0, method=name))
+
+
+def _height(time_s: float, whole_s: float) -> float:
+    """Of a time in the picture, whose scale is the square root: small overheads are the ones that people choose."""
+    return math.sqrt(max(0.0, time_s / whole_s - 1.0)) if whole_s > 0 else 0.0
 
 
 def served(found: dict[int, Found]) -> list[tuple[Found, Found | None]]:

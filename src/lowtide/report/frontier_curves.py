@@ -6,6 +6,7 @@ at it: both curves are steps. Coordinates are bytes and overheads.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from lowtide.ir.frontier import FrontierRecord
@@ -14,6 +15,9 @@ from lowtide.units import format_B, format_percent
 Corner = tuple[int, float]
 _ROOM = 1.8  # what of other methods' overheads is drawn in full, as a multiple of the frontier's largest
 _LEAST = 0.05  # of the overhead axis
+_HEADROOM = 1.25  # for the names of floor and keep-all
+_TICKS = (0.0, 0.001, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 20.0, 50.0, 100.0)
+_TICK_APART = 0.06  # of the axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +76,7 @@ def curves_of(record: FrontierRecord) -> Curves:
         others=others,
         left_B=max(0, min(everything) - margin_B),
         right_B=max(everything) + margin_B,
-        top=1.08 * max(_LEAST, largest, *drawn),
+        top=_HEADROOM * max(_LEAST, largest, *drawn),
     )
 
 
@@ -85,6 +89,20 @@ def _from(corners: tuple[Corner, ...], left_B: int) -> list[Corner]:
     """The part of a curve from some bytes on."""
     inside = [c for c in corners if c[0] >= left_B]
     return [(left_B, inside[0][1]), *inside] if inside else []
+
+
+def height_of(overhead: float) -> float:
+    """Where an overhead stands on the axis, in its units: square roots, so that small ones can be told apart."""
+    return math.sqrt(max(0.0, overhead))
+
+
+def overhead_ticks(top: float) -> tuple[float, ...]:
+    """Round overheads up to the picture's top that are not too close to each other on its axis."""
+    chosen: list[float] = []
+    for tick in _TICKS:
+        if tick <= top and (not chosen or height_of(tick) - height_of(chosen[-1]) >= _TICK_APART * height_of(top)):
+            chosen.append(tick)
+    return tuple(chosen)
 
 
 def title_of(record: FrontierRecord) -> str:

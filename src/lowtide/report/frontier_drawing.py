@@ -12,7 +12,7 @@ from html import escape
 from string import ascii_uppercase
 
 from lowtide.ir.frontier import FrontierRecord
-from lowtide.report.frontier_curves import Corner, Curves, curves_of
+from lowtide.report.frontier_curves import Corner, Curves, curves_of, height_of, overhead_ticks
 from lowtide.units import format_B, format_percent
 
 WIDTH, HEIGHT = 1100.0, 430.0
@@ -30,7 +30,7 @@ class _Scale:
         return _LEFT + (_RIGHT - _LEFT) * (size_B - self.left_B) / (self.right_B - self.left_B)
 
     def y(self, overhead: float) -> float:
-        return _BOTTOM - (_BOTTOM - _TOP) * min(overhead, self.top) / self.top
+        return _BOTTOM - (_BOTTOM - _TOP) * height_of(min(overhead, self.top)) / height_of(self.top)
 
 
 def letters(record: FrontierRecord) -> tuple[tuple[str, str], ...]:
@@ -81,11 +81,10 @@ def _grounds(curves: Curves, scale: _Scale) -> list[str]:
 def _grid(record: FrontierRecord, scale: _Scale) -> list[str]:
     """Bytes below, percent of keep-all above, percent of time at the left."""
     parts = []
-    step = _round_step(scale.top, 7)
-    for number in range(int(scale.top / step) + 1):
-        y = scale.y(number * step)
+    for overhead in overhead_ticks(scale.top):
+        y = scale.y(overhead)
         parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(_text(_LEFT - 6, y + 4, f"{100 * number * step:.3g} %", "end"))
+        parts.append(_text(_LEFT - 6, y + 4, f"{100 * overhead:g} %", "end"))
     whole_B = record.keep_all_B
     step = _round_step((scale.right_B - scale.left_B) / whole_B, 10)
     first, last = math.ceil(scale.left_B / whole_B / step), math.floor(scale.right_B / whole_B / step)
@@ -97,7 +96,7 @@ def _grid(record: FrontierRecord, scale: _Scale) -> list[str]:
         parts.append(_text(x, _TOP - 8, f"{100 * number * step:.3g} %", "middle"))
     middle = (_LEFT + _RIGHT) / 2
     parts.append(_text(middle, HEIGHT - 8, "budget, in bytes and (above) in percent of keeping everything", "middle"))
-    parts.append(_text(_LEFT, 12, "extra time over keeping everything", "start"))
+    parts.append(_text(_LEFT, 12, "extra time over keeping everything (square-root scale)", "start"))
     return parts
 
 

@@ -10,8 +10,10 @@ from itertools import cycle
 from os import PathLike
 from typing import Any
 
+import numpy as np
+
 from lowtide.ir.frontier import FrontierRecord
-from lowtide.report.frontier_curves import Corner, Curves, curves_of, label_of, title_of
+from lowtide.report.frontier_curves import Corner, Curves, curves_of, label_of, overhead_ticks, title_of
 from lowtide.units import format_B
 
 _PLAN, _BOUND, _FLOOR, _INK, _DIM = "#0a6ebd", "#5b6675", "#c0392b", "#1f2933", "#8a94a3"
@@ -93,15 +95,27 @@ def _draw_edges(axes: Any, record: FrontierRecord, curves: Curves, unit_B: int) 
 def _finish(axes: Any, record: FrontierRecord, curves: Curves, unit_B: int, unit: str) -> None:
     whole = record.keep_all_B / unit_B
     axes.set_xlim(curves.left_B / unit_B, curves.right_B / unit_B)
+    axes.set_yscale("function", functions=(_root, _square))
+    axes.set_yticks([100 * tick for tick in overhead_ticks(curves.top)])
+    axes.yaxis.set_major_formatter(lambda percent, _: f"{percent:g}")
+    axes.minorticks_off()
     axes.set_ylim(0, 100 * curves.top)
     axes.set_xlabel(f"budget, {unit}", color=_INK)
-    axes.set_ylabel("extra time over keeping everything, %", color=_INK)
+    axes.set_ylabel("extra time over keeping everything, % (square-root scale)", color=_INK)
     shares = axes.secondary_xaxis("top", functions=(lambda x: 100 * x / whole, lambda p: p * whole / 100))
     shares.set_xlabel("budget, % of what keeping everything needs", color=_INK)
     axes.grid(color="#d9dee5", lw=0.7)
     axes.set_axisbelow(True)
     axes.spines["right"].set_visible(False)
     axes.legend(loc="upper left", bbox_to_anchor=(0.0, -0.11), ncols=5, frameon=False, fontsize=9)
+
+
+def _root(percents: Any) -> Any:
+    return np.sqrt(np.maximum(percents, 0.0))
+
+
+def _square(heights: Any) -> Any:
+    return np.square(heights)
 
 
 def _unit(size_B: int) -> tuple[int, str]:
