@@ -16,7 +16,29 @@ Corner = tuple[int, float]
 _ROOM = 1.8  # what of other methods' overheads is drawn in full, as a multiple of the frontier's largest
 _LEAST = 0.05  # of the overhead axis
 _HEADROOM = 1.25  # for the names of floor and keep-all
-_TICKS = (0.0, 0.001, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 20.0, 50.0, 100.0)
+_TICKS = (
+    0.0,
+    0.001,
+    0.01,
+    0.02,
+    0.05,
+    0.1,
+    0.2,
+    0.3,
+    0.4,
+    0.5,
+    0.75,
+    1.0,
+    1.5,
+    2.0,
+    3.0,
+    5.0,
+    7.5,
+    10.0,
+    20.0,
+    50.0,
+    100.0,
+)
 _TICK_APART = 0.06  # of the axis
 
 
