@@ -261,7 +261,8 @@ bool Annealer::run(std::int64_t moves) {
 }
 
 bool Annealer::is_valid() const {
-  return state_->is_valid() && twins_.is_valid() && (!found_ || best_taus_.size() == state_->taus().size()) && tried_ >= accepted_;
+  const bool whole = !found_ || best_taus_.size() == state_->taus().size();
+  return state_->is_valid() && twins_.is_valid() && whole && tried_ >= accepted_;
 }
 
 }  // namespace lowtide

@@ -106,7 +106,8 @@ ChainPlan ChainTable::decode(Index slots) const {
     float least = NO;
     Index chosen = 0, left = 0;
     const Index m = free;
-    choices(first, last, [&](Index choice, Picos picos, Index need, const float* behind, Index less, const float* before) {
+    choices(first, last, [&](Index choice, Picos picos, Index need, const float* behind, Index less,
+                             const float* before) {
       if (m < std::max(need, less)) return;
       const float time = static_cast<float>(picos) + behind[m - less] + (before ? before[m] : 0.0F);
       if (time >= least) return;

@@ -6,12 +6,12 @@
 //
 // time(first, last, m): links first .. last go backward, last one first, and m slots are free for that. What crosses in
 // front of link first is there and is not counted; what the backward of the links behind `last` still holds counts
-// against m. Either one of link first's options is saved while it runs, then first + 1 .. last are reversed, then first;
-// or the links before some s run, what crosses in front of s is held, s .. last are reversed, then first .. s - 1. A
-// stretch of one link brings back what its backward reads.
+// against m. Either one of link first's options is saved while it runs, then first + 1 .. last are reversed, then
+// first; or the links before some s run, what crosses in front of s is held, s .. last are reversed, then
+// first .. s - 1. A stretch of one link brings back what its backward reads.
 //
-// Splits of long stretches are thinned: the first NEAR, then every STRIDE-th, and the last few. O(links^2 * splits * slots) time,
-// links^2 / 2 * slots floats. The choices are not stored: decode() finds them again.
+// Splits of long stretches are thinned: the first NEAR, then every STRIDE-th, and the last few.
+// O(links^2 * splits * slots) time, links^2 / 2 * slots floats. The choices are not stored: decode() finds them again.
 // Invariant: time does not grow with m.
 #pragma once
 #include <vector>

@@ -5,7 +5,8 @@ using namespace lowtide;
 
 namespace {
 
-// n links that take 10 to run, 2 slots to run and 3 to reverse; one slot crosses behind each; nothing of a link is saved.
+// n links that take 10 to run, 2 slots to run and 3 to reverse; one slot crosses behind each; nothing of a
+// link is saved.
 ChainCosts plain_chain(Index n) {
   ChainCosts costs;
   const std::size_t count = static_cast<std::size_t>(n);

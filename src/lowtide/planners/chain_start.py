@@ -19,44 +19,53 @@ from numpy.typing import NDArray
 from lowtide._core import ChainTable, Greedy, Retention
 from lowtide.planners.chain_costs import ChainCosts
 from lowtide.planners.reductions.links import Links, links_of
-from lowtide.planners.search import Search
+from lowtide.planners.search import GAP, Search
 
-MOST_LINKS = 160
+MOST_LINKS = (160, 100)  # other cuts give other plans
 SLOTS = 400
-_BEYOND_STEPS = 40
+_LARGE = 4000  # stages: from there on one way of cutting is enough
+_FINEST, _COARSEST = 4, 16  # slots between two plans that are mended
 _SMALL = 0.003  # of the budget may go to values that are always kept because they are small
 _REPAIRS = 60  # drops that mend one plan
+_SHARE = 16  # at most the problem's work divided by this goes into mending
 _CANDIDATES = 6  # values examined for each
 _WIDER = 1.25  # how much larger the next budget is, where a table has no plan for one
 _WIDEST = 6  # times that it is made larger
 
 
-def chain_start(search: Search, most_links: int = MOST_LINKS, slots: int = SLOTS) -> Retention | None:
+def chain_start(search: Search, most_links: Sequence[int] = MOST_LINKS, slots: int = SLOTS) -> Retention | None:
     """Offers plans of the chain and returns the one with the lowest peak.
 
     Arguments:
-        most_links: into which the forward of each part is cut.
+        most_links: into which the forward of each part is cut, one after another; large programs only the first.
         slots: in which the budget is counted.
 
     Returns: None where there is no chain, or the kernel refuses every plan.
 
-    O(links^2 * slots * splits), and about twenty simulations.
+    O(links^2 * slots * splits), and tens of simulations.
     """
-    small_B = int(_SMALL * max(0, search.budget_B - search.program.core_fixed_B))
-    chains = [links for links in links_of(search.program, most_links, small_B) if len(links.links) > 1]
-    if not chains:
+    large = len(search.program.stages) >= _LARGE
+    ways = [_chains(search, most) for most in (most_links[:1] if large else most_links)]
+    ways = [chains for chains in ways if chains]
+    if not ways:
         return None
     walk = _Walk(search)
     budget_B = search.budget_B
     for _ in range(_WIDEST):
         for hopeful in (False, True):
-            walk.take(_Tables.of(chains, budget_B, slots, hopeful))
+            for chains in ways:
+                walk.take(_Tables.of(chains, budget_B, slots, hopeful))
             if search.time_ps is not None:
                 return walk.lowest
         if walk.lowest is not None:
             break
         budget_B = int(budget_B * _WIDER)
     return walk.lowest
+
+
+def _chains(search: Search, most_links: int) -> list[Links]:
+    small_B = int(_SMALL * max(0, search.budget_B - search.program.core_fixed_B))
+    return [links for links in links_of(search.program, most_links, small_B) if len(links.links) > 1]
 
 
 @dataclass(frozen=True)
@@ -95,12 +104,13 @@ class _Tables:
 class _Walk:
     """Reads plans off tables, and remembers the lowest.
 
-    Invariant: `lowest` is the one with the lowest peak of all that were possible.
+    Invariant: `lowest` is the one with the lowest peak of all that were possible; `mended` is the work of mending.
     """
 
     def __init__(self, search: Search) -> None:
         self.search = search
         self.lowest: Retention | None = None
+        self.mended = 0
 
     def take(self, tables: _Tables) -> None:
         """Tries the largest number of slots whose plan fits, and some beyond, mended greedily.
@@ -117,7 +127,10 @@ class _Walk:
                 least = middle + 1
             else:
                 most = middle - 1
-        for slots in range(max(least, tables.least), tables.most + 1, max(1, tables.most // _BEYOND_STEPS)):
+        step = min(_COARSEST, max(_FINEST, len(self.search.program.stages) // 150))
+        for slots in range(max(least, tables.least), tables.most + 1, step):
+            if self.search.gap <= GAP or self.mended > self.search.problem.work // _SHARE:
+                return
             self._try(tables, slots, _REPAIRS)
 
     def _try(self, tables: _Tables, slots: int, repairs: int) -> bool:
@@ -130,6 +143,7 @@ class _Walk:
             kernel = Greedy(state, _CANDIDATES)
             kernel.run(repairs)
             search.work += kernel.tried
+            self.mended += kernel.tried
         search.offer(state)
         if self.lowest is None or state.peak_B < self.lowest.peak_B:
             self.lowest = state
