@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 from lowtide._core import Greedy as Kernel
+from lowtide._core import Retention
 from lowtide.ir.plan import Outcome, Problem
 from lowtide.planners.base import AbstractPlanner, Watch
 from lowtide.planners.keep_all import find_floor, keep_all
 from lowtide.planners.reductions.stages import refuses_stages
 from lowtide.planners.search import Search, conduct
 
+_CANDIDATES = 6
 _SLICE = 4  # committed steps between two looks at the clock
 
 
@@ -27,7 +29,7 @@ class Greedy(AbstractPlanner):
         candidates: values examined exactly per step.
     """
 
-    candidates: int = 6
+    candidates: int = _CANDIDATES
     name: ClassVar[str] = "greedy"
 
     def refuses(self, problem: Problem) -> str | None:
@@ -47,7 +49,7 @@ class Greedy(AbstractPlanner):
         return conduct(problem, watch, self.name, self.refuses(problem), script)
 
 
-def descend(search: Search, candidates: int = 6) -> None:
+def descend(search: Search, candidates: int = _CANDIDATES) -> None:
     """Descends from keep-all towards the budget and offers the result. O(steps * candidates * change)."""
     state = search.program.keep_all(search.budget_B)
     kernel = Kernel(state, candidates)
@@ -61,3 +63,19 @@ def descend(search: Search, candidates: int = 6) -> None:
     search.stats["greedy_peak_B"] = state.peak_B
     search.lowest_taus = state.taus
     search.offer(state)
+
+
+def mend(search: Search, state: Retention, steps: int = 60) -> bool:
+    """Offers a retention; one that takes a little too much goes down by a few drops first.
+
+    Arguments:
+        steps: drops at most.
+
+    Returns: whether it fits now. O(steps * candidates * change).
+    """
+    if not state.fits:
+        kernel = Kernel(state, _CANDIDATES)
+        kernel.run(steps)
+        search.work += kernel.tried
+    search.offer(state)
+    return state.fits

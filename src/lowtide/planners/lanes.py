@@ -1,11 +1,13 @@
-"""Two coolings at once, one per core: the kernel lets go of the interpreter while it searches.
+"""Two searches at once, one per core: the kernel lets go of the interpreter while it searches.
 
-The lanes take the same number of proposals between two meetings, so how they are sliced changes nothing: the first, by
-number of proposals, that comes close enough to the bound ends both.
+A lane is a sequence of coolings, each from the best that the lane has found. Lanes know nothing of each other and take
+the same number of proposals between two meetings, so how they are sliced changes nothing: the first, by number of
+proposals, that comes close enough to the bound ends both.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,76 +15,145 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lowtide._core import Annealer, Retention
+from lowtide._core import Annealer
 from lowtide.planners.search import Search
+from lowtide.planners.windows import window
 
 _SLICE_S = 0.03  # aim of the time between two meetings
 _COLD = 0.01  # last temperature as a fraction of the first
 _MOST = 1 << 14  # proposals between two meetings
 
+Taus = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Cooling:
+    """One cooling of a lane.
+
+    Arguments:
+        temperature: the first, in mean run times of a recipe.
+        windowed: whether proposals begin in one stretch of stages, drawn where memory is short or much runs again.
+        mirrored: whether moves are tried in like layers as well.
+    """
+
+    temperature: float
+    windowed: bool = False
+    mirrored: bool = False
+
 
 @dataclass(frozen=True)
 class Lane:
-    """One cooling.
+    """What one core does.
 
     Arguments:
         taus: where it begins.
-        temperature: the first, in mean run times of a recipe.
+        coolings: in order; they share the lane's proposals evenly.
         seed: of its proposals.
-        twins: per gap the class of those that play the same part in other layers, for mirrored moves; None for none.
-        focus: first and last stages of stretches; proposals begin with gaps that begin or end in one of them.
     """
 
-    taus: NDArray[np.int32]
-    temperature: float
+    taus: Taus
+    coolings: tuple[Cooling, ...]
     seed: int
-    twins: NDArray[np.int32] | None = None
-    focus: tuple[tuple[int, int], ...] = ()
 
 
-def anneal_lanes(search: Search, lanes: Sequence[Lane], work: int) -> None:
-    """Runs the coolings side by side and offers what they find.
+def anneal_lanes(search: Search, lanes: Sequence[Lane], work: int, twins: Taus | None = None) -> None:
+    """Runs the lanes side by side and offers what they find.
 
     Arguments:
         work: proposals of all together.
+        twins: per gap the class of those that play the same part in other layers, for mirrored moves.
     """
-    each = work // len(lanes)
-    if each <= 0:
-        return
-    annealers = [_annealer(search, lane, each) for lane in lanes]
+    runs = [_Run(search, lane, work // len(lanes), twins) for lane in lanes]
     before, step = search.work, 256
-    best = search.program.keep_all(search.budget_B)
     try:
-        with ThreadPoolExecutor(len(annealers), thread_name_prefix="lowtide-lane") as pool:
-            over = False
+        with ThreadPoolExecutor(len(runs), thread_name_prefix="lowtide-lane") as pool:
+            over = work < len(lanes)
             while not over:
                 began_s = search.elapsed_s
-                over = all(list(pool.map(Annealer.run, annealers, [step] * len(annealers))))  # both have to end
+                over = all(list(pool.map(_Run.run, runs, [step] * len(runs))))  # both have to end before anything else
                 took_s = search.elapsed_s - began_s
                 step = max(64, min(_MOST, int(step * _SLICE_S / max(took_s, 1e-4)), 4 * step))
-                search.work = before + sum(a.tried for a in annealers)
-                close = [a for a in annealers if a.found and a.best_time_ps <= search.enough_ps]
-                winners = [min(close, key=lambda a: a.tried)] if close else [a for a in annealers if a.found]
-                for annealer in winners:
-                    _take(search, annealer, best)
-                search.tick()
+                search.work = before + sum(r.tried for r in runs)
+                close = [r for r in runs if r.is_close]
+                for run in [min(close, key=lambda r: r.tried)] if close else runs:
+                    _take(search, run)
                 over = over or bool(close)
+                search.tick()
     finally:
-        for annealer in annealers:
-            search.stats["moves_tried"] = search.stats.get("moves_tried", 0) + annealer.tried
-            search.stats["moves_accepted"] = search.stats.get("moves_accepted", 0) + annealer.accepted
+        for key in ("tried", "accepted"):
+            total = sum(getattr(r, key) for r in runs)
+            search.stats[f"moves_{key}"] = search.stats.get(f"moves_{key}", 0) + total
 
 
-def _annealer(search: Search, lane: Lane, moves: int) -> Annealer:
-    state = search.program.keep_all(search.budget_B)
-    if not state.assign(lane.taus):
-        raise AssertionError("taus that were possible stay possible")
-    end = lane.temperature * _COLD
-    return Annealer(state, lane.seed, moves, lane.temperature, end, search.enough_ps, lane.twins, lane.focus)
+def _take(search: Search, run: _Run) -> None:
+    if run.taus is not None and (search.time_ps is None or run.time_ps < search.time_ps):
+        state = search.program.keep_all(search.budget_B)
+        if state.assign(run.taus):
+            search.offer(state)
 
 
-def _take(search: Search, annealer: Annealer, best: Retention) -> None:
-    if search.time_ps is not None and annealer.best_time_ps >= search.time_ps:
-        return
-    if best.assign(annealer.best_taus):
-        search.offer(best)
+class _Run:
+    """A lane under way. It only reads of the search what no lane changes.
+
+    Invariant: `taus`, if any, fit the budget and take `time_ps`, the least that the lane has found.
+    """
+
+    def __init__(self, search: Search, lane: Lane, moves: int, twins: Taus | None) -> None:
+        self.search, self.lane, self.twins = search, lane, twins
+        self.enough_ps = search.enough_ps
+        self.left = moves
+        self.tried = self.accepted = 0
+        self.taus: Taus | None = None
+        self.time_ps = 0
+        self.number = 0
+        self.begin_at = lane.taus
+        self.dice = random.Random(lane.seed)
+        self.annealer: Annealer | None = None
+
+    @property
+    def is_close(self) -> bool:
+        """Whether the lane's best is close enough to the bound."""
+        return self.taus is not None and self.time_ps <= self.enough_ps
+
+    def run(self, moves: int) -> bool:
+        """So many proposals more; whether the lane is over."""
+        while moves > 0 and not self.is_close:
+            if self.annealer is None and not self._next():
+                return True
+            assert self.annealer is not None
+            tried, accepted = self.annealer.tried, self.annealer.accepted
+            done = self.annealer.run(moves)
+            moves -= max(1, self.annealer.tried - tried)
+            self.tried += self.annealer.tried - tried
+            self.accepted += self.annealer.accepted - accepted
+            if self.annealer.found and (self.taus is None or self.annealer.best_time_ps < self.time_ps):
+                self.taus, self.time_ps = self.annealer.best_taus, self.annealer.best_time_ps
+            if done:
+                self.begin_at = self.annealer.lowest_taus if self.taus is None else self.taus
+                self.annealer = None
+        return self.is_close
+
+    def _next(self) -> bool:
+        """Begins the next cooling; False if there is none."""
+        coolings = self.lane.coolings
+        share = self.left // max(1, len(coolings) - self.number)
+        if self.number == len(coolings) or share < 1:
+            return False
+        cooling = coolings[self.number]
+        state = self.search.program.keep_all(self.search.budget_B)
+        if not state.assign(self.begin_at):
+            raise AssertionError("taus that were possible stay possible")
+        focus = [window(self.search, state, self.number, self.dice)] if cooling.windowed else []
+        self.annealer = Annealer(
+            state,
+            self.lane.seed * 100 + self.number,
+            share,
+            cooling.temperature,
+            cooling.temperature * _COLD,
+            self.enough_ps,
+            self.twins if cooling.mirrored else None,
+            focus,
+        )
+        self.left -= share
+        self.number += 1
+        return True

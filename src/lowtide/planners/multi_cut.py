@@ -20,6 +20,7 @@ from lowtide.planners.base import AbstractPlanner, Watch
 from lowtide.planners.bounds.highs import Effort
 from lowtide.planners.bounds.multi_cut import MultiCut
 from lowtide.planners.bounds.rows import PS_PER_MS
+from lowtide.planners.greedy import mend
 from lowtide.planners.keep_all import find_floor, keep_all
 from lowtide.planners.reductions.stages import StageProgram, refuses_stages
 from lowtide.planners.search import Search, conduct
@@ -34,15 +35,15 @@ class CutLimits:
     Arguments:
         cuts: at most.
         columns: of the largest model.
-        nodes: of each solver's tree.
+        nodes: of each solver's tree; where they do not suffice, no cut is added.
         idle: further cuts without a better bound.
         until_s: by the monotonic clock; None for no limit.
         stop: set by another thread.
     """
 
     cuts: int = 10
-    columns: int = 3000
-    nodes: int = 20
+    columns: int = 1700
+    nodes: int = 10
     idle: int = 3
     until_s: float | None = None
     stop: Event | None = None
@@ -141,7 +142,7 @@ def find_cuts(
             if state.assign(taus):
                 replays.append(taus)
         stage = _next_stage(state, stages)
-        if state.fits or stage is None or idle >= limits.idle or len(stages) >= limits.cuts:
+        if state.fits or stage is None or idle >= limits.idle or len(stages) >= limits.cuts or not solution.whole:
             break
         stages = sorted((*stages, stage))
     return CutsFound(best_ps, False, tuple(replays), solves)
@@ -158,8 +159,8 @@ def take(search: Search, found: CutsFound) -> list[NDArray[np.int32]]:
     for number, taus in enumerate(found.replays):
         state = search.program.keep_all(search.budget_B)
         if state.assign(taus):
-            search.offer(state)
             ranked.append((state.peak_B, number))
+            mend(search, state)
     return [found.replays[number] for _, number in sorted(ranked)]
 
 

@@ -24,7 +24,7 @@ from lowtide.planners.beside import Beside
 from lowtide.planners.chain_start import chain_start
 from lowtide.planners.greedy import descend
 from lowtide.planners.keep_all import find_floor, keep_all
-from lowtide.planners.lanes import Lane, anneal_lanes
+from lowtide.planners.lanes import Cooling, Lane, anneal_lanes
 from lowtide.planners.multi_cut import CutLimits, CutsFound, find_cuts, take
 from lowtide.planners.reductions.stages import refuses_stages
 from lowtide.planners.reductions.twins import twin_gaps
@@ -34,6 +34,11 @@ from lowtide.planners.smallest import Smallest, smallest
 from lowtide.planners.start import begin
 
 Taus = NDArray[np.int32]
+_PLAIN = Cooling(0.5)
+_MIRROR = Cooling(0.5, mirrored=True)
+_WARM = Cooling(1.5)
+_WINDOW = Cooling(0.5, windowed=True, mirrored=True)
+_WINDOWS = (_WINDOW, _WINDOW, Cooling(3.0, windowed=True), _WINDOW)
 _WORTH = 5e-4  # a round of coolings that brings less, as a fraction of the step, was idle
 
 
@@ -44,13 +49,11 @@ class Portfolio(AbstractPlanner):
 
     Arguments:
         rounds: of the single cut with smaller budgets.
-        coolings: rounds of two coolings over which the work is spread.
-        temperatures: their first ones, in turn.
+        coolings: rounds of two lanes over which the work is spread.
     """
 
     rounds: int = 1
-    coolings: int = 5
-    temperatures: tuple[float, ...] = (0.5, 0.5, 1.5, 5.0)
+    coolings: int = 4
     name: ClassVar[str] = "portfolio"
 
     def refuses(self, problem: Problem) -> str | None:
@@ -83,14 +86,14 @@ class Portfolio(AbstractPlanner):
         search.run("chain", lambda s: _note(starts, chain_start(s)))
         if search.gap <= GAP:
             return
-        if search.taus is None:
-            search.run("smallest", lambda s: starts.append(find_smallest(s).taus))
         twins = twin_gaps(search.program)
         search.run("multi_cut", lambda s: self._cut_beside(s, starts, twins))
         search.run("annealing", lambda s: self._cool(s, starts, twins))
+        if search.taus is None:
+            search.run("smallest", find_smallest)
 
     def _cut_beside(self, search: Search, starts: list[Taus], twins: Taus) -> None:
-        """Several cuts in one thread, a cooling in this one."""
+        """Several cuts in one thread, coolings in this one."""
         program, budget_B, room_B = search.program, search.problem.budget_B, search.budget_B
         limits = _limits(search)
 
@@ -98,33 +101,29 @@ class Portfolio(AbstractPlanner):
             return find_cuts(program, budget_B, room_B, limits(stop))
 
         with Beside(cuts) as beside:
-            lane = Lane(_first(search, starts), self.temperatures[0], _seed(search, 0), twins)
-            anneal_lanes(search, [lane], (search.problem.work - search.work) // (self.coolings + 1))
+            lane = Lane(_first(search, starts), (_PLAIN, _WINDOW), _seed(search, 0))
+            anneal_lanes(search, [lane], (search.problem.work - search.work) // (2 * self.coolings + 1), twins)
             starts[:0] = take(search, beside.result(search.tick))[:2]
 
     def _cool(self, search: Search, starts: list[Taus], twins: Taus) -> None:
-        """Rounds of two coolings: from the incumbent, and from what else was found."""
+        """Rounds of two lanes: windows from the incumbent; everything at once, from it or from what else there is."""
         idle = 0
         for number in range(self.coolings):
             work = (search.problem.work - search.work) // (self.coolings - number)
             if work < 2 or search.gap <= GAP or idle == 2:
                 return
             before_ps = search.time_ps
-            begin_at = _first(search, starts)
-            other = starts[number % len(starts)] if starts else begin_at
+            best = _first(search, starts)
+            other = starts[number % len(starts)] if starts and number % 2 == 0 else best
+            plain = (_PLAIN, _MIRROR, _WARM, _PLAIN)[number % 4]
             lanes = (
-                Lane(begin_at, self._temperature(2 * number), _seed(search, 2 * number + 1), twins),
-                Lane(
-                    other, self._temperature(2 * number + 1), _seed(search, 2 * number + 2), (None, twins)[number % 2]
-                ),
+                Lane(best, _WINDOWS, _seed(search, 2 * number + 1)),
+                Lane(other, (plain,), _seed(search, 2 * number + 2)),
             )
-            anneal_lanes(search, lanes, work)
-            found = search.time_ps is not None
-            worth = before_ps is None or (found and before_ps - (search.time_ps or 0) > _WORTH * before_ps)
+            anneal_lanes(search, lanes, work, twins)
+            gained_ps = 0 if before_ps is None or search.time_ps is None else before_ps - search.time_ps
+            worth = before_ps is None or gained_ps > _WORTH * before_ps
             idle = 0 if worth else idle + 1
-
-    def _temperature(self, number: int) -> float:
-        return self.temperatures[number % len(self.temperatures)]
 
 
 def _note(starts: list[Taus], state: Retention | None) -> None:
@@ -149,7 +148,12 @@ def _limits(search: Search) -> Callable[[threading.Event], CutLimits]:
     effort = min(4.0, search.problem.work / DEFAULT_WORK)
 
     def limits(stop: threading.Event) -> CutLimits:
-        return CutLimits(columns=int(1500 * effort), nodes=max(1, int(20 * effort)), until_s=until_s, stop=stop)
+        return CutLimits(
+            columns=int(CutLimits.columns * effort),
+            nodes=max(1, int(CutLimits.nodes * effort)),
+            until_s=until_s,
+            stop=stop,
+        )
 
     return limits
 

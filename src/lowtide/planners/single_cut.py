@@ -6,6 +6,7 @@ by bisection on the replayed plan's exact peak.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -13,11 +14,15 @@ from lowtide._core import Retention
 from lowtide.ir.plan import Outcome, Problem
 from lowtide.planners.base import AbstractPlanner, Watch
 from lowtide.planners.bounds.single_cut import CutSolution, SingleCut
+from lowtide.planners.greedy import mend
 from lowtide.planners.keep_all import find_floor, keep_all
+from lowtide.planners.ladder import ladder
 from lowtide.planners.reductions.stages import refuses_stages
 from lowtide.planners.search import GAP, Search, conduct
 
 _CLOSE = 1e-3  # as a fraction of the step: closer solutions of a cut cost more than they bring
+_FAR = 1.05  # times the budget: a replay that takes more is not mended but solved anew, with rungs
+_CLIMBS = 4  # solves with rungs
 _NODES = 5  # more of the tree takes most of the planning time and moves the plan by a tenth of a percent
 
 
@@ -57,7 +62,7 @@ def replay(search: Search, cut: SingleCut, kept: frozenset[int]) -> Retention:
     """The retention that drops what is not kept across the cut, and keeps it again once it is back. O(change)."""
     core = search.program.core
     taus = search.program.keep_all(0).taus
-    for v in cut.cut.values:
+    for v in (*cut.cut.values, *cut.cut.absent):
         if v in kept:
             continue
         gap = core.gap_at(v, cut.stage)
@@ -98,7 +103,26 @@ def cut_and_replay(search: Search, rounds: int = 6, cuts: int = 2) -> Retention 
         stage = state.peak_stage
     if lowest is None or lowest_cut is None:
         return None
+    if lowest.peak_B > _FAR * search.budget_B:
+        lowest = _climb(search, lowest_cut, lowest)
     return _shrink(search, lowest_cut, lowest, rounds)
+
+
+def _climb(search: Search, cut: SingleCut, lowest: Retention) -> Retention:
+    """Solves a cut with rungs, so that less has to come back at once."""
+    rungs = ladder(cut.cut, lowest.peak_B - search.budget_B)
+    if rungs is None:
+        return lowest
+    trial_B = search.problem.budget_B
+    for _ in range(_CLIMBS):
+        state = _try(search, cut, trial_B, keep=rungs.rungs)
+        if state is None or search.gap <= GAP:
+            break
+        lowest = min(lowest, state, key=lambda s: s.peak_B)
+        if state.fits:
+            break
+        trial_B -= max(1, min(rungs.between_B, state.peak_B - search.budget_B))
+    return lowest
 
 
 def _shrink(search: Search, cut: SingleCut, lowest: Retention, rounds: int) -> Retention:
@@ -107,6 +131,8 @@ def _shrink(search: Search, cut: SingleCut, lowest: Retention, rounds: int) -> R
     over_B = search.problem.budget_B
     trial_B = over_B - max(1, lowest.peak_B - search.budget_B)
     for _ in range(rounds):
+        if search.gap <= GAP:
+            break
         state = _try(search, cut, trial_B)
         if search.gap <= GAP:
             break
@@ -120,23 +146,37 @@ def _shrink(search: Search, cut: SingleCut, lowest: Retention, rounds: int) -> R
     return lowest
 
 
-def _try(search: Search, cut: SingleCut, budget_B: int, proves: bool = False) -> Retention | None:
+def _try(
+    search: Search, cut: SingleCut, budget_B: int, proves: bool = False, keep: Collection[int] = ()
+) -> Retention | None:
     """Solves one cut for one budget, notes what it proves, and offers its replay; None if no set fits."""
-    solution = solve_cut(search, cut, budget_B)
+    solution = solve_cut(search, cut, budget_B, keep=keep)
     if proves:
         search.prove(search.program.time_ps + solution.bound_ps)
     state = None if solution.kept is None else replay(search, cut, solution.kept)
     if state is not None:
         search.stats.setdefault("replay_peaks_B", []).append(state.peak_B)
         search.offer(state)
+        _mend(search, state)
     search.tick()
     return state
 
 
-def solve_cut(search: Search, cut: SingleCut, budget_B: int, nodes: int = _NODES) -> CutSolution:
+def _mend(search: Search, state: Retention) -> None:
+    """Lets a copy of a replay that is not far above the budget go down to it."""
+    if state.fits or state.peak_B > _FAR * search.budget_B:
+        return
+    copy = search.program.keep_all(search.budget_B)
+    if copy.assign(state.taus):
+        mend(search, copy)
+
+
+def solve_cut(
+    search: Search, cut: SingleCut, budget_B: int, nodes: int = _NODES, keep: Collection[int] = ()
+) -> CutSolution:
     """Solves a cut within the limits of the search, and counts."""
     close_ps = int(_CLOSE * search.program.time_ps)
-    solution = cut.solve(budget_B, close_ps=close_ps, nodes=nodes, limit_s=search.left_s)
+    solution = cut.solve(budget_B, keep=keep, close_ps=close_ps, nodes=nodes, limit_s=search.left_s)
     search.stats["ilp_solves"] = search.stats.get("ilp_solves", 0) + 1
     search.stats["ilp_nodes"] = search.stats.get("ilp_nodes", 0) + solution.nodes
     return solution

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from lowtide.errors import PlanError
 from lowtide.ir.plan import Problem
 from lowtide.planners.bounds.op_floor import op_floor
+from lowtide.planners.chain_start import chain_start
 from lowtide.planners.greedy import descend
 from lowtide.planners.local_search import anneal_once
 from lowtide.planners.reductions.stages import refuses_stages
@@ -45,7 +46,7 @@ def smallest_budget(problem: Problem, work: int = WORK) -> int | None:
 
 
 def smallest(problem: Problem, work: int = WORK) -> Smallest:
-    """Greedy descent as far as it goes, then annealing towards budgets found by bisection.
+    """Greedy descent and the chain as far as they go, then annealing towards budgets found by bisection.
 
     Arguments: as for `smallest_budget`.
 
@@ -62,6 +63,9 @@ def smallest(problem: Problem, work: int = WORK) -> Smallest:
     descend(search)
     if search.lowest_taus is not None and search.stats["greedy_peak_B"] + reserve_B < best.budget_B:
         best = Smallest(search.stats["greedy_peak_B"] + reserve_B, search.lowest_taus)
+    lowest = chain_start(search)
+    if lowest is not None and lowest.peak_B + reserve_B < best.budget_B:
+        best = Smallest(lowest.peak_B + reserve_B, lowest.taus)
     for number in range(ROUNDS):
         share = (work - search.work) // (ROUNDS - number)
         if share <= 0 or best.budget_B - low_B <= 0.005 * best.budget_B:

@@ -20,6 +20,8 @@ class Cut:
         forced: values that are there in every schedule: the stage reads them, or nothing can bring them back later.
         needed: further values that a later stage reads.
         values: what may be there: the needed ones, and what brings them back without being forced. Increasing.
+        absent: values that some best solution does without: only one recipe would read them, to bring back what takes
+            no more bytes and is worth more.
         recipes: what may run again afterwards. Increasing.
         free_B: what forced values, persistent ones and the stage's own run leave of a budget, as a negative number.
     """
@@ -29,6 +31,7 @@ class Cut:
     forced: frozenset[int]
     needed: tuple[int, ...]
     values: tuple[int, ...]
+    absent: tuple[int, ...]
     recipes: tuple[int, ...]
     free_B: int
 
@@ -71,7 +74,28 @@ def cut_at(program: StageProgram, stage: int, weightless: Collection[int] = ()) 
         fresh = [v for v in program.read_ids[recipe] if v not in seen and v not in there]
         seen.update(fresh)
         stack.extend(fresh)
-    return Cut(program, stage, frozenset(there), tuple(needed), tuple(sorted(seen)), tuple(sorted(reached)), free_B)
+    absent = _dominated(program, stage, seen.difference(needed), reached)
+    values = tuple(sorted(seen.difference(absent)))
+    return Cut(
+        program, stage, frozenset(there), tuple(needed), values, tuple(sorted(absent)), tuple(sorted(reached)), free_B
+    )
+
+
+def _dominated(program: StageProgram, stage: int, values: Collection[int], recipes: Collection[int]) -> set[int]:
+    """Values that are worth less than what their only reader brings, and take no fewer bytes."""
+    readers: dict[int, list[int]] = {v: [] for v in values}
+    for r in recipes:
+        for v in program.read_ids[r]:
+            if v in readers:
+                readers[v].append(r)
+    brought_B: dict[int, int] = {}
+    for v, t in enumerate(program.producer):
+        brought_B[t] = brought_B.get(t, 0) + program.size_B[v]
+    return {
+        v
+        for v, reading in readers.items()
+        if len(reading) == 1 and reading[0] < stage and brought_B[reading[0]] <= program.size_B[v]
+    }
 
 
 def _is_forced(program: StageProgram, value: int, stage: int) -> bool:

@@ -134,7 +134,7 @@ class MultiCut:
         """Per gap the cuts that lie in it and at which its value may be there, in order."""
         moments: dict[int, list[int]] = {}
         for k, cut in enumerate(self.cuts):
-            for v in cut.values:
+            for v in (*cut.values, *cut.absent):
                 moments.setdefault(self.program.core.gap_at(v, cut.stage), []).append(k)
         return moments
 
@@ -173,9 +173,8 @@ class MultiCut:
                 rows.row([(column, 1.0), (c, -1.0)])
 
         def present(v: int) -> list[tuple[int, float]]:
-            entries = [(self._stay[k][v], 1.0)]
-            recipe = afterwards.get(program.producer[v])
-            return entries if recipe is None else [*entries, (recipe, 1.0)]
+            columns = (self._stay[k].get(v), afterwards.get(program.producer[v]))
+            return [(column, 1.0) for column in columns if column is not None]
 
         for v in cut.needed:
             rows.row(present(v), 1.0)

@@ -16,6 +16,7 @@ Units: `_B` bytes, `_s` seconds, `_ps` picoseconds.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import highspy
@@ -61,10 +62,19 @@ class SingleCut:
         self.most_B = sum(program.size_B[v] for v in self.cut.values)
         self._model, self._least = self._build()
 
-    def solve(self, budget_B: int, *, close_ps: int = 0, nodes: int = 200, limit_s: float | None = None) -> CutSolution:
+    def solve(
+        self,
+        budget_B: int,
+        *,
+        keep: Collection[int] = (),
+        close_ps: int = 0,
+        nodes: int = 200,
+        limit_s: float | None = None,
+    ) -> CutSolution:
         """Solves for a budget.
 
         Arguments:
+            keep: values that have to stay across the cut; then nothing is proved.
             close_ps: distance between solution and bound at which to stop.
             nodes: most nodes of the search tree; keeps the result independent of the machine's speed.
             limit_s: seconds; None for no limit.
@@ -79,10 +89,13 @@ class SingleCut:
         least = self._least.copy()
         least[-1] = -room(cut.free_B + budget_B, self.most_B)
         self._model.row_lower_ = least
+        lower = np.zeros(len(cut.values) + len(cut.recipes))
+        lower[[place for place, v in enumerate(cut.values) if v in keep]] = 1.0
+        self._model.col_lower_ = lower
         solved = solve(self._model, Effort(close_ps / PS_PER_MS, nodes, limit_s))
-        bound_ps = proved_ps(solved.bound_ms)
+        bound_ps = 0.0 if keep else proved_ps(solved.bound_ms)
         if solved.columns is None:
-            return CutSolution(bound_ps, solved.impossible, None, 0, solved.nodes)
+            return CutSolution(bound_ps, solved.impossible and not keep, None, 0, solved.nodes)
         kept = cut.forced.union(v for v, x in zip(cut.values, solved.columns, strict=False) if x > 0.5)
         rerun_ps = sum(self.program.stages[r].rerun_ps for r in cut.reruns(kept))  # not read off the solver
         return CutSolution(bound_ps, False, kept, rerun_ps, solved.nodes)
@@ -94,8 +107,8 @@ class SingleCut:
         column_of_recipe = {r: rows.column(program.stages[r].rerun_ps) for r in cut.recipes}
 
         def present(v: int) -> list[tuple[int, float]]:
-            recipe = column_of_recipe.get(program.producer[v])
-            return [(column_of_value[v], 1.0)] + ([] if recipe is None else [(recipe, 1.0)])
+            columns = (column_of_value.get(v), column_of_recipe.get(program.producer[v]))
+            return [(column, 1.0) for column in columns if column is not None]
 
         for v in cut.needed:
             rows.row(present(v), 1.0)
