@@ -50,15 +50,17 @@ def chain_start(search: Search, most_links: Sequence[int] = MOST_LINKS, slots: i
     if not ways:
         return None
     walk = _Walk(search)
-    budget_B = search.budget_B
-    for _ in range(_WIDEST):
+    budget_B, before_B = search.budget_B, None
+    for _ in range(_WIDEST):  # where tables have no plan, or poor ones: until a larger budget brings nothing lower
         for hopeful in (False, True):
             for chains in ways:
                 walk.take(_Tables.of(chains, budget_B, slots, hopeful))
             if search.time_ps is not None:
                 return walk.lowest
-        if walk.lowest is not None:
+        peak_B = walk.lowest_B
+        if before_B is not None and peak_B is not None and peak_B >= before_B:
             break
+        before_B = peak_B
         budget_B = int(budget_B * _WIDER)
     return walk.lowest
 
@@ -111,6 +113,11 @@ class _Walk:
         self.search = search
         self.lowest: Retention | None = None
         self.mended = 0
+
+    @property
+    def lowest_B(self) -> int | None:
+        """The lowest peak."""
+        return None if self.lowest is None else self.lowest.peak_B
 
     def take(self, tables: _Tables) -> None:
         """Tries the largest number of slots whose plan fits, and some beyond, mended greedily.
