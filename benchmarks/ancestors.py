@@ -30,6 +30,7 @@ from lowtide.planners.catalogue import CLASSICS
 from lowtide.planners.classic.checkmate import Checkmate
 from lowtide.planners.classic.rounding import LpRounding, RandomRounding
 from lowtide.planners.portfolio import Portfolio
+from lowtide.planners.reductions.base_order import base_order
 from lowtide.planners.reductions.stages import stage_program
 from lowtide.planners.search import BOUND_CLASS
 
@@ -90,8 +91,8 @@ def _percent(fraction: float) -> str:
 
 
 def graph_of(name: str) -> Graph:
-    """A graph by its name here."""
-    return training(LAYERS[name](), name) if name in LAYERS else problem_set.load(name)
+    """A graph by its name here, its first runs in the order in which the portfolio plans: one bound serves all."""
+    return base_order(training(LAYERS[name](), name) if name in LAYERS else problem_set.load(name))
 
 
 def names() -> list[str]:

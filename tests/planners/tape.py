@@ -263,6 +263,24 @@ def chain(length: int = 6, size_B: int = MIB, parts: int = 1) -> Graph:
     return tape.graph()
 
 
+def branches(width: int = 4, depth: int = 2, size_B: int = MIB) -> Graph:
+    """Equal branches, written a layer of all of them at a time, each ending in a small value; no backward."""
+    tape = Tape(f"branches{width}")
+    tape.segment("forward")
+    heads = [tape.given(64)] * width
+    for _ in range(depth):
+        heads = [_branch_op(tape, head, size_B) for head in heads]
+    ends = [_branch_op(tape, head, 64) for head in heads]
+    tape.leave(_branch_op(tape, ends[0], 64, *ends[1:]), 0, Role.OUTPUT)
+    return tape.graph()
+
+
+def _branch_op(tape: Tape, head: int, size_B: int, *others: int) -> int:
+    output = tape.value(size_B)
+    tape.recipe("f", (head, *others), (output,), 1e-3)
+    return output
+
+
 def random_graph(seed: int, recipes: int = 8, segments: int = 2, mirrored: bool = False) -> Graph:
     """A random small graph with everything: several outputs, masks, random recipes, opaque ones, dead ones, updates.
 

@@ -21,9 +21,10 @@ from lowtide.planners.bounds.single_cut import SingleCut
 from lowtide.planners.catalogue import CLASSICS, PLANNERS
 from lowtide.planners.local_search import LocalSearch
 from lowtide.planners.portfolio import Portfolio
+from lowtide.planners.reductions.base_order import base_order
 from lowtide.planners.reductions.residence import RESIDENCE_CLASS
 from lowtide.planners.reductions.stages import stage_program
-from lowtide.planners.search import BOUND_CLASS
+from lowtide.planners.search import BOUND_CLASS, CHOSEN_CLASS
 from tests.planners.brute_force import Exhaustive
 from tests.planners.tape import NAMED, chain, random_graph, resnet, unet
 
@@ -48,8 +49,9 @@ def tiny(seed: int) -> Graph:
 
 @functools.cache
 def optimum_s(seed: int, percent: int, bound_class: str) -> float | None:
-    ordered = {BOUND_CLASS: False, RESIDENCE_CLASS: True}[bound_class]
-    return Exhaustive(tiny(seed), budget_B(tiny(seed), percent), ordered=ordered).least_time_s()
+    ordered = {BOUND_CLASS: False, CHOSEN_CLASS: False, RESIDENCE_CLASS: True}[bound_class]
+    graph = base_order(tiny(seed)) if bound_class == CHOSEN_CLASS else tiny(seed)
+    return Exhaustive(graph, budget_B(tiny(seed), percent), ordered=ordered).least_time_s()
 
 
 def solve(planner: AbstractPlanner, problem: Problem, watch: Watch | None = None) -> Outcome:

@@ -22,6 +22,7 @@ from lowtide.planners.reductions.first_option import fixes_choices
 from lowtide.planners.reductions.stages import StageProgram, stage_program
 
 BOUND_CLASS = "any recomputation; first runs in program order; one implementation per operator"
+CHOSEN_CLASS = "any recomputation; first runs in the order that was chosen; one implementation per operator"
 GAP = 0.005  # close enough to stop: the plan is at most this much slower than the bound
 _EXACT = 1e-9  # relative; float sums of seconds are not closer
 _EQUAL = 1e-6  # relative; the solver's dual bounds are not closer
@@ -44,7 +45,7 @@ class Search:
         self.program: StageProgram = stage_program(problem.graph)
         self.budget_B = problem.budget_B - self.program.reserve_B
         self.bound_ps = float(self.program.time_ps)
-        self.bound_class = BOUND_CLASS
+        self.bound_class = self.floor_class = BOUND_CLASS
         self.schedule: Schedule | None = None  # of planners whose plans are no retentions
         self.taus: NDArray[np.int32] | None = None
         self.lowest_taus: NDArray[np.int32] | None = None  # where the greedy descent ended
@@ -157,7 +158,7 @@ class Search:
             bound_s=self._bound_s(),
             bound_class=self.bound_class + self._choices(),
             floor_B=self.floor_B,
-            floor_class=BOUND_CLASS + self._choices(),
+            floor_class=self.floor_class + self._choices(),
             floor_recipes=self.floor_recipes,
             smallest_B=self.smallest_B,
             stats=self.stats,
