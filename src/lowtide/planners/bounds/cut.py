@@ -21,7 +21,7 @@ class Cut:
         needed: further values that a later stage reads.
         values: what may be there: the needed ones, and what brings them back without being forced. Increasing.
         absent: values that some best solution does without: only one recipe would read them, to bring back what takes
-            no more bytes and is worth more.
+            no more bytes and is worth more, and which can be there instead.
         recipes: what may run again afterwards. Increasing.
         free_B: what forced values, persistent ones and the stage's own run leave of a budget, as a negative number.
     """
@@ -46,11 +46,20 @@ class Cut:
         return frozenset(found)
 
 
-def cut_at(program: StageProgram, stage: int, weightless: Collection[int] = ()) -> Cut:
+def cut_at(
+    program: StageProgram,
+    stage: int,
+    weightless: Collection[int] = (),
+    later: Collection[int] = (),
+    since: int = 0,
+) -> Cut:
     """Finds what matters when the base recipe of a stage starts.
 
     Arguments:
         weightless: values that are taken to be there and to weigh nothing. What is proved with them holds without.
+        later: recipes of the next cut. Those that have run by this one may run again as well: a value that is made
+            only after this cut, or that is there anyway, may be dropped and come back behind it.
+        since: the stage of the cut before; 0 for none.
 
     O(values + reads).
     """
@@ -64,8 +73,10 @@ def cut_at(program: StageProgram, stage: int, weightless: Collection[int] = ()) 
             free_B -= program.size_B[v]
         elif program.last_use[v] > stage and v not in weightless:
             needed.append(v)
-    seen, reached, stack = set(needed), set[int](), list(needed)
     there = forced.union(v for v in weightless if program.producer[v] < stage)
+    reached = {r for r in later if r < stage}
+    seen = {v for r in reached for v in program.read_ids[r] if v not in there}.union(needed)
+    stack = sorted(seen)
     while stack:
         recipe = program.producer[stack.pop()]
         if recipe in reached or program.stages[recipe].rerun_through <= stage:
@@ -74,15 +85,21 @@ def cut_at(program: StageProgram, stage: int, weightless: Collection[int] = ()) 
         fresh = [v for v in program.read_ids[recipe] if v not in seen and v not in there]
         seen.update(fresh)
         stack.extend(fresh)
-    absent = _dominated(program, stage, seen.difference(needed), reached)
+    absent = _dominated(program, seen.difference(needed), reached, since, weightless)
     values = tuple(sorted(seen.difference(absent)))
     return Cut(
         program, stage, frozenset(there), tuple(needed), values, tuple(sorted(absent)), tuple(sorted(reached)), free_B
     )
 
 
-def _dominated(program: StageProgram, stage: int, values: Collection[int], recipes: Collection[int]) -> set[int]:
-    """Values that are worth less than what their only reader brings, and take no fewer bytes."""
+def _dominated(
+    program: StageProgram, values: Collection[int], recipes: Collection[int], since: int, weightless: Collection[int]
+) -> set[int]:
+    """Values that are worth less than what their only reader brings, and take no fewer bytes.
+
+    Instead of such a value, what its reader brings is there: the reader ran, or runs again, while the value was there
+    last. That costs nothing more if the reader had its first run since the cut before, or needs nothing else for it.
+    """
     readers: dict[int, list[int]] = {v: [] for v in values}
     for r in recipes:
         for v in program.read_ids[r]:
@@ -91,10 +108,14 @@ def _dominated(program: StageProgram, stage: int, values: Collection[int], recip
     brought_B: dict[int, int] = {}
     for v, t in enumerate(program.producer):
         brought_B[t] = brought_B.get(t, 0) + program.size_B[v]
+
+    def is_free(r: int) -> bool:
+        return r >= since or sum(v not in weightless for v in program.read_ids[r]) == 1
+
     return {
         v
         for v, reading in readers.items()
-        if len(reading) == 1 and reading[0] < stage and brought_B[reading[0]] <= program.size_B[v]
+        if len(reading) == 1 and brought_B[reading[0]] <= program.size_B[v] and is_free(reading[0])
     }
 
 

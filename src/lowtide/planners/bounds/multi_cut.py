@@ -19,7 +19,7 @@ Units: `_B` bytes, `_ps` picoseconds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,7 +64,7 @@ class MultiCut:
     def __init__(self, program: StageProgram, stages: Sequence[int], budget_B: int) -> None:
         self.program = program
         weightless = _weightless(program, budget_B)
-        self.cuts = tuple(cut_at(program, t, weightless) for t in sorted(set(stages)))
+        self.cuts = _cuts(program, stages, weightless)
         self._rows = Rows()
         self._stay = [{v: self._rows.column() for v in cut.values} for cut in self.cuts]
         self._again = [{r: self._rows.column(program.stages[r].rerun_ps) for r in cut.recipes} for cut in self.cuts]
@@ -187,6 +187,16 @@ class MultiCut:
         """Resident at a cut, or brought back before the next one."""
         stay, again = self._stay[k].get(v), self._again[k].get(self.program.producer[v])
         return [(c, 1.0) for c in (stay, again) if c is not None]
+
+
+def _cuts(program: StageProgram, stages: Sequence[int], weightless: Collection[int]) -> tuple[Cut, ...]:
+    """The cuts in order. Whatever a later cut speaks of, the earlier ones do, so that no link says more than is so."""
+    moments = sorted(set(stages))
+    cuts: list[Cut] = []
+    for k in reversed(range(len(moments))):
+        later = cuts[-1].recipes if cuts else ()
+        cuts.append(cut_at(program, moments[k], weightless, later, moments[k - 1] if k else 0))
+    return tuple(reversed(cuts))
 
 
 def _weightless(program: StageProgram, budget_B: int) -> frozenset[int]:

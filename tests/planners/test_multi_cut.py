@@ -1,0 +1,115 @@
+"""Bounds from several cuts at once: never above the true optimum, and as strong as the model with nothing left out."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Sequence
+
+import pytest
+
+from lowtide.ir.graph import Graph, Role
+from lowtide.planners.bounds import multi_cut
+from lowtide.planners.bounds.cut import Cut, cut_at
+from lowtide.planners.bounds.highs import Effort
+from lowtide.planners.bounds.multi_cut import MultiCut, MultiCutSolution
+from lowtide.planners.bounds.op_floor import op_floor
+from lowtide.planners.reductions.stages import StageProgram, stage_program
+from tests.planners.brute_force import Exhaustive
+from tests.planners.tape import Tape, random_graph
+
+EXACT = Effort(nodes=100_000)
+PAGE_B = 8192
+MILLI_ps = 1_000_000_000
+
+
+def extra_s(program: StageProgram, budget_B: int) -> float | None:
+    """Seconds of reruns in the best plan; None if nothing fits."""
+    best_s = Exhaustive(program.graph, budget_B).least_time_s()
+    return None if best_s is None else best_s - program.time_ps * 1e-12
+
+
+def bound_s(solution: MultiCutSolution) -> float:
+    return float("inf") if solution.impossible else solution.bound_ps * 1e-12
+
+
+def tight_budget_B(program: StageProgram, alpha: float) -> int:
+    floor_B = op_floor(program).floor_B
+    return int(floor_B + alpha * (program.keep_all(0).peak_B - floor_B))
+
+
+def everything(program: StageProgram, stages: Sequence[int], _: Collection[int]) -> tuple[Cut, ...]:
+    """Cuts that leave nothing out: every value made so far may be there, every recipe may run again."""
+    cuts = []
+    for t in sorted(set(stages)):
+        cut = cut_at(program, t)
+        values = tuple(v for v, r in enumerate(program.producer) if r < t and v not in cut.forced)
+        recipes = tuple(r for r in range(t) if program.stages[r].rerun_through > t and program.stages[r].outputs)
+        cuts.append(Cut(program, t, cut.forced, cut.needed, values, (), recipes, cut.free_B))
+    return tuple(cuts)
+
+
+@pytest.mark.parametrize("seed", [*range(100, 125), 180, 196, 255, 259, 333, 339, 373])
+def test_no_plan_of_a_tiny_graph_is_faster_than_the_bound(seed: int) -> None:
+    dice = random.Random(seed)
+    graph = random_graph(seed, 7, dice.choice((1, 2)), mirrored=dice.random() < 0.5)
+    program = stage_program(graph)
+    budget_B = tight_budget_B(program, dice.choice((0.1, 0.4)))
+    extra = extra_s(program, budget_B)
+    for count in (2, 3, 4):
+        stages = dice.sample(range(1, len(program.stages)), count)
+        if extra is not None:
+            assert bound_s(MultiCut(program, stages, budget_B).solve(EXACT)) <= extra + 1e-12
+
+
+@pytest.mark.parametrize("seed", [*range(40), 5023, 5097, 5332, 5342])
+def test_what_a_model_leaves_out_changes_no_bound(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    dice = random.Random(seed * 7 + 1)
+    graph = random_graph(seed, dice.randint(15, 30), dice.choice((1, 2)), mirrored=dice.random() < 0.5)
+    program = stage_program(graph)
+    stages = {alpha: dice.sample(range(1, len(program.stages)), dice.randint(1, 4)) for alpha in (0.05, 0.3)}
+    for alpha, chosen in stages.items():
+        budget_B = tight_budget_B(program, alpha)
+        small = MultiCut(program, chosen, budget_B)
+        with monkeypatch.context() as patch:
+            patch.setattr(multi_cut, "_cuts", everything)
+            large = MultiCut(program, chosen, budget_B)
+        assert small.columns <= large.columns
+        assert bound_s(small.solve(EXACT)) == pytest.approx(bound_s(large.solve(EXACT)), rel=1e-5, abs=1e-9)
+
+
+def crowded(steps: Sequence[tuple[str, tuple[str, ...], int, int]]) -> Graph:
+    """A straight program: per step its output, what it reads, pages of output, pages beside it; 5 ms for f, else 1."""
+    tape = Tape("crowded")
+    tape.segment("s0")
+    named = {"x": tape.given(8, persistent=True)}
+    for name, reads, pages, beside in steps:
+        named[name] = tape.value(pages * PAGE_B)
+        time_s = 5e-3 if name.startswith("f") else 1e-3
+        tape.recipe(name, tuple(named[r] for r in reads), (named[name],), time_s, beside * PAGE_B)
+        if name.startswith("end"):
+            tape.leave(named[name], 0, Role.OUTPUT)
+    return tape.graph()
+
+
+def test_a_value_that_is_there_at_one_cut_may_be_brought_back_behind_it() -> None:
+    """The first cut reads the large value; before the second it goes, and what it is made from stays instead."""
+    graph = crowded([
+        ("f0", ("x",), 1, 0), ("large", ("f0",), 8, 0), ("wide", ("large",), 8, 0), ("end0", ("x",), 0, 20),
+        ("end1", ("wide",), 0, 0),
+    ])  # fmt: skip
+    program, budget_B = stage_program(graph), 22 * PAGE_B
+    extra = extra_s(program, budget_B)
+    assert extra == pytest.approx(2e-3)
+    assert MultiCut(program, (3, 4), budget_B).solve(EXACT).bound_ps == pytest.approx(2 * MILLI_ps, rel=1e-5)
+
+
+def test_a_value_stays_where_what_its_reader_brings_would_cost_more() -> None:
+    """Between the cuts `f0` is read; behind them `f1` comes back in any case, and `mixed` is made of both."""
+    graph = crowded([
+        ("f0", ("x",), 1, 0), ("f1", ("x",), 1, 0), ("mixed", ("f0", "f1"), 1, 0), ("end0", ("x",), 0, 5),
+        ("end1", ("f0",), 0, 0), ("end2", ("x",), 0, 5), ("end3", ("f1", "mixed"), 0, 0),
+    ])  # fmt: skip
+    program, budget_B = stage_program(graph), 6 * PAGE_B + 8
+    extra = extra_s(program, budget_B)
+    assert extra == pytest.approx(6e-3)
+    assert MultiCut(program, (4, 6), budget_B).solve(EXACT).bound_ps == pytest.approx(6 * MILLI_ps, rel=1e-5)
