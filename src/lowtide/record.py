@@ -28,6 +28,7 @@ from lowtide.planners.start import STAGE as START
 from lowtide.units import Budget, format_B
 
 _EQUAL = 1e-6  # relative; bounds and times are sums in another order
+_SHORTER = 4  # times shorter is a search that begins from the plan for a little more
 _ROUNDS = 8  # of tightening a plan by what its addresses need beyond the budget
 
 
@@ -165,28 +166,31 @@ def make_record(
 class _Solver:
     """Solves for one number of live bytes after another.
 
-    Invariant: after an interruption no search is longer than the default one, since a plan is still to be placed; and
-    all searches that begin from a plan for another shape end together at its limit.
+    Each begins from the plan of the one before, and is shorter than the first. Invariant: after an interruption no
+    search is longer than the default one, since a plan is still to be placed; and all searches that begin from a plan
+    for another shape end together at its limit.
     """
 
     def __init__(self, graph: Graph, options: PlanOptions, start: Start | None, watch: Watch | None) -> None:
         self.graph, self.options, self.watch = graph, options, watch
         self.hurried = False
-        self.winner: str | None = None  # what bettered the plan for another shape, in this solve or an earlier one
+        self.winner: str | None = None  # what found the plan that the next search begins from
         self.begin = None if start is None else start.schedule
+        self.again = False
         limit_s = None if start is None else start.limit_s
         self.until_s = None if limit_s is None else time.monotonic() + limit_s
 
     def solve(self, live_B: int) -> Outcome:
         options = self.options
-        work = min(options.work, DEFAULT_WORK) if self.hurried else options.work
+        work = options.work // _SHORTER if self.again else options.work
+        work = min(work, DEFAULT_WORK) if self.hurried else work
         problem = Problem(self.graph, live_B, options.seed, work, self._limit_s, self.begin)
         outcome = options.planner.solve(problem, self.watch)
         if self.hurried and outcome.status is Status.FEASIBLE:
             outcome = msgspec.structs.replace(outcome, status=Status.INTERRUPTED)
         self.hurried = self.hurried or outcome.status is Status.INTERRUPTED
-        if self.begin is not None and outcome.schedule is not None:
-            self.begin = outcome.schedule
+        if outcome.schedule is not None:
+            self.begin, self.again = outcome.schedule, True
             winner = outcome.stats.get("winner")
             self.winner = winner if winner != START else self.winner or START
             outcome = msgspec.structs.replace(outcome, stats=outcome.stats | {"winner": self.winner})

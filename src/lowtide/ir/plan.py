@@ -14,7 +14,7 @@ from lowtide.ir.graph import Graph
 from lowtide.ir.layout import Layout
 from lowtide.ir.schedule import Schedule
 
-DEFAULT_WORK = 1_500_000  # some seconds at a thousand operators, if so much is needed to come close to the bound
+DEFAULT_WORK = 4_000_000  # ten seconds at a thousand operators, where so much is needed to come close to the bound
 
 
 class Status(enum.Enum):

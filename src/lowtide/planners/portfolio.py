@@ -41,6 +41,7 @@ _MIRROR = Cooling(0.5, mirrored=True)
 _WARM = Cooling(1.5)
 _WINDOW = Cooling(0.5, windowed=True, mirrored=True)
 _WINDOWS = (_WINDOW, _WINDOW, Cooling(3.0, windowed=True), _WINDOW)
+_PER_STAGE = 20_000  # proposals at most
 _WORTH = 5e-4  # a round of coolings that brings less, as a fraction of the step, was idle
 
 
@@ -114,14 +115,14 @@ class Portfolio(AbstractPlanner):
 
         with Beside(cuts) as beside:
             lane = Lane(_first(search, starts), (_PLAIN, _WINDOW), _seed(search, 0))
-            anneal_lanes(search, [lane], (search.problem.work - search.work) // (2 * self.coolings + 1), twins)
+            anneal_lanes(search, [lane], _work(search) // (2 * self.coolings + 1), twins)
             starts[:0] = take(search, beside.result(search.tick))[:2]
 
     def _cool(self, search: Search, starts: list[Taus], twins: Taus) -> None:
         """Rounds of two lanes: windows from the incumbent; everything at once, from it or from what else there is."""
         idle = 0
         for number in range(self.coolings):
-            work = (search.problem.work - search.work) // (self.coolings - number)
+            work = _work(search) // (self.coolings - number)
             if work < 2 or search.gap <= GAP or idle == 2:
                 return
             before_ps = search.time_ps
@@ -136,6 +137,11 @@ class Portfolio(AbstractPlanner):
             gained_ps = 0 if before_ps is None or search.time_ps is None else before_ps - search.time_ps
             worth = before_ps is None or gained_ps > _WORTH * before_ps
             idle = 0 if worth else idle + 1
+
+
+def _work(search: Search) -> int:
+    """What is left of the work; a small graph is searched through with less."""
+    return min(search.problem.work, _PER_STAGE * len(search.program.stages)) - search.work
 
 
 def _note(starts: list[Taus], state: Retention | None) -> None:
