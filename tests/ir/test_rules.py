@@ -290,6 +290,8 @@ GRAPHS = [
     ("graph-effects", _recipe(examples.dropout(), 5, effect=Effect.PURE, state=None, outputs=(1, 3))),
     ("graph-effects", _replace(examples.dropout(), groups=())),
     ("graph-numbers", _value(examples.chain(), 2, size_B=-1)),
+    ("graph-numbers", _value(examples.chain(), 2, size_B=2**60)),
+    ("graph-numbers", _recipe(examples.chain(), 2, time_s=1e6)),
     ("graph-numbers", _recipe(examples.chain(), 2, time_s=float("nan"))),
 ]
 

@@ -9,6 +9,8 @@ from lowtide.ir.call import Arg, Items, Ref
 from lowtide.ir.graph import Effect, Graph, Option, Recipe
 from lowtide.ir.rules import illegal
 
+MOST_B, MOST_s = 2**59, 86_400.0  # of all values and of one trace; of one run of everything: sums of them stay exact
+
 
 def check_graph(graph: Graph) -> None:
     """Checks that a graph is consistent in itself.
@@ -106,12 +108,17 @@ def _ids_and_references(graph: Graph) -> None:
 
 
 def _numbers(graph: Graph) -> None:
+    most_B, most_s = MOST_B, MOST_s
     for value in graph.values:
-        if value.size_B < 0:
+        most_B -= value.size_B
+        if value.size_B < 0 or most_B < 0:
             raise illegal("graph-numbers", f"{value_name(graph, value.id)} of {value.size_B} B")
     for recipe in graph.recipes:
-        if not (math.isfinite(recipe.time_s) and recipe.time_s >= 0) or recipe.trace.workers_B < 0:
+        most_s -= recipe.time_s
+        if not (math.isfinite(recipe.time_s) and recipe.time_s >= 0 and most_s >= 0) or recipe.trace.workers_B < 0:
             raise illegal("graph-numbers", recipe_name(graph, recipe.id))
+        if sum(e for e in recipe.trace.events if e > 0) + recipe.trace.workers_B > MOST_B:
+            raise illegal("graph-numbers", f"the trace of {recipe_name(graph, recipe.id)}")
 
 
 def _arguments(graph: Graph, recipe: Recipe) -> None:

@@ -17,7 +17,8 @@ GRAPH_RULES = {
     "graph-groups": "groups share no recipe, and what the program runs of a group is its first option",
     "graph-effects": "every random or opaque recipe is in the program, or stands for one that is, at the same place "
     "of another option of its group",
-    "graph-numbers": "sizes and times are finite and not negative",
+    "graph-numbers": "sizes and times are finite and not negative; together they come to no more than half an EiB and "
+    "a day",
 }
 SCHEDULE_RULES = {
     "reference": "a step names recipes, values and memories that exist",
