@@ -28,7 +28,6 @@ from lowtide.runtime.writer import Writer
 Segment = Callable[[list[Any]], tuple[Any, ...]]
 _SERIAL = itertools.count(1)
 _ABREAST = 16  # names in a line
-_ABREAST = 16  # names in a line
 
 
 def carried_into(graph: Graph, steps: Sequence[Step], segment: int) -> set[int]:

@@ -24,7 +24,6 @@ from lowtide.runtime.writer import Writer
 LEAST_RUNS = 4
 """Fewer are not worth a call."""
 _HALVINGS = 3
-_HALVINGS = 3
 
 
 @dataclass(frozen=True)
