@@ -73,16 +73,17 @@ def anneal_lanes(search: Search, lanes: Sequence[Lane], work: int, twins: Taus |
                 over = all(list(pool.map(_Run.run, runs, [step] * len(runs))))  # both have to end before anything else
                 took_s = search.elapsed_s - began_s
                 step = max(64, min(_MOST, int(step * _SLICE_S / max(took_s, 1e-4)), 4 * step))
-                search.work = before + sum(r.tried for r in runs)
                 close = [r for r in runs if r.is_close]
-                for run in [min(close, key=lambda r: r.tried)] if close else runs:
+                ending = [min(close, key=lambda r: r.tried)] if close else runs
+                # What a lane tried beyond the end of both depends on the slices, and does not count.
+                most = max(r.tried for r in ending)
+                search.work = before + sum(min(r.tried, most) for r in runs)
+                for run in ending:
                     _take(search, run)
                 over = over or bool(close)
                 search.tick()
     finally:
-        for key in ("tried", "accepted"):
-            total = sum(getattr(r, key) for r in runs)
-            search.stats[f"moves_{key}"] = search.stats.get(f"moves_{key}", 0) + total
+        search.stats["moves_tried"] = search.stats.get("moves_tried", 0) + search.work - before
 
 
 def _take(search: Search, run: _Run) -> None:
@@ -102,7 +103,7 @@ class _Run:
         self.search, self.lane, self.twins = search, lane, twins
         self.enough_ps = search.enough_ps
         self.left = moves
-        self.tried = self.accepted = 0
+        self.tried = 0
         self.taus: Taus | None = None
         self.time_ps = 0
         self.number = 0
@@ -121,11 +122,10 @@ class _Run:
             if self.annealer is None and not self._next():
                 return True
             assert self.annealer is not None
-            tried, accepted = self.annealer.tried, self.annealer.accepted
+            before = self.annealer.tried
             done = self.annealer.run(moves)
-            moves -= max(1, self.annealer.tried - tried)
-            self.tried += self.annealer.tried - tried
-            self.accepted += self.annealer.accepted - accepted
+            moves -= self.annealer.tried - before
+            self.tried += self.annealer.tried - before
             if self.annealer.found and (self.taus is None or self.annealer.best_time_ps < self.time_ps):
                 self.taus, self.time_ps = self.annealer.best_taus, self.annealer.best_time_ps
             if done:
