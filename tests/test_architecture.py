@@ -27,7 +27,15 @@ MAY_USE_TORCH = {"device", "capture", "profile", "runtime", "ops", "dynamic", "p
 TORCH_FREE = {"ir", "planners", "placers", "report"}
 TORCH_FREE_FILES = {
     PACKAGE / name
-    for name in ("profile/roofline.py", "record.py", "frontends/plan_file.py", "frontends/plan_in_hand.py")
+    for name in (
+        "profile/roofline.py",
+        "record.py",
+        "frontends/plan_file.py",
+        "frontends/plan_in_hand.py",
+        "frontends/frontier_file.py",
+        "frontends/frontier_in_hand.py",
+        "frontends/tracing.py",
+    )
 }
 VAGUE = {"util", "utils", "helper", "helpers", "misc", "common", "stuff", "tools"}
 MOST_LINES = 450
