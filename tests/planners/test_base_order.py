@@ -7,10 +7,12 @@ import pytest
 from lowtide.ir.check import check
 from lowtide.ir.graph import Effect, Graph
 from lowtide.ir.plan import Problem
+from lowtide.planners.first_plan import FirstPlan
 from lowtide.planners.portfolio import Portfolio
 from lowtide.planners.reductions.base_order import base_order
 from lowtide.planners.reductions.stages import stage_program
 from lowtide.planners.search import CHOSEN_CLASS
+from lowtide.planners.smallest import smallest_budget
 from tests.planners.tape import branches, random_graph
 
 
@@ -34,6 +36,18 @@ def test_a_plan_in_another_order_is_legal_and_says_so() -> None:
     check(graph, outcome.schedule, budget_B)
     assert outcome.bound_class == CHOSEN_CLASS
     assert outcome.stats["winner"] == "keep_all"
+
+
+def test_whoever_asks_whether_there_is_a_plan_hears_what_planning_says() -> None:
+    graph = branches(width=6, depth=3)
+    budget_B = peak_B(base_order(graph))
+    found = FirstPlan().solve(Problem(graph, budget_B))
+    assert found.schedule is not None
+    check(graph, found.schedule, budget_B)
+    assert found.bound_class == found.floor_class == CHOSEN_CLASS
+    smallest_B = smallest_budget(Problem(graph, 0))
+    assert smallest_B is not None
+    assert smallest_B <= budget_B
 
 
 @pytest.mark.parametrize("seed", range(60))

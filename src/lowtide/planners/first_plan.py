@@ -27,7 +27,7 @@ class FirstPlan(AbstractPlanner):
 
     def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
         """FEASIBLE, or OPTIMAL when nothing had to be dropped. UNSOLVED names the smallest budget found."""
-        return conduct(problem, watch, self.name, self.refuses(problem), _script)
+        return conduct(problem, watch, self.name, self.refuses(problem), _script, any_order=True)
 
 
 def _script(search: Search) -> None:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 import numpy as np
-from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from lowtide._core import Retention
@@ -27,10 +26,9 @@ from lowtide.planners.greedy import descend
 from lowtide.planners.keep_all import find_floor, keep_all
 from lowtide.planners.lanes import Cooling, Lane, anneal_lanes
 from lowtide.planners.multi_cut import CutLimits, CutsFound, find_cuts, take
-from lowtide.planners.reductions.base_order import base_order
 from lowtide.planners.reductions.stages import refuses_stages
 from lowtide.planners.reductions.twins import twin_gaps
-from lowtide.planners.search import CHOSEN_CLASS, GAP, Search, conduct
+from lowtide.planners.search import GAP, Search, conduct
 from lowtide.planners.single_cut import cut_and_replay
 from lowtide.planners.smallest import Smallest, smallest
 from lowtide.planners.start import begin
@@ -65,17 +63,7 @@ class Portfolio(AbstractPlanner):
 
     def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
         """Plans; see the module. Without a plan the outcome names floor and smallest budget found."""
-        refusal = self.refuses(problem)
-        if refusal is not None:
-            return conduct(problem, watch, self.name, refusal, self._script)
-        graph = base_order(problem.graph)
-
-        def script(search: Search) -> None:
-            if graph is not problem.graph:
-                search.bound_class = search.floor_class = CHOSEN_CLASS
-            self._script(search)
-
-        return conduct(replace(problem, graph=graph), watch, self.name, None, script)
+        return conduct(problem, watch, self.name, self.refuses(problem), self._script, any_order=True)
 
     def _script(self, search: Search) -> None:
         if search.problem.start is not None:

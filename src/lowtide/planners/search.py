@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from lowtide._core import Retention
@@ -18,6 +19,7 @@ from lowtide.ir.plan import Outcome, Problem, Status
 from lowtide.ir.schedule import Schedule
 from lowtide.ir.simulate import simulate
 from lowtide.planners.base import Progress, Watch
+from lowtide.planners.reductions.base_order import base_order
 from lowtide.planners.reductions.first_option import fixes_choices
 from lowtide.planners.reductions.stages import StageProgram, stage_program
 
@@ -180,7 +182,13 @@ class Search:
 
 
 def conduct(
-    problem: Problem, watch: Watch | None, solver: str, refusal: str | None, script: Callable[[Search], None]
+    problem: Problem,
+    watch: Watch | None,
+    solver: str,
+    refusal: str | None,
+    script: Callable[[Search], None],
+    *,
+    any_order: bool = False,
 ) -> Outcome:
     """Runs a planner's stages under the problem's limits.
 
@@ -188,6 +196,7 @@ def conduct(
         solver: name of the planner, for the outcome.
         refusal: why the planner refuses the problem, or None.
         script: runs the stages; may be cut short by time or by Ctrl-C.
+        any_order: whether first runs may come in another order than the program's (`base_order`).
 
     Raises:
         PlanError: if there is a refusal.
@@ -195,7 +204,10 @@ def conduct(
     """
     if refusal is not None:
         raise PlanError(refusal)
-    search = Search(problem, watch)
+    graph = base_order(problem.graph) if any_order else problem.graph
+    search = Search(replace(problem, graph=graph), watch)
+    if graph is not problem.graph:
+        search.bound_class = search.floor_class = CHOSEN_CLASS
     interrupted = False
     try:
         script(search)

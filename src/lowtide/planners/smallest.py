@@ -14,6 +14,7 @@ from lowtide.planners.bounds.op_floor import op_floor
 from lowtide.planners.chain_start import chain_start
 from lowtide.planners.greedy import descend
 from lowtide.planners.local_search import anneal_once
+from lowtide.planners.reductions.base_order import base_order
 from lowtide.planners.reductions.stages import refuses_stages
 from lowtide.planners.search import Search
 
@@ -42,7 +43,9 @@ def smallest_budget(problem: Problem, work: int = WORK) -> int | None:
 
     Returns: bytes; None if the problem is refused.
     """
-    return None if refuses_stages(problem.graph) else smallest(problem, work).budget_B
+    if refuses_stages(problem.graph):
+        return None
+    return smallest(replace(problem, graph=base_order(problem.graph)), work).budget_B
 
 
 def smallest(problem: Problem, work: int = WORK) -> Smallest:
