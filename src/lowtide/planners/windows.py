@@ -1,4 +1,4 @@
-"""Re-optimisation by windows: cold annealing of one stretch of the step after another, from the incumbent.
+"""Windows: stretches of the step in which a cooling looks for something better, one after another.
 
 On a large graph a proposal anywhere rarely meets another one nearby, so what takes several changes at one place is not
 found. A window restricts proposals to gaps that begin or end in a stretch of stages. Stretches are drawn around stages
@@ -14,37 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowtide._core import Retention
-from lowtide.planners.local_search import anneal_once
-from lowtide.planners.search import GAP, Search
+from lowtide.planners.search import Search
 
-ROUNDS = 24
 _PARTS = (8, 20)  # a window is the step's stages divided by this, in turn
-_TEMPERATURES = (0.5, 0.5, 3.0)  # in mean run times of a stage, in turn
 _SHORTEST = 8  # stages of a window
 _NEAR = 0.98  # of the budget: there memory is short
-_SEEDS = 100_000  # keeps the seeds of windows apart from those of other coolings
-
-
-def reoptimise(search: Search, work: int, seed: int, twins: NDArray[np.int32] | None = None) -> None:
-    """Anneals window after window and offers what is better; does nothing without an incumbent.
-
-    Arguments:
-        work: proposals in all.
-        seed: of the windows drawn and of their coolings.
-        twins: as for `anneal_once`.
-
-    O(work * change).
-    """
-    dice, left = random.Random(seed), work
-    for number in range(ROUNDS):
-        share = left // (ROUNDS - number)
-        if share <= 0 or search.taus is None or search.gap <= GAP:
-            return
-        left -= share
-        state = search.retention()
-        temperature = _TEMPERATURES[number % len(_TEMPERATURES)]
-        focus = [window(search, state, number, dice)]
-        anneal_once(search, state, temperature, share, _SEEDS * (seed + 1) + number, twins=twins, focus=focus)
 
 
 def window(search: Search, state: Retention, number: int, dice: random.Random) -> tuple[int, int]:
