@@ -6,12 +6,8 @@ incumbent, or from keep-all when there is none, at a temperature of its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, final
-
-import numpy as np
-from numpy.typing import NDArray
 
 from lowtide._core import Annealer, Retention
 from lowtide.ir.plan import Outcome, Problem
@@ -56,46 +52,27 @@ class LocalSearch(AbstractPlanner):
         return conduct(problem, watch, self.name, self.refuses(problem), script)
 
 
-def anneal(search: Search, temperatures: tuple[float, ...], starts: Sequence[NDArray[np.int32]] = ()) -> None:
-    """Spends what is left of the work on annealing, split over the temperatures; stops early when close enough.
-
-    Arguments:
-        starts: where the first coolings begin; the others begin at the incumbent, or, while there is none, at the
-            last of the starts.
-    """
+def anneal(search: Search, temperatures: tuple[float, ...]) -> None:
+    """Spends what is left of the work on annealing, split over the temperatures; stops early when close enough."""
     for number, temperature in enumerate(temperatures):
         work = (search.problem.work - search.work) // (len(temperatures) - number)
         if work <= 0 or search.gap <= GAP:
             return
-        state = search.retention()
-        if starts and (number < len(starts) or search.taus is None):
-            state = search.program.keep_all(search.budget_B)
-            if not state.assign(starts[min(number, len(starts) - 1)]):
-                raise AssertionError("taus that were possible stay possible")
-        anneal_once(search, state, temperature, work, search.problem.seed * 1000 + number)
+        anneal_once(search, search.retention(), temperature, work, search.problem.seed * 1000 + number)
 
 
 def anneal_once(
-    search: Search,
-    state: Retention,
-    temperature: float,
-    work: int,
-    seed: int,
-    enough_ps: int | None = None,
-    twins: NDArray[np.int32] | None = None,
-    focus: Sequence[tuple[int, int]] = (),
+    search: Search, state: Retention, temperature: float, work: int, seed: int, enough_ps: int | None = None
 ) -> Annealer:
     """One cooling from `temperature`; offers the best that fits.
 
     Arguments:
         enough_ps: stop at a plan that takes no longer; close enough to the bound if None.
-        twins: per gap the class of those that play the same part in other layers (`twin_gaps`), for mirrored moves.
-        focus: first and last stages of stretches; proposals begin with gaps that begin or end in one of them.
 
     Returns: the finished annealer; `state` is left wherever it ended.
     """
     enough = search.enough_ps if enough_ps is None else enough_ps
-    annealer = Annealer(state, seed, work, temperature, temperature * _COLD, enough, twins, focus)
+    annealer = Annealer(state, seed, work, temperature, temperature * _COLD, enough)
     before, done, step = search.work, False, 256
     best = search.program.keep_all(search.budget_B)
     try:
