@@ -31,6 +31,7 @@ from benchmarks.results_file import read_numbers, table, write
 from lowtide.ir.graph import Graph
 from lowtide.ir.text import load_graph, save_graph
 from lowtide.planners.bounds.op_floor import op_floor
+from lowtide.planners.reductions.base_order import base_order
 from lowtide.planners.reductions.stages import stage_program
 
 LAYERS: dict[str, Callable[[], tuple[Layer, ...]]] = {
@@ -91,8 +92,8 @@ def graph_of(name: str) -> Graph:
 
 
 def tasks(name: str, alphas: Sequence[float], folder: Path) -> list[Task]:
-    """The budgets of one graph, which is written to a file."""
-    save_graph(graph_of(name), folder / f"{name}.json.gz")
+    """The budgets of one graph, which is written to a file with its first runs in the order of the portfolio's plans."""
+    save_graph(base_order(graph_of(name)), folder / f"{name}.json.gz")
     graph = load_graph(folder / f"{name}.json.gz")
     program = stage_program(graph)
     everything, floor_B = program.keep_all(0), op_floor(program).floor_B
