@@ -19,7 +19,7 @@ from lowtide.planners.frontier_search import Pace, Solve, Solved, first_budgets
 from lowtide.planners.keep_all import keep_all_schedule
 from lowtide.planners.portfolio import Portfolio
 from lowtide.planners.reductions.base_order import base_order
-from lowtide.planners.search import GAP
+from lowtide.planners.search import CHOSEN_CLASS, GAP
 from tests.planners.brute_force import Exhaustive
 from tests.planners.tape import NAMED, gpt, random_graph, unet
 
@@ -93,6 +93,19 @@ def test_no_method_is_clearly_below_the_curve() -> None:
         assert other.time_s is not None
         assert ours.time_s <= other.time_s * (1 + GAP)
     assert all(b.points or b.reason for b in record.baselines)
+
+
+@pytest.mark.parametrize("seed", [2, 8, 9])
+def test_no_method_is_below_the_bound_where_another_order_was_chosen(seed: int) -> None:
+    graph = next(
+        g for g in (random_graph(s, 16, 2, s % 2 == 0) for s in range(10 * seed, 1000)) if base_order(g) is not g
+    )
+    record = trace(graph, points=4, work=200, methods=QUICK)
+    assert record.bound_class == CHOSEN_CLASS
+    for other in (p for b in record.baselines for p in b.points):
+        assert other.time_s is not None
+        bounds = [p.bound_s for p in record.points if p.budget_B >= other.budget_B]
+        assert other.time_s >= max(bounds, default=0.0) * (1 - 1e-9)
 
 
 def test_methods_stand_at_what_their_plans_need() -> None:

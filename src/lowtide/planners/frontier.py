@@ -25,6 +25,7 @@ from lowtide.planners.baselines import baselines
 from lowtide.planners.frontier_search import Found, FrontierSearch, Solve, Solved, Watch, served
 from lowtide.planners.keep_all import keep_all_schedule
 from lowtide.planners.portfolio import Portfolio
+from lowtide.planners.reductions.base_order import base_order
 
 POINTS = 24
 WORK = DEFAULT_WORK // 4  # at each budget: it begins from a neighbour's plan
@@ -72,7 +73,7 @@ def trace(
     search = FrontierSearch(graph, max(2, points), solve, keep_all_B, time_limit_s, watch, len(methods))
     search.run(
         lambda budgets_B, limit_s: baselines(
-            graph,
+            base_order(graph),  # the order of the curve's plans: its bound holds for all of them
             budgets_B,
             planners=methods,
             fixed_B=fixed_B,
