@@ -79,3 +79,8 @@ def test_problems_are_many_and_small() -> None:
     assert all(f"| {name} |" in manifest for name in problem_set.captured())
     with pytest.raises(KeyError, match="no problem 'nothing'"):
         problem_set.load("nothing")
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"there is no such folder to write to: .*nowhere'$"):
+        save_graph(examples.chain(), tmp_path / "nowhere" / "net.json")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
 import tempfile
@@ -41,6 +42,8 @@ def write_whole(target: Path, text: str) -> None:
     data = f"{text}\n".encode()
     if target.suffix == ".gz":
         data = gzip.compress(data, mtime=0)
+    if not target.parent.is_dir():  # else the error would name a file that nobody asked for
+        raise FileNotFoundError(errno.ENOENT, "there is no such folder to write to", str(target.parent))
     handle, name = tempfile.mkstemp(prefix=target.name, suffix=".tmp", dir=target.parent)
     try:
         with open(handle, "wb") as file:
