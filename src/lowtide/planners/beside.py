@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 _POLL_s = 0.05
+_PATIENCE_s = 5.0
 
 T = TypeVar("T")
 
@@ -38,8 +39,13 @@ class Beside(Generic[T]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.stopped()
+
+    def stopped(self) -> T | None:
+        """Stops it and returns what it came to until then; None if that is nothing, or if it does not end soon."""
         self._stop.set()
-        self._thread.join(5.0)
+        self._thread.join(_PATIENCE_s)
+        return self._results[0] if self._results else None
 
     def result(self, tick: Callable[[], None]) -> T:
         """Waits for it.

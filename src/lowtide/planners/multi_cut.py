@@ -42,7 +42,7 @@ class CutLimits:
     """
 
     cuts: int = 10
-    columns: int = 1700
+    columns: int = 1300
     nodes: int = 10
     idle: int = 3
     until_s: float | None = None

@@ -28,7 +28,7 @@ from lowtide.planners.lanes import Cooling, Lane, anneal_lanes
 from lowtide.planners.multi_cut import CutLimits, CutsFound, find_cuts, take
 from lowtide.planners.reductions.stages import refuses_stages
 from lowtide.planners.reductions.twins import twin_gaps
-from lowtide.planners.search import GAP, Search, conduct
+from lowtide.planners.search import GAP, OutOfTime, Search, conduct
 from lowtide.planners.single_cut import cut_and_replay
 from lowtide.planners.smallest import Smallest, smallest
 from lowtide.planners.start import begin
@@ -102,9 +102,14 @@ class Portfolio(AbstractPlanner):
             return find_cuts(program, budget_B, room_B, limits(stop))
 
         with Beside(cuts) as beside:
-            lane = Lane(_first(search, starts), (_PLAIN, _WINDOW), _seed(search, 0))
-            anneal_lanes(search, [lane], _work(search) // (2 * self.coolings + 1), twins)
-            starts[:0] = take(search, beside.result(search.tick))[:2]
+            try:
+                lane = Lane(_first(search, starts), (_PLAIN, _WINDOW), _seed(search, 0))
+                anneal_lanes(search, [lane], _work(search) // (2 * self.coolings + 1), twins)
+                starts[:0] = take(search, beside.result(search.tick))[:2]
+            except OutOfTime:  # what the cuts have proved by now holds
+                if (found := beside.stopped()) is not None:
+                    take(search, found)
+                raise
 
     def _cool(self, search: Search, starts: list[Taus], twins: Taus) -> None:
         """Rounds of two lanes: windows from the incumbent; everything at once, from it or from what else there is."""

@@ -20,6 +20,7 @@ from lowtide.planners.search import Search
 
 ROUNDS = 5
 WORK = 60_000
+_LINKS, _SLOTS = (100,), 200  # of the chain: how low it comes hardly depends on them
 _HOT = 3.0  # first temperature, in mean run times of a recipe
 
 
@@ -66,7 +67,7 @@ def smallest(problem: Problem, work: int = WORK) -> Smallest:
     descend(search)
     if search.lowest_taus is not None and search.stats["greedy_peak_B"] + reserve_B < best.budget_B:
         best = Smallest(search.stats["greedy_peak_B"] + reserve_B, search.lowest_taus)
-    lowest = chain_start(search)
+    lowest = chain_start(search, _LINKS, _SLOTS)
     if lowest is not None and lowest.peak_B + reserve_B < best.budget_B:
         best = Smallest(lowest.peak_B + reserve_B, lowest.taus)
     for number in range(ROUNDS):
