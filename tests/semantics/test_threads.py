@@ -63,7 +63,7 @@ def test_a_thread_that_evaluates() -> None:
             module.zero_grad()
         return seen
 
-    same(lambda: Wide(Deep()), scenario, spare=1.5, recomputes=False)
+    same(lambda: Wide(Deep()), scenario, spare=3.0, recomputes=False)
 
 
 def test_training_in_another_thread() -> None:
