@@ -141,6 +141,8 @@ def _layers(target: str, repeat: list[str] | None) -> dict[str, int] | None:
         name, _, times = text.rpartition("=")
         if not name or not times.isdigit() or int(times) < 1:
             raise typer.BadParameter(f"--repeat: write LAYER=TIMES, as in transformer.h=96, not {text!r}")
+        if name in found:
+            raise typer.BadParameter(f"--repeat: {name} stands there twice; name each layer once")
         found[name] = int(times)
     return found
 

@@ -39,12 +39,18 @@ class Beside(Generic[T]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stopped()
-
-    def stopped(self) -> T | None:
-        """Stops it and returns what it came to until then; None if that is nothing, or if it does not end soon."""
         self._stop.set()
         self._thread.join(_PATIENCE_s)
+
+    def stopped(self) -> T | None:
+        """Stops it and returns what it came to until then; None if it does not end soon.
+
+        Raises: what the work raised.
+        """
+        self._stop.set()
+        self._thread.join(_PATIENCE_s)
+        if self._errors:
+            raise self._errors[0]
         return self._results[0] if self._results else None
 
     def result(self, tick: Callable[[], None]) -> T:

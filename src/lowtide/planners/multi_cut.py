@@ -155,6 +155,7 @@ def take(search: Search, found: CutsFound) -> list[NDArray[np.int32]]:
     """
     search.prove(search.program.time_ps + found.bound_ps)
     search.stats["cut_solves"] = search.stats.get("cut_solves", 0) + found.solves
+    search.proved_impossible = search.proved_impossible or found.impossible
     ranked: list[tuple[int, int]] = []
     for number, taus in enumerate(found.replays):
         state = search.program.keep_all(search.budget_B)

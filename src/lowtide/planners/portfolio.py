@@ -89,7 +89,8 @@ class Portfolio(AbstractPlanner):
             return
         twins = twin_gaps(search.program)
         search.run("multi_cut", lambda s: self._cut_beside(s, starts, twins))
-        search.run("annealing", lambda s: self._cool(s, starts, twins))
+        if search.taus is not None or not search.proved_impossible:
+            search.run("annealing", lambda s: self._cool(s, starts, twins))
         if search.taus is None:
             search.run("smallest", find_smallest)
 
