@@ -42,7 +42,7 @@ class Search:
     within the problem's budget.
     """
 
-    def __init__(self, problem: Problem, watch: Watch | None = None) -> None:
+    def __init__(self, problem: Problem, watch: Watch | None = None, began_s: float | None = None) -> None:
         self.problem = problem
         self.program: StageProgram = stage_program(problem.graph)
         self.budget_B = problem.budget_B - self.program.reserve_B
@@ -61,7 +61,7 @@ class Search:
         self.floor_recipes: tuple[int, ...] = ()
         self.stats: dict[str, Any] = {}
         self._watch = watch
-        self._began_s = time.monotonic()
+        self._began_s = time.monotonic() if began_s is None else began_s
 
     @property
     def elapsed_s(self) -> float:
@@ -204,8 +204,9 @@ def conduct(
     """
     if refusal is not None:
         raise PlanError(refusal)
+    began_s = time.monotonic()
     graph = base_order(problem.graph) if any_order else problem.graph
-    search = Search(replace(problem, graph=graph), watch)
+    search = Search(replace(problem, graph=graph), watch, began_s)
     if graph is not problem.graph:
         search.bound_class = search.floor_class = CHOSEN_CLASS
     interrupted = False
