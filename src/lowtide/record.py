@@ -380,8 +380,8 @@ def _infeasible(
     names = tuple(_whereabouts(r) for r in setters[:3])
     lines = [
         f"a budget of {format_B(budget_B)} ({budget_B:,} B) is too small for this step; nothing has been changed.",
-        f"Proved floor ({outcome.floor_class}): {format_B(floor_B)} ({floor_B:,} B), of which parameters, buffers, inputs "
-        f"and optimizer state are {format_B(graph.persistent_B + ground.outside_B)}.",
+        f"Proved floor ({outcome.floor_class}): {format_B(floor_B)} ({floor_B:,} B), of which parameters, buffers, "
+        f"inputs and optimizer state are {format_B(graph.persistent_B + ground.outside_B)}.",
     ]
     if ground.obstacles:
         lines.append(
