@@ -8,7 +8,7 @@ Units: `_B` bytes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -51,6 +51,20 @@ def op_floor(program: StageProgram, cuts: int = CUTS) -> Floor:
     floor_B = int(floors_B.max(initial=0))
     setters = [int(t) for t in np.argsort(-floors_B, kind="stable") if floors_B[t] >= 0.99 * floor_B]
     return Floor(floor_B, tuple(dict.fromkeys(r for t in setters[:32] for r in _recipes_of(program, t))))
+
+
+def once_behind_the_turn(program: StageProgram) -> StageProgram:
+    """The program in which what runs behind each part's first segment runs once: its gradients are never made again.
+
+    A floor of it is one for fewer schedules, those of nearly all methods that there are, and says more: the floor for
+    any recomputation lets finished gradients be dropped and computed a second time.
+    """
+    first: dict[int, int] = {}
+    for k, segment in enumerate(program.graph.segments):
+        first.setdefault(segment.part, k)
+    forward = set(first.values())
+    stages = (s if s.segment in forward else replace(s, rerun_through=-1) for s in program.stages)
+    return replace(program, stages=tuple(stages))
 
 
 def _recipes_of(program: StageProgram, t: int) -> list[int]:
