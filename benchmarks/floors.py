@@ -1,7 +1,7 @@
 """`python -m benchmarks.floors [--only NAME ...]`: how low plans come, over two proved floors.
 
 The floor of every plan holds for any recomputation. It lets finished gradients be dropped and computed a second time,
-which no plan here does; the second floor forbids it. Where the smallest plan stands close to the second one, the
+which plans here hardly do; the second floor forbids it. Where the smallest plan stands close to the second one, the
 distance to the first is that.
 """
 
