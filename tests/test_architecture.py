@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -196,3 +197,12 @@ def test_the_checker_shares_no_code_with_what_it_checks() -> None:
     for file in PACKAGE.joinpath("ir").glob("check*.py"):
         modules = {module for _, module in _imported(_tree(file))}
         assert not {m for m in modules if "simulate" in m or "planners" in m or "placers" in m}
+
+
+def test_types_of_the_core_have_names_of_their_own() -> None:
+    """Two types of one name in one library are undefined behaviour: their vectors' code is merged."""
+    found: dict[str, list[str]] = {}
+    for header in sorted((ROOT / "src" / "core").glob("*.hpp")):
+        for name in re.findall(r"^(?:struct|class) (\w+)", header.read_text(), re.MULTILINE):
+            found.setdefault(name, []).append(header.name)
+    assert {name: files for name, files in found.items() if len(files) > 1} == {}

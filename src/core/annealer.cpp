@@ -13,9 +13,9 @@ constexpr Index MIRRORED = 12;   // percent of the proposals, where layers repea
 constexpr std::size_t MOST = 4096;  // changes in one proposal
 
 // Per stage how many stretches begin at it or before, less those that ended before it.
-std::vector<Index> stretches_over(Index stages, const std::vector<Stretch>& focus) {
+std::vector<Index> stretches_over(Index stages, const std::vector<StageRange>& focus) {
   std::vector<Index> over(static_cast<std::size_t>(stages) + 1, 0);
-  for (const Stretch& w : focus) {
+  for (const StageRange& w : focus) {
     const Index first = std::max<Index>(0, w.first), last = std::min<Index>(stages - 1, w.last);
     if (first > last) continue;
     ++over[static_cast<std::size_t>(first)];
@@ -28,7 +28,7 @@ std::vector<Index> stretches_over(Index stages, const std::vector<Stretch>& focu
 }  // namespace
 
 // The seed is mixed first: neighbouring seeds would walk through the same numbers, one step apart.
-Annealer::Annealer(Retention& state, const Cooling& cooling, Twins twins, const std::vector<Stretch>& focus)
+Annealer::Annealer(Retention& state, const Cooling& cooling, Twins twins, const std::vector<StageRange>& focus)
     : state_(&state),
       cooling_(cooling),
       random_(Random(cooling.seed).next()),

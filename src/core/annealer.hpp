@@ -26,7 +26,7 @@ struct Cooling {
 };
 
 // Stages [first, last].
-struct Stretch {
+struct StageRange {
   Index first;
   Index last;
 };
@@ -34,7 +34,7 @@ struct Stretch {
 class Annealer {
  public:
   // Without twins nothing is mirrored; without stretches every gap is in focus.
-  Annealer(Retention& state, const Cooling& cooling, Twins twins = {}, const std::vector<Stretch>& focus = {});
+  Annealer(Retention& state, const Cooling& cooling, Twins twins = {}, const std::vector<StageRange>& focus = {});
   // At most `moves` more proposals; true when the cooling is complete or a result is good enough.
   bool run(std::int64_t moves);
 

@@ -88,8 +88,8 @@ Twins twins_of(const Program& program, const std::optional<Ints>& classes) {
   return {program, std::move(class_of)};
 }
 
-std::vector<Stretch> stretches_of(const std::vector<std::pair<Index, Index>>& focus) {
-  std::vector<Stretch> stretches;
+std::vector<StageRange> stretches_of(const std::vector<std::pair<Index, Index>>& focus) {
+  std::vector<StageRange> stretches;
   for (const auto& [first, last] : focus) stretches.push_back({first, last});
   return stretches;
 }
