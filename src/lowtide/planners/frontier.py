@@ -83,15 +83,15 @@ def trace(
             watch=search.tell_method,
         )
     )
-    first = search.first
+    first, shown = search.first, _points(search.found, keep_all.time_s)
     return FrontierRecord(
         name=graph.name,
         key=graph.key,
         floor_B=first.floor_B,
-        smallest_B=min((f.reserved_B for f in search.planned), default=None),
+        smallest_B=min((p.reserved_B for p in shown if p.reserved_B is not None), default=None),
         keep_all_B=keep_all_B,
         keep_all_s=keep_all.time_s,
-        points=_points(search.found, keep_all.time_s),
+        points=shown,
         baselines=tuple(a.baseline for a in search.asked),
         floor_class=first.floor_class,
         floor_operators=tuple(_named(graph.recipes[r]) for r in first.floor_recipes[:3]),
