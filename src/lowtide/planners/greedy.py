@@ -12,7 +12,7 @@ from lowtide._core import Greedy as Kernel
 from lowtide._core import Retention
 from lowtide.ir.plan import Outcome, Problem
 from lowtide.planners.base import AbstractPlanner, Watch
-from lowtide.planners.keep_all import find_floor, keep_all
+from lowtide.planners.keep_all import beyond_keep_all
 from lowtide.planners.reductions.stages import refuses_stages
 from lowtide.planners.search import Search, conduct
 
@@ -38,14 +38,7 @@ class Greedy(AbstractPlanner):
 
     def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
         """FEASIBLE, or OPTIMAL when nothing had to be dropped; its bound is the time of the first runs."""
-
-        def script(search: Search) -> None:
-            search.run("keep_all", keep_all)
-            if search.taus is None:
-                search.run("floor", find_floor)
-            if search.taus is None and not search.proved_impossible:
-                search.run("greedy", lambda s: descend(s, self.candidates))
-
+        script = beyond_keep_all(("greedy", lambda s: descend(s, self.candidates)))
         return conduct(problem, watch, self.name, self.refuses(problem), script)
 
 

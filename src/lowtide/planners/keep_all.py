@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -29,7 +30,7 @@ class KeepAll(AbstractPlanner):
 
     def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
         """OPTIMAL if it fits, else INFEASIBLE (proved by the floor) or UNSOLVED."""
-        return conduct(problem, watch, self.name, self.refuses(problem), _script)
+        return conduct(problem, watch, self.name, self.refuses(problem), beyond_keep_all())
 
 
 def keep_all_schedule(graph: Graph) -> Schedule:
@@ -39,10 +40,23 @@ def keep_all_schedule(graph: Graph) -> Schedule:
     return schedule
 
 
-def _script(search: Search) -> None:
-    search.run("keep_all", keep_all)
-    if search.taus is None:
+def beyond_keep_all(*stages: tuple[str, Callable[[Search], object]]) -> Callable[[Search], None]:
+    """The script of a planner that has something to do only where not everything fits.
+
+    Arguments:
+        stages: names and what they do, in order; not run where the floor proves that nothing fits.
+    """
+
+    def script(search: Search) -> None:
+        search.run("keep_all", keep_all)
+        if search.time_ps is not None:
+            return
         search.run("floor", find_floor)
+        if not search.proved_impossible:
+            for name, stage in stages:
+                search.run(name, stage)
+
+    return script
 
 
 def keep_all(search: Search) -> None:

@@ -13,7 +13,7 @@ from lowtide._core import Annealer, Retention
 from lowtide.ir.plan import Outcome, Problem
 from lowtide.planners.base import AbstractPlanner, Watch
 from lowtide.planners.greedy import descend
-from lowtide.planners.keep_all import find_floor, keep_all
+from lowtide.planners.keep_all import beyond_keep_all
 from lowtide.planners.reductions.stages import refuses_stages
 from lowtide.planners.search import GAP, Search, conduct
 
@@ -40,15 +40,7 @@ class LocalSearch(AbstractPlanner):
 
     def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
         """FEASIBLE or UNSOLVED, or what the floor and keep-all prove; its bound is the time of the first runs."""
-
-        def script(search: Search) -> None:
-            search.run("keep_all", keep_all)
-            if search.taus is None:
-                search.run("floor", find_floor)
-            if search.taus is None and not search.proved_impossible:
-                search.run("greedy", descend)
-                search.run("annealing", lambda s: anneal(s, self.temperatures))
-
+        script = beyond_keep_all(("greedy", descend), ("annealing", lambda s: anneal(s, self.temperatures)))
         return conduct(problem, watch, self.name, self.refuses(problem), script)
 
 

@@ -6,8 +6,7 @@ The bound of several cuts is the strongest that there is under tight budgets, an
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Event
 from typing import ClassVar, final
 
@@ -21,7 +20,7 @@ from lowtide.planners.bounds.highs import Effort
 from lowtide.planners.bounds.multi_cut import MultiCut
 from lowtide.planners.bounds.rows import PS_PER_MS
 from lowtide.planners.greedy import mend
-from lowtide.planners.keep_all import find_floor, keep_all
+from lowtide.planners.keep_all import beyond_keep_all
 from lowtide.planners.reductions.stages import StageProgram, refuses_stages
 from lowtide.planners.search import Search, conduct
 
@@ -95,34 +94,23 @@ class MultiCutReplay(AbstractPlanner):
 
     def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
         """OPTIMAL when a replay costs what the bound says, else FEASIBLE or UNSOLVED; rarely a plan of its own."""
-
-        def script(search: Search) -> None:
-            search.run("keep_all", keep_all)
-            if search.taus is None:
-                search.run("floor", find_floor)
-            if search.taus is None and not search.proved_impossible:
-                search.run("multi_cut", cut)
-
-        def cut(search: Search) -> None:
-            until_s = None if search.left_s is None else time.monotonic() + search.left_s
-            limits = CutLimits(self.limits.cuts, self.limits.columns, self.limits.nodes, self.limits.idle, until_s)
-            take(search, find_cuts(search.program, search.problem.budget_B, search.budget_B, limits))
-
+        script = beyond_keep_all(("multi_cut", self._cut))
         return conduct(problem, watch, self.name, self.refuses(problem), script)
 
+    def _cut(self, search: Search) -> None:
+        limits = replace(self.limits, until_s=search.until_s)
+        take(search, find_cuts(search.program, search.problem.budget_B, search.budget_B, limits))
 
-def find_cuts(
-    program: StageProgram, budget_B: int, room_B: int, limits: CutLimits, first: Iterable[int] = ()
-) -> CutsFound:
+
+def find_cuts(program: StageProgram, budget_B: int, room_B: int, limits: CutLimits) -> CutsFound:
     """Adds one cut after another. Touches nothing but its own values, so that it may run beside a search.
 
     Arguments:
         budget_B: for the bound.
         room_B: for the replays: the budget less what is set aside.
-        first: stages of the first cuts; at the peak of keep-all if there are none.
     """
     state = program.keep_all(room_B)
-    stages = sorted(set(first)) or [state.peak_stage]
+    stages = [state.peak_stage]
     best_ps, idle, solves = 0.0, 0, 0
     replays: list[NDArray[np.int32]] = []
     while not limits.struck:

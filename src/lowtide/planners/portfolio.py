@@ -9,7 +9,6 @@ one before any limit can strike.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, final
@@ -156,7 +155,7 @@ def _seed(search: Search, number: int) -> int:
 
 def _limits(search: Search) -> Callable[[threading.Event], CutLimits]:
     """How far to go with cuts: as far as the work allows, compared with the default."""
-    until_s = None if search.left_s is None else time.monotonic() + search.left_s
+    until_s = search.until_s
     effort = min(4.0, search.problem.work / DEFAULT_WORK)
 
     def limits(stop: threading.Event) -> CutLimits:

@@ -75,6 +75,12 @@ class Search:
         return None if limit_s is None else limit_s - self.elapsed_s
 
     @property
+    def until_s(self) -> float | None:
+        """The time limit by the monotonic clock; None without one."""
+        limit_s = self.problem.time_limit_s
+        return None if limit_s is None else self._began_s + limit_s
+
+    @property
     def gap(self) -> float:
         """How much slower than the bound the incumbent may be; infinite without one."""
         if self.time_ps is None:

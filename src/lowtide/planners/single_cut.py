@@ -15,7 +15,7 @@ from lowtide.ir.plan import Outcome, Problem
 from lowtide.planners.base import AbstractPlanner, Watch
 from lowtide.planners.bounds.single_cut import CutSolution, SingleCut
 from lowtide.planners.greedy import mend
-from lowtide.planners.keep_all import find_floor, keep_all
+from lowtide.planners.keep_all import beyond_keep_all
 from lowtide.planners.ladder import ladder
 from lowtide.planners.reductions.stages import refuses_stages
 from lowtide.planners.search import GAP, Search, conduct
@@ -44,18 +44,8 @@ class SingleCutReplay(AbstractPlanner):
 
     def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
         """OPTIMAL when the replay costs what the bound says, else FEASIBLE or UNSOLVED."""
-
-        def script(search: Search) -> None:
-            search.run("keep_all", keep_all)
-            if search.taus is None:
-                search.run("floor", find_floor)
-            if search.taus is None and not search.proved_impossible:
-                search.run("single_cut", self._cut)
-
+        script = beyond_keep_all(("single_cut", lambda s: cut_and_replay(s, self.rounds)))
         return conduct(problem, watch, self.name, self.refuses(problem), script)
-
-    def _cut(self, search: Search) -> None:
-        cut_and_replay(search, self.rounds)
 
 
 def replay(search: Search, cut: SingleCut, kept: frozenset[int]) -> Retention:
@@ -134,8 +124,6 @@ def _shrink(search: Search, cut: SingleCut, lowest: Retention, rounds: int) -> R
         if search.gap <= GAP:
             break
         state = _try(search, cut, trial_B)
-        if search.gap <= GAP:
-            break
         if state is not None and state.peak_B < lowest.peak_B:
             lowest = state
         if state is None or state.fits:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from lowtide._core import Retention
 from lowtide.ir.plan import Outcome, Problem
 from lowtide.planners.base import Watch
-from lowtide.planners.keep_all import find_floor, keep_all
+from lowtide.planners.keep_all import beyond_keep_all
 from lowtide.planners.search import Search, conduct
 
 
@@ -30,15 +30,11 @@ def follow(
     Returns: the fastest plan that fits; without one, `smallest_B` is the least budget that one of them meets.
     """
 
-    def script(search: Search) -> None:
-        search.run("keep_all", keep_all)
-        if search.time_ps is None:
-            search.run("floor", find_floor)
-        if search.time_ps is None and not search.proved_impossible:
-            search.smallest_B = search.stats["keep_all_peak_B"]
-            search.run(name, policy)
+    def attempts(search: Search) -> None:
+        search.smallest_B = search.stats["keep_all_peak_B"]
+        policy(search)
 
-    return conduct(problem, watch, name, refusal, script)
+    return conduct(problem, watch, name, refusal, beyond_keep_all((name, attempts)))
 
 
 def attempt(search: Search, taus: NDArray[np.int32]) -> Retention | None:
