@@ -12,31 +12,17 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from lowtide.planners.reductions.forward import Forward, forwards, taus_of
+from lowtide.planners.reductions.forward import Linked, forwards, taus_of
 from lowtide.planners.reductions.stages import StageProgram
 
 
 @dataclass(frozen=True)
-class Chain:
-    """What leads to the loss, cut behind each articulation point of the trunk.
+class Chain(Linked):
+    """A forward cut behind each articulation point of the trunk.
 
-    Arguments:
-        links: the stages of each link, in order. Of what the trunk brings a link reads the last stage of the link
-            before it, and its own; what is beside the trunk belongs to the link in which it runs.
+    Of what the trunk brings a link reads the last stage of the link before it, and its own; what is beside the trunk
+    belongs to the link in which it runs.
     """
-
-    half: Forward
-    links: tuple[tuple[int, ...], ...]
-
-    @property
-    def program(self) -> StageProgram:
-        """The program whose forward it is."""
-        return self.half.program
-
-    @cached_property
-    def link_of(self) -> dict[int, int]:
-        """The link of each stage."""
-        return {t: k for k, link in enumerate(self.links) for t in link}
 
     @cached_property
     def crossing(self) -> tuple[frozenset[int], ...]:

@@ -108,6 +108,29 @@ class Forward:
         return tuple(found)
 
 
+@dataclass(frozen=True)
+class Linked:
+    """What leads to the loss, in links.
+
+    Arguments:
+        half: the forward that is cut.
+        links: the stages of each link, in order.
+    """
+
+    half: Forward
+    links: tuple[tuple[int, ...], ...]
+
+    @property
+    def program(self) -> StageProgram:
+        """The program whose forward it is."""
+        return self.half.program
+
+    @cached_property
+    def link_of(self) -> dict[int, int]:
+        """The link of each stage."""
+        return {t: k for k, link in enumerate(self.links) for t in link}
+
+
 def forwards(program: StageProgram) -> tuple[Forward, ...]:
     """Finds the forward half of every part, in the order of the parts' first segments. O(stages)."""
     segments: dict[int, list[int]] = {}

@@ -19,34 +19,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowtide._core import KEEP, NEVER
-from lowtide.planners.reductions.forward import Forward, forwards
+from lowtide.planners.reductions.forward import Forward, Linked, forwards
 from lowtide.planners.reductions.residence import last_needs
 from lowtide.planners.reductions.stages import StageProgram
 
 
 @dataclass(frozen=True)
-class Links:
-    """What leads to the loss, in links.
+class Links(Linked):
+    """A forward cut where little crosses.
 
     Arguments:
-        links: the stages of each link, in order.
         again: values of the forward that are dropped and brought back. Others stay: those that nothing can bring back
             for as long as they may be needed, what the caller holds, and what is too small to matter.
     """
 
-    half: Forward
-    links: tuple[tuple[int, ...], ...]
     again: frozenset[int]
-
-    @property
-    def program(self) -> StageProgram:
-        """The program whose forward it is."""
-        return self.half.program
-
-    @cached_property
-    def link_of(self) -> dict[int, int]:
-        """The link of each stage."""
-        return {t: k for k, link in enumerate(self.links) for t in link}
 
     @cached_property
     def last_reader(self) -> dict[int, int]:
