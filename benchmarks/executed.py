@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 from typing import Any
 
 from benchmarks.executed_networks import NETWORKS
+from benchmarks.own_process import answer_of
 from benchmarks.results_file import MissingRow, read_numbers, table, write
 
 COLUMNS = {
@@ -41,11 +41,7 @@ def run(name: str, rounds: int, alphas: list[float]) -> list[Row]:
         RuntimeError: if it failed.
         MissingRow: if it left a baseline out.
     """
-    command = [sys.executable, "-m", "benchmarks._executed_run", name, str(rounds), json.dumps(alphas)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}")
-    rows: list[Row] = json.loads(done.stdout.splitlines()[-1])
+    rows: list[Row] = answer_of("_executed_run", name, rounds, json.dumps(alphas), quiet=False)
     if len({row["planner"] for row in rows}) < 1 + 3:  # keep-all, ours and two baselines
         raise MissingRow(f"{name}: {rows}")
     return rows

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 from typing import Any
 
+from benchmarks.own_process import answer_of
 from benchmarks.results_file import MissingRow, read_numbers, table, write
 from benchmarks.side_by_side_networks import BUDGETS, NETWORKS, USUAL
 
@@ -46,11 +46,7 @@ def run(name: str, rounds: int, budgets: tuple[float, ...]) -> list[Row]:
         RuntimeError: if it failed.
         MissingRow: if it left a variant out.
     """
-    command = [sys.executable, "-m", "benchmarks._side_by_side_run", name, str(rounds), json.dumps(budgets)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}")
-    rows: list[Row] = json.loads(done.stdout.splitlines()[-1])
+    rows: list[Row] = answer_of("_side_by_side_run", name, rounds, json.dumps(budgets), quiet=False)
     if len(rows) != _WITHOUT_STOCK + len(budgets):
         raise MissingRow(f"{name}: {len(rows)} rows of {_WITHOUT_STOCK + len(budgets)}")
     return rows

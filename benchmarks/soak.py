@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -20,6 +19,7 @@ import torch
 import lowtide
 from benchmarks._soak_run import OPTIMIZERS, batches
 from benchmarks.networks import SUBJECTS
+from benchmarks.own_process import answer_of
 from benchmarks.results_file import FOLDER, fresh_profiles, read_numbers, table, write
 
 NETWORKS = ("gpt2", "resnet50")
@@ -28,11 +28,8 @@ ALPHA = 0.25
 
 def run(name: str, kind: str, side: str, steps: int, plan: Path) -> dict[str, Any]:
     """One side of one soak."""
-    command = [sys.executable, "-m", "benchmarks._soak_run", name, kind, side, str(steps), str(plan)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-4000:]}")
-    return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
+    found: dict[str, Any] = answer_of("_soak_run", name, kind, side, steps, plan)
+    return found
 
 
 def predict(name: str, kind: str, file: Path) -> dict[str, Any]:

@@ -6,14 +6,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import subprocess
 import sys
 import tempfile
 from typing import Any
 
 from benchmarks.networks import SUBJECTS
+from benchmarks.own_process import answer_of
 from benchmarks.results_file import fresh_profiles, table, write
 
 BUDGET = "80% of plain"
@@ -26,11 +25,8 @@ COLUMNS = {
 
 def run(name: str, budget: str) -> dict[str, float]:
     """One process."""
-    command = [sys.executable, "-m", "benchmarks._start_up_run", name, budget]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-4000:]}")
-    return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
+    found: dict[str, float] = answer_of("_start_up_run", name, budget)
+    return found
 
 
 def main() -> int:

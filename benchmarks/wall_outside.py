@@ -6,11 +6,8 @@ Units: `_B` bytes.
 from __future__ import annotations
 
 import copy
-import json
 import multiprocessing
 import pickle
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +16,7 @@ import numpy
 import torch
 
 from benchmarks._outside_run import BUDGET, WARM_UPS
+from benchmarks.own_process import answer_of
 from benchmarks.wall_prediction import mb
 from lowtide.device.arena import Arena
 
@@ -37,11 +35,8 @@ PROBES = ("1 MiB made while an arena is engaged by", "in the arena, MiB", "remar
 
 def run(name: str, scope: str, steps: int) -> dict[str, Any]:
     """One network in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks._outside_run", name, scope, str(steps)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-4000:]}")
-    return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
+    found: dict[str, Any] = answer_of("_outside_run", name, scope, steps)
+    return found
 
 
 def growth(name: str, found: dict[str, Any]) -> list[object]:
