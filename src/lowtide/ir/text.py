@@ -10,6 +10,8 @@ import hashlib
 import math
 import numbers
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -119,10 +121,8 @@ def load_plan(path: str | os.PathLike[str]) -> PlanRecord:
     """
     source = f"plan file {os.fspath(path)}"
     record = loads(read_whole(Path(path), source), PlanRecord, source)
-    try:
+    with _sound(source, "an illegal plan", "plan"):
         check(record.graph, record.schedule, record.peak_B - record.outside_B)
-    except IllegalPlan as error:
-        raise PlanFileError(f"{source} holds an illegal plan: {error}. {_remedy('plan')}") from error
     return record
 
 
@@ -144,10 +144,8 @@ def load_graph(path: str | os.PathLike[str]) -> Graph:
     """
     source = f"graph file {os.fspath(path)}"
     graph = loads(read_whole(Path(path), source), Graph, source)
-    try:
+    with _sound(source, "an inconsistent graph", "graph"):
         check_graph(graph)
-    except IllegalPlan as error:
-        raise PlanFileError(f"{source} holds an inconsistent graph: {error}. {_remedy('graph')}") from error
     return graph
 
 
@@ -171,6 +169,15 @@ def load_frontier(path: str | os.PathLike[str]) -> FrontierRecord:
     if found := disorder(record):
         raise PlanFileError(f"{source} is damaged: {found}. {_remedy('frontier')}")
     return record
+
+
+@contextmanager
+def _sound(source: str, fault: str, kind: str) -> Iterator[None]:
+    """Says of a broken rule in which file it was found, and what to do."""
+    try:
+        yield
+    except IllegalPlan as error:
+        raise PlanFileError(f"{source} holds {fault}: {error}. {_remedy(kind)}") from error
 
 
 def _header(text: str | bytes, kind: str, source: str) -> _Header:
