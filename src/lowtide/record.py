@@ -398,7 +398,11 @@ def _infeasible(
         lines.append(f"Smallest budget for which a plan was found: {format_B(smallest_B)}; use budget={smallest_B}.")
     if names:
         lines.append("The floor is set by: " + "; ".join(names) + ".")
-    if smallest_B is None:
+    if smallest_B is None and budget_B >= floor_B:
+        lines.append(
+            "The search ended before it found a plan, or how little will do: allow more time or work, or a larger budget."
+        )
+    elif smallest_B is None:
         lines.append("Raise the budget above the floor, or lower the batch size or the sequence length.")
     return InfeasibleBudget(
         "\n".join(lines), budget_B=budget_B, floor_B=floor_B, smallest_B=smallest_B, operators=names

@@ -79,3 +79,12 @@ def test_shares_of_a_device_and_other_mistakes_are_refused(graph_file: Path, tmp
         lowtide.plan_file(graph_file, budget="lots")
     with pytest.raises(PlanFileError, match="cannot be read"):
         lowtide.plan_file(tmp_path / "none.json", budget=1)
+
+
+def test_a_search_that_ends_too_soon_says_so(graph_file: Path) -> None:
+    with pytest.raises(InfeasibleBudget) as whole:
+        lowtide.plan_file(graph_file, budget=1)
+    assert whole.value.smallest_B is not None
+    with pytest.raises(InfeasibleBudget, match="allow more time or work") as caught:
+        lowtide.plan_file(graph_file, budget=whole.value.smallest_B, time_limit_s=1e-9)
+    assert "above the floor" not in str(caught.value)
