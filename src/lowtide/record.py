@@ -400,7 +400,7 @@ def _infeasible(
         lines.append("The floor is set by: " + "; ".join(names) + ".")
     if smallest_B is None and budget_B >= floor_B:
         lines.append(
-            "The search ended before it found a plan, or how little will do: allow more time or work, or a larger budget."
+            "The search ended before it found a plan, or what the least is: allow more time or work, or more bytes."
         )
     elif smallest_B is None:
         lines.append("Raise the budget above the floor, or lower the batch size or the sequence length.")

@@ -7,6 +7,7 @@ import pytest
 from lowtide.ir.check import check
 from lowtide.ir.graph import Effect, Graph
 from lowtide.ir.plan import Problem
+from lowtide.planners.bounds.op_floor import op_floor
 from lowtide.planners.first_plan import FirstPlan
 from lowtide.planners.portfolio import Portfolio
 from lowtide.planners.reductions.base_order import base_order
@@ -50,11 +51,12 @@ def test_whoever_asks_whether_there_is_a_plan_hears_what_planning_says() -> None
     assert smallest_B <= budget_B
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", [*range(20), 141, 199, 313])  # in the last ones an order trades floor for peak
 def test_no_order_takes_more_or_moves_random_recipes(seed: int) -> None:
     graph = random_graph(seed, 24, 2)
     ordered = base_order(graph)
     assert peak_B(ordered) <= peak_B(graph)
+    assert op_floor(stage_program(ordered)).floor_B <= op_floor(stage_program(graph)).floor_B
     segments = [graph.recipes[r].segment for r in ordered.program]
     assert segments == sorted(segments)
     fixed = [r for r in graph.program if graph.recipes[r].effect is not Effect.PURE]

@@ -10,12 +10,13 @@ import pytest
 
 from lowtide.ir.graph import Graph
 from lowtide.ir.plan import Outcome, Problem, Status
-from lowtide.planners import lanes, multi_cut
+from lowtide.planners import lanes, multi_cut, portfolio
 from lowtide.planners.base import Progress
 from lowtide.planners.beside import Beside
 from lowtide.planners.multi_cut import CutLimits, CutsFound
 from lowtide.planners.portfolio import Portfolio
 from lowtide.planners.reductions.stages import stage_program
+from lowtide.planners.search import OutOfTime, Search
 from tests.planners.tape import gpt, resnet, unet
 
 TIGHT = {"gpt": (gpt(4), 50), "resnet": (resnet((1, 1, 1, 1)), 60), "unet": (unet(4), 50)}
@@ -88,3 +89,22 @@ def test_cuts_end_when_they_are_stopped() -> None:
     stop.set()
     assert multi_cut.find_cuts(program, budget_B, budget_B, CutLimits(stop=stop)).solves == 0
     assert multi_cut.find_cuts(program, budget_B, budget_B, CutLimits(until_s=time.monotonic())).solves == 0
+
+
+def test_what_cuts_have_proved_holds_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    def out_of_time(*_: object) -> None:
+        raise OutOfTime
+
+    proved_ps = 10**12  # a second: more than any other bound here
+    monkeypatch.setattr(portfolio, "find_cuts", lambda *_: CutsFound(proved_ps, False, (), 1))
+    monkeypatch.setattr(portfolio, "anneal_lanes", out_of_time)
+    outcome = Portfolio().solve(problem("unet"))
+    assert outcome.stats["out_of_time"]
+    assert outcome.stats["cut_solves"] == 1
+    assert outcome.bound_s > 0.99
+
+
+def test_cuts_that_prove_a_budget_impossible_say_so() -> None:
+    search = Search(problem("unet"))
+    multi_cut.take(search, CutsFound(0.0, True, (), 1))
+    assert search.outcome("portfolio").status is Status.INFEASIBLE
