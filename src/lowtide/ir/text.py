@@ -121,7 +121,7 @@ def load_plan(path: str | os.PathLike[str]) -> PlanRecord:
     """
     source = f"plan file {os.fspath(path)}"
     record = loads(read_whole(Path(path), source), PlanRecord, source)
-    with _sound(source, "an illegal plan", "plan"):
+    with _sound(f"{source} holds an illegal plan:", "plan"):
         check(record.graph, record.schedule, record.peak_B - record.outside_B)
     return record
 
@@ -144,7 +144,7 @@ def load_graph(path: str | os.PathLike[str]) -> Graph:
     """
     source = f"graph file {os.fspath(path)}"
     graph = loads(read_whole(Path(path), source), Graph, source)
-    with _sound(source, "an inconsistent graph", "graph"):
+    with _sound(f"{source} holds an inconsistent graph:", "graph"):
         check_graph(graph)
     return graph
 
@@ -172,12 +172,12 @@ def load_frontier(path: str | os.PathLike[str]) -> FrontierRecord:
 
 
 @contextmanager
-def _sound(source: str, fault: str, kind: str) -> Iterator[None]:
+def _sound(fault: str, kind: str) -> Iterator[None]:
     """Says of a broken rule in which file it was found, and what to do."""
     try:
         yield
     except IllegalPlan as error:
-        raise PlanFileError(f"{source} holds {fault}: {error}. {_remedy(kind)}") from error
+        raise PlanFileError(f"{fault} {error}. {_remedy(kind)}") from error
 
 
 def _header(text: str | bytes, kind: str, source: str) -> _Header:
