@@ -58,6 +58,16 @@ def test_a_large_product_takes_its_arithmetic() -> None:
         check_graph(predicted)
 
 
+def test_a_card_without_matrix_units_gains_nothing_from_bfloat16() -> None:
+    p100 = load_machine("P100")
+    assert p100.memories[0].capacity_B == 16 * 10**9
+    n, times_s = 8192, []
+    for dtype in ("float32", "bfloat16"):
+        graph = one("aten.mm.default", reads=(square(n, dtype), square(n, dtype)), outputs=(square(n, dtype),))
+        times_s.append(predict_graph(graph, p100).recipes[0].time_s)
+    assert times_s[0] == times_s[1] == pytest.approx(2 * n**3 / 9.3e12)
+
+
 def test_a_pointwise_operator_takes_its_traffic() -> None:
     graph = predict_graph(one("aten.relu.default", reads=(square(8192),), outputs=(square(8192),)), H200)
     assert graph.recipes[0].time_s == pytest.approx(2 * 4 * 8192**2 / H200.traffic_Bps)

@@ -72,6 +72,9 @@ GPUS = (
          float64=7.8 * _T, float32=15.7 * _T, half=125 * _T, bfloat16=15.7 * _T),
     _gpu("v100", 32 * _G, 900e9, _PCIE_3_Bps,
          float64=7.8 * _T, float32=15.7 * _T, half=125 * _T, bfloat16=15.7 * _T),
+    # NVIDIA Tesla P100 GPU Accelerator datasheet, PCIe card: 16 GB HBM2, 732 GB/s; no matrix units.
+    _gpu("p100", 16 * _G, 732e9, _PCIE_3_Bps,
+         float64=4.7 * _T, float32=9.3 * _T, half=18.7 * _T, bfloat16=9.3 * _T),
     # NVIDIA RTX 6000 Ada and RTX A6000 datasheets, tensor rates halved: they are given with sparsity.
     _gpu("rtx6000-ada", 48 * _G, 960e9, _PCIE_4_Bps, float32=91.1 * _T, half=364 * _T, float8=728 * _T),
     _gpu("a6000", 48 * _G, 768e9, _PCIE_4_Bps, float32=38.7 * _T, half=154.8 * _T),
