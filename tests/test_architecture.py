@@ -16,7 +16,8 @@ PACKAGE = ROOT / "src" / "lowtide"
 LAYERS = [
     {"units", "errors", "_core"},
     {"ir"},
-    {"device", "ops"},
+    {"ops"},
+    {"device"},
     {"capture", "profile", "planners", "placers", "runtime", "report", "dynamic"},
     {"record"},
     {"pipeline"},

@@ -19,11 +19,11 @@ import torch
 from lowtide.device import recurrence
 from lowtide.errors import UnsupportedOperator
 from lowtide.ir.call import Arg, Const, Held, Items, NamedArg, Ref, View
+from lowtide.ops.catalogue import kernels
 
 # A plan file names its operators, so Python functions come from a list: `builtins.exec` is no operator.
 _BUILTINS = frozenset({"abs", "bool", "divmod", "float", "int", "len", "max", "min", "pow", "round", "sum"})
 _TORCH = frozenset({"sym_float", "sym_int", "sym_ite", "sym_max", "sym_min", "sym_not", "sym_sqrt", "sym_sum"})
-_OWN = {"lowtide.recurrent_layer.default": recurrence.RECURRENT_LAYER}  # operators of ours
 _MODULES: dict[str, ModuleType] = {"operator": operator, "_operator": operator, "math": math}
 
 
@@ -32,20 +32,28 @@ def resolve(op: str) -> Callable[..., Any]:
     """Finds the callable behind an operator's name.
 
     Arguments:
-        op: `"namespace.name.overload"` of a torch operator, `"higher_order.name"` (with or without `"torch.ops."`),
-            or `"operator.name"`, `"math.name"`, a numeric builtin, a symbolic number function of torch.
+        op: `"namespace.name.overload"` of a torch operator, `"lowtide.name"` of one of ours, `"higher_order.name"`
+            (with or without `"torch.ops."`), or `"operator.name"`, `"math.name"`, a numeric builtin, a symbolic number function of torch.
 
     Raises:
         UnsupportedOperator: if the installed torch, with the libraries that are loaded, has no such operator.
     """
     parts = op.removeprefix("torch.ops.").split(".")
-    found = _OWN.get(".".join(parts)) or _python(parts) or _torch(parts)
+    found = _own(".".join(parts)) or _python(parts) or _torch(parts)
     if found is None:
         raise UnsupportedOperator(
             f"torch {torch.__version__} has no operator {op!r}: import the library that defines it first, "
             "or make the plan again with this version"
         )
     return found
+
+
+def _own(op: str) -> Callable[..., Any] | None:
+    """An operator of ours: one that captured graphs have, or the kernel of an implementation."""
+    if op == "lowtide.recurrent_layer.default":
+        return recurrence.RECURRENT_LAYER
+    kernel = kernels().get(op)
+    return None if kernel is None else kernel.run
 
 
 def _python(parts: list[str]) -> Callable[..., Any] | None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from lowtide.ir.call import Read
-from lowtide.ir.graph import Graph, Group, Option, Recipe, Segment, Takeover, Value
+from lowtide.ir.graph import Graph, Group, Recipe, Segment, Takeover, Value
 from lowtide.ir.schedule import Boundary, Drop, Fetch, Run, Schedule, Send, Step
 
 
@@ -88,10 +88,8 @@ def merge(parts: Sequence[Part]) -> Bundle:
         heirs = {gradient: value_base[to] + value for gradient, (to, value) in part.handed}
         values += [_value(v, part, value_base[-1], spot, heirs.get(v.id)) for v in graph.values]
         recipes += [_recipe(r, value_base[-1], recipe_base[-1], spot) for r in graph.recipes]
-        groups += [
-            Group(g.name, tuple(Option(o.name, tuple(r + recipe_base[-1] for r in o.recipes)) for o in g.options))
-            for g in graph.groups
-        ]
+        ids = range(recipe_base[-1], recipe_base[-1] + len(graph.recipes))
+        groups += [g.renumbered(ids) for g in graph.groups]
         for recipe in graph.program:
             program[spot[graph.recipes[recipe].segment]].append(recipe + recipe_base[-1])
     key = hashlib.sha256("+".join(p.graph.key for p in parts).encode()).hexdigest()[:16]

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 import msgspec
 
 from lowtide.ir.call import Arg, NamedArg, Read
 from lowtide.ir.geometry import Geometry
+from lowtide.ir.numerics import Numerics
 
 
 class Role(enum.Enum):
@@ -163,20 +164,36 @@ class Recipe(msgspec.Struct, frozen=True):
 
 
 class Option(msgspec.Struct, frozen=True):
-    """One way to serve a group: these recipes may run, the group's others may not."""
+    """One way to serve a group: these recipes may run, the group's others may not.
+
+    Arguments:
+        numerics: how far its results may be from those of the program's own option.
+    """
 
     name: str
     recipes: tuple[int, ...]
+    numerics: Numerics = Numerics.EXACT
 
 
 class Group(msgspec.Struct, frozen=True):
     """Alternatives that are chosen as one (a forward with its backward; several operators fused).
 
-    Recipes outside every group are always allowed. `options[0]` is what the program runs.
+    Recipes outside every group are always allowed. `options[0]` is what the program runs. A recipe of another
+    option that makes what one of `options[0]` makes takes its place in the program; any other one runs as soon as
+    what it reads is there.
+
+    Arguments:
+        kind: what its options have in common, for those who switch them together: `"saved values"`.
     """
 
     name: str
     options: tuple[Option, ...]
+    kind: str = ""
+
+    def renumbered(self, ids: Mapping[int, int] | Sequence[int]) -> Group:
+        """The same group where recipes have other ids."""
+        options = (msgspec.structs.replace(o, recipes=tuple(ids[r] for r in o.recipes)) for o in self.options)
+        return msgspec.structs.replace(self, options=tuple(options))
 
 
 class Segment(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from lowtide.ir.graph import Graph, Group, Option, Origin, Recipe, Role, Takeover, Value
+from lowtide.ir.graph import Graph, Origin, Recipe, Role, Takeover, Value
 
 _NAMED = 3  # inputs that a text of shapes spells out
 
@@ -76,10 +76,7 @@ def renumbered(graph: Graph) -> Graph:
     recipe_ids = {r: i for i, r in enumerate((*graph.program, *(r.id for r in ranked)))}
     recipes = tuple(_renamed(graph.recipes[r], i, value_ids) for r, i in recipe_ids.items())
     values = tuple(_unnamed(graph.values[v], i, value_ids) for v, i in value_ids.items())
-    groups = tuple(
-        Group(g.name, tuple(Option(o.name, tuple(recipe_ids[r] for r in o.recipes)) for o in g.options))
-        for g in graph.groups
-    )
+    groups = tuple(g.renumbered(recipe_ids) for g in graph.groups)
     return Graph(values, recipes, tuple(range(len(graph.program))), graph.segments, groups)
 
 

@@ -15,7 +15,7 @@ import msgspec
 from lowtide.errors import PlanError
 from lowtide.ir.block import Block, block_named, references
 from lowtide.ir.block_search import find_blocks
-from lowtide.ir.graph import Graph, Group, Option, Recipe, Takeover, Value
+from lowtide.ir.graph import Graph, Group, Recipe, Takeover, Value
 
 
 def repeat(graph: Graph, block: Block, times: int) -> Graph:
@@ -217,10 +217,7 @@ class _Repetition:
 
     def _groups(self) -> tuple[Group, ...]:
         """Groups as they were: no recipe of a block belongs to one."""
-        return tuple(
-            Group(g.name, tuple(Option(o.name, tuple(self.new_recipes[r] for r in o.recipes)) for o in g.options))
-            for g in self.graph.groups
-        )
+        return tuple(g.renumbered(self.new_recipes) for g in self.graph.groups)
 
 
 def _numbered(names: Sequence[str], instance: int) -> str | None:

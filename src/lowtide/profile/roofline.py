@@ -16,6 +16,7 @@ from lowtide.ir.call import Ref
 from lowtide.ir.geometry import ITEM_B, Geometry
 from lowtide.ir.graph import Effect, Graph, MiniTrace, Recipe
 from lowtide.ir.machine import Machine
+from lowtide.ops.catalogue import kernels
 from lowtide.profile.flops import flops
 
 _LOOKUPS = frozenset({"embedding", "gather", "index", "index_select", "take", "_unsafe_index"})
@@ -55,9 +56,13 @@ def predict_s(graph: Graph, recipe: Recipe, machine: Machine) -> float:
     reads = [_read_geometry(graph, recipe, i) for i in range(len(recipe.reads))]
     outputs = [graph.values[v].geometry for v in recipe.outputs if v != recipe.state]
     work = flops(recipe, reads, outputs)
+    traffic_B = _traffic_B(recipe, reads, outputs)
+    if (own := kernels().get(recipe.op)) is not None:
+        work = work if own.flops is None else own.flops(graph, recipe)
+        traffic_B = traffic_B if own.traffic_B is None else own.traffic_B(graph, recipe)
     dtype = next((g.dtype for g in (*reads, *outputs) if g is not None and g.dtype != "bool"), "float32")
     peak = machine.flops.get(dtype, machine.flops["float32"])
-    return max(machine.launch_s, _traffic_B(recipe, reads, outputs) / machine.traffic_Bps, work / peak)
+    return max(machine.launch_s, traffic_B / machine.traffic_Bps, work / peak)
 
 
 def assumed_trace(graph: Graph, recipe: Recipe) -> MiniTrace:
@@ -104,6 +109,9 @@ def _traffic_B(recipe: Recipe, reads: list[Geometry | None], outputs: list[Geome
 
 def _workspace_B(graph: Graph, recipe: Recipe) -> int:
     """Float32 accumulators of attention's backward (one per query gradient); the sorting of embedding gradients."""
+    own = kernels().get(recipe.op)
+    if own is not None and own.workspace_B is not None:
+        return own.workspace_B(graph, recipe)
     name = _name(recipe)
     if name in _FLOAT32_ACCUMULATORS and len(recipe.reads) > 1 and (query := _read_geometry(graph, recipe, 1)):
         return query.numel * ITEM_B["float32"]

@@ -1,0 +1,38 @@
+"""Every family of implementations, and the graph with all their ways."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Mapping
+
+from lowtide.ir.graph import Graph
+from lowtide.ir.numerics import Numerics
+from lowtide.ops.base import AbstractFamily, Kernel
+from lowtide.ops.draft import Draft
+from lowtide.ops.relu import Relu
+
+FAMILIES: tuple[AbstractFamily, ...] = (Relu(),)
+"""In this order they add to a graph: the first to replace a recipe has it."""
+
+
+@functools.cache
+def kernels() -> Mapping[str, Kernel]:
+    """Operators of ours by full name, `"lowtide.pack_positive"`."""
+    return {f"lowtide.{name}": kernel for family in FAMILIES for name, kernel in family.kernels.items()}
+
+
+def enlarge(graph: Graph, numerics: Numerics = Numerics.EXACT, without: Collection[str] = ()) -> Graph:
+    """Adds every way that the families know to bring a graph's values about.
+
+    Arguments:
+        graph: as captured, before it is profiled; the program stays.
+        numerics: how far results may be from the program's.
+        without: kinds (`lowtide.ops.base.KINDS`) or names of families to leave out.
+
+    Returns: a graph with more values, recipes and groups; the same ids for what was there. O(graph).
+    """
+    draft = Draft(graph)
+    for family in FAMILIES:
+        if family.name not in without and family.kind not in without:
+            family.add(draft, numerics)
+    return draft.finish()
