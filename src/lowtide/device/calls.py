@@ -33,7 +33,8 @@ def resolve(op: str) -> Callable[..., Any]:
 
     Arguments:
         op: `"namespace.name.overload"` of a torch operator, `"lowtide.name"` of one of ours, `"higher_order.name"`
-            (with or without `"torch.ops."`), or `"operator.name"`, `"math.name"`, a numeric builtin, a symbolic number function of torch.
+            (with or without `"torch.ops."`), `"operator.name"`, `"math.name"`, a numeric builtin, or a symbolic
+            number function of torch.
 
     Raises:
         UnsupportedOperator: if the installed torch, with the libraries that are loaded, has no such operator.
