@@ -82,7 +82,9 @@ those of MONeT's tables. Files are `lowtide.ir.text` graphs without what plannin
 `benchmarks.problem_set.load(name)`, or `lowtide plan benchmarks/problems/NAME.json.gz --budget "50% of plain"`.
 
 `shallow/` has the networks from which `benchmarks.deep_networks` makes those of a thousand layers and more
-(`python -m benchmarks.capture_shallow`). `benchmarks.problem_set` also knows the execution traces that were published
+(`python -m benchmarks.capture_shallow`). `monet/` and `transformers/` have the graphs of the tables of implementations, with
+arguments and geometries; MONeT's with the sum of outputs as loss and a P100's roofline
+(`python -m benchmarks.capture_implementation_problems`). `benchmarks.problem_set` also knows the execution traces that were published
 with Dynamic Tensor Rematerialization, where `../shared/traces` has them.
 
 """
