@@ -33,6 +33,8 @@ from lowtide.ir.geometry import Geometry
 from lowtide.ir.graph import Effect, Graph, MiniTrace, Recipe, Role, Segment, Value
 
 GENERATOR_STATE_B = {"cpu": 5056, "cuda": 16}
+_UNCHANGED = ("aten.alias.default", "aten.detach.default")
+"""Views of all of a tensor as it is, which autograd leaves behind: an operator that reads one reads the tensor."""
 
 
 class Extraction:
@@ -215,7 +217,8 @@ class Extraction:
             value = argument.meta.get("val")
             if isinstance(value, torch.Tensor):
                 base, steps = self.base(argument)
-                reads.append(Read(base, steps, self.symbols.geometry(value)))
+                seen = tuple(step for step in steps if step.op not in _UNCHANGED)
+                reads.append(Read(base, seen, self.symbols.geometry(value)))
                 return Ref(len(reads) - 1)
             if is_number(argument):
                 return self._number(self.symbols.number(value))
