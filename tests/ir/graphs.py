@@ -137,8 +137,9 @@ def _alternatives(draw: st.DrawFn, sketch: Sketch) -> None:
             pairs = [(r.value, k) for r in recipe.reads for k, v in heirs if _same_size(sketch, r.value, v)]
             if pairs and len({r.value for r in recipe.reads}) == len(recipe.reads):
                 other = sketch.again(original, consumes=[draw(st.sampled_from(pairs))])
-                sketch.group(f"g{original}", [original], [other])
-                grouped.add(original)
+                if _happens(draw, 50):
+                    sketch.group(f"g{original}", [original], [other])
+                    grouped.add(original)
         elif kind == "packed":
             value = recipe.outputs[0]
             small = sketch.value(sketch.values[value].size_B // 8)

@@ -202,12 +202,13 @@ class Interpreter:
             homes[value] = taken[heirs[position]] if position in heirs else Storage(0) if home is None else blocks[home]
         for value in taken:
             del self.memories[DEVICE][value]
-            self.gone.add(value)
+            if self.graph.values[value].arrives is not None:
+                self.gone.add(value)
         for value, storage in homes.items():
             if value not in step.keep:
                 self._release(storage)
             elif value in self.memories[DEVICE] or value in self.gone:
-                raise CannotExecute(f"value {value} comes about twice, or again after it was overwritten")
+                raise CannotExecute(f"value {value} comes about twice, or again after the caller lost it")
             else:
                 self.memories[DEVICE][value] = storage
         for takeover in recipe.consumes:

@@ -151,7 +151,7 @@ class Writer:
                 self.busy.setdefault(value, []).append(index)
         self.device.update(keep)
         self.device.difference_update(lost)
-        self.gone.update(lost)
+        self.gone.update(v for v in lost if self.graph.values[v].arrives is not None)
 
     def _bring(self, value: int, depth: int) -> None:
         if value in self.device:

@@ -127,7 +127,7 @@ class _Walk:
         self.memories: dict[str, dict[int, Stay]] = {DEVICE: {}}
         self.live_B = 0  # of every value in `device`
         self.device_stays: list[Stay] = []
-        self.overwritten: set[int] = set()
+        self.lost: set[int] = set()  # values of the caller that were overwritten
         self.ran: set[int] = set()
         self.group_of = {r: g for g in graph.groups for o in g.options for r in o.recipes}
         for value in graph.values:
@@ -236,7 +236,7 @@ class _Walk:
                 raise illegal("keep", name, index)
             if value in self.device:
                 raise illegal("keep-resident", name, index)
-            if value in self.overwritten:
+            if value in self.lost:
                 raise illegal("consumed", name, index)
 
     def _consume(self, index: int, step: Run, recipe: Recipe) -> dict[int, Stay]:
@@ -255,10 +255,12 @@ class _Walk:
             if any(value.id in there for memory, there in self.memories.items() if memory != DEVICE):
                 raise illegal("consume-copies", name, index)
             self._untouched(index, value.id, DEVICE)
-            self.overwritten.add(value.id)
+            if value.arrives is not None:
+                self.lost.add(value.id)
             stay = self.device.pop(value.id)
             self.live_B -= value.size_B
             if heir is not None and kept:
+                stay.tenant = heir.id
                 passed[heir.id] = stay
             else:
                 stay.stop = index + 1
@@ -300,10 +302,10 @@ class _Walk:
                 raise illegal("freed-in-flight", what, index)
 
     def _enter(self, value: int, memory: str, start: int, writer: int | None = None) -> None:
-        if value in self.overwritten:
+        if value in self.lost:
             raise illegal("consumed", value_name(self.graph, value), start)
         users = [] if writer is None else [writer]
-        stay = Stay(value, self.graph.values[value].size_B, start, None, writer, users)
+        stay = Stay(value, value, self.graph.values[value].size_B, start, None, writer, users)
         self.memories.setdefault(memory, {})[value] = stay
         if memory == DEVICE:
             self.live_B += stay.size_B

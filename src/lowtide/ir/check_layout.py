@@ -27,6 +27,7 @@ class Stay:
 
     Arguments:
         owner: the value that first lived in them.
+        tenant: the value that did last; another one where the first was overwritten.
         size_B: how many.
         start, stop: steps [start, stop); `stop` is None while the stay lasts.
         writer: the step that writes the value now in them; None for what the caller gave.
@@ -34,6 +35,7 @@ class Stay:
     """
 
     owner: int
+    tenant: int
     size_B: int
     start: int
     stop: int | None = None
@@ -112,7 +114,7 @@ def _spans(graph: Graph, schedule: Schedule, stays: Sequence[Stay]) -> dict[tupl
 
     def until(stay: Stay) -> Moment:
         """When the bytes of a stay are free: what arrives elsewhere as another value is so when that one goes."""
-        heir = graph.values[stay.owner].handed_to
+        heir = graph.values[stay.tenant].handed_to
         return (max(stay.stop or 0, 0 if heir is None else last.get(heir, 0)), _FIRST)
 
     spans: dict[tuple[int, int], Span] = {}

@@ -47,3 +47,22 @@ class Geometry(msgspec.Struct, frozen=True):
             return 0
         last = self.offset + sum((n - 1) * s for n, s in zip(self.shape, self.stride, strict=True))
         return (last + 1) * ITEM_B[self.dtype]
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the elements fill the storage up to `extent_B` without a hole, each in a place of its own."""
+        dims = sorted((s, n) for n, s in zip(self.shape, self.stride, strict=True) if n != 1)
+        expected = 1
+        for stride, extent in dims:
+            if stride != expected:
+                return False
+            expected *= extent
+        return self.offset == 0
+
+    def has_bytes_of(self, other: Geometry) -> bool:
+        """Whether both address the same bytes the same way; strides of single elements do not count."""
+        if (self.dtype, self.shape, self.offset, self.device) != (other.dtype, other.shape, other.offset, other.device):
+            return False
+        return self.numel == 0 or all(
+            a == b for n, a, b in zip(self.shape, self.stride, other.stride, strict=True) if n > 1
+        )

@@ -103,8 +103,9 @@ class MiniTrace(msgspec.Struct, frozen=True):
 
 
 class Takeover(msgspec.Struct, frozen=True):
-    """Consumption: the recipe overwrites `value`, which can never be read again; its storage now holds output `output`.
+    """Consumption: the recipe overwrites `value`; its storage now holds output `output`.
 
+    The value is gone as if it had been dropped: a run may make it anew, in other bytes, unless the caller gave it.
     `output` is an index into `Recipe.outputs`; None when the storage is merely given up.
     """
 

@@ -38,7 +38,8 @@ SCHEDULE_RULES = {
     "consume-copies": "a value that is overwritten has no copy in another memory",
     "consume-visible": "of what the caller sees only a parameter, buffer, input or gradient is overwritten, and only "
     "by a kept value that is handed over and held",
-    "consumed": "a value that was overwritten never comes back, in any memory",
+    "consumed": "a value that was overwritten is gone until a run makes it anew; one that the caller gave never "
+    "comes back",
     "drop-absent": "only what is there is dropped",
     "drop-persistent": "a persistent value, or what overwrote it, is not dropped",
     "drop-handed-over": "a value that the caller holds is not dropped",
