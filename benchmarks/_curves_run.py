@@ -1,0 +1,146 @@
+"""A network trained three times in a process of its own: plainly, inside a budget, and plainly in float64.
+
+Prints one JSON row. `python -m benchmarks._curves_run NETWORK STEPS LIMIT`.
+
+Units: `_B` bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+import lowtide
+from benchmarks.implementation_curves import ALPHA
+from benchmarks.implementation_parts import Row
+from benchmarks.implementation_rows import counted
+from benchmarks.networks import loss_in
+from benchmarks.results_file import fresh_profiles
+from lowtide.device.heap import keep_warm
+from lowtide.ir.graph import Graph
+from lowtide.ir.numerics import Numerics
+from lowtide.ir.schedule import Run, Schedule
+from lowtide.ops.base import KINDS
+from lowtide.planners.reductions.choice import chosen_options
+
+_UNLIMITED_B = 2**50
+_TOKENS = 4096
+
+
+def _cnn() -> nn.Module:
+    from tests.networks import WithLoss
+    from torchvision import models
+
+    return WithLoss(models.resnet18(num_classes=10))
+
+
+def _language() -> nn.Module:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(
+        n_layer=2, n_embd=128, n_head=4, vocab_size=_TOKENS, n_positions=64, use_cache=False, bos_token_id=0, eos_token_id=0,
+        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+    )  # fmt: skip
+    model = GPT2LMHeadModel(config)
+    model.loss_type = "ForCausalLM"
+    return model
+
+
+def _images(g: torch.Generator) -> dict[str, Any]:
+    """Classes are told apart by their mean colour, so that there is something to learn."""
+    classes = torch.randint(0, 10, (16,), generator=g)
+    shades = torch.linspace(-1.0, 1.0, 10)[classes].view(-1, 1, 1, 1)
+    return {"x": torch.randn(16, 3, 32, 32, generator=g) + shades, "y": classes}
+
+
+def _texts(g: torch.Generator) -> dict[str, Any]:
+    """Counting from a random number, so that the next token can be learnt."""
+    begin = torch.randint(0, _TOKENS, (8, 1), generator=g)
+    tokens = (begin + torch.arange(64)) % _TOKENS
+    return {"input_ids": tokens, "labels": tokens}
+
+
+SUBJECTS: dict[str, tuple[Callable[[], nn.Module], Callable[[torch.Generator], dict[str, Any]]]] = {
+    "ResNet-18": (_cnn, _images),
+    "GPT-2 of two layers": (_language, _texts),
+}
+
+
+def _batches(make: Callable[[torch.Generator], dict[str, Any]], steps: int, dtype: torch.dtype) -> Iterator[Any]:
+    g = torch.Generator().manual_seed(1)
+    for _ in range(steps):
+        yield {k: v.to(dtype) if v.is_floating_point() else v for k, v in make(g).items()}
+
+
+def _trained(model: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterator[Any]) -> list[float]:
+    losses = []
+    for batch in batches:
+        optimizer.zero_grad()
+        loss = loss_in(model(**batch))
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return losses
+
+
+def run(network: str, steps: int, limit_s: float) -> Row:
+    """Trains all three, and says how far they are apart."""
+    make, batch_of = SUBJECTS[network]
+
+    def fresh(dtype: torch.dtype = torch.float32) -> tuple[nn.Module, torch.optim.Optimizer]:
+        torch.manual_seed(0)
+        model = make().train().to(dtype)
+        return model, torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+    losses, ends = {}, {}
+    for name, dtype in (("float64", torch.float64), ("plain", torch.float32)):
+        model, optimizer = fresh(dtype)
+        losses[name] = _trained(model, optimizer, _batches(batch_of, steps, dtype))
+        ends[name] = _vector(model)
+    model, optimizer = fresh()
+    first = next(_batches(batch_of, 1, torch.float32))
+    plain = lowtide.plan(
+        model, kwargs=first, budget=_UNLIMITED_B, optimizer=optimizer, without=KINDS, time_limit_s=limit_s
+    )
+    budget_B = plain.floor_B + int(ALPHA * (plain.reserved_B - plain.floor_B))
+    level = Numerics.REASSOCIATED
+    lowtide.fit(model, budget=budget_B, optimizer=optimizer, numerics=level, time_limit_s=limit_s)
+    losses["planned"] = _trained(model, optimizer, _batches(batch_of, steps, torch.float32))
+    ends["planned"] = _vector(model)
+    record = model.lowtide.plan.record
+    start = _vector(fresh()[0])
+    way = float((ends["float64"] - start).norm())
+    return {
+        "network": network,
+        "losses": losses,
+        "weights": {k: float((ends[k] - ends["float64"]).norm()) / way for k in ("plain", "planned")},
+        "chosen": counted(record.graph, record.schedule),
+        "reassociated": reassociated(record.graph, record.schedule),
+    }
+
+
+def reassociated(graph: Graph, schedule: Schedule) -> int:
+    """How many groups run an implementation that sums in another order."""
+    ran = [step.recipe for step in schedule.steps if isinstance(step, Run)]
+    chosen = chosen_options(graph, ran).items()
+    return sum(graph.groups[g].options[option].numerics is not Numerics.EXACT for g, option in chosen)
+
+
+def _vector(model: nn.Module) -> torch.Tensor:
+    return torch.cat([p.detach().double().flatten() for p in model.parameters()])
+
+
+def main() -> None:
+    network, steps, limit_s = sys.argv[1:]
+    keep_warm(1 << 30)
+    fresh_profiles()
+    sys.stdout.write(json.dumps(run(network, int(steps), float(limit_s))) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""Loss curves at level reassociated beside plain ones, and how far either is from float64."""
+
+from __future__ import annotations
+
+from benchmarks.implementation_parts import Effort, Found, Part, Row, rows_of, say
+from benchmarks.own_process import answer_of
+from benchmarks.results_file import table
+
+NETWORKS = ("ResNet-18", "GPT-2 of two layers")
+STEPS = 100
+ALPHA = 0.1
+_AT = (1, 10, 25, 50, 75, 100)
+COLUMNS = ("network", "step", "loss in float64", "plain", "plain's error", "planned", "planned's error")
+ENDS = (
+    "network", "largest error of a loss, plain", "planned", "weights after the last step, plain", "planned",
+    "groups that run another implementation", "of these reassociated",
+)  # fmt: skip
+NOTE = (
+    f"{STEPS} steps of AdamW from the same state on the same batches: plainly in float64, plainly in float32, and in float32 inside "
+    f"a budget that is {ALPHA:.0%} of the way from the proved floor to keep-all, at level reassociated. Error: distance from float64. "
+    "ResNet-18: 16 images of 32 x 32, GPT-2: 8 x 64 of 4,096 tokens, without dropout."
+)
+ENDS_NOTE = "Weights: the norm of the distance from float64's, over the norm of the way that float64's went."
+
+
+def measure(key: str, effort: Effort) -> list[Row]:
+    """One network in a process of its own.
+
+    Raises:
+        RuntimeError: if it failed.
+    """
+    row: Row = answer_of("_curves_run", key, 10 if effort.quick else STEPS, effort.limit_s, quiet=False)
+    say(f"{key}: weights off by {row['weights']}, chosen {row['chosen']}")
+    return [row]
+
+
+def tables(found: Found) -> list[str]:
+    """Some steps of every curve, and the largest errors."""
+    rows = rows_of(found, NETWORKS)
+    lines, ends = [], []
+    for row in rows:
+        exact, plain, planned = (row["losses"][k] for k in ("float64", "plain", "planned"))
+        lines += [
+            [row["network"], at, f"{exact[at - 1]:.9f}", *_beside(plain[at - 1], exact[at - 1]),
+             *_beside(planned[at - 1], exact[at - 1])]
+            for at in _AT if at <= len(exact)
+        ]  # fmt: skip
+        most = [max(abs(a - b) for a, b in zip(curve, exact, strict=True)) for curve in (plain, planned)]
+        apart = [row["weights"][k] for k in ("plain", "planned")]
+        chosen = ", ".join(f"{count} {kind}" for kind, count in sorted(row["chosen"].items())) or "none"
+        ends.append([row["network"], *(f"{e:.1e}" for e in (*most, *apart)), chosen, row["reassociated"]])
+    if not rows:
+        return []
+    return [
+        table("Loss curves", COLUMNS, lines, len(lines), NOTE),
+        table("How far from float64", ENDS, ends, len(rows), ENDS_NOTE),
+    ]
+
+
+def _beside(loss: float, exact: float) -> list[str]:
+    return [f"{loss:.9f}", f"{abs(loss - exact):.1e}"]
+
+
+CURVE_PART = Part("curves", NETWORKS, measure, tables)
