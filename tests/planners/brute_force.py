@@ -1,9 +1,9 @@
 """The true optimum of tiny graphs, by trying everything: shares no code with any planner.
 
 Dijkstra over states (first runs done, values resident, last rerun). Class: any recomputation; first runs in program
-order; one recipe per value. `ordered`: and between two of them reruns in program order, each at most once. Before a
-step, any subset of what is resident may be dropped; dropping late is never worse than early, except that nothing is
-gained by keeping what does not fit, so drops are tried just before a run.
+order; one recipe per value, or another one outside all groups. `ordered`: and between two of them reruns in program
+order, each at most once. Before a step, any subset of what is resident may be dropped; dropping late is never worse
+than early, except that nothing is gained by keeping what does not fit, so drops are tried just before a run.
 """
 
 from __future__ import annotations
@@ -37,6 +37,15 @@ class Exhaustive:
         for recipe in graph.recipes:
             if recipe.effect is Effect.PURE and recipe.state in states:
                 self.place.setdefault(recipe.id, self.place[states[recipe.state]])
+        maker = {v: r for r in self.place for v in graph.recipes[r].outputs}
+        grouped = {r for g in graph.groups for o in g.options for r in o.recipes}
+        self.stands_for: dict[int, int] = {}  # a recipe outside the program and all groups -> one that makes as much
+        for recipe in graph.recipes:
+            if recipe.id not in self.place and recipe.id not in grouped and recipe.outputs[0] in maker:
+                first = maker[recipe.outputs[0]]
+                if recipe.effect is Effect.PURE and set(recipe.outputs) <= set(graph.recipes[first].outputs):
+                    self.stands_for[recipe.id] = first
+                    self.place[recipe.id] = self.place[first]
         self.segment_at = list(itertools.accumulate(
             (n if kind != "run" else 0 for kind, n in self.sequence), max))  # fmt: skip
 
@@ -82,7 +91,8 @@ class Exhaustive:
             done = {r for k, r in self.sequence[:position] if k == "run"}
             for recipe in self.graph.recipes:
                 replays = any(self.graph.recipes[r].state == recipe.state for r in done) and recipe.state is not None
-                if recipe.effect is Effect.PURE and (recipe.id in done or replays):
+                known = self.stands_for.get(recipe.id, recipe.id) in done
+                if recipe.effect is Effect.PURE and (known or replays):
                     place = self.place[recipe.id] if self.ordered else last + 1
                     if place > last:
                         after = (position, resident, place if self.ordered else last)

@@ -61,7 +61,11 @@ def beyond_keep_all(*stages: tuple[str, Callable[[Search], object]]) -> Callable
 
 def keep_all(search: Search) -> None:
     """Offers the plan that keeps everything. Without reruns no generator state needs saving."""
-    state = search.program.keep_all(search.problem.budget_B)
+    program = search.program
+    state = program.keep_all(search.problem.budget_B)
+    if program.hidden_B:  # what is hidden comes and goes: the schedule says exactly when
+        search.stats["keep_all_peak_B"] = search.offer_schedule(program.lift(state), state.time_ps)
+        return
     search.stats["keep_all_peak_B"] = state.peak_B
     search.offer(state)
 

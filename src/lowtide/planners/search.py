@@ -155,7 +155,8 @@ class Search:
             if not state.assign(self.taus):
                 raise AssertionError("an incumbent is always possible")
             schedule = self.program.lift(state)
-            self.stats["peak_B"] = state.peak_B
+            hides = self.program.hidden_B > 0  # then the schedule alone says when what is hidden comes and goes
+            self.stats["peak_B"] = simulate(self.problem.graph, schedule).peak_B if hides else state.peak_B
         if schedule is not None:
             self.stats["winner"] = self.winner
         self.stats |= {"work": self.work, "elapsed_s": self.elapsed_s}

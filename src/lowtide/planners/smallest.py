@@ -63,7 +63,7 @@ def smallest(problem: Problem, work: int = WORK) -> Smallest:
     reserve_B = search.program.reserve_B
     low_B = search.budget_B = op_floor(search.program).floor_B
     everything = search.program.keep_all(0)
-    best = Smallest(everything.peak_B, everything.taus)
+    best = Smallest(everything.peak_B + search.program.hidden_B, everything.taus)
     descend(search)
     if search.lowest_taus is not None and search.stats["greedy_peak_B"] + reserve_B < best.budget_B:
         best = Smallest(search.stats["greedy_peak_B"] + reserve_B, search.lowest_taus)

@@ -51,6 +51,7 @@ class _Walk:
         self.at = -1
         self.entry_of = {s.segment: t for t, s in enumerate(program.stages) if s.recipe == ENTRY}
         self.stage_of = {s.recipe: t for t, s in enumerate(program.stages) if s.recipe >= 0}
+        self.stage_of |= {s.recipe: self.stage_of[r] for r, s in program.shortcuts.items()}
         random = {replay.state: recipe for recipe, replay in program.replays.items()}
         for recipe in program.graph.recipes:
             if recipe.effect is Effect.PURE and recipe.state in random:

@@ -2,7 +2,8 @@
 
 One stage per program recipe that has to run, plus two per segment that take no time: ENTRY brings the values that
 the caller gives, EXIT reads those that are handed over. The last exit also reads what the caller holds from
-earlier segments, so it stays live to the end. Persistent values are a constant.
+earlier segments, so it stays live to the end. Persistent values are a constant. Generator states (`replays.py`) and
+what makes reruns cheap (`shortcuts.py`) are hidden.
 
 Units: `_B` bytes, `_ps` picoseconds.
 """
@@ -24,6 +25,7 @@ from lowtide.ir.schedule import Boundary, Drop, Run, Schedule, Step
 from lowtide.planners.reductions.dead_code import needed_program
 from lowtide.planners.reductions.first_option import allowed_recipes
 from lowtide.planners.reductions.replays import Replay, find_replays, reserve_B, save_states
+from lowtide.planners.reductions.shortcuts import Shortcut, find_shortcuts, hidden_B, hidden_values, keep_hidden
 
 ENTRY = -1
 EXIT = -2
@@ -60,14 +62,22 @@ class StageProgram:
 
     Arguments:
         values: graph ids of the values it knows, in the core's order.
-        reserve_B: bytes to set aside for generator states; a plan without replays does not need them.
+        hidden_B: bytes to set aside for what shortcuts need; every plan needs them.
+        reserve_B: the same and those for generator states, which a plan without replays does not need.
     """
 
     graph: Graph
     stages: tuple[Stage, ...]
     values: tuple[int, ...]
     replays: dict[int, Replay]
+    shortcuts: dict[int, Shortcut]
+    hidden_B: int
     reserve_B: int
+
+    @cached_property
+    def again(self) -> dict[int, int]:
+        """Recipe of the program -> the recipe that reruns run instead."""
+        return {r: way.recipe for ways in (self.replays, self.shortcuts) for r, way in ways.items()}
 
     @cached_property
     def time_ps(self) -> int:
@@ -168,7 +178,7 @@ class StageProgram:
         for t in range(len(self.stages)):
             order = [*rerun[rerun_begin[t] : rerun_begin[t + 1]], t]
             steps.extend(self._stage_steps(t, order, starts, ends[t]))
-        return Schedule(tuple(save_states(steps, self.replays)))
+        return Schedule(tuple(save_states(keep_hidden(self.graph, steps, self.shortcuts), self.replays)))
 
     def _stage_steps(
         self, t: int, order: list[int], starts: dict[tuple[int, int], int], ending: set[int]
@@ -181,8 +191,7 @@ class StageProgram:
                 yield Boundary(stage.segment)
                 yield from (Drop(v) for v in stage.outputs if v not in kept)
             elif stage.recipe != EXIT:
-                again = r != t and stage.recipe in self.replays
-                recipe = self.replays[stage.recipe].recipe if again else stage.recipe
+                recipe = stage.recipe if r == t else self.again.get(stage.recipe, stage.recipe)
                 yield Run(recipe, tuple(v for v in kept if (v, t) in starts))
                 yield from (Drop(v) for v in stage.reads if v in ending and last_read[v] == i)
 
@@ -211,27 +220,31 @@ def stage_program(graph: Graph) -> StageProgram:
     if reason := refuses_stages(graph):
         raise PlanError(reason)
     program = needed_program(graph)
-    replays = find_replays(graph, program, allowed_recipes(graph))
-    stages = _rerun_limits(graph, _stages(graph, program, replays))
+    allowed = allowed_recipes(graph)
+    replays, shortcuts = find_replays(graph, program, allowed), find_shortcuts(graph, program, allowed)
+    again = {r: way.recipe for ways in (replays, shortcuts) for r, way in ways.items()}
+    hidden = hidden_values(shortcuts).union(r.state for r in replays.values())
+    stages = _rerun_limits(graph, _stages(graph, program, again, hidden), again)
     values = tuple(v for s in stages for v in s.outputs)
-    reduced = StageProgram(graph, stages, values, replays, reserve_B(graph, replays))
+    always_B = hidden_B(graph, program, shortcuts)
+    reserved_B = always_B + reserve_B(graph, replays)
+    reduced = StageProgram(graph, stages, values, replays, shortcuts, always_B, reserved_B)
     if not reduced.keep_all(0).is_possible:
         raise PlanError("the program reads a value after the caller let go of it, and nothing can bring it back")
     return reduced
 
 
-def _stages(graph: Graph, program: tuple[int, ...], replays: dict[int, Replay]) -> list[Stage]:
-    hidden = {r.state for r in replays.values()}
+def _stages(graph: Graph, program: tuple[int, ...], again: dict[int, int], hidden: frozenset[int]) -> list[Stage]:
     in_segment: list[list[int]] = [[] for _ in graph.segments]
     for r in program:
         in_segment[graph.recipes[r].segment].append(r)
-    movable = [v for v in graph.values if not v.persistent]
+    movable = [v for v in graph.values if not v.persistent and v.id not in hidden]
     stages: list[Stage] = []
     for segment, recipes in enumerate(in_segment):
         arriving = tuple(v.id for v in movable if v.arrives == segment)
         arriving_B = sum(graph.values[v].size_B for v in arriving)
         stages.append(Stage(ENTRY, segment, arriving, (), trace_B=arriving_B))
-        stages.extend(_stage(graph, r, replays.get(r), hidden) for r in recipes)
+        stages.extend(_stage(graph, r, again.get(r), hidden) for r in recipes)
         stages.append(Stage(EXIT, segment, (), tuple(v.id for v in movable if _is_read_at_exit(v, segment, graph))))
     return stages
 
@@ -242,23 +255,23 @@ def _is_read_at_exit(value: Value, segment: int, graph: Graph) -> bool:
     return value.leaves == segment or (segment == len(graph.segments) - 1 and value.held)
 
 
-def _stage(graph: Graph, recipe_id: int, replay: Replay | None, hidden: set[int]) -> Stage:
+def _stage(graph: Graph, recipe_id: int, again: int | None, hidden: frozenset[int]) -> Stage:
     recipe = graph.recipes[recipe_id]
-    rerun = recipe if replay is None else graph.recipes[replay.recipe]
+    rerun = recipe if again is None else graph.recipes[again]
     return Stage(
         recipe_id,
         recipe.segment,
         outputs=tuple(v for v in recipe.outputs if v not in hidden),
-        reads=tuple(v for v in recipe.read_values if not graph.values[v].persistent),
+        reads=tuple(v for v in recipe.read_values if not graph.values[v].persistent and v not in hidden),
         run_ps=round(recipe.time_s * 1e12),
         rerun_ps=round(rerun.time_s * 1e12),
         trace_B=recipe.trace.peak_B,
         rerun_trace_B=rerun.trace.peak_B,
-        rerun_through=-1 if recipe.effect is not Effect.PURE and replay is None else len(graph.segments),
+        rerun_through=-1 if rerun.effect is not Effect.PURE else len(graph.segments),
     )
 
 
-def _rerun_limits(graph: Graph, stages: list[Stage]) -> tuple[Stage, ...]:
+def _rerun_limits(graph: Graph, stages: list[Stage], again: dict[int, int]) -> tuple[Stage, ...]:
     """Turns "may rerun" into the last stage that may: in its own part, while all it reads may be read."""
     last_stage = {s.segment: t for t, s in enumerate(stages)}
     limited: list[Stage] = []
@@ -267,7 +280,8 @@ def _rerun_limits(graph: Graph, stages: list[Stage]) -> tuple[Stage, ...]:
             limited.append(stage)
             continue
         part = graph.segments[stage.segment].part
-        reads = (graph.values[v].readable_through for v in graph.recipes[stage.recipe].read_values)
+        recipe = graph.recipes[again.get(stage.recipe, stage.recipe)]
+        reads = (graph.values[v].readable_through for v in recipe.read_values)
         through = min((s for s in reads if s is not None), default=len(graph.segments))
         segments = [k for k, s in enumerate(graph.segments) if s.part == part and stage.segment <= k <= through]
         last = last_stage[segments[-1]] if segments else -1

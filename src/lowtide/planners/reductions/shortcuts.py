@@ -1,0 +1,119 @@
+"""Hides small results that make a rerun cheap: batch norm's statistics, with which its output comes back in one pass.
+
+A recipe of the program has a *shortcut* if another recipe makes its large outputs from the same reads and from its
+own small outputs. The smaller problem sees one stage that runs again at the shortcut's cost; what the shortcut needs
+beside (the small outputs), and what only the first run reads (a copy of the running statistics), is hidden. The way
+back (`keep_hidden`) lets the first run keep what is hidden until its last reader. Their bytes are set aside
+beforehand (`hidden_B`); bounds take them to weigh nothing.
+
+Units: `_B` bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from msgspec.structs import replace
+
+from lowtide.ir.graph import Effect, Graph, Recipe
+from lowtide.ir.schedule import Drop, Run, Step
+
+LEAST_RATIO = 16  # of what the shortcut makes to what has to stay for it
+
+
+@dataclass(frozen=True, slots=True)
+class Shortcut:
+    """How a recipe runs again: the recipe that stands for it, and the values that are hidden for its sake."""
+
+    recipe: int
+    hidden: tuple[int, ...]
+
+
+def find_shortcuts(graph: Graph, program: Sequence[int], allowed: Collection[int]) -> dict[int, Shortcut]:
+    """Finds the fastest shortcut of every recipe of the program that has one.
+
+    Arguments:
+        program: recipes that run.
+        allowed: recipes that may run.
+
+    Returns: recipe -> shortcut, none of which takes longer or more bytes than the recipe itself. O(graph).
+    """
+    place = {r: i for i, r in enumerate(program)}
+    maker = {v: r for r in program for v in graph.recipes[r].outputs}
+    found: dict[int, Shortcut] = {}
+    for recipe in graph.recipes:
+        first = maker.get(recipe.outputs[0]) if recipe.outputs else None
+        if first is None or recipe.id in place or recipe.id not in allowed:
+            continue
+        hidden = _hidden(graph, graph.recipes[first], recipe)
+        if not hidden or any(v not in maker or graph.recipes[maker[v]].effect is not Effect.PURE for v in hidden):
+            continue
+        other = found.get(first)
+        if other is None or recipe.time_s < graph.recipes[other.recipe].time_s:
+            found[first] = Shortcut(recipe.id, hidden)
+    return found
+
+
+def _hidden(graph: Graph, first: Recipe, again: Recipe) -> tuple[int, ...]:
+    """What has to be hidden so that one recipe may stand for reruns of the other; nothing if it cannot."""
+    small = set(first.outputs).difference(again.outputs)
+    if first.effect is not Effect.PURE or again.effect is not Effect.PURE or not small:
+        return ()
+    if again.consumes or again.state is not None or again.engine != first.engine or again.segment != first.segment:
+        return ()
+    if not set(again.outputs) <= set(first.outputs) or not set(again.read_values) <= {*first.read_values, *small}:
+        return ()
+    if again.time_s > first.time_s or again.trace.peak_B > first.trace.peak_B:
+        return ()
+    read_once = {v for v in first.read_values if v not in again.read_values and not graph.values[v].persistent}
+    hidden = tuple(sorted(small | read_once))
+    large_B = sum(graph.values[v].size_B for v in again.outputs)
+    return hidden if LEAST_RATIO * sum(graph.values[v].size_B for v in hidden) <= large_B else ()
+
+
+def hidden_values(shortcuts: Mapping[int, Shortcut]) -> frozenset[int]:
+    """Values that the smaller problem does not know."""
+    return frozenset(v for s in shortcuts.values() for v in s.hidden)
+
+
+def hidden_B(graph: Graph, program: Sequence[int], shortcuts: Mapping[int, Shortcut]) -> int:
+    """Bytes that the hidden values take at most at once, in any plan.
+
+    A value that first runs alone read is gone after the last of them; any other one may stay to the end.
+    """
+    hidden, end = hidden_values(shortcuts), len(program)
+    last = {v: end for v in hidden if graph.values[v].leaves is not None}
+    for i, r in enumerate(program):
+        again = graph.recipes[shortcuts[r].recipe].read_values if r in shortcuts else graph.recipes[r].read_values
+        for v in hidden.intersection((*graph.recipes[r].read_values, *again)):
+            last[v] = end if v in again else max(last.get(v, i), i)
+    change_B = [0] * (end + 2)
+    for i, r in enumerate(program):
+        for v in hidden.intersection(graph.recipes[r].outputs):
+            change_B[i] += graph.values[v].size_B
+            change_B[last.get(v, i) + 1] -= graph.values[v].size_B
+    return max(accumulate(change_B))
+
+
+def keep_hidden(graph: Graph, steps: Sequence[Step], shortcuts: Mapping[int, Shortcut]) -> list[Step]:
+    """The way back: adds to a schedule that ignores hidden values their keeping and dropping. O(steps)."""
+    hidden = hidden_values(shortcuts)
+    if not hidden:
+        return list(steps)
+    last = {v: i for i, s in enumerate(steps) if isinstance(s, Run) for v in graph.recipes[s.recipe].read_values}
+    lifted: list[Step] = []
+    kept: set[int] = set()
+    for index, step in enumerate(steps):
+        if not isinstance(step, Run):
+            lifted.append(step)
+            continue
+        recipe = graph.recipes[step.recipe]
+        fresh = [v for v in recipe.outputs if v in hidden and v not in kept]
+        fresh = [v for v in fresh if v in last or graph.values[v].leaves is not None]
+        kept.update(fresh)
+        lifted.append(replace(step, keep=(*step.keep, *fresh)) if fresh else step)
+        ending = (v for v in recipe.read_values if v in hidden and last[v] == index)
+        lifted.extend(Drop(v) for v in ending if graph.values[v].leaves is None)
+    return lifted
