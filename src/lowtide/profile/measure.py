@@ -23,6 +23,7 @@ from lowtide.ir.graph import Effect, Graph, Recipe, Value
 from lowtide.ir.likeness import structure
 from lowtide.profile.cache import ProfileCache
 from lowtide.profile.findings import Correction, Profiled, ProfileReport
+from lowtide.profile.in_place import settled
 from lowtide.profile.machines import MACHINES
 from lowtide.profile.measurement import Measurement, output_paths, resized
 from lowtide.profile.recording import BRANCHES, isolation, record
@@ -254,7 +255,7 @@ class _Walk:
 
     def _compare(self, recipe: Recipe, value: int, real: Geometry, first: bool) -> None:
         before = self.geometry[value]
-        if before is not None and _same(before, real):
+        if before is not None and before.has_bytes_of(real):
             return
         if first:
             self._note("corrected", Correction(value, recipe.op, before, real))
@@ -288,16 +289,7 @@ class _Walk:
             seconds_s=seconds_s,
             **found,
         )
-        return Profiled(graph, report)
-
-
-def _same(a: Geometry, b: Geometry) -> bool:
-    """Whether two geometries address the same bytes the same way; strides of single elements do not count."""
-    if (a.dtype, a.shape, a.offset) != (b.dtype, b.shape, b.offset):
-        return False
-    if a.numel == 0:
-        return True
-    return all(x == y for n, x, y in zip(a.shape, a.stride, b.stride, strict=True) if n > 1)
+        return Profiled(settled(graph), report)
 
 
 def _replay(recipe: Recipe, original: Recipe) -> Recipe:

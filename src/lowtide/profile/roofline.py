@@ -18,6 +18,7 @@ from lowtide.ir.graph import Effect, Graph, MiniTrace, Recipe
 from lowtide.ir.machine import Machine
 from lowtide.ops.catalogue import kernels
 from lowtide.profile.flops import flops
+from lowtide.profile.in_place import settled
 
 _LOOKUPS = frozenset({"embedding", "gather", "index", "index_select", "take", "_unsafe_index"})
 _FLOAT32_ACCUMULATORS = frozenset(
@@ -46,7 +47,7 @@ def predict_graph(graph: Graph, machine: Machine) -> Graph:
         msgspec.structs.replace(r, time_s=predict_s(graph, r, machine), trace=assumed_trace(graph, r))
         for r in graph.recipes
     )
-    return msgspec.structs.replace(graph, recipes=recipes)
+    return settled(msgspec.structs.replace(graph, recipes=recipes))
 
 
 def predict_s(graph: Graph, recipe: Recipe, machine: Machine) -> float:

@@ -108,16 +108,15 @@ def memory_curve(graph: Graph, schedule: Schedule, name: str, outside_B: int = 0
         outside_B: bytes to add throughout, `PlanRecord.outside_B`.
     """
     points: list[Point] = []
-    events, ran = 0, set[int]()
-    in_program = set(graph.program)
+    events, made = 0, set[int]()
     for moment in simulate(graph, schedule).moments:
         step = schedule.steps[moment.step]
         place, again = "", False
         if isinstance(step, Run):
             recipe = graph.recipes[step.recipe]
             place = " ".join(part for part in (recipe.origin.module, recipe.origin.source) if part)
-            again = recipe.id in ran or (recipe.id not in in_program and recipe.state is not None)
-            ran.add(recipe.id)
+            again = bool(recipe.outputs) and made.issuperset(recipe.outputs)
+            made.update(recipe.outputs)
             events += max(1, len(recipe.trace.events))
         elif isinstance(step, Drop):
             events += 1

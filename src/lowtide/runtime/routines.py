@@ -18,6 +18,7 @@ from itertools import pairwise
 
 from lowtide.ir.block_search import find_blocks
 from lowtide.ir.graph import Graph
+from lowtide.ir.in_place import plain_ways
 from lowtide.ir.schedule import Drop, Run, Step
 from lowtide.runtime.writer import Writer
 
@@ -33,7 +34,7 @@ class Piece:
     Arguments:
         runs: how many it has.
         text: its lines with values named by place; empty for what is too short to be a function.
-        given, lost: values that it uses from before; of those, which it drops.
+        given, lost: values that it uses from before; of those, which it drops or overwrites.
         left: values that it makes and leaves.
     """
 
@@ -128,13 +129,15 @@ def _levels(graph: Graph, steps: Sequence[Step]) -> dict[int, int]:
                 ends.add(block.recipes[last][start + size - 1])
     levels: dict[int, int] = {}
     ended = False
+    plain = plain_ways(graph)
     for index, step in enumerate(steps):
         if isinstance(step, Run):
-            level = begins.pop(step.recipe, None)  # a rerun begins nothing
+            recipe = plain.get(step.recipe, step.recipe)
+            level = begins.pop(recipe, None)  # a rerun begins nothing
             if ended or level is not None:
                 levels[index] = 0 if ended or level is None else level
-            ended = step.recipe in ends
-            ends.discard(step.recipe)
+            ended = recipe in ends
+            ends.discard(recipe)
     return levels
 
 
@@ -149,10 +152,10 @@ def _halves(size: int) -> Iterator[tuple[int, int]]:
 
 
 def _piece(writer: Writer, steps: Sequence[Step], *, marked: bool) -> Piece:
-    """Steps as a function's body; without a text where a run takes storage over, which a caller could not give up."""
-    recipes = [writer.graph.recipes[s.recipe] for s in steps if isinstance(s, Run)]
-    if len(recipes) < LEAST_RUNS or any(r.consumes for r in recipes):
-        return Piece(steps, len(recipes))
+    """Steps as a function's body; without a text where there are too few of them."""
+    runs = sum(isinstance(s, Run) for s in steps)
+    if runs < LEAST_RUNS:
+        return Piece(steps, runs)
     given, lost, left = _passing(writer.graph, steps)
     places: dict[int, int] = {}
     with writer.apart(places) as lines:
@@ -161,27 +164,34 @@ def _piece(writer: Writer, steps: Sequence[Step], *, marked: bool) -> Piece:
         writer.steps(steps, _number_from if marked else None)
         if left:
             lines.append(f"    return {', '.join(writer.name(v) for v in left)},")
-    return Piece(steps, len(recipes), tuple(lines), given, lost, left)
+    return Piece(steps, runs, tuple(lines), given, lost, left)
 
 
 def _passing(graph: Graph, steps: Sequence[Step]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Values that steps use from before, those of them that they drop, and those that they make and leave."""
+    """Values that steps use from before, those of them that they use up, and those that they make and leave."""
     given: dict[int, None] = {}
     lost: dict[int, None] = {}
     made: dict[int, None] = {}
     touched: set[int] = set()
+
+    def end(value: int) -> None:
+        if value in made:
+            del made[value]
+        else:
+            lost[value] = None
+
     for step in steps:
         if isinstance(step, Run):
-            used = graph.recipes[step.recipe].read_values
+            recipe = graph.recipes[step.recipe]
+            used = recipe.read_values
             given.update((v, None) for v in used if v not in touched)
+            for takeover in recipe.consumes:
+                end(takeover.value)
             made.update((v, None) for v in step.keep)
             touched.update(used, step.keep)
         elif isinstance(step, Drop):
             if step.value not in touched:
                 given[step.value] = None
                 touched.add(step.value)
-            if step.value in made:
-                del made[step.value]
-            else:
-                lost[step.value] = None
+            end(step.value)
     return tuple(given), tuple(lost), tuple(made)

@@ -113,6 +113,8 @@ class Writer:
                     self.lines.append(f"    _at({position(runs)})")
                 runs += 1
                 self._run(step)
+                # The value's tensor shares its storage with the output now, and would keep that alive.
+                self.lines += [f"    del {self.name(t.value)}" for t in self.graph.recipes[step.recipe].consumes]
                 self.lines += [f"    del {name}" for name in self._passing]
                 self._passing.clear()
             elif isinstance(step, Drop):

@@ -1,0 +1,148 @@
+"""Operators over their dying input: the output takes over the storage of what is not wanted any more.
+
+The arithmetic is the same, element by element or row by row, so results are bit for bit those of the plain operator.
+Every way is a recipe in no group: a plan takes it wherever the value dies in that very run, and runs the plain one
+everywhere else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+from lowtide.ir.call import Ref
+from lowtide.ir.geometry import Geometry
+from lowtide.ir.graph import Effect, Recipe, Role, Takeover, Value
+from lowtide.ir.in_place import has_the_bytes
+from lowtide.ir.layout import SMALL_B
+from lowtide.ir.numerics import Numerics
+from lowtide.ops.base import IN_PLACE, AbstractFamily
+from lowtide.ops.draft import Draft
+
+_METHODS = (
+    *("abs", "ceil", "cos", "erf", "exp", "expm1", "floor", "log", "log1p", "neg", "reciprocal", "round", "rsqrt"),
+    *("sigmoid", "sign", "sin", "sqrt", "tanh", "trunc"),
+    *("relu", "silu", "gelu", "elu", "leaky_relu", "hardtanh", "hardswish", "hardsigmoid", "mish"),
+    *("clamp", "clamp_min", "clamp_max"),
+    *("add.Scalar", "sub.Scalar", "mul.Scalar", "div.Scalar", "pow.Tensor_Scalar", "masked_fill.Scalar"),
+    *("add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "addcmul", "addcdiv"),
+)
+"""Operators with a method that overwrites the first argument."""
+_SECOND = ("add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor")
+"""Operators that may write over their second argument as well."""
+_BACKWARD = (
+    *("elu_backward", "gelu_backward", "hardsigmoid_backward", "hardtanh_backward", "leaky_relu_backward"),
+    *("sigmoid_backward", "silu_backward", "softplus_backward", "tanh_backward", "threshold_backward"),
+)
+"""Operators that may write over the gradient, their first argument."""
+_ROWS = {
+    "_softmax": "out",
+    "_log_softmax": "out",
+    "_softmax_backward_data": "grad_input",
+    "_log_softmax_backward_data": "out",
+}
+"""Operators that have read a row before they write to it; and the name of their result's argument."""
+_METHOD_NAMES = {"pow.Tensor_Scalar": "pow_.Scalar"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How an operator runs over one of its arguments.
+
+    Arguments:
+        op: what is called.
+        over: which positional argument is overwritten.
+        into: name of the argument that says where the result goes; None for a method that overwrites its first one.
+        rows: whether it does so row by row: on the CPU, in the order of the last dimension.
+    """
+
+    op: str
+    over: int = 0
+    into: str | None = None
+    rows: bool = False
+
+
+def _overload(name: str) -> str:
+    return f"aten.{name}" if "." in name else f"aten.{name}.default"
+
+
+def _method(name: str) -> str:
+    plain, _, overload = name.partition(".")
+    return f"aten.{_METHOD_NAMES.get(name) or f'{plain}_.' + (overload or 'default')}"
+
+
+def _ways() -> dict[str, tuple[_Way, ...]]:
+    ways: dict[str, tuple[_Way, ...]] = {_overload(n): (_Way(_method(n)),) for n in _METHODS}
+    for name in _SECOND:
+        ways[_overload(name)] += (_Way(f"aten.{name.partition('.')[0]}.out", 1, "out"),)
+    for name in _BACKWARD:
+        ways[_overload(name)] = (_Way(f"aten.{name}.grad_input", 0, "grad_input"),)
+    for name, into in _ROWS.items():
+        ways[_overload(name)] = (_Way(f"aten.{name}.out", 0, into, rows=True),)
+    return ways
+
+
+WAYS = _ways()
+"""By operator, in which ways it may run in place."""
+
+
+@final
+@dataclass(frozen=True)
+class InPlace(AbstractFamily):
+    """In place wherever the input's bytes are exactly the output's. Exact: the same arithmetic per element."""
+
+    name: ClassVar[str] = "in-place"
+    kind: ClassVar[str] = IN_PLACE
+
+    def add(self, draft: Draft, numerics: Numerics) -> None:  # noqa: ARG002  # exact at any level
+        deeds = {_deed(draft.recipes[r]) for r in draft.graph.program}
+        program = set(draft.graph.program)
+        for recipe in list(draft.recipes):
+            if recipe.effect is not Effect.PURE or recipe.state is not None or recipe.consumes:
+                continue
+            if recipe.id in program or _deed(recipe) not in deeds:
+                for way in WAYS.get(recipe.op, ()):
+                    _add(draft, recipe, way)
+
+
+def _add(draft: Draft, recipe: Recipe, way: _Way) -> None:
+    over = recipe.args[way.over] if way.over < len(recipe.args) else None
+    if not isinstance(over, Ref) or len(recipe.outputs) != 1 or recipe.paths not in ((), ((),)):
+        return
+    value, heir = draft.values[recipe.reads[over.index].value], draft.values[recipe.outputs[0]]
+    if not _may_pass(value, heir) or not has_the_bytes(recipe, value, heir):
+        return
+    if way.rows and not _in_rows(heir.geometry):
+        return
+    into = () if way.into is None else ((way.into, over),)
+    draft.recipe(
+        recipe,
+        way.op,
+        outputs=recipe.outputs,
+        reads=recipe.reads,
+        args=recipe.args,
+        kwargs=(*recipe.kwargs, *into),
+        consumes=(Takeover(value.id, 0),),
+    )
+
+
+def _may_pass(value: Value, heir: Value) -> bool:
+    """Whether the storage of one value may become another's: nobody outside the graph has the first one.
+
+    What the caller gets from a forward is to be a tensor of its own, not a view of what lived in its bytes before.
+    """
+    inside = not value.persistent and value.arrives is None and value.leaves is None
+    return inside and value.size_B >= SMALL_B and (heir.leaves is None or heir.role is Role.GRADIENT)
+
+
+def _in_rows(geometry: Geometry | None) -> bool:
+    """Whether a tensor is the processor's, and as such operators make it that know no other order."""
+    if geometry is None or geometry.device != "cpu":
+        return False
+    strides = [s for n, s in zip(geometry.shape, geometry.stride, strict=True) if n > 1]
+    return strides == sorted(strides, reverse=True)
+
+
+def _deed(recipe: Recipe) -> tuple[tuple[int, ...], frozenset[int]]:
+    """What is brought about, of what: another option's recipe of the same deed is left alone, and keeps its bits."""
+    return recipe.outputs, frozenset(recipe.read_values)
