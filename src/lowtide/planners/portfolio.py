@@ -22,6 +22,7 @@ from lowtide.planners.base import AbstractPlanner, Watch
 from lowtide.planners.beside import Beside
 from lowtide.planners.chain_start import chain_start
 from lowtide.planners.greedy import descend
+from lowtide.planners.joint import has_choices, plan_jointly
 from lowtide.planners.keep_all import find_floor, keep_all
 from lowtide.planners.lanes import Cooling, Lane, anneal_lanes
 from lowtide.planners.multi_cut import CutLimits, CutsFound, find_cuts, take
@@ -62,7 +63,10 @@ class Portfolio(AbstractPlanner):
 
     def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
         """Plans; see the module. Without a plan the outcome names floor and smallest budget found."""
-        return conduct(problem, watch, self.name, self.refuses(problem), self._script, any_order=True)
+        refusal = self.refuses(problem)
+        if refusal is None and has_choices(problem.graph):
+            return plan_jointly(problem, watch, self.name, self._thoroughly, find_smallest)
+        return conduct(problem, watch, self.name, refusal, self._script, any_order=True)
 
     def _script(self, search: Search) -> None:
         if search.problem.start is not None:
@@ -81,6 +85,11 @@ class Portfolio(AbstractPlanner):
         starts: list[Taus] = []
         search.run("greedy", descend)
         search.run("single_cut", lambda s: _note(starts, cut_and_replay(s, self.rounds)))
+        self._thoroughly(search, starts)
+
+    def _thoroughly(self, search: Search, starts: list[Taus] | None = None) -> None:
+        """What takes longer, where the quick part did not come close to the bound."""
+        starts = [] if starts is None else starts
         if search.gap <= GAP:
             return
         search.run("chain", lambda s: _note(starts, chain_start(s)))

@@ -47,7 +47,7 @@ def find_shortcuts(graph: Graph, program: Sequence[int], allowed: Collection[int
         first = maker.get(recipe.outputs[0]) if recipe.outputs else None
         if first is None or recipe.id in place or recipe.id not in allowed:
             continue
-        hidden = _hidden(graph, graph.recipes[first], recipe)
+        hidden = hidden_for(graph, graph.recipes[first], recipe)
         if not hidden or any(v not in maker or graph.recipes[maker[v]].effect is not Effect.PURE for v in hidden):
             continue
         other = found.get(first)
@@ -56,7 +56,7 @@ def find_shortcuts(graph: Graph, program: Sequence[int], allowed: Collection[int
     return found
 
 
-def _hidden(graph: Graph, first: Recipe, again: Recipe) -> tuple[int, ...]:
+def hidden_for(graph: Graph, first: Recipe, again: Recipe) -> tuple[int, ...]:
     """What has to be hidden so that one recipe may stand for reruns of the other; nothing if it cannot."""
     small = set(first.outputs).difference(again.outputs)
     if first.effect is not Effect.PURE or again.effect is not Effect.PURE or not small:

@@ -1,0 +1,171 @@
+"""What matters at a moment of every schedule of every choice: what has run, what has to be there, what may come back.
+
+A moment is where the first recipe of a place is about to run, or where a segment returns to the caller.
+
+Units: `_B` bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from lowtide.planners.reductions.ways import ALWAYS, Owner, Way, Ways
+
+
+class Moment(NamedTuple):
+    """Before the first run at a place of the program; the end of the segment where the place is the program's end."""
+
+    segment: int
+    place: int
+
+
+class Need(NamedTuple):
+    """A value that is needed at or after the moment, if its owner is chosen; at it: resident, not made again."""
+
+    value: int
+    owner: Owner
+    now: bool
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What matters at a moment.
+
+    Arguments:
+        needs: for what runs or is handed over from the moment on, until the next one.
+        values: what may be there, as far as it matters. Increasing.
+        ways: what may run again afterwards, to bring such values back. By recipe, increasing.
+        later: per value, the options that make it only after the moment: with them nothing is known about it.
+        run_B: what the first run takes by itself, by option; ALWAYS where there is no choice.
+        fixed_B: bytes that are there whatever is chosen.
+    """
+
+    moment: Moment
+    needs: tuple[Need, ...]
+    values: tuple[int, ...]
+    ways: tuple[Way, ...]
+    later: dict[int, frozenset[Owner]]
+    run_B: dict[Owner, int]
+    fixed_B: int
+
+
+def moment_of(ways: Ways, recipe: int) -> Moment:
+    """The moment at which a recipe of some choice runs first."""
+    place = min(ways.place_of[recipe], len(ways.segment_of) - 1)
+    return Moment(ways.segment_of[place], place)
+
+
+def end_of(ways: Ways, segment: int) -> Moment:
+    """The moment at which a segment returns to the caller."""
+    return Moment(segment, len(ways.segment_of))
+
+
+def scene_at(
+    ways: Ways,
+    moment: Moment,
+    until: Moment | None = None,
+    weightless: Collection[int] = (),
+    wanted: Collection[int] = (),
+) -> Scene:
+    """Finds what matters at a moment.
+
+    Arguments:
+        until: the next moment; None for the end.
+        weightless: values that are taken to be there and to weigh nothing.
+        wanted: values that matter at the next moment.
+
+    O(graph).
+    """
+    look = _Look(ways, moment, frozenset(weightless))
+    needs = look.needs(until)
+    seen = {n.value for n in needs} | {v for v in wanted if look.is_known(v)}
+    stack, again = sorted(seen), dict[int, Way]()
+    while stack:
+        for way in ways.makers.get(stack.pop(), ()):
+            if way.recipe in again or look.is_after(way) or not look.may_rerun(way):
+                continue
+            again[way.recipe] = way
+            fresh = [v for v in way.reads if v not in seen and look.is_known(v)]
+            seen.update(fresh)
+            stack.extend(fresh)
+    return Scene(
+        moment,
+        needs,
+        tuple(sorted(seen)),
+        tuple(again[r] for r in sorted(again)),
+        {v: later for v in seen if (later := look.later(v))},
+        look.run_B(),
+        ways.graph.persistent_B,
+    )
+
+
+class _Look:
+    """A moment under examination."""
+
+    def __init__(self, ways: Ways, moment: Moment, weightless: frozenset[int]) -> None:
+        self.ways, self.moment, self.weightless = ways, moment, weightless
+        self.graph = ways.graph
+        self.is_end = moment.place == len(ways.segment_of)
+        self.parts = [s.part for s in self.graph.segments]
+
+    def is_before(self, way: Way) -> bool:
+        """Whether its first run came before, whatever was chosen."""
+        if way.segment != self.moment.segment:
+            return way.segment < self.moment.segment
+        return way.latest < self.moment.place
+
+    def is_after(self, way: Way) -> bool:
+        """Whether its first run comes at the moment or later, whatever is chosen."""
+        if way.segment != self.moment.segment:
+            return way.segment > self.moment.segment
+        return not self.is_end and way.earliest >= self.moment.place
+
+    def may_rerun(self, way: Way) -> bool:
+        if way.rerun_ps is None:
+            return False
+        last = max((s for s in way.rerun_segments if self.parts[s] == self.parts[way.segment]), default=-1)
+        return last >= self.moment.segment
+
+    def later(self, value: int) -> frozenset[Owner]:
+        return frozenset(w.owner for w in self.ways.makers.get(value, ()) if not self.is_before(w))
+
+    def is_known(self, value: int) -> bool:
+        """Whether it matters whether a value is there: it weighs something, and may have been made by now."""
+        arrives = self.graph.values[value].arrives
+        if value in self.weightless:
+            return False
+        if arrives is not None:
+            return arrives <= self.moment.segment
+        later = self.later(value)
+        return ALWAYS not in later and any(not self.is_after(w) for w in self.ways.makers.get(value, ()))
+
+    def needs(self, until: Moment | None) -> tuple[Need, ...]:
+        found: dict[Need, None] = {}
+        end = None if until is None else _Look(self.ways, until, self.weightless)
+        for way in self.ways.ways:
+            if way.runs and self.is_after(way) and (end is None or end.is_before(way)):
+                found |= {Need(v, way.owner, False): None for v in way.reads if self.is_known(v)}
+        segment = self.moment.segment
+        for value in self.graph.values:
+            if value.leaves is None or value.persistent or not self.is_known(value.id):
+                continue
+            if (value.leaves == segment and self.is_end) or (value.leaves < segment and value.held):
+                found[Need(value.id, ALWAYS, True)] = None
+            elif value.leaves >= segment and (until is None or value.leaves < until.segment):
+                found[Need(value.id, ALWAYS, False)] = None
+        for owner, first in self._first().items():
+            read = set.intersection(*(set(w.reads) for w in first))
+            found |= {Need(v, owner, True): None for v in sorted(read) if self.is_known(v)}
+        return tuple(found)
+
+    def _first(self) -> dict[Owner, list[Way]]:
+        """By option, who may be the first to run at the moment."""
+        found: dict[Owner, list[Way]] = {}
+        for way in () if self.is_end else self.ways.at.get(self.moment.place, ()):
+            found.setdefault(way.owner, []).append(way)
+        return {owner: first for owner, first in found.items() if all(w.runs for w in first)}
+
+    def run_B(self) -> dict[Owner, int]:
+        return {owner: min(w.least_B for w in first) for owner, first in self._first().items()}

@@ -1,0 +1,279 @@
+"""Graph -> everything that some choice of options runs, with what is true whatever is chosen.
+
+For each recipe: between which places of the program it runs first, whether it runs whenever its option is chosen, and
+the least that a run takes. A place is that of the program's own recipe; what `choose` puts beside one has its place.
+
+Units: `_B` bytes, `_ps` picoseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from lowtide.ir.graph import Effect, Graph, Recipe
+from lowtide.planners.reductions.shortcuts import hidden_for
+
+Owner = tuple[int, int]
+"""A group and one of its options."""
+
+ALWAYS: Owner = (-1, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A recipe that the program of some choice runs.
+
+    Arguments:
+        owner: whose it is; ALWAYS if it belongs to none with a choice.
+        earliest, latest: places between which its first run comes, whatever the other groups have.
+        replaces: whether it takes the place of what it replaces, so that nothing else comes first there.
+        runs: whether it runs in every schedule of a choice with its option; else nobody may need what it makes.
+        outputs, reads: without persistent values, the generator's states, and what is hidden to make reruns cheap.
+        run_ps, least_B: of a first run, in the best case: it may overwrite what it reads.
+        rerun_ps: of a rerun, in the best case; None if it never runs again.
+        rerun_segments: the segments in which it may run again.
+    """
+
+    recipe: int
+    owner: Owner
+    segment: int
+    earliest: int
+    latest: int
+    replaces: bool
+    runs: bool
+    outputs: tuple[int, ...]
+    reads: tuple[int, ...]
+    run_ps: int
+    least_B: int
+    rerun_ps: int | None
+    rerun_segments: range
+
+
+@dataclass(frozen=True)
+class Ways:
+    """All of a graph's ways; see the module.
+
+    Arguments:
+        groups: those with a choice.
+    """
+
+    graph: Graph
+    ways: tuple[Way, ...]
+    groups: tuple[int, ...]
+
+    @cached_property
+    def makers(self) -> dict[int, tuple[Way, ...]]:
+        """Who makes a value."""
+        return _by_value((v, w) for w in self.ways for v in w.outputs)
+
+    @cached_property
+    def readers(self) -> dict[int, tuple[Way, ...]]:
+        """Who reads a value."""
+        return _by_value((v, w) for w in self.ways for v in w.reads)
+
+    @cached_property
+    def at(self) -> dict[int, tuple[Way, ...]]:
+        """Who may be the first to run at a place."""
+        found: dict[int, list[Way]] = {}
+        for way in self.ways:
+            if way.replaces and way.earliest == way.latest:
+                found.setdefault(way.earliest, []).append(way)
+        return {place: tuple(ways) for place, ways in found.items()}
+
+    @cached_property
+    def place_of(self) -> dict[int, int]:
+        """The earliest place of a recipe."""
+        return {w.recipe: w.earliest for w in self.ways}
+
+    @cached_property
+    def segment_of(self) -> tuple[int, ...]:
+        """Per place its segment."""
+        return tuple(self.graph.recipes[r].segment for r in self.graph.program)
+
+    @cached_property
+    def sure_ps(self) -> int:
+        """Time of the first runs that no choice avoids."""
+        return sum(w.run_ps for w in self.ways if w.owner == ALWAYS and w.runs)
+
+    @cached_property
+    def option_ps(self) -> dict[Owner, int]:
+        """Time of the first runs that come with an option."""
+        found = {(g, k): 0 for g in self.groups for k in range(len(self.graph.groups[g].options))}
+        for way in self.ways:
+            if way.owner != ALWAYS and way.runs:
+                found[way.owner] += way.run_ps
+        return found
+
+    @cached_property
+    def least_ps(self) -> int:
+        """No schedule of any choice takes less time."""
+        least = (min(self.option_ps[g, k] for k in range(len(self.graph.groups[g].options))) for g in self.groups)
+        return self.sure_ps + sum(least)
+
+    @cached_property
+    def fastest(self) -> dict[int, int]:
+        """The choice of the fastest option of every group, the program's own where none is faster."""
+        options = {g: range(len(self.graph.groups[g].options)) for g in self.groups}
+        choice = {g: min(options[g], key=lambda k, g=g: (self.option_ps[g, k], k)) for g in self.groups}  # type: ignore[misc]
+        return {g: k for g, k in choice.items() if k}
+
+
+def all_ways(graph: Graph) -> Ways:
+    """Finds a graph's ways.
+
+    Arguments:
+        graph: not refused, with its own options in the program.
+
+    O(graph * depth of what options read from each other).
+    """
+    groups = tuple(g for g, group in enumerate(graph.groups) if len(group.options) > 1)
+    owner = {r: (g, k) for g in groups for k, o in enumerate(graph.groups[g].options) for r in o.recipes}
+    ids = [*graph.program, *(r for r in owner if r not in set(graph.program))]
+    places = _places(graph, ids, owner)
+    runs = _running(graph, sorted(ids, key=lambda r: -places[r][1]), owner)
+    twins = _overwriting(graph, frozenset(ids))
+    again, small = _again(graph, ids)
+    hidden = {v.id for v in graph.values if v.persistent} | _states(graph) | small
+    return Ways(graph, tuple(
+        Way(
+            r,
+            owner.get(r, ALWAYS),
+            graph.recipes[r].segment,
+            *places[r],
+            runs=r in runs,
+            outputs=tuple(v for v in graph.recipes[r].outputs if v not in hidden),
+            reads=tuple(v for v in graph.recipes[r].read_values if v not in hidden),
+            run_ps=min(_ps(w) for w in (graph.recipes[r], *twins.get(r, ()))),
+            least_B=min(w.trace.peak_B for w in (graph.recipes[r], *twins.get(r, ()))),
+            rerun_ps=min((_ps(w) for w in (*again[r], *twins.get(r, ()))), default=None),
+            rerun_segments=_rerun_segments(graph, graph.recipes[r], again[r]),
+        )
+        for r in ids
+    ), groups)  # fmt: skip
+
+
+def _by_value(pairs: Iterable[tuple[int, Way]]) -> dict[int, tuple[Way, ...]]:
+    found: dict[int, list[Way]] = {}
+    for value, way in pairs:
+        found.setdefault(value, []).append(way)
+    return {value: tuple(ways) for value, ways in found.items()}
+
+
+def _ps(recipe: Recipe) -> int:
+    return round(recipe.time_s * 1e12)
+
+
+def _places(graph: Graph, ids: Sequence[int], owner: Mapping[int, Owner]) -> dict[int, tuple[int, int, bool]]:
+    """Per recipe the earliest and the latest place of its first run, and whether it takes the place of another.
+
+    What no choice undercuts, and what none exceeds: both bounds rise to a fixed point, as in `choose` for one choice.
+    """
+    program = {r: i for i, r in enumerate(graph.program)}
+    begins: dict[int, int] = {}
+    for r in graph.program:
+        begins.setdefault(graph.recipes[r].segment, program[r])
+    high = {v: program[r] for r in graph.program for v in graph.recipes[r].outputs}
+    others = [r for r in ids if r not in program]
+    made = {v for r in others for v in graph.recipes[r].outputs}
+    low = {v: p for v, p in high.items() if v not in made}
+    found = {r: (p, p, True) for r, p in program.items()}
+    least: dict[int, int] = {}
+    for r in others:
+        replaced = graph.groups[owner[r][0]].options[0].recipes
+        own = [program[q] for q in replaced for v in graph.recipes[q].outputs if v in graph.recipes[r].outputs]
+        least[r] = min(own, default=begins.get(graph.recipes[r].segment, len(graph.program)) - 1)
+        found[r] = (least[r], least[r], bool(own))
+    makers: dict[int, list[int]] = {v: [] for v in made}
+    for r in (*program, *others):
+        for v in graph.recipes[r].outputs:
+            if v in made:
+                makers[v].append(r)
+    changed = True
+    while changed:
+        low |= {v: min(found[r][0] for r in rs) for v, rs in makers.items()}
+        high |= {v: max(found[r][1] for r in rs) for v, rs in makers.items()}
+        changed = False
+        for r in others:
+            reads = [v for v in graph.recipes[r].read_values if v in high]
+            earliest = max([least[r], *(low[v] for v in reads)])
+            latest = max([least[r], *(high[v] for v in reads)])
+            if found[r][:2] != (earliest, latest):
+                found[r], changed = (earliest, latest, found[r][2] and latest == least[r]), True
+    return found
+
+
+def _running(graph: Graph, ids: Sequence[int], owner: Mapping[int, Owner]) -> set[int]:
+    """Recipes that run in every schedule of a choice with their option: somebody who runs needs what they make.
+
+    Arguments:
+        ids: the last to run first, so that one pass finds nearly all.
+    """
+    runs: set[int] = set()
+    needed: dict[int, set[Owner]] = {v.id: {ALWAYS} for v in graph.values if v.leaves is not None}
+    options = [range(len(g.options)) for g in graph.groups]
+    found = -1
+    while found < len(runs):
+        found = len(runs)
+        for r in ids:
+            recipe, mine = graph.recipes[r], owner.get(r, ALWAYS)
+            wanted = any(ALWAYS in by or mine in by for by in (needed.get(v, ()) for v in recipe.outputs))
+            if r in runs or not (wanted or recipe.effect is not Effect.PURE):
+                continue
+            runs.add(r)
+            for v in recipe.read_values:
+                by = needed.setdefault(v, set())
+                by.add(mine)
+                if mine != ALWAYS and all((mine[0], other) in by for other in options[mine[0]]):
+                    by.add(ALWAYS)
+    return runs
+
+
+def _states(graph: Graph) -> set[int]:
+    return {r.state for r in graph.recipes if r.state is not None}
+
+
+def _again(graph: Graph, ids: Sequence[int]) -> tuple[dict[int, list[Recipe]], set[int]]:
+    """Per recipe those that may run where it runs again, and the values that are hidden for their sake."""
+    found: dict[int, list[Recipe]] = {}
+    hidden: set[int] = set()
+    running = set(ids)
+    others: dict[int, list[Recipe]] = {}
+    for recipe in graph.recipes:
+        if recipe.id not in running and recipe.effect is Effect.PURE and not recipe.consumes:
+            for v in recipe.outputs:
+                others.setdefault(v, []).append(recipe)
+    for r in ids:
+        recipe = graph.recipes[r]
+        found[r] = [recipe] if recipe.effect is Effect.PURE else []
+        for way in {w.id: w for v in recipe.outputs for w in others.get(v, ())}.values():
+            if recipe.effect is Effect.RANDOM and recipe.state is not None and way.state == recipe.state:
+                found[r] += [way] if way.outputs == recipe.outputs[:-1] else []
+            elif small := hidden_for(graph, recipe, way):
+                found[r].append(way)
+                hidden.update(small)
+    return found, hidden
+
+
+def _overwriting(graph: Graph, ids: frozenset[int]) -> dict[int, list[Recipe]]:
+    """Per recipe, those that do the same and overwrite what they read."""
+    by_deed: dict[tuple[object, object], list[Recipe]] = {}
+    for recipe in graph.recipes:
+        if recipe.consumes and recipe.id not in ids:
+            by_deed.setdefault(_deed(recipe), []).append(recipe)
+    return {r: by_deed[_deed(graph.recipes[r])] for r in ids if _deed(graph.recipes[r]) in by_deed}
+
+
+def _deed(recipe: Recipe) -> tuple[object, object]:
+    """What is brought about, of what."""
+    return recipe.outputs, frozenset(recipe.read_values)
+
+
+def _rerun_segments(graph: Graph, recipe: Recipe, again: Iterable[Recipe]) -> range:
+    """The segments from the recipe's own to the last in which all that some rerun reads may be read."""
+    last = recipe.segment - 1
+    for way in again:
+        through = [graph.values[v].readable_through for v in way.read_values]
+        last = max(last, min([t for t in through if t is not None], default=len(graph.segments) - 1))
+    return range(recipe.segment, last + 1)
