@@ -32,6 +32,7 @@ _HOME = {
     "LowtideError": "lowtide.errors",
     "BudgetError": "lowtide.errors",
     "BudgetWarning": "lowtide.errors",
+    "NumericsError": "lowtide.errors",
     "InfeasibleBudget": "lowtide.errors",
     "OptimizerError": "lowtide.errors",
     "CaptureError": "lowtide.errors",
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from lowtide.errors import IllegalPlan as IllegalPlan
     from lowtide.errors import InfeasibleBudget as InfeasibleBudget
     from lowtide.errors import LowtideError as LowtideError
+    from lowtide.errors import NumericsError as NumericsError
     from lowtide.errors import OptimizerError as OptimizerError
     from lowtide.errors import PlanError as PlanError
     from lowtide.errors import PlanFileError as PlanFileError

@@ -11,6 +11,10 @@ class BudgetError(LowtideError, ValueError):
     """A budget that cannot be read, or that makes no sense on this device."""
 
 
+class NumericsError(LowtideError, ValueError):
+    """A level of numerics that there is not, or implementations to leave out that there are not."""
+
+
 class InfeasibleBudget(LowtideError):
     """No plan fits the budget. Nothing has been changed: no parameter, buffer or generator.
 
@@ -60,6 +64,10 @@ class UnsupportedOperator(CaptureError):
 
 class BackwardError(LowtideError, RuntimeError):
     """A backward pass whose values are gone, or that is not supported."""
+
+
+class FaintScale(LowtideError, ArithmeticError):
+    """Scales so near zero that a normalisation's gradient cannot be made from its output. Nothing has been changed."""
 
 
 class PlanError(LowtideError):

@@ -1,4 +1,4 @@
-"""capture -> profile -> plan -> place -> run, on one page.
+"""capture -> enlarge -> profile -> plan -> place -> run, on one page.
 
 Each stage is a function of frozen values; this file composes them and decides nothing that a stage could. What needs
 no torch of it, from the plan to its record, is `record.py`.
@@ -6,15 +6,21 @@ no torch of it, from the plan to its record, is `record.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
+
+import msgspec
 
 import lowtide
 from lowtide.device.fingerprint import device_memory_B, fingerprint
-from lowtide.ir.graph import Graph
+from lowtide.ir.graph import Graph, Group
+from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import Covers, Environment, PlanRecord
+from lowtide.ops.catalogue import enlarge
 from lowtide.planners.base import Watch
+from lowtide.planners.reductions.menu import restricted
 from lowtide.profile.cache import ProfileCache
+from lowtide.profile.exactness import Exactness
 from lowtide.profile.machines import load_machine
 from lowtide.profile.measure import profile_graph
 from lowtide.profile.roofline import predict_graph
@@ -22,6 +28,38 @@ from lowtide.record import Ground, PlanOptions, Start, budget_in_B, make_record
 from lowtide.units import Budget
 
 SHAPE_LIMIT_s = 2.0  # what people get who do not say otherwise
+
+
+def enlarged(graph: Graph, held: Sequence[Any], options: PlanOptions, exactness: Exactness) -> Graph:
+    """Adds the implementations that the options admit, without those that claim to be exact and are not so here.
+
+    Arguments:
+        graph: as captured.
+        held: what the `Held` arguments of its recipes stand for.
+        options: for a machine that is not here, nothing is tried: what claims to be exact is taken to be.
+        exactness: what was tried before.
+
+    Returns: a graph in which ids of what was captured are as before.
+    """
+    found = enlarge(graph, options.numerics, options.without)
+    if options.machine is not None:
+        return found
+    refuted = exactness.refuted(found, held)
+    if not refuted:
+        return found
+    doubted = {(r.group, r.option) for r in refuted if r.group is not None}
+    lost = [r for one in refuted if one.group is None for r in one.recipes]
+    groups = tuple(_doubted(group, [k for g, k in doubted if g == i]) for i, group in enumerate(found.groups))
+    return restricted(msgspec.structs.replace(found, groups=groups), options.numerics, recipes=lost)
+
+
+def _doubted(group: Group, numbers: Collection[int | None]) -> Group:
+    """The group in which some options are not called exact any more."""
+    options = (
+        msgspec.structs.replace(o, numerics=Numerics.REASSOCIATED) if k in numbers else o
+        for k, o in enumerate(group.options)
+    )
+    return msgspec.structs.replace(group, options=tuple(options))
 
 
 def measure(

@@ -17,6 +17,7 @@ from lowtide.errors import InfeasibleBudget
 from lowtide.ir.check import check
 from lowtide.ir.graph import Graph, Recipe
 from lowtide.ir.layout import ALIGNMENT_B, SMALL_B, Obstacle
+from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import DEFAULT_WORK, Covers, Environment, Outcome, PlanRecord, Problem, Status
 from lowtide.ir.schedule import Schedule
 from lowtide.ir.simulate import Timeline, simulate
@@ -43,6 +44,8 @@ class PlanOptions:
         machine: plan for a machine that is not here, by name or file, predicting instead of measuring.
         shape_limit_s: for how long a plan is sought for a shape while there is one of another shape to begin from;
             the operators' seconds are then scaled from that shape's. None measures and searches every shape in full.
+        numerics: how far results may be from plain PyTorch's.
+        without: kinds of implementations, or families, that are left out; see `lowtide.ops.catalogue.parse_without`.
     """
 
     budget: Budget
@@ -52,6 +55,8 @@ class PlanOptions:
     time_limit_s: float | None = None
     machine: str | None = None
     shape_limit_s: float | None = None
+    numerics: Numerics = Numerics.EXACT
+    without: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +155,11 @@ def make_record(
         agreed_B = budget_in_B(options.budget, lambda: plain_B(graph, ground), device_B)
     budget_B = max(at_least_B, agreed_B)
     room_B = ground.room_B(graph, budget_B, at_least_B)
-    claims = _claims(graph, ground, budget_B, plain, environment, covers)
+    claims = msgspec.structs.replace(
+        _claims(graph, ground, budget_B, plain, environment, covers),
+        numerics=options.numerics,
+        without=tuple(sorted(options.without)),
+    )
     live_B = budget_B - ground.fixed_B(graph)
 
     for begin in (None,) if start is None else (start, None):

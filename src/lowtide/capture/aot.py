@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -29,8 +29,13 @@ from lowtide.device.semiprivate import (
     forbid_donation,
     tangent_positions,
 )
-from lowtide.ir.graph import Graph
+from lowtide.ir.graph import Graph, Role
+from lowtide.ir.interface import crossing
+from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import GraphBreak
+from lowtide.ops.catalogue import enlarge
+
+_SPARE = 8  # slots more than implementations need at the sizes of the first call
 
 
 class Executor(Protocol):
@@ -111,6 +116,13 @@ class Specialised:
         """Arguments without a text form, by the index that `Held` names."""
         return self.extraction.held
 
+    def homeless(self, graph: Graph) -> list[int]:
+        """Values of a graph with more implementations that some plan may hand to the backward, and without a slot."""
+        value_of = self.extraction.value_of
+        at_home = {value_of[n] for n in self.captured.slots.tensors if n in value_of}
+        at_home |= {v for v, _ in self.extraction.constants}
+        return [v for v in sorted(crossing(graph)) if v not in at_home and graph.values[v].role is not Role.GENERATOR]
+
 
 def make_backend(executor_for: Callable[[Captured], Executor]) -> Callable[..., Callable[..., Any]]:
     """A Dynamo backend `(gm, inputs) -> callable`.
@@ -134,6 +146,7 @@ def make_backend(executor_for: Callable[[Captured], Executor]) -> Callable[..., 
         ) -> tuple[fx.GraphModule, fx.GraphModule]:
             joint = rewrite(joint_from(joint_gm, num_fwd_outputs, static_lifetime_input_indices or (), names))
             captured = Captured(joint, slots_of(joint), break_after(gm))
+            captured.slots = replace(captured.slots, spares=_spares(captured))
             captures.append(captured)
             forward, backward = honest_modules(joint, captured.slots)
             forward.meta["lowtide"] = backward.meta["lowtide"] = _Uncopied(executor_for(captured))
@@ -163,6 +176,12 @@ def make_backend(executor_for: Callable[[Captured], Executor]) -> Callable[..., 
         return _watching(call) if any(c.reach is not None and c.reach.is_partial for c in captures) else call
 
     return backend
+
+
+def _spares(captured: Captured) -> int:
+    """How many slots the implementations that there are, of any level, may need beside those of the program."""
+    traced = captured.specialise(None)
+    return len(traced.homeless(enlarge(traced.graph, Numerics.LOSSY))) + _SPARE
 
 
 def _watching(call: Callable[..., Any]) -> Callable[..., Any]:

@@ -40,8 +40,10 @@ def interfaces_of(specialised: Specialised) -> tuple[Interface, ...]:
     if not joint.trains:
         return (Interface(primals, outputs, constants),)
     numbers = tuple(specialised.symbols.number(n.meta["val"]) for n in slots.numbers)
-    forward = Interface(primals, (*outputs, *(Slot(v) for v in (*tensors, *random)), Token(), *numbers), constants)
-    arguments = (*(None for _ in numbers), *tensors, *random, None, *(tensor_value(t) for t in joint.tangents))
+    handed = (*tensors, *random, *(None for _ in range(slots.spares)))
+    given = tuple(Slot(value, argument) for argument, value in enumerate(handed, len(numbers)))
+    forward = Interface(primals, (*outputs, *given, Token(), *numbers), constants)
+    arguments = (*(None for _ in numbers), *handed, None, *(tensor_value(t) for t in joint.tangents))
     backward = Interface(arguments, tuple(result(o) for o in joint.backward_outputs), constants)
     return (forward, backward)
 

@@ -2,8 +2,9 @@
 
 AOTAutograd is told that the forward hands every slot to the backward, always. Which slots are really filled is
 decided call by call, by the plan in force: the others carry one shared empty tensor. So plans are exchanged
-between steps without compiling anything again. The last slot is a token, one integer that names the plan of the
-forward to its backward.
+between steps without compiling anything again. Values that only another implementation makes have no node, so they
+travel in slots that the plan leaves empty, and some are spare. The last slot is a token, one integer that names the
+plan of the forward to its backward.
 
 The modules made here keep everything. They are what AOTAutograd inspects; lowtide runs its own code instead.
 """
@@ -25,33 +26,35 @@ GENERATOR_SLOT_B = 16  # only the type matters to AOTAutograd
 
 @dataclass(frozen=True)
 class Slots:
-    """What passes from forward to backward, in order: numbers, tensors, generator states, token.
+    """What passes from forward to backward, in order: numbers, tensors, generator states, spare tensors, token.
 
     Arguments:
         numbers: symbolic sizes (AOTAutograd passes them first in the backward, last in the forward's results).
         tensors: base nodes that some plan may save.
         random: forward calls whose generator state some plan may save.
+        spares: for values that no node has: those of other implementations.
     """
 
     numbers: tuple[fx.Node, ...]
     tensors: tuple[fx.Node, ...]
     random: tuple[fx.Node, ...]
+    spares: int = 0
 
     @property
     def token(self) -> int:
         """Index of the token among the backward's arguments."""
-        return len(self.numbers) + len(self.tensors) + len(self.random)
+        return len(self.numbers) + len(self.tensors) + len(self.random) + self.spares
 
 
-def slots_of(joint: Joint) -> Slots:
-    """The slots of a joint graph. Their number depends on the graph alone, never on a plan or a shape."""
+def slots_of(joint: Joint, spares: int = 0) -> Slots:
+    """The slots of a joint graph. Their number never depends on a plan, or on the shape of a later call."""
     late = joint.late()
     numbers = [
         n for n in (*joint.primals, *joint.calls()) if n not in late and isinstance(n.meta.get("val"), torch.SymInt)
     ]
     wanted = [n for n in numbers if n.op == "placeholder" or any(not is_number(i) for i in n.all_input_nodes)]
     random = [n for n in joint.calls() if n not in late and is_random(n)]
-    return Slots(tuple(wanted), tuple(slot_nodes(joint)), tuple(random))
+    return Slots(tuple(wanted), tuple(slot_nodes(joint)), tuple(random), spares)
 
 
 def honest_modules(joint: Joint, slots: Slots) -> tuple[fx.GraphModule, fx.GraphModule]:
@@ -80,6 +83,7 @@ def _forward_graph(joint: Joint, slots: Slots, token_meta: dict[str, Any]) -> fx
         *(copy.get(o, o) if isinstance(o, fx.Node) else o for o in joint.forward_outputs),
         *(copy[n] for n in slots.tensors),
         *(empty for _ in slots.random),
+        *(empty for _ in range(slots.spares)),
         token,
         *(copy[n] for n in slots.numbers),
     ]
@@ -102,6 +106,8 @@ def _backward_graph(joint: Joint, slots: Slots, token_meta: dict[str, Any], stat
         copy[node] = placeholder(node.name, node.meta)
     for node in slots.random:
         placeholder(f"{node.name}_generator", state_meta)
+    for index in range(slots.spares):
+        placeholder(f"lowtide_spare_{index}", state_meta)
     placeholder("lowtide_token", token_meta)
     for node in joint.tangents:
         copy[node] = placeholder(node.name, node.meta)

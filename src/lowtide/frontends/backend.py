@@ -10,16 +10,18 @@ import torch
 from torch import fx
 
 from lowtide.device.semiprivate import ends_at_a_break
-from lowtide.errors import BudgetError, BudgetWarning
+from lowtide.errors import BudgetError, BudgetWarning, LowtideError, NumericsError
 from lowtide.frontends.compilations import session_for
 from lowtide.frontends.enclosure import Enclosure
 from lowtide.frontends.session import Session
+from lowtide.ir.numerics import Numerics, parse_numerics
 from lowtide.ir.plan import DEFAULT_WORK
+from lowtide.ops.catalogue import parse_without
 from lowtide.pipeline import SHAPE_LIMIT_s
 from lowtide.record import PlanOptions
 from lowtide.units import parse_budget
 
-_KNOWN = {"budget", "scope", "seed", "work", "time_limit_s", "shape_limit_s"}
+_KNOWN = {"budget", "scope", "numerics", "without", "seed", "work", "time_limit_s", "shape_limit_s"}
 
 
 def lowtide(
@@ -33,16 +35,16 @@ def lowtide(
     where it would otherwise go on in eager, outside the budget.
 
     Arguments:
-        options: `budget` (required), `scope`, `seed`, `work`, `time_limit_s`, `shape_limit_s` (as for `fit`). Models
-            that are given the same dictionary share its budget.
+        options: `budget` (required), `scope`, `numerics`, `without`, `seed`, `work`, `time_limit_s`, `shape_limit_s`,
+            as for `fit`. Models that are given the same dictionary share its budget.
 
     Returns: what runs in the graph's place. A missing or malformed budget, or an unknown option, is a `BudgetError`
-        at its first call.
+        at its first call; a level of numerics that there is not, a `NumericsError`.
     """
     try:
         given = dict(options or {})
         plan_options, enclosure = _read(given), Enclosure(given.get("scope", "step"))
-    except BudgetError as error:
+    except (BudgetError, NumericsError) as error:
         return _raising(error)
     torch._dynamo.config.fail_on_recompile_limit_hit = True
     torch._dynamo.config.skip_nnmodule_hook_guards = False
@@ -70,10 +72,12 @@ def _read(options: dict[str, Any]) -> PlanOptions:
         work=options.get("work", DEFAULT_WORK),
         time_limit_s=options.get("time_limit_s"),
         shape_limit_s=options.get("shape_limit_s", SHAPE_LIMIT_s),
+        numerics=parse_numerics(options.get("numerics", Numerics.EXACT)),
+        without=parse_without(options.get("without", ())),
     )
 
 
-def _raising(error: BudgetError) -> Callable[..., Any]:
+def _raising(error: LowtideError) -> Callable[..., Any]:
     """Raises when it is called: an error raised here and now would reach the user wrapped in one of Dynamo's."""
 
     def refuse(*_: object) -> Any:

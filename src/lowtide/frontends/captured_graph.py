@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,8 @@ from lowtide.frontends.planning import MeasuredStep, step_of
 from lowtide.frontends.session import Session
 from lowtide.frontends.stand_ins import StandIns, in_place_of, with_addresses
 from lowtide.ir.graph import Graph
+from lowtide.ir.numerics import Numerics, parse_numerics
+from lowtide.ops.catalogue import parse_without
 from lowtide.pipeline import measure
 from lowtide.record import PlanOptions
 from lowtide.units import Budget
@@ -42,7 +44,13 @@ def captured_step(session: Session, model: torch.nn.Module, inputs: Inputs, mach
 
 
 def captured_graph(
-    model: torch.nn.Module, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, *, machine: str
+    model: torch.nn.Module,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    machine: str,
+    numerics: str | Numerics = Numerics.EXACT,
+    without: Collection[str] = (),
 ) -> Graph:
     """Captures a model's step and predicts its operators' seconds.
 
@@ -50,6 +58,7 @@ def captured_graph(
         model: in the mode to plan for; it may be on the meta device, or made of fake tensors.
         args, kwargs: what it is called with; they may be on the meta device, too.
         machine: by name ("a100") or file.
+        numerics, without: which implementations the graph has beside the program's own; see `lowtide.plan`.
 
     Returns: the graph; for a model that breaks into several, their union.
 
@@ -58,7 +67,12 @@ def captured_graph(
         LowtideError: if there is no such machine.
     """
     stand_ins = StandIns()
-    options = PlanOptions(budget=Budget(of_plain=1.0), machine=machine)
+    options = PlanOptions(
+        budget=Budget(of_plain=1.0),
+        machine=machine,
+        numerics=parse_numerics(numerics),
+        without=parse_without(without),
+    )
     with with_addresses(model, stand_ins):
         inputs: Inputs = in_place_of((tuple(args), dict(kwargs or {})), stand_ins)
         session = Session(options, Enclosure("none", [member_of(model, None)]), whole_model=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,7 +12,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from lowtide.device.semiprivate import hooks_of_all_modules
-from lowtide.errors import BudgetError, CaptureError, LowtideError
+from lowtide.errors import BudgetError, CaptureError, LowtideError, PlanMismatch
 from lowtide.frontends.compiling import compiled_call, run_loudly
 from lowtide.frontends.discovery import Call
 from lowtide.frontends.enclosure import Enclosure, Scope
@@ -21,8 +21,10 @@ from lowtide.frontends.member import member_of
 from lowtide.frontends.plan import NOTHING_CAPTURED
 from lowtide.frontends.plan_in_hand import Plan
 from lowtide.frontends.session import Discover, Session
+from lowtide.ir.numerics import Numerics, parse_numerics
 from lowtide.ir.plan import DEFAULT_WORK, PlanRecord
 from lowtide.ir.text import load_plan
+from lowtide.ops.catalogue import parse_without
 from lowtide.pipeline import SHAPE_LIMIT_s
 from lowtide.planners.base import Watch
 from lowtide.record import PlanOptions
@@ -40,6 +42,8 @@ def fit(
     plan: str | Path | Plan | None = None,
     share: torch.nn.Module | None = None,
     scope: Scope = "step",
+    numerics: str | Numerics | None = None,
+    without: Collection[str] | None = None,
     seed: int = 0,
     work: int = DEFAULT_WORK,
     time_limit_s: float | None = None,
@@ -66,6 +70,11 @@ def fit(
             none is given. Checked against program, shapes, torch, device and threads.
         share: a fitted model whose budget (and scope) this one shares, as generator and discriminator do: parameters,
             buffers and optimizer states of all of them count in every step, and their steps use the same arena.
+        numerics: how far results may be from plain PyTorch's: "exact" (the same bits), "reassociated" (the same
+            arithmetic, summed in another order) or "lossy". Where it is not said, "exact", or what a saved plan was
+            made for.
+        without: implementations to leave out, by kind ("in-place", "saved values", "algorithms", "loss", "fusion") or
+            by family. Where it is not said, none, or those that a saved plan was made without.
         seed, work, time_limit_s: see `Problem`.
         shape_limit_s: for how long a plan is sought for a further shape (another batch size, another length). The plan
             of the most similar shape is taken over at once, made to fit and checked; a faster one found in that time
@@ -76,6 +85,8 @@ def fit(
     Raises:
         BudgetError: if the budget is malformed or missing, or given beside `share`.
         LowtideError: if `share` is not a fitted model.
+        NumericsError: if there is no such level, or nothing of the name that is to be left out.
+        PlanMismatch: if the saved plan's results may be further from plain PyTorch's than `numerics` says.
         OptimizerError: if the optimizer is none.
         PlanFileError: if the plan file cannot be used.
 
@@ -94,10 +105,39 @@ def fit(
         host.admit(member)
     weakref.finalize(model, enclosure.leave, member).atexit = False
     enclosure.watch()  # a first step whose closure calls the model meets the wall when it has begun
-    options = PlanOptions(budget=wanted, seed=seed, work=work, time_limit_s=time_limit_s, shape_limit_s=shape_limit_s)
+    level, left_out = _menu(numerics, without, given)
+    options = PlanOptions(
+        budget=wanted,
+        seed=seed,
+        work=work,
+        time_limit_s=time_limit_s,
+        shape_limit_s=shape_limit_s,
+        numerics=level,
+        without=left_out,
+    )
     session = Session(options, enclosure, given, watch, whole_model=True)
     _install(model, Fitted(session, member), dynamic)
     return model
+
+
+def _menu(
+    numerics: str | Numerics | None, without: Collection[str] | None, given: PlanRecord | None
+) -> tuple[Numerics, frozenset[str]]:
+    """Which implementations may be used: as is said, or else as a saved plan was made.
+
+    Raises:
+        NumericsError, PlanMismatch: see `fit`.
+    """
+    saved = Numerics.EXACT if given is None else given.numerics
+    level = saved if numerics is None else parse_numerics(numerics)
+    if not level.admits(saved):
+        raise PlanMismatch(
+            f"the saved plan was made for numerics={saved.value!r}, which numerics={level.value!r} does not admit: "
+            "plan again with lowtide.plan at that level, or leave numerics= out."
+        )
+    if without is None:
+        return level, frozenset(() if given is None else given.without)
+    return level, parse_without(without)
 
 
 def _install(model: torch.nn.Module, handle: Fitted, dynamic: bool | None) -> None:

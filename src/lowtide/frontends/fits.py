@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,8 +26,10 @@ from lowtide.frontends.session import Session
 from lowtide.frontends.size_search import largest
 from lowtide.frontends.stand_ins import StandIns, in_place_of, with_addresses
 from lowtide.ir.likeness import structure
+from lowtide.ir.numerics import Numerics, parse_numerics
 from lowtide.ir.plan import DEFAULT_WORK, PlanRecord, Problem
 from lowtide.ir.simulate import simulate
+from lowtide.ops.catalogue import parse_without
 from lowtide.pipeline import plan_graph
 from lowtide.planners.base import Watch
 from lowtide.planners.first_plan import FirstPlan
@@ -106,6 +108,8 @@ def fits(
     optimizer: torch.optim.Optimizer | None = None,
     reserve: int | str | None = None,
     vary_only: Sequence[str] = (),
+    numerics: str | Numerics = Numerics.EXACT,
+    without: Collection[str] = (),
     seed: int = 0,
     work: int = DEFAULT_WORK,
     watch: Watch | None = None,
@@ -127,6 +131,7 @@ def fits(
             nothing where bytes are given.
         vary_only: which dimensions are the batch, `NAME:DIM` each, for the largest batch that would fit; without it
             the first one of every tensor argument.
+        numerics, without: as for `fit`; that implementations are exact is taken on trust, since nothing runs.
         seed, work: see `Problem`.
         watch: told of planning's progress.
 
@@ -136,7 +141,14 @@ def fits(
         CaptureError, OptimizerError: if nothing could be captured; if the optimizer is none.
     """
     card = _card(device, reserve)
-    options = PlanOptions(budget=Budget(size_B=max(1, card.free_B)), seed=seed, work=work, machine=card.machine)
+    options = PlanOptions(
+        budget=Budget(size_B=max(1, card.free_B)),
+        seed=seed,
+        work=work,
+        machine=card.machine,
+        numerics=parse_numerics(numerics),
+        without=parse_without(without),
+    )
     stand_ins = StandIns()
     with with_addresses(model, stand_ins):
         inputs: Inputs = in_place_of((tuple(args), dict(kwargs or {})), stand_ins)

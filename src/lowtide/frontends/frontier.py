@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,8 @@ from lowtide.frontends.plan import NOTHING_CAPTURED
 from lowtide.frontends.planning import covers_within, ground_of, measure_step
 from lowtide.frontends.session import Session
 from lowtide.frontends.tracing import Effort, traced
+from lowtide.ir.numerics import Numerics, parse_numerics
+from lowtide.ops.catalogue import parse_without
 from lowtide.pipeline import environment
 from lowtide.planners.frontier import POINTS, WORK
 from lowtide.planners.frontier_search import Watch
@@ -34,6 +36,8 @@ def frontier(
     points: int = POINTS,
     machine: str | None = None,
     baselines: bool = True,
+    numerics: str | Numerics = Numerics.EXACT,
+    without: Collection[str] = (),
     seed: int = 0,
     work: int = WORK,
     time_limit_s: float | None = None,
@@ -57,6 +61,7 @@ def frontier(
         baselines: whether to ask the classical methods that answer within seconds, too. Their plans are counted in
             live bytes: holes between addresses are not held against them. Where one of them is better than the
             curve, the curve is searched again from there.
+        numerics, without: which implementations may be used beside the program's own; as for `fit`.
         seed: the same seed and work give the same frontier.
         work: effort at each budget, by default a quarter of one plan's, since it begins from a neighbour's plan; easy
             budgets need less.
@@ -68,12 +73,20 @@ def frontier(
 
     Raises:
         BudgetError: if there are fewer than two points.
+        NumericsError: if there is no such level, or nothing of the name that is to be left out.
         OptimizerError: if the optimizer is none.
         CaptureError: if nothing could be captured.
         KeyboardInterrupt: on Ctrl-C before the first plan.
     """
     effort = Effort(points=points, baselines=baselines, seed=seed, work=work, time_limit_s=time_limit_s, watch=watch)
-    options = PlanOptions(budget=Budget(of_plain=1.0), seed=seed, work=work, machine=machine)
+    options = PlanOptions(
+        budget=Budget(of_plain=1.0),
+        seed=seed,
+        work=work,
+        machine=machine,
+        numerics=parse_numerics(numerics),
+        without=parse_without(without),
+    )
     enclosure = Enclosure(scope, [member_of(model, optimizer)])
     session = Session(options, enclosure, whole_model=True)
     call = compiled_call(model, session.backend, dynamic)
@@ -92,4 +105,6 @@ def frontier(
             covers=covers_within(ground, step, enclosure),
             environment=environment(step.device),
             machine=machine,
+            numerics=options.numerics,
+            without=options.without,
         )

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 
 from lowtide import __version__
 from lowtide.frontends.frontier_in_hand import Frontier
 from lowtide.frontends.plan_file import COVERS
 from lowtide.frontends.tracing import Effort, traced
 from lowtide.ir.graph_file import read_graph
+from lowtide.ir.numerics import Numerics, parse_numerics
 from lowtide.ir.plan import Environment
+from lowtide.ops.catalogue import parse_without
 from lowtide.planners.frontier import POINTS, WORK
 from lowtide.planners.frontier_search import Watch
+from lowtide.planners.reductions.menu import restricted
 from lowtide.record import Ground
 
 
@@ -20,6 +24,8 @@ def frontier_file(
     *,
     points: int = POINTS,
     baselines: bool = True,
+    numerics: str | Numerics = Numerics.EXACT,
+    without: Collection[str] = (),
     seed: int = 0,
     work: int = WORK,
     time_limit_s: float | None = None,
@@ -29,18 +35,22 @@ def frontier_file(
 
     Arguments:
         path: a graph that lowtide saved (`.json`, `.json.gz`), or an execution trace (`.jsonl`, `.jsonl.gz`).
-        points, baselines, seed, work, time_limit_s, watch: as for `lowtide.frontier`.
+        points, baselines, numerics, without, seed, work, time_limit_s, watch: as for `lowtide.frontier`.
 
     Raises:
         PlanFileError: if there is no such file, or it is damaged or foreign.
         BudgetError: if there are fewer than two points.
+        NumericsError: if there is no such level, or nothing of the name that is to be left out.
         KeyboardInterrupt: on Ctrl-C before the first plan.
     """
     effort = Effort(points=points, baselines=baselines, seed=seed, work=work, time_limit_s=time_limit_s, watch=watch)
+    level, left_out = parse_numerics(numerics), parse_without(without)
     return traced(
-        read_graph(path),
+        restricted(read_graph(path), level, left_out),
         effort,
         ground=Ground(),
         covers=COVERS,
         environment=Environment(lowtide=__version__),
+        numerics=level,
+        without=left_out,
     )

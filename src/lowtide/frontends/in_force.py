@@ -16,6 +16,7 @@ from lowtide.errors import InfeasibleBudget, PlanMismatch
 from lowtide.frontends.detour import Detours
 from lowtide.frontends.enclosure import Enclosure
 from lowtide.frontends.planning import MeasuredStep, fit_plan
+from lowtide.ir.bundle import unmerged
 from lowtide.ir.layout import SMALL_B, Obstacle
 from lowtide.ir.plan import PlanRecord
 from lowtide.ir.replay import carried_by, replay_tables
@@ -127,12 +128,13 @@ class PlansInForce:
         if code is None or code[0] is not record:
             walled = self._walled(record)
             parts = []
+            bundle = unmerged(record.graph) if len(measured.calls) > 1 else None
             for index, call in enumerate(measured.calls):
                 graph, schedule = record.graph, record.schedule
                 segments: Sequence[int] = range(len(graph.segments))
-                if measured.bundle is not None:
-                    graph, schedule = call.specialised.graph, measured.bundle.schedule_of(schedule, index)
-                    segments = measured.bundle.segments[index]
+                if bundle is not None:
+                    graph, schedule = bundle.graph_of(index), bundle.schedule_of(schedule, index)
+                    segments = bundle.segments[index]
                 part = None if walled is None else walled.part(segments)
                 parts.append(load(graph, schedule, call.interfaces, call.specialised.held, part))
             code = self._code[step, id(record)] = (record, tuple(parts))

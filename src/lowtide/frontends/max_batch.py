@@ -6,7 +6,7 @@ Units: `_B` bytes, `_s` seconds.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,9 @@ from lowtide.frontends.plan import plan as plan_of
 from lowtide.frontends.plan_in_hand import Plan
 from lowtide.frontends.session import Session
 from lowtide.frontends.trial_step import LossOf, try_step
+from lowtide.ir.numerics import Numerics, parse_numerics
 from lowtide.ir.plan import DEFAULT_WORK
+from lowtide.ops.catalogue import parse_without
 from lowtide.planners.base import Watch
 from lowtide.profile.machines import load_machine
 from lowtide.record import PlanOptions
@@ -78,6 +80,8 @@ def max_batch(
     loss: LossOf | None = None,
     scope: Scope = "step",
     machine: str | None = None,
+    numerics: str | Numerics = Numerics.EXACT,
+    without: Collection[str] = (),
     seed: int = 0,
     work: int = DEFAULT_WORK,
     watch: Watch | None = None,
@@ -105,7 +109,7 @@ def max_batch(
         loss: gives the loss of what the model returns. Without one: its `loss`, or its only output of one element;
             else every output is given a gradient of ones, which takes the bytes of a loss outside the model.
         machine: predict for a machine that is not here, by name or file.
-        scope, seed, work, watch: as for `fit`.
+        scope, numerics, without, seed, work, watch: as for `fit`.
 
     Raises:
         BudgetError: if the budget is malformed, or a share of what plain PyTorch needs, which grows with the batch.
@@ -118,7 +122,14 @@ def max_batch(
     low, high = _bounds(low, high, multiple_of)
     if isinstance(getattr(model, "lowtide", None), Fitted):
         raise LowtideError("the model is fitted, and max_batch fits it itself: call lowtide.unfit(model) first")
-    options = PlanOptions(budget=wanted, seed=seed, work=work, machine=machine)
+    options = PlanOptions(
+        budget=wanted,
+        seed=seed,
+        work=work,
+        machine=machine,
+        numerics=parse_numerics(numerics),
+        without=parse_without(without),
+    )
     session = Session(options, Enclosure(scope, [member_of(model, optimizer)]), watch=watch, whole_model=True)
 
     def make(size: int) -> Inputs:
@@ -154,6 +165,8 @@ class _Trial:
         common: dict[str, Any] = {
             "optimizer": self.optimizer,
             "scope": self.scope,
+            "numerics": options.numerics,
+            "without": options.without,
             "seed": options.seed,
             "work": options.work,
             "watch": self.watch,

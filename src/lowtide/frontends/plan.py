@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,9 @@ from lowtide.frontends.enclosure import Enclosure, Scope
 from lowtide.frontends.member import member_of
 from lowtide.frontends.plan_in_hand import Plan
 from lowtide.frontends.session import Session
+from lowtide.ir.numerics import Numerics, parse_numerics
 from lowtide.ir.plan import DEFAULT_WORK
+from lowtide.ops.catalogue import parse_without
 from lowtide.planners.base import Watch
 from lowtide.record import PlanOptions
 from lowtide.units import Budget, parse_budget
@@ -29,6 +31,8 @@ def plan(
     optimizer: torch.optim.Optimizer | None = None,
     scope: Scope = "step",
     machine: str | None = None,
+    numerics: str | Numerics = Numerics.EXACT,
+    without: Collection[str] = (),
     seed: int = 0,
     work: int = DEFAULT_WORK,
     time_limit_s: float | None = None,
@@ -49,6 +53,10 @@ def plan(
         optimizer: its state and temporaries count.
         scope: as for `fit`.
         machine: predict for a machine that is not here ("h200", or a machine file) instead of measuring.
+        numerics: how far results may be from plain PyTorch's: "exact" (the same bits), "reassociated" (the same
+            arithmetic, summed in another order) or "lossy".
+        without: implementations to leave out, by kind ("in-place", "saved values", "algorithms", "loss", "fusion") or
+            by family.
         seed, work, time_limit_s: see `Problem`.
         dynamic: as in `torch.compile`.
         save_graph: where to write the profiled graph, before it is planned: what does not fit is written, too.
@@ -56,11 +64,20 @@ def plan(
 
     Raises:
         BudgetError: if the budget is malformed.
+        NumericsError: if there is no such level, or nothing of the name that is to be left out.
         OptimizerError: if the optimizer is none.
         InfeasibleBudget: if no plan fits.
         CaptureError: if nothing could be captured.
     """
-    options = PlanOptions(budget=parse_budget(budget), seed=seed, work=work, time_limit_s=time_limit_s, machine=machine)
+    options = PlanOptions(
+        budget=parse_budget(budget),
+        seed=seed,
+        work=work,
+        time_limit_s=time_limit_s,
+        machine=machine,
+        numerics=parse_numerics(numerics),
+        without=parse_without(without),
+    )
 
     enclosure = Enclosure(scope, [member_of(model, optimizer)])
     session = Session(options, enclosure, watch=watch, whole_model=True)

@@ -6,16 +6,19 @@ Units: `_B` bytes.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NoReturn
 
 from lowtide import __version__
 from lowtide.errors import BudgetError
 from lowtide.frontends.plan_in_hand import Plan
 from lowtide.ir.graph_file import read_graph
+from lowtide.ir.numerics import Numerics, parse_numerics
 from lowtide.ir.plan import DEFAULT_WORK, Covers, Environment
 from lowtide.ir.repetition import deepened
+from lowtide.ops.catalogue import parse_without
 from lowtide.planners.base import Watch
+from lowtide.planners.reductions.menu import restricted
 from lowtide.record import Ground, PlanOptions, make_record
 from lowtide.units import Budget, parse_budget
 
@@ -30,6 +33,8 @@ def plan_file(
     *,
     budget: int | str | Budget,
     repeat: Mapping[str, int] | None = None,
+    numerics: str | Numerics = Numerics.EXACT,
+    without: Collection[str] = (),
     seed: int = 0,
     work: int = DEFAULT_WORK,
     time_limit_s: float | None = None,
@@ -43,19 +48,29 @@ def plan_file(
         budget: see `parse_budget`; a share can only be one of plain.
         repeat: layers of the graph by name, and how often in a row each is to come: the plan of a deeper network, or of
             a shallower one. A layer that there is not is refused with the names of those that there are.
+        numerics: how far results may be from the program's: of the implementations in the file, those of this level.
+        without: implementations to leave out, by kind or by family.
         seed, work, time_limit_s: see `Problem`.
         watch: told of planning's progress.
 
     Raises:
         PlanFileError: if there is no such file, or it is damaged or foreign.
         BudgetError: if the budget is malformed, or a share of a device.
+        NumericsError: if there is no such level, or nothing of the name that is to be left out.
         PlanError: if there is no such layer to repeat.
         InfeasibleBudget: if no plan fits.
     """
-    options = PlanOptions(budget=parse_budget(budget), seed=seed, work=work, time_limit_s=time_limit_s)
+    options = PlanOptions(
+        budget=parse_budget(budget),
+        seed=seed,
+        work=work,
+        time_limit_s=time_limit_s,
+        numerics=parse_numerics(numerics),
+        without=parse_without(without),
+    )
     if options.budget.of_device is not None:
         _no_device()
-    graph = deepened(read_graph(path), repeat or {})
+    graph = restricted(deepened(read_graph(path), repeat or {}), options.numerics, options.without)
     environment = Environment(lowtide=__version__)
     record = make_record(
         graph,

@@ -16,7 +16,6 @@ from lowtide.frontends.covers import covers_of
 from lowtide.frontends.discovery import Call, bundle_of, outside_B
 from lowtide.frontends.enclosure import Enclosure
 from lowtide.frontends.knowledge import Knowledge, Request
-from lowtide.ir.bundle import Bundle
 from lowtide.ir.graph import Graph
 from lowtide.ir.layout import Obstacle
 from lowtide.ir.plan import Covers, PlanRecord
@@ -33,14 +32,12 @@ class MeasuredStep:
 
     Arguments:
         calls: in order.
-        bundle: their union, where there are several.
-        graph: the graph, or the union.
+        graph: the graph, or the union of all.
         device: torch device type that the budget is about.
         outside_B: bytes of the model that no graph is given.
     """
 
     calls: Sequence[Call]
-    bundle: Bundle | None
     graph: Graph
     device: str
     outside_B: int
@@ -76,10 +73,9 @@ def step_of(
     Arguments:
         persistent: as for `measure_step`.
     """
-    bundle = bundle_of(calls, graphs) if len(calls) > 1 else None
     device = _device_of(calls)
-    graph = bundle.graph if bundle is not None else graphs[0]
-    return MeasuredStep(calls, bundle, graph, device, outside_B(persistent(), calls, device))
+    graph = bundle_of(calls, graphs).graph if len(calls) > 1 else graphs[0]
+    return MeasuredStep(calls, graph, device, outside_B(persistent(), calls, device))
 
 
 def plan_step(

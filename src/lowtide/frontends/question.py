@@ -97,7 +97,8 @@ def question_of(
 def manner_of(options: PlanOptions, limit_s: float | None) -> str:
     """How a plan is searched, as text; equal exactly when a search of the same graph would be the same."""
     budget = (options.budget.size_B, options.budget.of_device, options.budget.of_plain)
-    facts = (budget, repr(options.planner), options.seed, options.work, options.time_limit_s, options.machine, limit_s)
+    searched = (repr(options.planner), options.seed, options.work, options.time_limit_s, options.machine, limit_s)
+    facts = (budget, *searched, options.numerics, sorted(options.without))
     return msgspec.json.encode(facts).decode()
 
 

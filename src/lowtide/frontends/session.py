@@ -30,6 +30,7 @@ from lowtide.frontends.discovery import Call, address, call_of, unchanged_tensor
 from lowtide.frontends.enclosure import Enclosure
 from lowtide.frontends.in_force import PlansInForce
 from lowtide.frontends.knowledge import Knowledge
+from lowtide.frontends.menu import Menu
 from lowtide.frontends.planning import MeasuredStep, check_plan_is_for, fit_plan, measure_step, plan_step
 from lowtide.ir.layout import Obstacle
 from lowtide.ir.plan import GraphBreak, PlanRecord
@@ -37,6 +38,7 @@ from lowtide.ir.text import save_graph as write_graph
 from lowtide.pipeline import resolve_budget
 from lowtide.planners.base import Watch
 from lowtide.profile.cache import ProfileCache
+from lowtide.profile.exactness import Exactness
 from lowtide.record import PlanOptions
 from lowtide.runtime.dry import dry_results
 from lowtide.runtime.executor import Key, Loaded, PlannedExecutor
@@ -74,6 +76,7 @@ class Session:
     step_key: Key = ()  # distinguishes the calls of a broken model, set by that wrapper
     cache: ProfileCache = field(default_factory=ProfileCache)
     knowledge: Knowledge = field(default_factory=Knowledge)
+    menu: Menu = field(init=False)
     _dry: list[Call] | None = None
     _between_B: int = 0
     _captured: dict[int, Captured] = field(default_factory=dict)
@@ -87,6 +90,7 @@ class Session:
 
     def __post_init__(self) -> None:
         self.backend = make_backend(self._executor_for)
+        self.menu = Menu(Exactness(self.cache))
         self.in_force = PlansInForce(self.enclosure, self._plan)
 
     # what the rest of lowtide asks ----------------------------------------------------------------------------
@@ -126,6 +130,7 @@ class Session:
                     yield calls
             # What code between the graphs takes; the graphs' own zeros are among it.
             self._between_B = 0 if seen is None else seen.peak_B
+            self._enlarge(calls)
         finally:
             self._dry = None
 
@@ -238,8 +243,15 @@ class Session:
         call = call_of(executor, key, captured.specialise(arguments), arguments)
         if self._dry is not None:
             return self._dry_call(call, captured, arguments)
+        self._enlarge([call])
         self.plan_calls([call])
         return executor.in_force(key)
+
+    def _enlarge(self, calls: Sequence[Call]) -> None:
+        """Gives the graphs of a step every implementation that may be used."""
+        with nothing_engaged():
+            for call in calls:
+                call.specialised = self.menu.served(call.specialised, self.options)
 
     def _plan(self, step: MeasuredStep, obstacles: tuple[Obstacle, ...] = (), *, runs: bool = True) -> PlanRecord:
         options = self._options_for(step) if runs else self.options

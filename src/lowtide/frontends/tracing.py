@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from lowtide.errors import BudgetError, InfeasibleBudget
 from lowtide.frontends.frontier_in_hand import Frontier
 from lowtide.ir.graph import Graph
+from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import Covers, Environment, Outcome, PlanRecord, Status
 from lowtide.ir.schedule import Schedule
 from lowtide.planners.base import Watch as PlanWatch
@@ -47,6 +48,8 @@ def traced(
     covers: Covers,
     environment: Environment,
     machine: str | None = None,
+    numerics: Numerics = Numerics.EXACT,
+    without: frozenset[str] = frozenset(),
 ) -> Frontier:
     """Plans a graph at every budget as one plan would be made: addresses, optimizer and reserve included.
 
@@ -54,6 +57,7 @@ def traced(
         ground: what the plans have to leave room for.
         covers: what their budgets count.
         environment, machine: in which the graph was profiled; the machine that it was predicted for.
+        numerics, without: which implementations the graph has.
 
     Raises:
         BudgetError: if there are fewer than two points.
@@ -69,7 +73,14 @@ def traced(
         try:
             made = make_record(
                 graph,
-                PlanOptions(budget=Budget(size_B=budget_B), seed=seed, work=work, time_limit_s=limit_s),
+                PlanOptions(
+                    budget=Budget(size_B=budget_B),
+                    seed=seed,
+                    work=work,
+                    time_limit_s=limit_s,
+                    numerics=numerics,
+                    without=without,
+                ),
                 ground=ground,
                 covers=covers,
                 environment=environment,

@@ -7,7 +7,7 @@ touched only in that part's own segments; what one part holds counts all the sam
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -67,6 +67,41 @@ class Bundle(msgspec.Struct, frozen=True):
                     steps.append(kind(step.value - value, step.memory))
         return Schedule(tuple(steps))
 
+    def graph_of(self, part: int) -> Graph:
+        """One part in that part's own ids, without groups. What another part counts is of no bytes here."""
+        here = {merged: local for local, merged in enumerate(self.segments[part])}
+        value, recipe = self.values[part], self.recipes[part]
+        mine = [r for r in self.graph.recipes if r.segment in here]
+        stop = self.values[part + 1] if part + 1 < len(self.values) else len(self.graph.values)
+        return Graph(
+            values=tuple(_returned(v, value, here) for v in self.graph.values[value:stop]),
+            recipes=tuple(_recipe(r, -value, -recipe, here) for r in mine),
+            program=tuple(r - recipe for r in self.graph.program if self.graph.recipes[r].segment in here),
+            segments=tuple(Segment(self.graph.segments[s].name) for s in self.segments[part]),
+            key=self.graph.key,
+        )
+
+
+def unmerged(graph: Graph) -> Bundle:
+    """Finds the parts of a merged graph, perhaps one from a file: each has its values, recipes and segments together.
+
+    Arguments:
+        graph: as `merge` makes it, or with fewer implementations. O(graph).
+    """
+    parts = range(max(s.part for s in graph.segments) + 1)
+    segments = tuple(tuple(i for i, s in enumerate(graph.segments) if s.part == part) for part in parts)
+    values, recipes = [len(graph.values)] * len(parts), [len(graph.recipes)] * len(parts)
+    for recipe in reversed(graph.recipes):
+        recipes[graph.segments[recipe.segment].part] = recipe.id
+    for value in reversed(graph.values):
+        arrives = value.arrives
+        segment = graph.recipes[graph.producers[value.id][0]].segment if arrives is None else arrives
+        values[graph.segments[segment].part] = value.id
+    for part in reversed(parts[:-1]):  # one without values or recipes begins where the next one does
+        values[part] = min(values[part], values[part + 1])
+        recipes[part] = min(recipes[part], recipes[part + 1])
+    return Bundle(graph, tuple(values), tuple(recipes), segments)
+
 
 def merge(parts: Sequence[Part]) -> Bundle:
     """Puts the parts on one timeline: first segments in order, second segments in reverse. O(recipes + values)."""
@@ -118,7 +153,18 @@ def _value(value: Value, part: Part, base: int, spot: Sequence[int], heir: int |
     )
 
 
-def _recipe(recipe: Recipe, values: int, recipes: int, spot: Sequence[int]) -> Recipe:
+def _returned(value: Value, base: int, here: Mapping[int, int]) -> Value:
+    return msgspec.structs.replace(
+        value,
+        id=value.id - base,
+        arrives=None if value.arrives is None else here[value.arrives],
+        leaves=None if value.leaves is None else here[value.leaves],
+        readable_through=None if value.readable_through is None else here[value.readable_through],
+        handed_to=None,
+    )
+
+
+def _recipe(recipe: Recipe, values: int, recipes: int, spot: Mapping[int, int] | Sequence[int]) -> Recipe:
     return msgspec.structs.replace(
         recipe,
         id=recipe.id + recipes,

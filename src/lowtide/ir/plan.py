@@ -12,6 +12,7 @@ import msgspec
 
 from lowtide.ir.graph import Graph
 from lowtide.ir.layout import Layout
+from lowtide.ir.numerics import Numerics
 from lowtide.ir.schedule import Schedule
 
 DEFAULT_WORK = 4_000_000  # ten seconds at a thousand operators, where so much is needed to come close to the bound
@@ -121,6 +122,8 @@ class PlanRecord(msgspec.Struct, frozen=True, dict=True):
         graphs: how many captured graphs share the timeline.
         breaks: why they are several.
         begun_from: shapes of the plan from which the search began; empty where it began from nothing.
+        numerics: how far results may be from plain PyTorch's.
+        without: kinds of implementations, or families, that were left out.
         version: of the file format.
     """
 
@@ -142,6 +145,8 @@ class PlanRecord(msgspec.Struct, frozen=True, dict=True):
     graphs: int = 1
     breaks: tuple[GraphBreak, ...] = ()
     begun_from: str = ""
+    numerics: Numerics = Numerics.EXACT
+    without: tuple[str, ...] = ()
     version: int = 1
 
     @property

@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection, Mapping
 
+from lowtide.errors import NumericsError
 from lowtide.ir.graph import Graph
 from lowtide.ir.numerics import Numerics
-from lowtide.ops.base import AbstractFamily, Kernel
+from lowtide.ops.base import KINDS, AbstractFamily, Kernel
 from lowtide.ops.draft import Draft
 from lowtide.ops.relu import Relu
 
@@ -19,6 +20,26 @@ FAMILIES: tuple[AbstractFamily, ...] = (Relu(),)
 def kernels() -> Mapping[str, Kernel]:
     """Operators of ours by full name, `"lowtide.pack_positive"`."""
     return {f"lowtide.{name}": kernel for family in FAMILIES for name, kernel in family.kernels.items()}
+
+
+def parse_without(names: Collection[str]) -> frozenset[str]:
+    """Reads what is to be left out.
+
+    Arguments:
+        names: kinds (`lowtide.ops.base.KINDS`) or names of families.
+
+    Raises:
+        NumericsError: if one of them is neither.
+    """
+    families = sorted(family.name for family in FAMILIES)
+    given = {names} if isinstance(names, str) else set(names)
+    unknown = sorted(given - {*KINDS, *families}, key=str)
+    if unknown:
+        raise NumericsError(
+            f"without={unknown[0]!r} names no implementations: write any of {', '.join(map(repr, KINDS))}, or of the "
+            f"families {', '.join(map(repr, families))}"
+        )
+    return frozenset(given)
 
 
 def enlarge(graph: Graph, numerics: Numerics = Numerics.EXACT, without: Collection[str] = ()) -> Graph:

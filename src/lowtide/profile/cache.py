@@ -29,12 +29,25 @@ _PATIENCE_s = 10.0
 _NAME = re.compile(r"[0-9a-f]{16}")  # of our own files; others in the folder are left alone
 
 
+class _Table(msgspec.Struct):
+    """What holds for one fingerprint.
+
+    Arguments:
+        entries: measurements by signature.
+        verdicts: why an implementation is not exact, by what was tried; empty where it is.
+    """
+
+    entries: dict[str, Measurement] = {}
+    verdicts: dict[str, str] = {}
+
+
 class _File(msgspec.Struct):
     """The content of one file."""
 
     version: int
     fingerprint: Fingerprint
     entries: dict[str, Measurement] = {}
+    verdicts: dict[str, str] = {}
 
 
 def default_folder() -> Path:
@@ -64,20 +77,29 @@ class ProfileCache:
     def __init__(self, folder: Path | None = None, *, period_s: float = 1.0) -> None:
         self.folder = folder or default_folder()
         self._period_s = period_s
-        self._known: dict[str, dict[str, Measurement]] = {}
-        self._new: dict[Fingerprint, dict[str, Measurement]] = {}
+        self._known: dict[str, _Table] = {}
+        self._new: dict[Fingerprint, _Table] = {}
         self._written_s = time.monotonic()
 
     def get(self, fingerprint: Fingerprint, key: str) -> Measurement | None:
         """A measurement made earlier, by this process or another one; None if there is none."""
-        return self._table(fingerprint).get(key)
+        return self._table(fingerprint).entries.get(key)
 
     def put(self, fingerprint: Fingerprint, key: str, measurement: Measurement) -> None:
         """Remembers a measurement, and writes to disk now and then."""
-        self._table(fingerprint)[key] = measurement
-        self._new.setdefault(fingerprint, {})[key] = measurement
+        self._table(fingerprint).entries[key] = measurement
+        self._fresh(fingerprint).entries[key] = measurement
         if time.monotonic() - self._written_s > self._period_s:
             self.flush()
+
+    def verdict(self, fingerprint: Fingerprint, key: str) -> str | None:
+        """Why an implementation is not exact, found out earlier; empty if it is, None if that is not known."""
+        return self._table(fingerprint).verdicts.get(key)
+
+    def put_verdict(self, fingerprint: Fingerprint, key: str, reason: str) -> None:
+        """Remembers whether an implementation is exact; `flush` writes it."""
+        self._table(fingerprint).verdicts[key] = reason
+        self._fresh(fingerprint).verdicts[key] = reason
 
     def flush(self) -> None:
         """Writes everything that is not on disk yet. A disk that cannot be written to is a warning, not an error."""
@@ -87,17 +109,18 @@ class ProfileCache:
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 with FileLock(f"{path}.lock", timeout=_PATIENCE_s):
-                    entries = _merged(_read(path), self._new[fingerprint])
-                    _replace(path, msgspec.json.encode(_File(_VERSION, fingerprint, entries)))
+                    file = _merged(_read(path), self._new[fingerprint])
+                    _replace(path, msgspec.json.encode(_File(_VERSION, fingerprint, file.entries, file.verdicts)))
             except (OSError, Timeout) as error:
                 _LOG.warning("measurements could not be saved to %s: %s", path, error)
                 return
-            self._table(fingerprint).update(entries)
+            self._table(fingerprint).entries.update(file.entries)
+            self._table(fingerprint).verdicts.update(file.verdicts)
             del self._new[fingerprint]
 
     def entries(self) -> int:
         """How many measurements are on disk."""
-        return sum(len(_read(path)) for path in self._files())
+        return sum(len(_read(path).entries) for path in self._files())
 
     def size_B(self) -> int:
         """Bytes on disk."""
@@ -142,7 +165,10 @@ class ProfileCache:
     def _path(self, fingerprint: Fingerprint) -> Path:
         return self.folder / f"{hashlib.sha256(fingerprint.key.encode()).hexdigest()[:16]}.json"
 
-    def _table(self, fingerprint: Fingerprint) -> dict[str, Measurement]:
+    def _fresh(self, fingerprint: Fingerprint) -> _Table:
+        return self._new.setdefault(fingerprint, _Table())
+
+    def _table(self, fingerprint: Fingerprint) -> _Table:
         if fingerprint.key not in self._known:
             self._known[fingerprint.key] = _read(self._path(fingerprint))
         return self._known[fingerprint.key]
@@ -152,20 +178,21 @@ def _decoded(content: bytes) -> _File:
     return msgspec.json.decode(content, type=_File)
 
 
-def _merged(old: dict[str, Measurement], new: dict[str, Measurement]) -> dict[str, Measurement]:
+def _merged(old: _Table, new: _Table) -> _Table:
     """Both; of two measurements of one signature the newer, except that a scaled one replaces no real one."""
-    return old | {key: m for key, m in new.items() if not m.scaled or key not in old or old[key].scaled}
+    kept = {k: m for k, m in new.entries.items() if not m.scaled or k not in old.entries or old.entries[k].scaled}
+    return _Table(old.entries | kept, old.verdicts | new.verdicts)
 
 
-def _read(path: Path) -> dict[str, Measurement]:
+def _read(path: Path) -> _Table:
     """The entries of a file; a damaged one is set aside and counts as empty."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        return {}
+        return _Table()
     except OSError as error:
         _LOG.warning("measurements could not be read from %s: %s", path, error)
-        return {}
+        return _Table()
     try:
         file = _decoded(content)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -175,8 +202,8 @@ def _read(path: Path) -> dict[str, Measurement]:
             os.replace(path, aside)
         except OSError as problem:
             _LOG.warning("%s could not be set aside: %s", path, problem)
-        return {}
-    return file.entries if file.version == _VERSION else {}
+        return _Table()
+    return _Table(file.entries, file.verdicts) if file.version == _VERSION else _Table()
 
 
 def _replace(path: Path, content: bytes) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from lowtide.ir.geometry import Geometry
@@ -31,6 +33,31 @@ def samples(signature: Signature, *, integer: int = 0, mask: bool | None = None)
         _sample(geometry, storage_B, generators[geometry.device], bounds.get(i), integer, mask)
         for i, (geometry, storage_B) in enumerate(zip(signature.reads, storages_B, strict=True))
     ]
+
+
+def content(geometry: Geometry, readers: Sequence[tuple[Signature, int]], *, seed: int, positive: bool) -> torch.Tensor:
+    """Makes one tensor to compare implementations on.
+
+    Floats are normal deviates, one in sixteen of them zero; integers that no reader takes for indices are 0 or 1.
+
+    Arguments:
+        readers: calls that read it, and which of their reads it is.
+        seed: other tensors have other contents.
+        positive: whether floats are uniform in [0.05, 1) instead.
+    """
+    dtype = getattr(torch, geometry.dtype)
+    found = [index_bounds(s.op, s.args, s.reads).get(read) for s, read in readers]
+    bound = min((b for b in found if b is not None), default=2)
+    generator = torch.Generator(geometry.device).manual_seed(_SEED + seed)
+    elements = geometry.extent_B // dtype.itemsize
+    storage = torch.empty(elements, dtype=dtype, device=geometry.device)
+    if positive or not dtype.is_floating_point:
+        block = _block(min(elements, _BLOCK), geometry, generator, bound)
+    else:
+        block = torch.randn(min(elements, _BLOCK), generator=generator, device=geometry.device)
+        block = torch.where(torch.rand(block.shape, generator=generator, device=geometry.device) < 1 / 16, 0.0, block)
+    _repeat(storage, block.to(dtype))
+    return as_strided(storage, geometry)
 
 
 def _generator(device: str) -> torch.Generator:

@@ -20,7 +20,7 @@ import torch
 from lowtide.device import arena
 from lowtide.ir.call import Read
 from lowtide.ir.graph import Graph
-from lowtide.ir.interface import Interface, Slot
+from lowtide.ir.interface import Interface, Slot, filled
 from lowtide.ir.schedule import Boundary, Drop, Run, Schedule, Step
 from lowtide.runtime.routines import write_steps
 from lowtide.runtime.writer import Writer
@@ -80,6 +80,7 @@ def generate(
     parts = split(schedule, len(graph.segments))
     carried = [carried_into(graph, part, i) for i, part in enumerate(parts)]
     functions = []
+    interfaces = filled(tuple(interfaces), carried[-1])
     for index, (steps, interface) in enumerate(zip(parts, interfaces, strict=True)):
         later: set[int] = set().union(*carried[index + 1 :]) if index + 1 < len(parts) else set()
         writer = Writer(graph, held)

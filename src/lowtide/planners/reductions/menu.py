@@ -11,7 +11,7 @@ from lowtide.ir.numerics import Numerics
 from lowtide.ops.base import IN_PLACE
 
 
-def restricted(graph: Graph, numerics: Numerics, without: Collection[str] = ()) -> Graph:
+def restricted(graph: Graph, numerics: Numerics, without: Collection[str] = (), recipes: Collection[int] = ()) -> Graph:
     """The graph without the options that a person does not want.
 
     What the program runs stays. A recipe that only a lost option has is lost with it, and so is what needs a value
@@ -20,17 +20,19 @@ def restricted(graph: Graph, numerics: Numerics, without: Collection[str] = ()) 
     Arguments:
         graph: as enlarged, with its program's own options.
         numerics: the least exact level to keep.
-        without: kinds of groups to leave out; with "in-place", recipes that overwrite what they read as well, where
-            the program does not run them.
+        without: kinds of groups, or families, to leave out; with "in-place", recipes that overwrite what they read as
+            well, where the program does not run them.
+        recipes: of no program, to leave out with every option that has them.
 
     Returns: the graph itself where there is nothing to leave out. O(graph), as often as options need one another.
     """
     program = set(graph.program)
     unwanted = {r.id for r in graph.recipes if r.consumes and r.id not in program} if IN_PLACE in without else set()
+    unwanted |= set(recipes)
     groups = {g: list(group.options) for g, group in enumerate(graph.groups)}
     for g, group in enumerate(graph.groups):
-        kept = [o for o in group.options[1:] if group.kind not in without and numerics.admits(o.numerics)]
-        groups[g] = [group.options[0], *kept]
+        kept = [o for o in group.options[1:] if _wanted(group, without) and numerics.admits(o.numerics)]
+        groups[g] = [group.options[0], *(o for o in kept if unwanted.isdisjoint(o.recipes))]
         unwanted |= _recipes(group.options) - _recipes(groups[g])
     while True:
         made = {v for r in graph.recipes if r.id not in unwanted for v in r.outputs}
@@ -45,6 +47,11 @@ def restricted(graph: Graph, numerics: Numerics, without: Collection[str] = ()) 
         unwanted |= orphans
     left_groups = (replace(graph.groups[g], options=tuple(o)) for g, o in groups.items() if len(o) > 1)
     return _without(graph, unwanted, made, tuple(left_groups)) if unwanted else replace(graph, groups=(*left_groups,))
+
+
+def _wanted(group: Group, without: Collection[str]) -> bool:
+    """Whether neither its kind nor its family, after which it is named, is left out."""
+    return group.kind not in without and not any(group.name.startswith(f"{name} ") for name in without)
 
 
 def _recipes(options: Iterable[Option]) -> set[int]:
