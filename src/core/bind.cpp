@@ -12,6 +12,7 @@
 
 #include "annealer.hpp"
 #include "bind_arena.hpp"
+#include "bind_bits.hpp"
 #include "bind_chain.hpp"
 #include "bind_packer.hpp"
 #include "floors.hpp"
@@ -125,8 +126,9 @@ void bind_program(nb::module_& m) {
       .def("__init__",
            [](Program* self, const Ints& output_begin, const Ints& output, const Ints& read_begin, const Ints& read,
               const Longs& run_time, const Longs& rerun_time, const Longs& trace_peak, const Longs& rerun_peak,
-              const Ints& rerun_through,
-              const Ints& part, const Longs& size, const Ints& pinned_from, const Ints& lost_from, Bytes fixed) {
+              const Ints& rerun_through, const Ints& part, const Longs& size, const Ints& pinned_from,
+              const Ints& lost_from, const Ints& takeover_begin, const Ints& takeover, const Longs& takeover_peak,
+              const Ints& opened, Bytes fixed) {
              auto program = std::make_unique<Program>();
              program->outputs = rows_of(output_begin, output);
              program->reads = rows_of(read_begin, read);
@@ -139,6 +141,9 @@ void bind_program(nb::module_& m) {
              program->size = copy_of<Bytes>(size);
              program->pinned_from = copy_of<Index>(pinned_from);
              program->lost_from = copy_of<Index>(lost_from);
+             program->takeovers = rows_of(takeover_begin, takeover);
+             program->takeover_peak = copy_of<Bytes>(takeover_peak);
+             program->opened = copy_of<Index>(opened);
              program->fixed = fixed;
              require(program->is_valid(), "not a stage program: see program.hpp");
              program->index();
@@ -149,6 +154,7 @@ void bind_program(nb::module_& m) {
       .def("gap_end", [](const Program& p, Index g) { return p.gap_end(checked(g, p.gap_count())); })
       .def("gap_at", [](const Program& p, Index v, Index t) { return p.gap_at(checked(v, p.value_count()), t); })
       .def("is_free", [](const Program& p, Index g) { return p.is_free(checked(g, p.gap_count())); })
+      .def("least_peak", [](const Program& p, Index t) { return p.least_peak(checked(t, p.stage_count())); })
       .def("operator_floors", [](const Program& p) { return to_numpy(operator_floors(p)); })
       .def("cut_floor", [](const Program& p, Index t) { return cut_floor(p, checked(t, p.stage_count())); },
            nb::call_guard<nb::gil_scoped_release>());
@@ -209,4 +215,5 @@ NB_MODULE(_core, m) {
   bind_chain(m);
   bind_packer(m);
   bind_arena(m);
+  bind_bits(m);
 }

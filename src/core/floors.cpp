@@ -126,7 +126,7 @@ std::vector<Bytes> operator_floors(const Program& program) {
   Bytes now = program.fixed;
   for (Index t = 0; t < program.stage_count(); ++t) {
     now += floor[at(t)];
-    floor[at(t)] = now + program.trace_peak[at(t)];
+    floor[at(t)] = now + program.least_peak(t);
   }
   floor.pop_back();
   return floor;
@@ -138,7 +138,7 @@ Bytes cut_floor(const Program& program, Index stage) {
   const auto node_of = [&](Index recipe) { return values + recipe; };
   Flow flow(at(sink) + 1);
   std::vector<char> forced(at(values), 0);
-  Bytes floor = program.fixed + program.trace_peak[at(stage)];
+  Bytes floor = program.fixed + program.least_peak(stage);
   for (Index v = 0; v < values; ++v) {
     const Index recipe = program.producer[at(v)];
     if (recipe >= stage) continue;

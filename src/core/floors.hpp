@@ -1,7 +1,7 @@
 // Floors: bytes that no schedule of a program can do without, proved in exact integers.
 //
-// Class: any recomputation; first runs in program order; one recipe per value. All floors are for the moment
-// when the base recipe of a stage starts: then exactly the earlier stages have had their first run.
+// Class: any recomputation; first runs in program order; one recipe per value, in place or not. All floors are for
+// the moment when the base recipe of a stage starts: then exactly the earlier stages have had their first run.
 #pragma once
 #include <vector>
 
@@ -9,8 +9,8 @@
 
 namespace lowtide {
 
-// Per stage: fixed bytes + what the stage reads + what is needed later and cannot be rerun after it + its own
-// trace peak. O(stages + reads).
+// Per stage: fixed bytes + what the stage reads + what is needed later and cannot be rerun after it + the least that
+// its own run allocates. O(stages + reads).
 std::vector<Bytes> operator_floors(const Program& program);
 
 // The same for one stage, stronger: the least bytes from which everything needed later can still be computed.

@@ -12,6 +12,18 @@ bool has_change(const std::vector<Change>& changes, Index gap) {
   return std::any_of(changes.begin(), changes.end(), [&](const Change& c) { return c.gap == gap; });
 }
 
+// Drops a value behind the stage that reads it at the end of `gap`, so that the stage's run takes it over.
+bool drop_for_takeover(const Retention& state, Index gap, Index stage, std::vector<Change>& changes) {
+  const Program& program = state.program();
+  const Index value = program.gap_value[at(gap)], next = gap + 1;
+  const Slice takeovers = program.takeovers[stage];
+  if (std::find(takeovers.begin(), takeovers.end(), value) == takeovers.end()) return false;
+  if (gap - program.first_gap(value) == program.uses[value].size() || !program.is_free(next)) return false;
+  if (state.tau(next) != KEEP || has_change(changes, next)) return false;
+  changes.push_back({next, stage + 1});
+  return true;
+}
+
 }  // namespace
 
 bool drop_across(const Retention& state, Index value, Index stage, std::vector<Change>& changes) {
@@ -19,6 +31,7 @@ bool drop_across(const Retention& state, Index value, Index stage, std::vector<C
   if (program.producer[at(value)] >= stage) return false;
   const Index gap = program.gap_at(value, stage);
   const Index start = program.gap_start(gap);
+  if (program.gap_end(gap) == stage && drop_for_takeover(state, gap, stage, changes)) return true;
   if (program.gap_end(gap) <= stage && gap - program.first_gap(value) < program.uses[value].size()) return false;
   if (start >= stage || !program.is_free(gap) || has_change(changes, gap)) return false;
   const Span* span = state.span_at(value, stage);

@@ -6,8 +6,9 @@
 
 namespace lowtide {
 
-// Appends the change that makes `value` absent across `stage`, or only passing through if it is brought back there;
-// false if its gap there is not free, it is read by the stage's base recipe, or it is absent already.
+// Appends the change that makes `value` absent across `stage`, or only passing through if it is brought back there, or
+// absent behind it where the stage's base recipe can take it over; false if its gap there is not free, the base recipe
+// reads it otherwise, or it is absent already.
 bool drop_across(const Retention& state, Index value, Index stage, std::vector<Change>& changes);
 
 // Appends drops across `stage` of what the producer of `value` reads, `depth` levels deep: a dropped value

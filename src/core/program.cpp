@@ -21,6 +21,19 @@ bool Program::is_free(Index gap) const {
 
 bool Program::is_lost(Index gap) const { return gap_start(gap) == lost_from[at(gap_value[at(gap)])]; }
 
+bool Program::may_take(Index stage, Index value) const {
+  const Index gap = gap_at(value, stage) + 1, maker = producer[at(value)];
+  const bool is_last = gap - first_gap(value) == uses[value].size();
+  const bool in_time = maker >= opened[at(stage)] || rerun_through[at(maker)] >= opened[at(stage)];
+  return in_time && (is_last || is_free(gap));
+}
+
+Bytes Program::least_peak(Index stage) const {
+  for (Index v : takeovers[stage])
+    if (may_take(stage, v)) return std::min(takeover_peak[at(stage)], trace_peak[at(stage)]);
+  return trace_peak[at(stage)];
+}
+
 void Program::index() {
   producer.assign(size.size(), -1);
   std::vector<std::vector<Index>> users(size.size());
@@ -45,14 +58,20 @@ void Program::index() {
 bool Program::is_valid() const {
   const std::size_t n = at(stage_count());
   if (!outputs.is_valid() || !reads.is_valid() || reads.size() != stage_count() || fixed < 0) return false;
-  if (run_time.size() != n || rerun_time.size() != n || trace_peak.size() != n || rerun_peak.size() != n || rerun_through.size() != n ||
-      part.size() != n || pinned_from.size() != size.size() ||
+  if (run_time.size() != n || rerun_time.size() != n || trace_peak.size() != n || rerun_peak.size() != n ||
+      rerun_through.size() != n || part.size() != n || pinned_from.size() != size.size() ||
       lost_from.size() != size.size())
+    return false;
+  if (!takeovers.is_valid() || takeovers.size() != stage_count() || takeover_peak.size() != n || opened.size() != n)
     return false;
   std::vector<Index> made(size.size(), -1);
   for (Index t = 0; t < stage_count(); ++t) {
     if (run_time[at(t)] < 0 || rerun_time[at(t)] < 0 || trace_peak[at(t)] < 0 || rerun_peak[at(t)] < 0) return false;
+    if (takeover_peak[at(t)] < 0 || takeover_peak[at(t)] > std::min(trace_peak[at(t)], rerun_peak[at(t)])) return false;
+    if (opened[at(t)] < 0 || opened[at(t)] > t) return false;
     const Slice read = reads[t];
+    for (Index v : takeovers[t])
+      if (std::find(read.begin(), read.end(), v) == read.end()) return false;
     for (Index i = 0; i < read.size(); ++i) {
       if (read[i] < 0 || read[i] >= value_count() || made[at(read[i])] < 0) return false;
       if (std::find(read.begin(), read.begin() + i, read[i]) != read.begin() + i) return false;

@@ -8,6 +8,10 @@
 // first use, between two uses, and from the last use to the end; a value with k uses has k + 1 gaps. Gap g of
 // value v has the number first_gap(v) + g and covers the stages in (start, end].
 //
+// TAKEOVERS. A run of a stage may overwrite a value that it reads with its outputs, if it is the last to read it
+// before it is dropped, and the value came in the same segment (what crosses a boundary may be wanted once more). Its
+// bytes are given up before the outputs come, and the run itself needs takeover_peak instead of trace_peak.
+//
 // Units: Bytes, Picos (1e-12 s), Index = position of a stage, a value or a gap.
 #pragma once
 #include <cstdint>
@@ -33,6 +37,9 @@ struct Program {
   std::vector<Bytes> size;            // value -> bytes
   std::vector<Index> pinned_from;     // value -> gaps that start at this stage or later cannot be dropped; NEVER
   std::vector<Index> lost_from;       // value -> at the end of this stage the caller lets go of it; NEVER
+  Rows takeovers;                     // stage -> those of its reads that a run may overwrite, the preferred first
+  std::vector<Bytes> takeover_peak;   // stage -> most bytes such a run allocates; at most trace_peak and rerun_peak
+  std::vector<Index> opened;          // stage -> the first stage of its segment
   Bytes fixed = 0;                    // bytes that live throughout
 
   // Derived by index().
@@ -54,6 +61,10 @@ struct Program {
   bool is_free(Index gap) const;
   // Whether the value cannot be kept through this gap: the caller lets go of it where the gap begins.
   bool is_lost(Index gap) const;
+  // Whether a run of `stage` can take over `value`, one of its takeovers: no if it has to stay, or cannot come so late.
+  bool may_take(Index stage, Index value) const;
+  // The least bytes that the base run of `stage` allocates by itself in any schedule.
+  Bytes least_peak(Index stage) const;
 
   // Fills the derived arrays. Requires the given ones; O(stages + reads).
   void index();

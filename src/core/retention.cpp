@@ -241,6 +241,16 @@ void Retention::set_spans(Index value, std::vector<Span>& spans) {
   now.swap(spans);
 }
 
+// The value that the run of `recipe`, the run-th in the stage, takes over; -1 for none. Requires last_read_.
+Index Retention::taken(Index recipe, Index stage, Index run) const {
+  for (Index v : program_->takeovers[recipe]) {
+    if (last_read_[at(v)] != run) continue;
+    const Span* span = span_at(v, stage);
+    if (span && span->end == stage && span->start >= program_->opened[at(stage)]) return v;
+  }
+  return -1;
+}
+
 Bytes Retention::simulate(Index stage) {
   const std::vector<Index>& reruns = rec_[at(stage)];
   const Index count = static_cast<Index>(reruns.size()) + 1;
@@ -250,14 +260,19 @@ Bytes Retention::simulate(Index stage) {
   Bytes live = 0, top = 0;
   for (Index i = 0; i < count; ++i) {
     const Index recipe = recipe_at(i);
-    top = std::max(top, live + (recipe == stage ? program_->trace_peak : program_->rerun_peak)[at(recipe)]);
+    const Index gone = taken(recipe, stage, i);
+    const std::vector<Bytes>& peak = gone >= 0         ? program_->takeover_peak
+                                     : recipe == stage ? program_->trace_peak
+                                                       : program_->rerun_peak;
+    top = std::max(top, live + peak[at(recipe)]);
+    if (gone >= 0) live -= program_->size[at(gone)];
     for (Index v : program_->outputs[recipe]) {
       const Span* span = span_at(v, stage);
       if (span && span->start == stage && (span->end > stage || last_read_[at(v)] > i)) live += program_->size[at(v)];
     }
     top = std::max(top, live);
     for (Index v : program_->reads[recipe]) {
-      if (last_read_[at(v)] != i) continue;
+      if (last_read_[at(v)] != i || v == gone) continue;
       const Span* span = span_at(v, stage);
       if (span && span->end == stage) live -= program_->size[at(v)];
     }

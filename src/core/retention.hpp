@@ -13,7 +13,9 @@
 // in depth-first post-order, each once; then its base recipe runs. A value is resident over SPANS [start, end]:
 // from the run that brings it (in stage `start`) to its last use (in stage `end`) before it is dropped. A run of
 // stage r needs what is live plus trace_peak[r] (a rerun: rerun_peak[r]); afterwards its outputs that begin a span
-// are live. An output that begins no span dies with its run. `live(t)` is the most bytes at once during stage t.
+// are live. An output that begins no span dies with its run. A run that can take over a value (see program.hpp) does
+// so: it is the value's last reader in the stage with which its span ends. `live(t)` is the most bytes at once during
+// stage t.
 //
 // INVARIANT (is_valid): reruns, spans, live bytes and time equal what a fresh Retention with the same tau has.
 //
@@ -105,6 +107,7 @@ class Retention {
   void set_spans(Index value, std::vector<Span>& spans);
   void occupy(Index first, Index last, Bytes size);
   void occupy_beyond(const std::vector<Span>& spans, const std::vector<Span>& others, Bytes size);
+  Index taken(Index recipe, Index stage, Index run) const;
   Bytes simulate(Index stage);
   void set_local(Index stage, Bytes local);
 

@@ -13,6 +13,7 @@ using lowtide::Program;
 
 struct Builder {
   Program program;
+  Index opened = 0;  // the first stage of the segment that stages are added to
 
   // Adds a stage and returns its first value.
   Index stage(const std::vector<lowtide::Bytes>& sizes, const std::vector<Index>& reads, lowtide::Picos time,
@@ -34,7 +35,18 @@ struct Builder {
     program.rerun_peak.push_back(total);
     program.rerun_through.push_back(rerunnable ? lowtide::NEVER : -1);
     program.part.push_back(0);
+    program.takeovers.push_row({});
+    program.takeover_peak.push_back(0);
+    program.opened.push_back(opened);
     return outputs.empty() ? -1 : outputs[0];
+  }
+
+  // Lets runs of the last stage overwrite some of what it reads with its first output.
+  void takes(const std::vector<Index>& values) {
+    const Index heir = program.outputs[program.outputs.size() - 1][0];
+    program.takeovers.begin.pop_back();
+    program.takeovers.push_row(values);
+    program.takeover_peak.back() = program.trace_peak.back() - program.size[static_cast<std::size_t>(heir)];
   }
 
   Program finish() {
@@ -54,12 +66,14 @@ inline Program chain(int length, lowtide::Bytes size = 100) {
   return b.finish();
 }
 
-inline Program random(std::uint64_t seed, int stages) {
+// Without `in_place` no run overwrites anything.
+inline Program random(std::uint64_t seed, int stages, bool in_place = true) {
   lowtide::Random dice(seed);
   Builder b;
   std::vector<Index> there{b.stage({64, 32}, {}, 0, false)};
   there.push_back(1);
   for (int t = 0; t < stages; ++t) {
+    if (t == stages / 2) b.opened = b.program.stage_count();
     std::vector<Index> reads;
     for (Index i = dice.below(3) + 1; i > 0; --i) {
       const Index v = there[static_cast<std::size_t>(dice.below(static_cast<Index>(there.size())))];
@@ -68,6 +82,7 @@ inline Program random(std::uint64_t seed, int stages) {
     std::vector<lowtide::Bytes> sizes;
     for (Index i = dice.below(3) + 1; i > 0; --i) sizes.push_back(dice.below(100));
     Index v = b.stage(sizes, reads, 1 + dice.below(50), dice.below(8) != 0, dice.below(2) * dice.below(50));
+    if (in_place && dice.below(2) == 0) b.takes({reads.back()});
     for (std::size_t i = 0; i < sizes.size(); ++i) there.push_back(v++);
   }
   std::vector<Index> handed{there.back()};

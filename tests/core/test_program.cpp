@@ -28,6 +28,13 @@ int main() {
   broken = chain;
   broken.reads.begin[1] = 7;
   EXPECT(!broken.is_valid());
+  broken = programs::random(1, 20);
+  broken.takeover_peak[1] = broken.trace_peak[1] + 1;  // takes more in place
+  EXPECT(!broken.is_valid());
+  broken = chain;
+  broken.takeovers.begin = {0, 0, 0, 1, 1, 1, 1, 1, 1, 1};
+  broken.takeovers.item = {3};                 // overwrites what it does not read
+  EXPECT(!broken.is_valid());
   for (std::uint64_t seed = 0; seed < 50; ++seed) EXPECT(programs::random(seed, 20).is_valid());
   return TEST_RESULT;
 }

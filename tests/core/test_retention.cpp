@@ -94,9 +94,55 @@ void what_the_caller_lets_go_of_is_brought_back() {
   EXPECT(!Retention(lost, 0).is_possible());
 }
 
+// x -> a -> b -> c, in place where it may be; then a backward that reads what `saved` names.
+Program rectifiers(bool saves_b) {
+  programs::Builder b;
+  const Index x = b.stage({1}, {}, 0, false);
+  const Index first = b.stage({10}, {x}, 1);
+  const Index second = b.stage({10}, {first}, 1);
+  b.takes({first});
+  const Index third = b.stage({10}, {second}, 1);
+  b.takes({second});
+  b.stage({10}, saves_b ? std::vector<Index>{third, second} : std::vector<Index>{third}, 1);
+  return b.finish();
+}
+
+void a_run_overwrites_what_dies_in_it() {
+  const Program program = rectifiers(false);
+  const Retention state(program, 0);
+  EXPECT(state.live(1) == 11);  // x and the first
+  EXPECT(state.live(2) == 10 && state.live(3) == 10);
+  EXPECT(program.least_peak(2) == 0 && program.least_peak(1) == 10);
+}
+
+void what_is_read_later_is_not_overwritten_until_it_is_dropped() {
+  const Program program = rectifiers(true);
+  Retention state(program, 0);
+  EXPECT(state.live(2) == 10 && state.live(3) == 20);
+  // The second goes behind the third's run and comes back for the backward, from x, in place of the first.
+  const Index second = program.gap_at(2, 4), first = program.gap_at(1, 4);
+  EXPECT(state.apply({{second, 4}, {first, 3}}));
+  EXPECT((state.reruns(4) == std::vector<Index>{1, 2}));
+  EXPECT(state.live(3) == 11 && state.live(4) == 30);
+  state.commit();
+  EXPECT(state.is_valid());
+}
+
+void what_came_in_another_segment_is_not_overwritten() {
+  Program program = rectifiers(false);
+  program.opened = {0, 0, 2, 2, 2};
+  const Retention state(program, 0);
+  EXPECT(state.live(2) == 20 && state.live(3) == 10);
+  program.rerun_through[1] = 1;  // and it cannot come anew
+  EXPECT(program.least_peak(2) == 10);
+}
+
 }  // namespace
 
 int main() {
+  a_run_overwrites_what_dies_in_it();
+  what_is_read_later_is_not_overwritten_until_it_is_dropped();
+  what_came_in_another_segment_is_not_overwritten();
   keep_all_of_a_chain();
   one_dropped_value();
   random_walks_stay_exact();

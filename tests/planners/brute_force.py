@@ -1,9 +1,10 @@
 """The true optimum of tiny graphs, by trying everything: shares no code with any planner.
 
-Dijkstra over states (first runs done, values resident, last rerun). Class: any recomputation; first runs in program
-order; one recipe per value, or another one outside all groups. `ordered`: and between two of them reruns in program
-order, each at most once. Before a step, any subset of what is resident may be dropped; dropping late is never worse
-than early, except that nothing is gained by keeping what does not fit, so drops are tried just before a run.
+Dijkstra over states (first runs done, values resident, last rerun, values from earlier segments). Class: any
+recomputation; first runs in program order; one recipe per value, in place or not, or another one outside all groups.
+`ordered`: and between two of them reruns in program order, each at most once. Before a step, any subset of what is
+resident may be dropped; dropping late is never worse than early, except that nothing is gained by keeping what does not
+fit, so drops are tried just before a run.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ import itertools
 from collections.abc import Iterator
 
 from lowtide.ir.graph import Effect, Graph
+from lowtide.ir.in_place import in_place_ways
 
-# Position in the plain sequence, resident non-persistent values, place of the last rerun since the last position.
-State = tuple[int, frozenset[int], int]
+# Position in the plain sequence, resident non-persistent values, place of the last rerun since the last position, and
+# what of the resident values came in an earlier segment: nothing may overwrite that.
+State = tuple[int, frozenset[int], int, frozenset[int]]
 
 
 class Exhaustive:
@@ -41,11 +44,18 @@ class Exhaustive:
         grouped = {r for g in graph.groups for o in g.options for r in o.recipes}
         self.stands_for: dict[int, int] = {}  # a recipe outside the program and all groups -> one that makes as much
         for recipe in graph.recipes:
-            if recipe.id not in self.place and recipe.id not in grouped and recipe.outputs[0] in maker:
+            if (
+                recipe.id not in self.place
+                and recipe.id not in grouped
+                and recipe.outputs[0] in maker
+                and not recipe.consumes
+            ):
                 first = maker[recipe.outputs[0]]
                 if recipe.effect is Effect.PURE and set(recipe.outputs) <= set(graph.recipes[first].outputs):
                     self.stands_for[recipe.id] = first
                     self.place[recipe.id] = self.place[first]
+        self.ways = in_place_ways(graph)
+        self.overwritable = {graph.recipes[w].consumes[0].value for ways in self.ways.values() for w in ways}
         self.segment_at = list(itertools.accumulate(
             (n if kind != "run" else 0 for kind, n in self.sequence), max))  # fmt: skip
 
@@ -60,7 +70,7 @@ class Exhaustive:
         return needed[::-1]
 
     def least_time_s(self) -> float | None:
-        start: State = (0, frozenset(), -1)
+        start: State = (0, frozenset(), -1, frozenset())
         best = {start: 0.0}
         queue = [(0.0, 0, start)]
         tie = itertools.count(1)
@@ -77,14 +87,14 @@ class Exhaustive:
         return None
 
     def _moves(self, state: State) -> Iterator[tuple[float, State]]:
-        position, resident, last = state
+        position, resident, last, old = state
         segment = self.segment_at[position] - (self.sequence[position][0] != "run")
         pinned = {v for v in resident if self._handed(v, segment)}
         for value in resident - pinned:
-            yield 0.0, (position, resident - {value}, last)
+            yield 0.0, (position, resident - {value}, last, old - {value})
         kind, number = self.sequence[position]
         if kind == "run":
-            yield from self._run(number, (position + 1, resident, -1), segment)
+            yield from self._run(number, (position + 1, resident, -1, old), segment)
         else:
             yield from self._boundary(number, position, resident)
         if segment >= 0:
@@ -92,10 +102,10 @@ class Exhaustive:
             for recipe in self.graph.recipes:
                 replays = any(self.graph.recipes[r].state == recipe.state for r in done) and recipe.state is not None
                 known = self.stands_for.get(recipe.id, recipe.id) in done
-                if recipe.effect is Effect.PURE and (known or replays):
+                if recipe.effect is Effect.PURE and (known or replays) and not recipe.consumes:
                     place = self.place[recipe.id] if self.ordered else last + 1
                     if place > last:
-                        after = (position, resident, place if self.ordered else last)
+                        after = (position, resident, place if self.ordered else last, old)
                         yield from self._run(recipe.id, after, segment)
 
     def _handed(self, value: int, segment: int) -> bool:
@@ -103,8 +113,14 @@ class Exhaustive:
         return v.held and v.leaves is not None and v.leaves < segment
 
     def _run(self, number: int, after: State, segment: int) -> Iterator[tuple[float, State]]:
-        """Runs a recipe; `after` is the state behind it, but for what it keeps."""
-        position, resident, last = after
+        """Runs a recipe, or one in place of it; `after` is the state behind it, but for what it keeps."""
+        for way in (number, *self.ways.get(number, ())):
+            gone = frozenset(t.value for t in self.graph.recipes[way].consumes)
+            if not gone & after[3]:
+                yield from self._run_as(way, after, segment, gone)
+
+    def _run_as(self, number: int, after: State, segment: int, gone: frozenset[int]) -> Iterator[tuple[float, State]]:
+        position, resident, last, old = after
         graph, recipe = self.graph, self.graph.recipes[number]
         if graph.segments[recipe.segment].part != graph.segments[segment].part:
             return
@@ -123,7 +139,7 @@ class Exhaustive:
             for keep in itertools.combinations(fresh, count):
                 saves = recipe.effect is Effect.RANDOM and recipe.state in keep
                 if live_B + extra_B + (self.size_B[recipe.state] if saves else 0) <= self.budget_B:
-                    yield recipe.time_s, (position, resident | set(keep), last)
+                    yield recipe.time_s, (position, (resident - gone) | set(keep), last, old)
 
     def _boundary(self, segment: int, position: int, resident: frozenset[int]) -> Iterator[tuple[float, State]]:
         leaving = {v.id for v in self.graph.values if v.leaves == segment - 1 and not v.persistent}
@@ -133,4 +149,4 @@ class Exhaustive:
         after = resident if segment == len(self.graph.segments) else resident - gone
         after = after | {v.id for v in self.graph.values if v.arrives == segment and not v.persistent}
         if self.persistent_B + sum(self.size_B[v] for v in after) <= self.budget_B:
-            yield 0.0, (position + 1, frozenset(after), -1)
+            yield 0.0, (position + 1, frozenset(after), -1, frozenset(after & self.overwritable))

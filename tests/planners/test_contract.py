@@ -27,11 +27,14 @@ from lowtide.planners.reductions.stages import stage_program
 from lowtide.planners.search import BOUND_CLASS, CHOSEN_CLASS
 from tests.planners.brute_force import Exhaustive
 from tests.planners.tape import NAMED, chain, random_graph, resnet, unet
+from tests.planners.ways import with_ways
 
 TINY = {seed: (5 + seed % 4, 1 + seed % 3) for seed in (0, 1, 2, 6, 9, 10, 13, 18, 20, 25, 30, 31, 32, 35, 38)}
 GRAPHS = {
     **NAMED,
     **{f"random{s}": functools.partial(random_graph, s, 14, 1 + s % 3, True) for s in range(8)},
+    **{f"ways{s}": lambda s=s: with_ways(random_graph(s, 14, 1 + s % 3, True)) for s in range(3)},
+    "resnet-ways": lambda: with_ways(NAMED["resnet"](), ("relu", "add")),
 }
 every_planner = pytest.mark.parametrize("planner", [*PLANNERS, *CLASSICS], ids=lambda p: p.name)
 every_graph = pytest.mark.parametrize("name", GRAPHS)
@@ -43,15 +46,16 @@ def graph_of(name: str) -> Graph:
 
 
 @functools.cache
-def tiny(seed: int) -> Graph:
-    return random_graph(seed, *TINY[seed], mirrored=True)
+def tiny(seed: int, in_place: bool = False) -> Graph:
+    graph = random_graph(seed, *TINY[seed], mirrored=True)
+    return with_ways(graph) if in_place else graph
 
 
 @functools.cache
-def optimum_s(seed: int, percent: int, bound_class: str) -> float | None:
+def optimum_s(seed: int, percent: int, bound_class: str, in_place: bool = False) -> float | None:
     ordered = {BOUND_CLASS: False, CHOSEN_CLASS: False, RESIDENCE_CLASS: True}[bound_class]
-    graph = base_order(tiny(seed)) if bound_class == CHOSEN_CLASS else tiny(seed)
-    return Exhaustive(graph, budget_B(tiny(seed), percent), ordered=ordered).least_time_s()
+    graph = base_order(tiny(seed, in_place)) if bound_class == CHOSEN_CLASS else tiny(seed, in_place)
+    return Exhaustive(graph, budget_B(tiny(seed, in_place), percent), ordered=ordered).least_time_s()
 
 
 def solve(planner: AbstractPlanner, problem: Problem, watch: Watch | None = None) -> Outcome:
@@ -104,10 +108,20 @@ def test_the_same_seed_and_work_give_the_same_outcome(planner: AbstractPlanner, 
 @every_planner
 @pytest.mark.parametrize("seed", TINY)
 def test_bounds_and_proofs_hold_against_the_true_optimum(planner: AbstractPlanner, seed: int) -> None:
-    graph = tiny(seed)
+    assert_honest(planner, seed, in_place=False)
+
+
+@pytest.mark.parametrize("planner", PLANNERS, ids=lambda p: p.name)
+@pytest.mark.parametrize("seed", TINY)
+def test_bounds_and_proofs_hold_where_operators_run_in_place(planner: AbstractPlanner, seed: int) -> None:
+    assert_honest(planner, seed, in_place=True)
+
+
+def assert_honest(planner: AbstractPlanner, seed: int, *, in_place: bool) -> None:
+    graph = tiny(seed, in_place)
     for percent in (90, 75, 60):
         outcome = solve(planner, Problem(graph, budget_B(graph, percent), work=2000))
-        best_s = optimum_s(seed, percent, outcome.bound_class)
+        best_s = optimum_s(seed, percent, outcome.bound_class, in_place)
         if best_s is None:
             assert outcome.schedule is None
             continue

@@ -11,18 +11,23 @@ import pytest
 from lowtide import _core
 from lowtide.ir.check import check
 from lowtide.ir.check_graph import check_graph
-from lowtide.ir.graph import Effect
+from lowtide.ir.graph import Effect, Role
 from lowtide.ir.schedule import Run, Schedule
 from lowtide.ir.simulate import simulate
 from lowtide.planners.reductions.stages import StageProgram, stage_program
 from lowtide.planners.retention import evaluate
-from tests.planners.tape import chain, gpt, random_graph, unet
+from tests.planners.tape import Tape, chain, gpt, random_graph, resnet, unet
+from tests.planners.ways import with_ways
 
 GRAPHS = [
     *(pytest.param(lambda s=s: random_graph(s, 6 + s % 12, 1 + s % 3), id=f"random{s}") for s in range(40)),
     pytest.param(lambda: chain(5, parts=2), id="bundle"),
     pytest.param(lambda: gpt(2), id="gpt"),
     pytest.param(lambda: unet(2), id="unet"),
+    *(pytest.param(lambda s=s: with_ways(random_graph(s, 6 + s % 12, 1 + s % 3)), id=f"ways{s}") for s in range(40)),
+    *(pytest.param(lambda s=s: with_ways(random_graph(s, 14, 2, True)), id=f"mirrored{s}") for s in range(10)),
+    pytest.param(lambda: with_ways(chain(5, parts=2)), id="bundle-ways"),
+    pytest.param(lambda: with_ways(resnet((1, 1)), ("relu", "add")), id="resnet-ways"),
 ]
 
 
@@ -93,6 +98,39 @@ def assert_lifted(reduced: StageProgram, state: _core.Retention) -> None:
     assert plain_peak_B(reduced, schedule) == state.peak_B
 
 
+def test_what_dies_in_a_run_is_overwritten_by_it() -> None:
+    """Of a chain of rectifiers nothing is kept twice; what the backward still reads stays as it is."""
+    graph = resnet((1, 1))
+    ways = with_ways(graph, ("relu", "add"))
+    plain, reduced = stage_program(graph), stage_program(ways)
+    schedule = reduced.lift(reduced.keep_all(0))
+    check(ways, schedule)
+    overwritten = {t.value for s in schedule.steps if isinstance(s, Run) for t in ways.recipes[s.recipe].consumes}
+    rectified = {ways.recipes[r].outputs[0] for r in ways.program if ways.recipes[r].op == "relu"}
+    assert overwritten
+    assert not overwritten & rectified  # the backward reads them
+    assert reduced.keep_all(0).peak_B < plain.keep_all(0).peak_B
+    assert reduced.keep_all(0).time_ps == plain.keep_all(0).time_ps
+
+
+def test_what_crosses_a_boundary_is_not_overwritten() -> None:
+    """A second backward may want it once more."""
+    tape = Tape()
+    tape.segment("forward")
+    x = tape.given(64)
+    a = tape.value(64)
+    tape.recipe("f", (x,), (a,), 1e-3)
+    tape.segment("backward")
+    b, c = tape.value(64), tape.value(64)
+    tape.recipe("g", (a,), (b,), 1e-3)
+    tape.recipe("h", (b,), (c,), 1e-3)
+    tape.leave(c, 1, Role.GRADIENT)
+    graph = with_ways(tape.graph())
+    schedule = stage_program(graph).lift(stage_program(graph).keep_all(0))
+    overwritten = {t.value for s in schedule.steps if isinstance(s, Run) for t in graph.recipes[s.recipe].consumes}
+    assert overwritten == {b}
+
+
 def plain_peak_B(reduced: StageProgram, schedule: Schedule) -> int:
     """A second, smaller simulation that knows nothing of generator states."""
     graph = reduced.graph
@@ -104,6 +142,7 @@ def plain_peak_B(reduced: StageProgram, schedule: Schedule) -> int:
         match step:
             case Run(recipe=recipe, keep=keep):
                 top_B = max(top_B, now_B + graph.recipes[recipe].trace.peak_B)
+                live -= {t.value for t in graph.recipes[recipe].consumes}
                 live |= set(keep)
             case _ if hasattr(step, "segment"):
                 live -= {v.id for v in graph.values if v.leaves == step.segment - 1 and not (v.held or v.persistent)}

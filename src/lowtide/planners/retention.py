@@ -121,8 +121,13 @@ def _live_B(program: StageProgram, t: int, reruns: tuple[int, ...], spans: tuple
     now_B = top_B = program.core_fixed_B + sum(size_B[v] for v in live)
     order = (*reruns, t)
     for i, r in enumerate(order):
-        top_B = max(top_B, now_B + (program.stages[r].trace_B if r == t else program.stages[r].rerun_trace_B))
         later = {v for s in order[i + 1 :] for v in program.read_ids[s]}
+        dying = (v for v in program.takeover_ids[r] if v not in later)
+        taken = next((v for v in dying if any(program.opened[t] <= a <= t == b for a, b in spans[v])), None)
+        stage = program.stages[r]
+        plain_B = stage.trace_B if r == t else stage.rerun_trace_B
+        top_B = max(top_B, now_B + (plain_B if taken is None else stage.takeover_trace_B))
+        live.discard(-1 if taken is None else taken)
         fresh = {v for v in _outputs(program, r) if any(a == t and (b > t or v in later) for a, b in spans[v])}
         live |= fresh
         now_B = program.core_fixed_B + sum(size_B[v] for v in live)

@@ -63,7 +63,7 @@ def cut_at(
 
     O(values + reads).
     """
-    free_B = -(program.core_fixed_B + program.stages[stage].trace_B)
+    free_B = -(program.core_fixed_B + program.core.least_peak(stage))
     forced, needed = set[int](), list[int]()
     for v in range(len(program.values)):
         if program.producer[v] >= stage:

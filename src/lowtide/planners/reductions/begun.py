@@ -50,7 +50,9 @@ class _Walk:
         self.gone: list[set[int]] = []
         self.at = -1
         self.entry_of = {s.segment: t for t, s in enumerate(program.stages) if s.recipe == ENTRY}
+        self.graph = program.graph
         self.stage_of = {s.recipe: t for t, s in enumerate(program.stages) if s.recipe >= 0}
+        self.stage_of |= {way: t for t, s in enumerate(program.stages) for _, way in s.takeovers}
         self.stage_of |= {s.recipe: self.stage_of[r] for r, s in program.shortcuts.items()}
         random = {replay.state: recipe for recipe, replay in program.replays.items()}
         for recipe in program.graph.recipes:
@@ -65,6 +67,7 @@ class _Walk:
                     stage = self.stage_of[recipe]
                     again = stage <= self.at
                     self._close(self.at if again else stage - 1)
+                    self.live -= {self.number.get(t.value, -1) for t in self.graph.recipes[recipe].consumes}
                     made = self._made(stage, self.at + 1 if again else stage)
                     self.live |= made.intersection(self.number.get(v, -1) for v in keep)
                     self.at = max(self.at, stage)

@@ -44,7 +44,7 @@ def find_replays(graph: Graph, program: Sequence[int], allowed: Collection[int])
         if graph.values[recipe.state].leaves is not None:
             continue
         ways = [r for r in by_state.get(recipe.state, ()) if r in allowed]
-        ways = [r for r in ways if graph.recipes[r].outputs == recipe.outputs[:-1]]
+        ways = [r for r in ways if graph.recipes[r].outputs == recipe.outputs[:-1] and not graph.recipes[r].consumes]
         if ways:
             best = min(ways, key=lambda r: (graph.recipes[r].time_s, r))
             found[recipe_id] = Replay(best, recipe.state)

@@ -3,7 +3,8 @@
 One stage per program recipe that has to run, plus two per segment that take no time: ENTRY brings the values that
 the caller gives, EXIT reads those that are handed over. The last exit also reads what the caller holds from
 earlier segments, so it stays live to the end. Persistent values are a constant. Generator states (`replays.py`) and
-what makes reruns cheap (`shortcuts.py`) are hidden.
+what makes reruns cheap (`shortcuts.py`) are hidden. A recipe that has ways in place (`ir/in_place.py`) takes one
+wherever the value that it overwrites dies in that very run.
 
 Units: `_B` bytes, `_ps` picoseconds.
 """
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from lowtide._core import NEVER, Program, Retention
 from lowtide.errors import PlanError
 from lowtide.ir.graph import Effect, Graph, Value
+from lowtide.ir.in_place import in_place_ways
 from lowtide.ir.schedule import Boundary, Drop, Run, Schedule, Step
 from lowtide.planners.reductions.dead_code import needed_program
 from lowtide.planners.reductions.first_option import allowed_recipes
@@ -33,7 +35,12 @@ EXIT = -2
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One stage: a recipe, or ENTRY or EXIT, in a segment; values by their ids in the graph."""
+    """One stage: a recipe, or ENTRY or EXIT, in a segment; values by their ids in the graph.
+
+    Arguments:
+        takeovers: values that a run may overwrite, the preferred first, and the recipe that does so.
+        takeover_trace_B: the peak of such a recipe's trace.
+    """
 
     recipe: int
     segment: int
@@ -44,6 +51,8 @@ class Stage:
     trace_B: int = 0
     rerun_trace_B: int = 0
     rerun_through: int = -1
+    takeovers: tuple[tuple[int, int], ...] = ()
+    takeover_trace_B: int = 0
 
 
 class Stays(Protocol):
@@ -99,6 +108,20 @@ class StageProgram:
         """What each stage reads."""
         number = {v: i for i, v in enumerate(self.values)}
         return tuple(tuple(number[v] for v in s.reads) for s in self.stages)
+
+    @cached_property
+    def opened(self) -> tuple[int, ...]:
+        """The first stage of each stage's segment."""
+        first: dict[int, int] = {}
+        for t, s in enumerate(self.stages):
+            first.setdefault(s.segment, t)
+        return tuple(first[s.segment] for s in self.stages)
+
+    @cached_property
+    def takeover_ids(self) -> tuple[tuple[int, ...], ...]:
+        """What a run of each stage may overwrite, the preferred first."""
+        number = {v: i for i, v in enumerate(self.values)}
+        return tuple(tuple(number[v] for v, _ in s.takeovers) for s in self.stages)
 
     @cached_property
     def producer(self) -> tuple[int, ...]:
@@ -157,6 +180,9 @@ class StageProgram:
             _longs(self.size_B),
             _ints(self.pinned_from),
             _ints(self.lost_from),
+            *rows(self.takeover_ids),
+            _longs(s.takeover_trace_B for s in self.stages),
+            _ints(self.opened),
             self.core_fixed_B,
         )
 
@@ -169,11 +195,11 @@ class StageProgram:
         rerun_begin, rerun = (a.tolist() for a in state.reruns())
         span_begin, span = (a.tolist() for a in state.spans())
         starts: dict[tuple[int, int], int] = {}  # (graph value, first stage) -> last stage
-        ends: list[set[int]] = [set() for _ in self.stages]
+        ends: list[dict[int, int]] = [{} for _ in self.stages]  # per last stage: graph value -> first stage
         for i, v in enumerate(self.values):
             for k in range(span_begin[i], span_begin[i + 1], 2):
                 starts[v, span[k]] = span[k + 1]
-                ends[span[k + 1]].add(v)
+                ends[span[k + 1]][v] = span[k]
         steps: list[Step] = []
         for t in range(len(self.stages)):
             order = [*rerun[rerun_begin[t] : rerun_begin[t + 1]], t]
@@ -181,7 +207,7 @@ class StageProgram:
         return Schedule(tuple(save_states(keep_hidden(self.graph, steps, self.shortcuts), self.replays)))
 
     def _stage_steps(
-        self, t: int, order: list[int], starts: dict[tuple[int, int], int], ending: set[int]
+        self, t: int, order: list[int], starts: dict[tuple[int, int], int], ending: dict[int, int]
     ) -> Iterable[Step]:
         last_read = {v: i for i, r in enumerate(order) for v in self.stages[r].reads}
         for i, r in enumerate(order):
@@ -192,15 +218,22 @@ class StageProgram:
                 yield from (Drop(v) for v in stage.outputs if v not in kept)
             elif stage.recipe != EXIT:
                 recipe = stage.recipe if r == t else self.again.get(stage.recipe, stage.recipe)
+                gone = [v for v in stage.reads if v in ending and last_read[v] == i]
+                for value, way in stage.takeovers:
+                    if value in gone and ending[value] >= self.opened[t]:
+                        gone.remove(value)
+                        recipe = way
+                        break
                 yield Run(recipe, tuple(v for v in kept if (v, t) in starts))
-                yield from (Drop(v) for v in stage.reads if v in ending and last_read[v] == i)
+                yield from map(Drop, gone)
 
 
 def refuses_stages(graph: Graph) -> str | None:
     """Says why a graph has no stage program, or None if it has one."""
-    for recipe in graph.recipes:
+    for recipe in (graph.recipes[r] for r in graph.program):
         if recipe.consumes:
-            return f"recipe {recipe.id} ({recipe.op}) overwrites a value it reads; this planner cannot treat that yet"
+            return f"recipe {recipe.id} ({recipe.op}) overwrites a value it reads, and the program runs it as it is"
+    for recipe in graph.recipes:
         if recipe.engine != "compute":
             return f"recipe {recipe.id} ({recipe.op}) runs on engine {recipe.engine!r}; this planner knows one engine"
     return None
@@ -235,6 +268,7 @@ def stage_program(graph: Graph) -> StageProgram:
 
 
 def _stages(graph: Graph, program: tuple[int, ...], again: dict[int, int], hidden: frozenset[int]) -> list[Stage]:
+    ways = {r: found for r, found in in_place_ways(graph).items() if r not in again}
     in_segment: list[list[int]] = [[] for _ in graph.segments]
     for r in program:
         in_segment[graph.recipes[r].segment].append(r)
@@ -244,7 +278,7 @@ def _stages(graph: Graph, program: tuple[int, ...], again: dict[int, int], hidde
         arriving = tuple(v.id for v in movable if v.arrives == segment)
         arriving_B = sum(graph.values[v].size_B for v in arriving)
         stages.append(Stage(ENTRY, segment, arriving, (), trace_B=arriving_B))
-        stages.extend(_stage(graph, r, again.get(r), hidden) for r in recipes)
+        stages.extend(_in_place(graph, _stage(graph, r, again.get(r), hidden), ways.get(r, ())) for r in recipes)
         stages.append(Stage(EXIT, segment, (), tuple(v.id for v in movable if _is_read_at_exit(v, segment, graph))))
     return stages
 
@@ -269,6 +303,20 @@ def _stage(graph: Graph, recipe_id: int, again: int | None, hidden: frozenset[in
         rerun_trace_B=rerun.trace.peak_B,
         rerun_through=-1 if rerun.effect is not Effect.PURE else len(graph.segments),
     )
+
+
+def _in_place(graph: Graph, stage: Stage, ways: Sequence[int]) -> Stage:
+    """The stage with the ways in place that save most and take the same time: other times make another choice."""
+    plain = graph.recipes[stage.recipe]
+    alike = [graph.recipes[w] for w in ways if graph.recipes[w].time_s == plain.time_s]
+    least_B = min((w.trace.peak_B for w in alike), default=stage.trace_B)
+    if least_B >= stage.trace_B:
+        return stage
+    takeovers: dict[int, int] = {}
+    for way in alike:
+        if way.trace.peak_B == least_B:
+            takeovers.setdefault(way.consumes[0].value, way.id)
+    return replace(stage, takeovers=tuple(takeovers.items()), takeover_trace_B=least_B)
 
 
 def _rerun_limits(graph: Graph, stages: list[Stage], again: dict[int, int]) -> tuple[Stage, ...]:
