@@ -33,12 +33,15 @@ class Kernel:
         flops: arithmetic of one run; None where the time is that of the bytes moved.
         traffic_B: bytes moved; None for what is read and written once.
         workspace_B: bytes that it allocates beside its outputs, at the most.
+        by_size: whether its bits hang on sizes, as those of a product of parts of matrices do: where it claims to be
+            exact it is tried at every size anew.
     """
 
     run: Callable[..., Any]
     flops: Callable[[Graph, Recipe], float] | None = None
     traffic_B: Callable[[Graph, Recipe], int] | None = None
     workspace_B: Callable[[Graph, Recipe], int] | None = None
+    by_size: bool = False
 
 
 class AbstractFamily(abc.ABC):

@@ -15,6 +15,7 @@ import msgspec
 import lowtide
 from lowtide.device.fingerprint import fingerprint
 from lowtide.ir.graph import Graph
+from lowtide.ir.in_place import plain_ways
 from lowtide.ir.numerics import Numerics
 from lowtide.profile.cache import ProfileCache
 from lowtide.profile.recording import isolation
@@ -76,7 +77,7 @@ class Exactness:
 
     def _reason(self, rehearsal: Rehearsal, held: Sequence[Any]) -> str:
         """Why an implementation is not exact; empty where it is."""
-        likeness = rehearsal.likeness
+        likeness = rehearsal.key if rehearsal.hangs_on_sizes else rehearsal.likeness
         if likeness in self._known:
             return self._known[likeness]
         devices = {g.device for v in rehearsal.inputs if (g := rehearsal.graph.values[v].geometry) is not None}
@@ -104,10 +105,15 @@ def _candidates(graph: Graph) -> Iterator[tuple[Refuted, Rehearsal]]:
                 yield Refuted(name, "", alone, index, number), Rehearsal(graph, own, option.recipes)
     program = set(graph.program)
     maker = {v: r for r in graph.program for v in graph.recipes[r].outputs}
+    plain = plain_ways(graph)
     for recipe in graph.recipes:
-        if recipe.consumes and recipe.id not in program and recipe.id not in grouped:
-            own = tuple(dict.fromkeys(maker[v] for v in recipe.outputs if v in maker))
-            yield Refuted(recipe.op, "", (recipe.id,)), Rehearsal(graph, own, (recipe.id,))
+        if recipe.id in program or recipe.id in grouped or recipe.state is not None:
+            continue
+        makers = (maker[v] for v in recipe.outputs if v in maker)
+        own = (plain[recipe.id],) if recipe.id in plain else tuple(dict.fromkeys(makers))
+        reads_own = not {v for r in own for v in graph.recipes[r].outputs}.isdisjoint(recipe.read_values)
+        if recipe.consumes or reads_own:  # over what it reads; or once more, from what the first run left
+            yield Refuted(recipe.op, "", (recipe.id,)), Rehearsal(graph, own, (*(own if reads_own else ()), recipe.id))
 
 
 def _tried(rehearsal: Rehearsal, held: Sequence[Any]) -> str:

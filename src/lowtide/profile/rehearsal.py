@@ -16,6 +16,7 @@ import torch
 from lowtide.device.calls import apply_view, arguments, pick, resolve
 from lowtide.ir.geometry import Geometry
 from lowtide.ir.graph import Effect, Graph, Recipe, Role
+from lowtide.ops.catalogue import kernels
 from lowtide.profile.measurement import output_paths
 from lowtide.profile.samples import content
 from lowtide.profile.signature import Signature, leaves
@@ -53,6 +54,13 @@ class Rehearsal:
     def likeness(self) -> str:
         """The same for any sizes: equal for two batches of one model."""
         return self._digest(lambda g: None if g is None else (g.dtype, len(g.shape), g.device), exact=False)
+
+    @property
+    def hangs_on_sizes(self) -> bool:
+        """Whether what is exact at one size need not be at another."""
+        own = kernels()
+        found = (own.get(self.graph.recipes[r].op) for r in self.other)
+        return any(kernel is not None and kernel.by_size for kernel in found)
 
     def difference(self, held: Sequence[Any]) -> str:
         """Runs both, and says what is not the same; empty where nothing differs.
