@@ -18,6 +18,7 @@ from benchmarks.problem_models import PROBLEMS
 from lowtide.frontends.captured_graph import captured_graph
 from lowtide.ir.graph import Graph, Origin
 from lowtide.ir.text import save_graph
+from lowtide.ops.base import KINDS
 
 
 def capture(name: str) -> Graph:
@@ -31,7 +32,7 @@ def capture(name: str) -> Graph:
         else:
             model = PROBLEMS[name]
             module, args, kwargs, size = model.make().train(), (), model.batch(), model.size
-    graph = captured_graph(module, args, kwargs, machine=MACHINES[name])
+    graph = captured_graph(module, args, kwargs, machine=MACHINES[name], without=KINDS)
     recipes = tuple(msgspec.structs.replace(r, origin=Origin(r.origin.module)) for r in graph.recipes)
     return msgspec.structs.replace(graph, recipes=recipes, name=f"{name}, {size}, {MACHINES[name]} by roofline")
 

@@ -19,12 +19,11 @@ from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import Problem
 from lowtide.ir.schedule import Run, Schedule
 from lowtide.ir.simulate import simulate
+from lowtide.ops.base import IN_PLACE
 from lowtide.ops.catalogue import enlarge
-from lowtide.planners.bounds.op_floor import op_floor
 from lowtide.planners.keep_all import keep_all_schedule
 from lowtide.planners.portfolio import Portfolio
 from lowtide.planners.reductions.choice import chosen_options
-from lowtide.planners.reductions.stages import stage_program
 from lowtide.profile.machines import load_machine
 from lowtide.profile.roofline import predict_graph
 
@@ -59,7 +58,7 @@ class Point:
         bound_s: no plan of the bound's class is faster; the strongest of this budget's and of every larger one's.
         smallest_B: where no plan was found, the smallest budget for which one is known; None if none is.
         seconds: of planning.
-        chosen: per kind, how many groups run another implementation than the program's.
+        chosen: per kind, how many groups run another implementation than the program's, and how many recipes overwrite.
     """
 
     network: str
@@ -115,8 +114,8 @@ class Case:
 
     @cached_property
     def floor_B(self) -> int:
-        """Proved for every schedule and every choice."""
-        return op_floor(stage_program(self.graph)).floor_B
+        """Proved for every schedule and every choice; where everything fits, planning does little else."""
+        return Portfolio().solve(Problem(self.graph, self.plain_B)).floor_B
 
 
 @cache
@@ -200,9 +199,12 @@ def planned(
 
 
 def counted(graph: Graph, schedule: Schedule) -> dict[str, int]:
-    """Per kind, how many groups run another option than the program's."""
-    ran = [step.recipe for step in schedule.steps if isinstance(step, Run)]
-    return dict(Counter(graph.groups[g].kind for g, option in chosen_options(graph, ran).items() if option))
+    """Per kind, how many groups run another option than the program's; in place, how many recipes that overwrite run."""
+    ran = {step.recipe for step in schedule.steps if isinstance(step, Run)}
+    options = chosen_options(graph, frozenset(ran)).items()
+    kinds = Counter(graph.groups[g].kind for g, option in options if option)
+    kinds[IN_PLACE] += sum(bool(graph.recipes[r].consumes) for r in ran.difference(graph.program))
+    return {kind: count for kind, count in kinds.items() if count}
 
 
 def summary(point: Point) -> str:
