@@ -1,0 +1,337 @@
+"""Kernels of linear + cross-entropy: logits and their gradient exist a chunk of rows, or of classes, at a time.
+
+Every kernel begins with the same arguments: logits, or None and what they are the product of; targets, class weights,
+reduction, ignored target, dtype of the log-softmax, and how many chunks. In a backward the loss's gradient follows,
+the sum of weights, and a second gradient of the logits or None; then what is wanted.
+
+Over rows, chunks change nothing but the sizes of matrix products. The weight's gradient is a sum over rows: in chunks
+of classes every element keeps its order of summation, and two numbers per row, the largest logit and the logarithm of
+the sum, stand for the row's softmax. In chunks of rows it is summed in another order, with less arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lowtide.ops.cross_entropy import Rows, log_softmax, spans
+from lowtide.ops.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch import dtype as Dtype
+
+
+CLASSES = 64
+"""A chunk of classes begins at a multiple of it: sums over rows are taken for so many columns at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Logits:
+    """[N, V], there or made in parts: hidden states [N, H] times a matrix [H, V], plus a bias [V] if there is one."""
+
+    whole: Tensor | None
+    hidden: Tensor | None
+    matrix: Tensor | None
+    bias: Tensor | None
+
+    def rows(self, a: int, b: int, dtype: Dtype) -> Tensor:
+        """Rows a to b, in bytes of their own."""
+        if self.whole is not None:
+            return self.whole[a:b].to(dtype, copy=True)
+        hidden, matrix = self.factors
+        return self._product(hidden[a:b], matrix, self.bias, None).to(dtype)
+
+    def block(self, a: int, b: int, dtype: Dtype) -> Tensor:
+        """Classes a to b of every row, with room for one class more."""
+        if self.whole is not None:
+            room = self.whole.new_empty((self.whole.shape[0], b - a + 1))
+            room[:, :-1] = self.whole[:, a:b]
+            return room.to(dtype)
+        hidden, matrix = self.factors
+        room = hidden.new_empty((hidden.shape[0], b - a + 1))
+        self._product(hidden, matrix[:, a:b], None if self.bias is None else self.bias[a:b], room[:, :-1])
+        return room.to(dtype)
+
+    @property
+    def factors(self) -> tuple[Tensor, Tensor]:
+        """Hidden states and matrix."""
+        assert self.hidden is not None
+        assert self.matrix is not None
+        return self.hidden, self.matrix
+
+    def _product(self, hidden: Tensor, matrix: Tensor, bias: Tensor | None, out: Tensor | None) -> Tensor:
+        if bias is None:
+            return torch.mm(hidden, matrix, out=out)
+        return torch.addmm(bias, hidden, matrix, out=out)
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A loss on logits.
+
+    Arguments:
+        dtype: of the log-softmax.
+        narrow: the dtype of the logits, and of their gradient.
+        extra: a gradient of the logits that comes from elsewhere, [N, V], or None.
+    """
+
+    logits: Logits
+    rows: Rows
+    dtype: Dtype
+    narrow: Dtype
+    extra: Tensor | None = None
+
+    def log_p(self, a: int, b: int) -> tuple[Tensor, Tensor]:
+        """Log-probabilities of rows a to b in bytes of their own, and the rows' largest logits."""
+        logits = self.logits.rows(a, b, self.dtype)
+        largest = logits.amax(1)
+        return log_softmax(logits), largest
+
+    def gradient(self, log_p: Tensor, a: int, b: int) -> Tensor:
+        """The logits' gradient in rows a to b."""
+        gradient = self.rows.gradient(log_p, a, b).to(self.narrow)
+        return gradient if self.extra is None else gradient.add_(self.extra[a:b])
+
+    def slopes(self) -> Tensor:
+        """Per row, the gradient of its target's log-probability; [N, 1]."""
+        rows = self.rows
+        nothing = torch.zeros((len(rows.targets), 1), dtype=self.dtype, device=rows.targets.device)
+        slope = rows.slope(nothing, rows.single(), None, -100)
+        return slope if rows.weight is None else slope.mul_(rows.weights().unsqueeze(1))
+
+    def block_gradient(self, a: int, b: int, largest: Tensor, log_sum: Tensor, slopes: Tensor) -> Tensor:
+        """The logits' gradient for classes a to b.
+
+        The softmax's gradient takes the sum of a row's slopes, and there is one that is not 0. Where its class is not
+        among these, it stands in the room for one more.
+
+        Arguments:
+            largest, log_sum: of every row, as `linear_cross_entropy` returns them.
+        """
+        log_p = self.logits.block(a, b, self.dtype)
+        log_p.sub_(largest.unsqueeze(1)).sub_(log_sum.unsqueeze(1))
+        log_p[:, -1] = 0
+        gradient = torch.zeros_like(log_p)
+        targets = self.rows.targets
+        gradient.scatter_(1, torch.where((targets >= a) & (targets < b), targets - a, b - a).unsqueeze(1), slopes)
+        torch.ops.aten._log_softmax_backward_data.out(gradient, log_p, 1, self.dtype, out=gradient)
+        found = gradient.to(self.narrow)[:, :-1]
+        return found if self.extra is None else found.add_(self.extra[:, a:b])
+
+
+def linear_cross_entropy(
+    logits: Tensor | None,
+    hidden: Tensor | None,
+    matrix: Tensor | None,
+    bias: Tensor | None,
+    targets: Tensor,
+    weight: Tensor | None,
+    reduction: int,
+    ignore_index: int,
+    dtype: Dtype,
+    chunks: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Loss, sum of weights, and per row the largest logit and the logarithm of the sum of exponentials below it."""
+    rows = Rows(targets, weight, reduction, ignore_index)
+    head = Head(Logits(logits, hidden, matrix, bias), rows, dtype, dtype)
+    picked, largest, log_sum = (torch.empty(len(targets), dtype=dtype, device=targets.device) for _ in range(3))
+    for a, b in spans(len(targets), chunks):
+        log_p, largest[a:b] = head.log_p(a, b)
+        log_sum[a:b] = -log_p.amax(1)
+        picked[a:b] = rows.picked(log_p, a, b)
+        del log_p
+    return (*rows.reduced(picked), largest, log_sum)
+
+
+def input_gradient(
+    logits: Tensor | None,
+    hidden: Tensor | None,
+    matrix: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    weight: Tensor | None,
+    reduction: int,
+    ignore_index: int,
+    dtype: Dtype,
+    chunks: int,
+    upstream: Tensor,
+    total: Tensor,
+    extra: Tensor | None,
+) -> Tensor:
+    """The gradient of the hidden states, [N, H]."""
+    rows = Rows(targets, weight, reduction, ignore_index, upstream, total)
+    head = Head(Logits(logits, hidden, matrix, bias), rows, dtype, matrix.dtype, extra)
+    found = matrix.new_empty((len(targets), matrix.shape[0]))
+    for a, b in spans(len(targets), chunks):
+        torch.mm(head.gradient(head.log_p(a, b)[0], a, b), matrix.t(), out=found[a:b])
+    return found
+
+
+def weight_gradient(
+    logits: Tensor | None,
+    hidden: Tensor,
+    matrix: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    weight: Tensor | None,
+    reduction: int,
+    ignore_index: int,
+    dtype: Dtype,
+    chunks: int,
+    upstream: Tensor,
+    total: Tensor,
+    extra: Tensor | None,
+    largest: Tensor,
+    log_sum: Tensor,
+    turned: bool,
+    matrix_too: bool,
+    bias_shape: Sequence[int] | None,
+) -> tuple[Tensor, Tensor]:
+    """The gradients of matrix and bias, each element summed over all rows at once.
+
+    Arguments:
+        largest, log_sum: as from `linear_cross_entropy`.
+        turned: whether the matrix's gradient is [H, V] rather than [V, H].
+        matrix_too: whether it is wanted.
+        bias_shape: of the bias's gradient; None if that is not wanted.
+
+    Returns: empty tensors for what is not wanted.
+    """
+    rows = Rows(targets, weight, reduction, ignore_index, upstream, total)
+    head = Head(Logits(logits, hidden, matrix, bias), rows, dtype, matrix.dtype, extra)
+    found = _empty_gradient(matrix, turned, matrix_too, matrix.dtype)
+    summed = matrix.new_empty((0,) if bias_shape is None else (matrix.shape[1],))
+    slopes = head.slopes()
+    for a, b in spans(matrix.shape[1], chunks, CLASSES):
+        gradient = head.block_gradient(a, b, largest, log_sum, slopes)
+        if bias_shape is not None:
+            summed[a:b] = gradient.sum(0)
+        if matrix_too and turned:
+            torch.mm(hidden.t(), gradient, out=found[:, a:b])
+        elif matrix_too:
+            torch.mm(gradient.t(), hidden, out=found[a:b])
+        del gradient
+    return found, summed if bias_shape is None else summed.view(bias_shape)
+
+
+def linear_cross_entropy_backward(
+    logits: None,
+    hidden: Tensor,
+    matrix: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    weight: Tensor | None,
+    reduction: int,
+    ignore_index: int,
+    dtype: Dtype,
+    chunks: int,
+    upstream: Tensor,
+    total: Tensor,
+    extra: Tensor | None,
+    hidden_too: bool,
+    turned: bool,
+    matrix_too: bool,
+    bias_shape: Sequence[int] | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of hidden states, matrix and bias in one pass over the rows; see `weight_gradient`."""
+    rows = Rows(targets, weight, reduction, ignore_index, upstream, total)
+    head = Head(Logits(logits, hidden, matrix, bias), rows, dtype, matrix.dtype, extra)
+    sums = Sums.of(hidden, matrix, hidden_too, turned, matrix_too, bias_shape)
+    for a, b in spans(len(targets), chunks):
+        sums.add(head.gradient(head.log_p(a, b)[0], a, b), a, b)
+    return sums.input.to(matrix.dtype), sums.weight.to(matrix.dtype), sums.bias.to(matrix.dtype)
+
+
+def linear_cross_entropy_with_gradients(
+    logits: None,
+    hidden: Tensor,
+    matrix: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    weight: Tensor | None,
+    reduction: int,
+    ignore_index: int,
+    dtype: Dtype,
+    chunks: int,
+    hidden_too: bool,
+    turned: bool,
+    matrix_too: bool,
+    bias_shape: Sequence[int] | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Loss and sum of weights, and the gradients that belong to a loss's gradient of 1, in one pass over the rows.
+
+    Returns: gradients in float32 where the matrix has fewer bits; see `weight_gradient`.
+    """
+    rows = Rows(targets, weight, reduction, ignore_index)
+    picked = torch.zeros(len(targets), dtype=dtype, device=targets.device)
+    total = rows.reduced(picked)[1]  # of the weights alone, before there are losses
+    rows = Rows(targets, weight, reduction, ignore_index, total.new_ones(()), total)
+    head = Head(Logits(logits, hidden, matrix, bias), rows, dtype, matrix.dtype)
+    sums = Sums.of(hidden, matrix, hidden_too, turned, matrix_too, bias_shape)
+    for a, b in spans(len(targets), chunks):
+        log_p, _ = head.log_p(a, b)
+        picked[a:b] = rows.picked(log_p, a, b)
+        sums.add(head.gradient(log_p, a, b), a, b)
+        del log_p
+    return (*rows.reduced(picked), sums.input, sums.weight, sums.bias)
+
+
+def scaled(saved: Tensor, upstream: Tensor, dtype: Dtype) -> Tensor:
+    """A gradient that belongs to a loss's gradient of 1, for another one."""
+    return torch.mul(saved, upstream).to(dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Gradients to which chunks of rows add; in float32 at least, for a sum of many rounded parts would drift."""
+
+    hidden: Tensor
+    matrix: Tensor
+    turned: bool
+    input: Tensor
+    weight: Tensor
+    bias: Tensor
+
+    @classmethod
+    def of(
+        cls,
+        hidden: Tensor,
+        matrix: Tensor,
+        hidden_too: bool,
+        turned: bool,
+        matrix_too: bool,
+        bias_shape: Sequence[int] | None,
+    ) -> Sums:
+        """Sums of nothing; empty for what is not wanted."""
+        wide = torch.float32 if matrix.dtype.itemsize < torch.float32.itemsize else matrix.dtype
+        return cls(
+            hidden,
+            matrix,
+            turned,
+            matrix.new_empty((len(hidden), matrix.shape[0]) if hidden_too else (0,), dtype=wide),
+            _empty_gradient(matrix, turned, matrix_too, wide).zero_(),
+            matrix.new_zeros((0,) if bias_shape is None else bias_shape, dtype=wide),
+        )
+
+    def add(self, gradient: Tensor, a: int, b: int) -> None:
+        """Adds what the logits' gradient in rows a to b gives."""
+        if self.input.numel():
+            self.input[a:b] = torch.mm(gradient, self.matrix.t())
+        if self.bias.numel():
+            self.bias.add_(gradient.sum(0))
+        if not self.weight.numel():
+            return
+        rows = self.hidden[a:b]
+        left, right = (rows.t(), gradient) if self.turned else (gradient.t(), rows)
+        if self.weight.dtype == gradient.dtype:
+            self.weight.addmm_(left, right)
+        else:
+            self.weight.add_(torch.mm(left, right))
+
+
+def _empty_gradient(matrix: Tensor, turned: bool, wanted: bool, dtype: Dtype) -> Tensor:
+    size, classes = matrix.shape
+    shape = (size, classes) if turned else (classes, size)
+    return matrix.new_empty(shape if wanted else (0,), dtype=dtype)
