@@ -29,7 +29,7 @@ Float float_of(int code) {
 }
 
 Question question_of(int code) {
-  if (code < 0 || code > static_cast<int>(Question::outside)) throw std::invalid_argument("no question has this code");
+  if (code < 0 || code > static_cast<int>(Question::within)) throw std::invalid_argument("no question has this code");
   return static_cast<Question>(code);
 }
 

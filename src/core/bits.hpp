@@ -17,7 +17,6 @@ enum class Question : int {
   greater = 1,  // x > low                     leaky ReLU: a NaN takes the slope
   inside = 2,   // !(x <= low || x >= high)    hardtanh
   within = 3,   // x > low && x < high         hardsigmoid
-  outside = 4,  // !(x >= low && x <= high)    shrinkage
 };
 
 // Low and high are rounded to the type in which elements are compared.

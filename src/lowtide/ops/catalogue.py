@@ -9,10 +9,16 @@ from lowtide.errors import NumericsError
 from lowtide.ir.graph import Graph
 from lowtide.ir.numerics import Numerics
 from lowtide.ops.base import KINDS, AbstractFamily, Kernel
+from lowtide.ops.cross_entropy import CrossEntropy
 from lowtide.ops.draft import Draft
+from lowtide.ops.linear_cross_entropy import LinearCrossEntropy
 from lowtide.ops.relu import Relu
 
-FAMILIES: tuple[AbstractFamily, ...] = (Relu(),)
+FAMILIES: tuple[AbstractFamily, ...] = (
+    LinearCrossEntropy(),
+    CrossEntropy(),
+    Relu(),
+)
 """In this order they add to a graph: the first to replace a recipe has it."""
 
 
