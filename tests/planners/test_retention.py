@@ -14,6 +14,7 @@ from lowtide.ir.check_graph import check_graph
 from lowtide.ir.graph import Effect, Role
 from lowtide.ir.schedule import Run, Schedule
 from lowtide.ir.simulate import simulate
+from lowtide.planners.keep_all import keep_all_schedule
 from lowtide.planners.reductions.stages import StageProgram, stage_program
 from lowtide.planners.retention import evaluate
 from tests.planners.tape import Tape, chain, gpt, random_graph, resnet, unet
@@ -111,6 +112,7 @@ def test_what_dies_in_a_run_is_overwritten_by_it() -> None:
     assert not overwritten & rectified  # the backward reads them
     assert reduced.keep_all(0).peak_B < plain.keep_all(0).peak_B
     assert reduced.keep_all(0).time_ps == plain.keep_all(0).time_ps
+    assert simulate(ways, keep_all_schedule(ways)).peak_B == plain.keep_all(0).peak_B  # what the network does by itself
 
 
 def test_what_crosses_a_boundary_is_not_overwritten() -> None:

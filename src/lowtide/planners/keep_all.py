@@ -11,10 +11,8 @@ from lowtide.ir.plan import Outcome, Problem
 from lowtide.ir.schedule import Schedule
 from lowtide.planners.base import AbstractPlanner, Watch
 from lowtide.planners.bounds.op_floor import op_floor
-from lowtide.planners.reductions.stages import refuses_stages
+from lowtide.planners.reductions.stages import refuses_stages, stage_program
 from lowtide.planners.search import Search, conduct
-
-_UNLIMITED_B = 2**60
 
 
 @final
@@ -34,10 +32,13 @@ class KeepAll(AbstractPlanner):
 
 
 def keep_all_schedule(graph: Graph) -> Schedule:
-    """The schedule that keeps everything, whatever it takes."""
-    schedule = KeepAll().solve(Problem(graph, budget_B=_UNLIMITED_B)).schedule
-    assert schedule is not None, "without a budget, keeping everything always fits"
-    return schedule
+    """What the network does by itself: everything is kept, whatever it takes, and nothing runs in place.
+
+    Raises:
+        PlanError: if the graph has no stage program.
+    """
+    program = stage_program(graph, in_place=False)
+    return program.lift(program.keep_all(0))
 
 
 def beyond_keep_all(*stages: tuple[str, Callable[[Search], object]]) -> Callable[[Search], None]:

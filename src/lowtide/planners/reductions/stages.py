@@ -239,11 +239,12 @@ def refuses_stages(graph: Graph) -> str | None:
     return None
 
 
-def stage_program(graph: Graph) -> StageProgram:
+def stage_program(graph: Graph, *, in_place: bool = True) -> StageProgram:
     """Reduces a graph to what the retention kernel plans.
 
     Arguments:
         graph: profiled and well-formed, not refused.
+        in_place: whether runs may overwrite what dies in them.
 
     Raises:
         PlanError: if it is refused, or no order of reruns can serve its own program.
@@ -257,7 +258,8 @@ def stage_program(graph: Graph) -> StageProgram:
     replays, shortcuts = find_replays(graph, program, allowed), find_shortcuts(graph, program, allowed)
     again = {r: way.recipe for ways in (replays, shortcuts) for r, way in ways.items()}
     hidden = hidden_values(shortcuts).union(r.state for r in replays.values())
-    stages = _rerun_limits(graph, _stages(graph, program, again, hidden), again)
+    ways = in_place_ways(graph) if in_place else {}
+    stages = _rerun_limits(graph, _stages(graph, program, again, hidden, ways), again)
     values = tuple(v for s in stages for v in s.outputs)
     always_B = hidden_B(graph, program, shortcuts)
     reserved_B = always_B + reserve_B(graph, replays)
@@ -267,8 +269,13 @@ def stage_program(graph: Graph) -> StageProgram:
     return reduced
 
 
-def _stages(graph: Graph, program: tuple[int, ...], again: dict[int, int], hidden: frozenset[int]) -> list[Stage]:
-    ways = {r: found for r, found in in_place_ways(graph).items() if r not in again}
+def _stages(
+    graph: Graph,
+    program: tuple[int, ...],
+    again: dict[int, int],
+    hidden: frozenset[int],
+    ways: dict[int, tuple[int, ...]],
+) -> list[Stage]:
     in_segment: list[list[int]] = [[] for _ in graph.segments]
     for r in program:
         in_segment[graph.recipes[r].segment].append(r)
@@ -278,7 +285,9 @@ def _stages(graph: Graph, program: tuple[int, ...], again: dict[int, int], hidde
         arriving = tuple(v.id for v in movable if v.arrives == segment)
         arriving_B = sum(graph.values[v].size_B for v in arriving)
         stages.append(Stage(ENTRY, segment, arriving, (), trace_B=arriving_B))
-        stages.extend(_in_place(graph, _stage(graph, r, again.get(r), hidden), ways.get(r, ())) for r in recipes)
+        for r in recipes:
+            stage = _stage(graph, r, again.get(r), hidden)
+            stages.append(stage if r in again else _in_place(graph, stage, ways.get(r, ())))
         stages.append(Stage(EXIT, segment, (), tuple(v.id for v in movable if _is_read_at_exit(v, segment, graph))))
     return stages
 
