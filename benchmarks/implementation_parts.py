@@ -49,8 +49,8 @@ def say(text: str) -> None:
 
 
 def percent(fraction: float | None, missing: str = "no plan") -> str:
-    """A share of the step, with its sign where it is negative."""
-    return missing if fraction is None else f"{fraction * 100:.2f} %"
+    """A share of the step, with its sign where it is negative and not nothing."""
+    return missing if fraction is None else f"{round(fraction * 100, 2) + 0.0:.2f} %"
 
 
 def gib(size_B: float | None, missing: str = "none") -> str:
