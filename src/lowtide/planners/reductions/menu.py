@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 from msgspec.structs import replace
 
 from lowtide.ir.graph import Graph, Group, Option, Recipe, Takeover
+from lowtide.ir.in_place import in_place_ways
 from lowtide.ir.numerics import Numerics
 from lowtide.ops.base import IN_PLACE
 
@@ -38,6 +39,7 @@ def restricted(graph: Graph, numerics: Numerics, without: Collection[str] = (), 
         made = {v for r in graph.recipes if r.id not in unwanted for v in r.outputs}
         made |= {v.id for v in graph.values if v.arrives is not None}
         orphans = {r.id for r in graph.recipes if r.id not in unwanted and not _served(r, made)}
+        orphans |= _alone(graph, unwanted)
         for g, options in groups.items():
             left = [options[0], *(o for o in options[1:] if orphans.isdisjoint(o.recipes))]
             orphans |= _recipes(options) - _recipes(left)
@@ -61,6 +63,13 @@ def _recipes(options: Iterable[Option]) -> set[int]:
 def _served(recipe: Recipe, made: Collection[int]) -> bool:
     """Whether all that it reads comes from somewhere; what it saves of the generator is its own."""
     return all(v in made for v in recipe.read_values)
+
+
+def _alone(graph: Graph, unwanted: Collection[int]) -> set[int]:
+    """Recipes in place that stand for nothing but what is unwanted."""
+    ways = in_place_ways(graph)
+    stand = {w for plain, found in ways.items() if plain not in unwanted for w in found}
+    return {w for found in ways.values() for w in found} - stand - set(unwanted)
 
 
 def _without(graph: Graph, unwanted: set[int], made: set[int], groups: tuple[Group, ...]) -> Graph:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from lowtide.ir.graph import Effect, Graph, Recipe
+from lowtide.ir.in_place import in_place_ways
 from lowtide.planners.reductions.shortcuts import hidden_for
 
 Owner = tuple[int, int]
@@ -31,7 +32,8 @@ class Way:
         replaces: whether it takes the place of what it replaces, so that nothing else comes first there.
         runs: whether it runs in every schedule of a choice with its option; else nobody may need what it makes.
         outputs, reads: without persistent values, the generator's states, and what is hidden to make reruns cheap.
-        run_ps, least_B: of a first run, in the best case: it may overwrite what it reads.
+        run_ps: of a first run.
+        least_B: what it takes by itself, in the best case: in place.
         rerun_ps: of a rerun, in the best case; None if it never runs again.
         rerun_segments: the segments in which it may run again.
     """
@@ -133,7 +135,7 @@ def all_ways(graph: Graph) -> Ways:
     ids = [*graph.program, *(r for r in owner if r not in set(graph.program))]
     places = _places(graph, ids, owner)
     runs = _running(graph, sorted(ids, key=lambda r: -places[r][1]), owner)
-    twins = _overwriting(graph, frozenset(ids))
+    in_place = in_place_ways(graph)
     again, small = _again(graph, ids)
     hidden = {v.id for v in graph.values if v.persistent} | _states(graph) | small
     return Ways(graph, tuple(
@@ -145,9 +147,9 @@ def all_ways(graph: Graph) -> Ways:
             runs=r in runs,
             outputs=tuple(v for v in graph.recipes[r].outputs if v not in hidden),
             reads=tuple(v for v in graph.recipes[r].read_values if v not in hidden),
-            run_ps=min(_ps(w) for w in (graph.recipes[r], *twins.get(r, ()))),
-            least_B=min(w.trace.peak_B for w in (graph.recipes[r], *twins.get(r, ()))),
-            rerun_ps=min((_ps(w) for w in (*again[r], *twins.get(r, ()))), default=None),
+            run_ps=_ps(graph.recipes[r]),
+            least_B=min(graph.recipes[w].trace.peak_B for w in (r, *in_place.get(r, ()))),
+            rerun_ps=min((_ps(w) for w in again[r]), default=None),
             rerun_segments=_rerun_segments(graph, graph.recipes[r], again[r]),
         )
         for r in ids
@@ -254,20 +256,6 @@ def _again(graph: Graph, ids: Sequence[int]) -> tuple[dict[int, list[Recipe]], s
                 found[r].append(way)
                 hidden.update(small)
     return found, hidden
-
-
-def _overwriting(graph: Graph, ids: frozenset[int]) -> dict[int, list[Recipe]]:
-    """Per recipe, those that do the same and overwrite what they read."""
-    by_deed: dict[tuple[object, object], list[Recipe]] = {}
-    for recipe in graph.recipes:
-        if recipe.consumes and recipe.id not in ids:
-            by_deed.setdefault(_deed(recipe), []).append(recipe)
-    return {r: by_deed[_deed(graph.recipes[r])] for r in ids if _deed(graph.recipes[r]) in by_deed}
-
-
-def _deed(recipe: Recipe) -> tuple[object, object]:
-    """What is brought about, of what."""
-    return recipe.outputs, frozenset(recipe.read_values)
 
 
 def _rerun_segments(graph: Graph, recipe: Recipe, again: Iterable[Recipe]) -> range:
