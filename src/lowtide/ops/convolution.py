@@ -188,7 +188,7 @@ class Convolution(AbstractFamily):
     name: ClassVar[str] = "convolution"
     kind: ClassVar[str] = SAVED
     kernels: ClassVar[Mapping[str, Kernel]] = {
-        "convolution_backward_beside_input": Kernel(_beside_input, flops=_flops, workspace_B=_workspace_B)
+        "convolution_backward_beside_input": Kernel(_beside_input, flops=_flops, workspace_B=_workspace_B, by_size=True)
     }
 
     def add(self, draft: Draft, numerics: Numerics) -> None:  # noqa: ARG002  # exact at any level

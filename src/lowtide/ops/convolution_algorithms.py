@@ -7,6 +7,7 @@ the batch it is as much smaller. Which algorithm is fastest, and what it allocat
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, final
@@ -38,7 +39,11 @@ _WORTH_B = 1 << 18
 _PARTS = 4
 _NATIVE, _CHANNELS_LAST = "native", "channels-last"
 _CPU_FLOATS = frozenset({"float32", "bfloat16", "float16"})
-_CUDA = ("benchmarked", "deterministic", "without cuDNN")
+_CUDA = {
+    "benchmarked": {"_enabled": True, "_benchmark": True, "_deterministic": False},
+    "deterministic": {"_enabled": True, "_benchmark": False, "_deterministic": True},
+    "without cuDNN": {"_enabled": False},
+}
 _GROUPS = -1  # of the constants of a forward, the last
 
 
@@ -103,20 +108,19 @@ def _backward_by(
 @contextlib.contextmanager
 def _setting(way: object) -> Iterator[None]:
     """torch's global choice among its libraries' algorithms, for one call."""
-    with contextlib.ExitStack() as stack:
-        if way == _NATIVE:
-            stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
-        elif way in _CUDA:
-            now = torch.backends.cudnn
-            stack.enter_context(
-                torch.backends.cudnn.flags(
-                    enabled=way != "without cuDNN",
-                    benchmark=way == "benchmarked",
-                    deterministic=way == "deterministic",
-                    allow_tf32=now.allow_tf32,
-                )
-            )
+    if way == _NATIVE:
+        library, wanted = torch.backends.mkldnn, {"_enabled": False}
+    elif way in _CUDA:
+        library, wanted = torch.backends.cudnn, _CUDA[str(way)]
+    else:
         yield
+        return
+    names = list(inspect.signature(library.set_flags).parameters)
+    before = dict(zip(names, library.set_flags(**{**dict.fromkeys(names), **wanted}), strict=True))
+    try:
+        yield
+    finally:
+        library.set_flags(**{**dict.fromkeys(names), **{name: before[name] for name in wanted}})
 
 
 def _layout(given: Tensor, way: object) -> Any:
@@ -147,7 +151,7 @@ class ConvolutionAlgorithms(AbstractFamily):
     name: ClassVar[str] = "convolution algorithms"
     kind: ClassVar[str] = ALGORITHMS
     kernels: ClassVar[Mapping[str, Kernel]] = {
-        "convolution_in_parts": Kernel(_in_parts, flops=_forward_flops),
+        "convolution_in_parts": Kernel(_in_parts, flops=_forward_flops, by_size=True),
         "convolution_weight_in_parts": Kernel(_weight_in_parts, flops=_backward_flops),
         "convolution_by": Kernel(_forward_by, flops=_forward_flops),
         "convolution_backward_by": Kernel(_backward_by, flops=_backward_flops),
@@ -206,7 +210,7 @@ def _parts(given: Geometry, result: Geometry) -> int:
 def _ways(given: Geometry, groups: Arg) -> tuple[str, ...]:
     """Other algorithms and layouts on a device; native ones convolve groups one by one, which takes too long."""
     if given.device == "cuda":
-        return _CUDA
+        return tuple(_CUDA)
     if given.device != "cpu" or given.dtype not in _CPU_FLOATS:
         return ()
     dense = len(given.shape) in (4, 5) and min(given.stride) == given.stride[-1]
