@@ -1,7 +1,8 @@
 """Small modules in which the families find something to do: what the contract suite holds every option to.
 
 To add one: an `Example` in `EXAMPLES`. Inputs come from a fixed seed and are small; a module may hold parameters and
-buffers. Every option that a family offers in it, whatever its level, is forced and compared with plain PyTorch.
+buffers. Every option that a family offers in it, whatever its level, is forced and compared with plain PyTorch. The
+first example of a family is trained in the smallest budget, too: its values should take 512 B or more.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Example:
         make: the module; the seed is set before.
         inputs: what it is called with, in a dtype. Floating inputs that require a gradient have theirs compared, too.
         dtypes: in which it is run; the module is moved to each.
-        kernels: the recipes' operators of which at least one must occur among the options: `"lowtide.pack_positive"`.
+        kernels: operators that have to occur among the implementations: `"lowtide.pack_positive"`.
     """
 
     name: str
@@ -76,9 +77,10 @@ def _transposed(dtype: torch.dtype) -> tuple[torch.Tensor]:
 _RELU = call(lambda x: F.relu(x * 1.5) * 2.0)
 
 EXAMPLES: list[Example] = [
-    Example("relu", ("relu",), _RELU, normal(3, 37), (F32, BF16, F64)),
+    Example("relu", ("relu",), _RELU, normal(9, 37), (F32, BF16, F64)),
     Example("relu channels-last", ("relu",), _RELU, normal(2, 3, 5, 5, layout=torch.channels_last)),
     Example("relu transposed", ("relu",), _RELU, _transposed),
     Example("relu empty", ("relu",), _RELU, normal(0, 4)),
     Example("relu in place", ("relu",), call(lambda x: F.relu(x * 1.5, inplace=True) * 2.0), normal(4, 9)),
+    Example("over dying values", ("in-place",), call(lambda x: torch.tanh((x * 1.5).exp() + 1.0) * 2.0), normal(9, 37)),
 ]

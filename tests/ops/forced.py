@@ -1,0 +1,202 @@
+"""One module captured once, and run with any choice of implementations by lowtide's own executor.
+
+Units: `_B` bytes.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from msgspec.structs import replace
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from lowtide.capture.aot import Captured, Specialised, make_backend
+from lowtide.capture.exchange import interfaces_of
+from lowtide.frontends.compiling import compiled_call, run_loudly
+from lowtide.ir.check import check
+from lowtide.ir.graph import Graph
+from lowtide.ir.in_place import plain_ways
+from lowtide.ir.interface import Interface, filled
+from lowtide.ir.numerics import Numerics
+from lowtide.ir.schedule import Boundary, Drop, Run, Schedule, Step
+from lowtide.ops.catalogue import enlarge
+from lowtide.planners.reductions.choice import Choice, choose
+from lowtide.runtime.codegen import carried_into, split
+from lowtide.runtime.executor import Loaded, PlannedExecutor, load
+
+_UNLIMITED_B = 2**50
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one step left behind: outputs, gradients, buffers, the generator, and what the forward handed on.
+
+    Arguments:
+        saved_B: per value of no plain program that went from forward to backward, the bytes of its storage.
+    """
+
+    outputs: list[torch.Tensor]
+    gradients: list[torch.Tensor | None]
+    buffers: list[torch.Tensor]
+    generator: torch.Tensor
+    saved_B: dict[int, int] = field(default_factory=dict)
+
+
+class Forced:
+    """A module whose implementations are chosen by hand, everything kept.
+
+    Arguments:
+        module: in training mode; its state is the same before every step.
+        inputs: of every call.
+        numerics: up to which level implementations are offered.
+    """
+
+    def __init__(self, module: nn.Module, inputs: Sequence[Any], numerics: Numerics = Numerics.LOSSY) -> None:
+        self.module, self.inputs, self.numerics = module, inputs, numerics
+        self._state = copy.deepcopy(module.state_dict())
+        self._specialised: Specialised | None = None
+        self._executor: PlannedExecutor | None = None
+        self._captured: Captured | None = None
+        self._saved_B: dict[int, int] = {}
+        torch._dynamo.reset()
+        self._call = compiled_call(module, make_backend(self._executor_for), False)
+        self.plainly = self._step(module)
+        self.first = self._step(lambda *args: run_loudly(self._call, args, {}))
+
+    @property
+    def graph(self) -> Graph:
+        """With every implementation."""
+        assert self._specialised is not None
+        return self._specialised.graph
+
+    @property
+    def held(self) -> list[Any]:
+        """Arguments of its operators without a text form."""
+        assert self._specialised is not None
+        return self._specialised.held
+
+    @property
+    def captured(self) -> int:
+        """How many values the program has."""
+        assert self._specialised is not None
+        return len(self._specialised.extraction.values)
+
+    def run(self, choice: Choice, in_place: bool = False) -> Seen:
+        """One step with the chosen options, and with recipes in place wherever they may stand if that is wanted."""
+        graph = choose(self.graph, choice)
+        if in_place:
+            graph = replace(graph, program=overwriting(graph))
+        assert self._executor is not None
+        self._executor.install((), self._loaded(graph, once(graph)))
+        return self._step(lambda *args: run_loudly(self._call, args, {}))
+
+    def _executor_for(self, captured: Captured) -> PlannedExecutor:
+        assert self._executor is None, "an example is one graph"
+        self._captured = captured
+        token_at = captured.slots.token if captured.joint.trains else -1
+        self._executor = PlannedExecutor(key_of=lambda _: (), plan_for=self._plan, token_at=token_at)
+        return self._executor
+
+    def _plan(self, executor: PlannedExecutor, key: Any, arguments: Sequence[Any]) -> Loaded:
+        assert self._captured is not None
+        specialised = self._captured.specialise(arguments)
+        specialised.graph = enlarge(specialised.graph, self.numerics)
+        self._specialised = specialised
+        loaded = self._loaded(specialised.graph, once(specialised.graph))
+        executor.install(key, loaded)
+        return loaded
+
+    def _loaded(self, graph: Graph, schedule: Schedule) -> Loaded:
+        assert self._specialised is not None
+        check(graph, schedule, _UNLIMITED_B)
+        interfaces = interfaces_of(self._specialised)
+        loaded = load(graph, schedule, interfaces, self._specialised.held)
+        if len(loaded.segments) > 1:
+            carried = carried_into(graph, split(schedule, 2)[1], 1)
+            forward = filled(interfaces, carried)[0]
+            loaded.segments = (self._weighing(loaded.segments[0], forward), *loaded.segments[1:])
+        return loaded
+
+    def _weighing(self, code: Any, forward: Interface) -> Any:
+        """The forward's code, and a look at what it hands on."""
+
+        def weighed(arguments: list[Any]) -> tuple[Any, ...]:
+            results = code(arguments)
+            for index, slot in forward.slots.items():
+                if slot.value is not None and slot.value >= self.captured and results[index].numel():
+                    self._saved_B[slot.value] = results[index].untyped_storage().nbytes()
+            return results
+
+        return weighed
+
+    def _step(self, call: Callable[..., Any]) -> Seen:
+        self._saved_B = {}
+        with torch.no_grad():
+            for name, tensor in self.module.state_dict(keep_vars=True).items():
+                tensor.copy_(self._state[name])
+        return dataclasses.replace(step(self.module, self.inputs, call), saved_B=dict(self._saved_B))
+
+
+def step(module: nn.Module, inputs: Sequence[Any], call: Callable[..., Any]) -> Seen:
+    """One forward and backward.
+
+    Arguments:
+        call: what runs in the place of the module's own call.
+    """
+    given = [x for x in tree_leaves(inputs) if isinstance(x, torch.Tensor)]
+    for tensor in (*module.parameters(), *given):
+        tensor.grad = None
+    torch.manual_seed(11)
+    outputs = [o for o in tree_leaves(call(*inputs)) if isinstance(o, torch.Tensor)]
+    differentiable = [o for o in outputs if o.requires_grad]
+    torch.autograd.backward(differentiable, [_cotangent(i, o) for i, o in enumerate(differentiable)])
+    return Seen(
+        [o.detach().clone() for o in outputs],
+        [None if t.grad is None else t.grad for t in (*module.parameters(), *given)],
+        [b.clone() for b in module.buffers()],
+        torch.get_rng_state(),
+    )
+
+
+def once(graph: Graph) -> Schedule:
+    """Runs the program as it is, once, and drops every value after its last use."""
+    last = {v: r for r in graph.program for v in graph.recipes[r].read_values}
+    lost = {t.value for r in graph.program for t in graph.recipes[r].consumes}
+    stays = {v.id for v in graph.values if v.persistent or v.leaves is not None} | lost
+    steps: list[Step] = []
+    segment = -1
+    for r in graph.program:
+        recipe = graph.recipes[r]
+        while segment < recipe.segment:
+            segment += 1
+            steps.append(Boundary(segment))
+        steps.append(Run(r, tuple(v for v in recipe.outputs if v in last or v in stays)))
+        steps += [Drop(v) for v in recipe.read_values if last[v] == r and v not in stays]
+    steps += [Boundary(s) for s in range(segment + 1, len(graph.segments))]
+    return Schedule(tuple(steps))
+
+
+def overwriting(graph: Graph) -> tuple[int, ...]:
+    """The program with recipes in place wherever what they overwrite is not read again."""
+    way_of = {plain: way for way, plain in plain_ways(graph).items()}
+    program = list(graph.program)
+    for place, recipe in enumerate(program):
+        way = way_of.get(recipe)
+        if way is None:
+            continue
+        lost = graph.recipes[way].consumes[0].value
+        if all(lost not in graph.recipes[r].read_values for r in program[place + 1 :]):
+            program[place] = way
+    return tuple(program)
+
+
+def _cotangent(number: int, output: torch.Tensor) -> torch.Tensor:
+    """A gradient for an output: the same for every dtype, up to rounding."""
+    generator = torch.Generator().manual_seed(17 + number)
+    return torch.randn(output.shape, generator=generator).to(output.dtype)
