@@ -34,7 +34,7 @@ def normed(layers: int = 2) -> Graph:
         copy, y, mean, moved, z = (tape.value(b) for b in (SMALL_B, BIG_B, SMALL_B, SMALL_B, BIG_B))
         tape.recipe("clone", (buffer,), (copy,), 1e-4)
         tape.recipe("norm", (x, copy), (y, mean, moved), DEAR_s)
-        tape.recipe("apply", (x, mean), (y,), CHEAP_s, in_program=False)
+        tape.recipe("apply", (x, mean), (y,), CHEAP_s, 3 * SMALL_B, in_program=False)
         tape.recipe("relu", (y,), (z,), 2e-3)
         tape.leave(moved, 0, Role.UPDATE)
         saved.append((x, y, mean, z))

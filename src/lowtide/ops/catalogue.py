@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 from lowtide.errors import NumericsError
 from lowtide.ir.graph import Graph
 from lowtide.ir.numerics import Numerics
 from lowtide.ops.base import KINDS, AbstractFamily, Kernel
+from lowtide.ops.batch_norm import BatchNorm
+from lowtide.ops.convolution import Convolution
+from lowtide.ops.convolution_algorithms import ConvolutionAlgorithms
 from lowtide.ops.cross_entropy import CrossEntropy
 from lowtide.ops.draft import Draft
+from lowtide.ops.group_norm import GroupNorm
+from lowtide.ops.in_place import InPlace
+from lowtide.ops.layer_norm import LayerNorm
 from lowtide.ops.linear_cross_entropy import LinearCrossEntropy
+from lowtide.ops.pointwise import Pointwise
 from lowtide.ops.relu import Relu
 
 FAMILIES: tuple[AbstractFamily, ...] = (
     LinearCrossEntropy(),
     CrossEntropy(),
     Relu(),
+    BatchNorm(),
+    LayerNorm(),
+    GroupNorm(),
+    Convolution(),
+    ConvolutionAlgorithms(),
+    Pointwise(),  # after whatever is for one operator alone
+    InPlace(),  # last: what the others add may run in place as well
 )
 """In this order they add to a graph: the first to replace a recipe has it."""
 
@@ -48,17 +63,24 @@ def parse_without(names: Collection[str]) -> frozenset[str]:
     return frozenset(given)
 
 
-def enlarge(graph: Graph, numerics: Numerics = Numerics.EXACT, without: Collection[str] = ()) -> Graph:
+def enlarge(
+    graph: Graph,
+    numerics: Numerics = Numerics.EXACT,
+    without: Collection[str] = (),
+    content: Callable[[int], Any] | None = None,
+) -> Graph:
     """Adds every way that the families know to bring a graph's values about.
 
     Arguments:
         graph: as captured, before it is profiled; the program stays.
         numerics: how far results may be from the program's.
         without: kinds (`lowtide.ops.base.KINDS`) or names of families to leave out.
+        content: the tensor that a value of the caller's holds, by id, or None: with it, sites are left alone whose
+            scales are too near zero (`lowtide.ops.scale`). Without it, the step says so when it runs.
 
     Returns: a graph with more values, recipes and groups; the same ids for what was there. O(graph).
     """
-    draft = Draft(graph)
+    draft = Draft(graph, content)
     for family in FAMILIES:
         if family.name not in without and family.kind not in without:
             family.add(draft, numerics)

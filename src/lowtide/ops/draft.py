@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -16,10 +17,13 @@ class Draft:
 
     Arguments:
         graph: as captured; its ids stay.
+        content: the tensor that a value of the caller's holds now, by id; None where that is not known. What follows
+            from it may change while a network trains.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, content: Callable[[int], Any] | None = None) -> None:
         self.graph = graph
+        self._content = content
         self.values = list(graph.values)
         self.recipes = list(graph.recipes)
         self.groups = list(graph.groups)
@@ -29,6 +33,10 @@ class Draft:
             for v in graph.recipes[r].read_values:
                 self.readers.setdefault(v, []).append(r)
         self._group_of = {r: i for i, g in enumerate(self.groups) for o in g.options for r in o.recipes}
+
+    def content(self, value: int) -> Any:
+        """The tensor that a value holds now; None where it is not known."""
+        return None if self._content is None else self._content(value)
 
     def calls(self, *ops: str) -> Iterator[Recipe]:
         """The program's recipes that call one of some operators, in order."""
@@ -41,6 +49,13 @@ class Draft:
     def is_free(self, recipes: Iterable[int]) -> bool:
         """Whether no group has any of some recipes."""
         return all(r not in self._group_of for r in recipes)
+
+    def may_replace(self, recipes: Sequence[int]) -> bool:
+        """Whether `group` would take options that replace some recipes of the program."""
+        number = self._group_of.get(recipes[0])
+        if number is None:
+            return self.is_free(recipes)
+        return set(self.groups[number].options[0].recipes) == set(recipes)
 
     def value(self, name: str, geometry: Geometry, role: Role = Role.ACTIVATION) -> int:
         """Adds a value with bytes of its own; returns its id."""

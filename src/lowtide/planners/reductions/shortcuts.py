@@ -38,7 +38,7 @@ def find_shortcuts(graph: Graph, program: Sequence[int], allowed: Collection[int
         program: recipes that run.
         allowed: recipes that may run.
 
-    Returns: recipe -> shortcut, none of which takes longer or more bytes than the recipe itself. O(graph).
+    Returns: recipe -> shortcut, none of which takes longer than the recipe itself. O(graph).
     """
     place = {r: i for i, r in enumerate(program)}
     maker = {v: r for r in program for v in graph.recipes[r].outputs}
@@ -65,12 +65,18 @@ def hidden_for(graph: Graph, first: Recipe, again: Recipe) -> tuple[int, ...]:
         return ()
     if not set(again.outputs) <= set(first.outputs) or not set(again.read_values) <= {*first.read_values, *small}:
         return ()
-    if again.time_s > first.time_s or again.trace.peak_B > first.trace.peak_B:
+    if again.time_s > first.time_s:
         return ()
     read_once = {v for v in first.read_values if v not in again.read_values and not graph.values[v].persistent}
     hidden = tuple(sorted(small | read_once))
     large_B = sum(graph.values[v].size_B for v in again.outputs)
-    return hidden if LEAST_RATIO * sum(graph.values[v].size_B for v in hidden) <= large_B else ()
+    small_B = sum(graph.values[v].size_B for v in hidden) + _excess_B(first, again)
+    return hidden if LEAST_RATIO * small_B <= large_B else ()
+
+
+def _excess_B(first: Recipe, again: Recipe) -> int:
+    """Bytes that a rerun allocates beyond what the first run does: the smaller problem does not see them either."""
+    return max(0, again.trace.peak_B - first.trace.peak_B)
 
 
 def hidden_values(shortcuts: Mapping[int, Shortcut]) -> frozenset[int]:
@@ -79,7 +85,7 @@ def hidden_values(shortcuts: Mapping[int, Shortcut]) -> frozenset[int]:
 
 
 def hidden_B(graph: Graph, program: Sequence[int], shortcuts: Mapping[int, Shortcut]) -> int:
-    """Bytes that the hidden values take at most at once, in any plan.
+    """Bytes that the hidden values take at most at once, in any plan, and what a rerun may need beside them.
 
     A value that first runs alone read is gone after the last of them; any other one may stay to the end.
     """
@@ -94,7 +100,8 @@ def hidden_B(graph: Graph, program: Sequence[int], shortcuts: Mapping[int, Short
         for v in hidden.intersection(graph.recipes[r].outputs):
             change_B[i] += graph.values[v].size_B
             change_B[last.get(v, i) + 1] -= graph.values[v].size_B
-    return max(accumulate(change_B))
+    excess_B = (_excess_B(graph.recipes[r], graph.recipes[s.recipe]) for r, s in shortcuts.items())
+    return max(accumulate(change_B)) + max(excess_B, default=0)
 
 
 def keep_hidden(graph: Graph, steps: Sequence[Step], shortcuts: Mapping[int, Shortcut]) -> list[Step]:

@@ -301,6 +301,7 @@ def _is_read_at_exit(value: Value, segment: int, graph: Graph) -> bool:
 def _stage(graph: Graph, recipe_id: int, again: int | None, hidden: frozenset[int]) -> Stage:
     recipe = graph.recipes[recipe_id]
     rerun = recipe if again is None else graph.recipes[again]
+    excess_B = rerun.trace.peak_B - recipe.trace.peak_B if recipe.effect is Effect.PURE else 0  # is set aside
     return Stage(
         recipe_id,
         recipe.segment,
@@ -309,7 +310,7 @@ def _stage(graph: Graph, recipe_id: int, again: int | None, hidden: frozenset[in
         run_ps=round(recipe.time_s * 1e12),
         rerun_ps=round(rerun.time_s * 1e12),
         trace_B=recipe.trace.peak_B,
-        rerun_trace_B=rerun.trace.peak_B,
+        rerun_trace_B=rerun.trace.peak_B - max(0, excess_B),
         rerun_through=-1 if rerun.effect is not Effect.PURE else len(graph.segments),
     )
 
