@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from lowtide.cli.failure import REFUSED, told
+from lowtide.cli.implementations import Level, Without
 
 
 def fits(
@@ -26,11 +27,13 @@ def fits(
     vary: Annotated[
         list[str] | None, typer.Option(metavar="NAME:DIM", help="What the batch is, if not the first dimension.")
     ] = None,
+    numerics: Level = "exact",
+    without: Without = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
 ) -> None:
     """Say whether a training step fits on a device: as it is, with lowtide, or not. Exits with 2 if it does not."""
     with told():
-        answer = _ask(target, device, reserve, vary or [])
+        answer = _ask(target, device, reserve, vary or [], numerics, without or [])
         if as_json:
             typer.echo(json.dumps(_facts(answer), indent=2))
         else:
@@ -39,7 +42,7 @@ def fits(
         raise typer.Exit(REFUSED)
 
 
-def _ask(target: str, device: str, reserve: str | None, vary: list[str]) -> Any:
+def _ask(target: str, device: str, reserve: str | None, vary: list[str], numerics: str, without: list[str]) -> Any:
     import lowtide
     from lowtide.cli.target import load_target
 
@@ -55,6 +58,8 @@ def _ask(target: str, device: str, reserve: str | None, vary: list[str]) -> Any:
             optimizer=wanted.optimizer,
             reserve=reserve,
             vary_only=vary,
+            numerics=numerics,
+            without=without,
         )
 
 

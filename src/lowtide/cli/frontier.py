@@ -9,8 +9,10 @@ import typer
 from rich.console import Console
 
 from lowtide.cli.failure import INTERRUPTED, told
+from lowtide.cli.implementations import Level, Without
 from lowtide.cli.progress import line
 from lowtide.ir.graph_file import is_graph_file
+from lowtide.ir.numerics import parse_numerics
 from lowtide.units import format_B
 
 _STDOUT = "-"
@@ -32,6 +34,8 @@ def frontier(
     json: Annotated[str | None, typer.Option(metavar="PATH", help="Save the frontier here; - prints it.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write a report that opens in a browser.")] = None,
     png: Annotated[Path | None, typer.Option(help="Draw the frontier here.")] = None,
+    numerics: Level = "exact",
+    without: Without = None,
     baselines: Annotated[bool, typer.Option(help="Whether to ask the quick classical methods, too.")] = True,
     work: Annotated[int | None, typer.Option(min=1, help="Effort at each budget: roughly that many changes.")] = None,
     time_limit: Annotated[float | None, typer.Option(min=0.0, help="Stop after that many seconds altogether.")] = None,
@@ -43,7 +47,9 @@ def frontier(
             raise typer.BadParameter(
                 f"--machine: of no effect, {target} says what operators cost; give MODULE:FUNCTION"
             )
+        parse_numerics(numerics)
         given = {"points": points, "machine": machine, "work": work, "time_limit_s": time_limit}
+        given |= {"numerics": numerics, "without": without}
         found = _trace(target, baselines=baselines, seed=seed, **{k: v for k, v in given.items() if v is not None})
         _show(found, json)
         console = Console(stderr=json == _STDOUT)

@@ -9,10 +9,12 @@ import typer
 from rich.console import Console
 
 from lowtide.cli.failure import INTERRUPTED, told
+from lowtide.cli.implementations import Level, Without
 from lowtide.cli.max_batch import Variation, find, show
 from lowtide.cli.max_batch import as_json as to_json
 from lowtide.cli.progress import line
 from lowtide.ir.graph_file import is_graph_file
+from lowtide.ir.numerics import parse_numerics
 from lowtide.units import parse_budget
 
 
@@ -38,6 +40,8 @@ def plan(
     machine: Annotated[
         str | None, typer.Option(help="Predict for this machine, by name (h200) or file, instead of measuring here.")
     ] = None,
+    numerics: Level = "exact",
+    without: Without = None,
     work: Annotated[int | None, typer.Option(min=1, help="Effort: roughly that many proposed changes.")] = None,
     time_limit: Annotated[float | None, typer.Option(min=0.0, help="Stop searching after that many seconds.")] = None,
     seed: Annotated[int, typer.Option(help="The same seed and work give the same plan.")] = 0,
@@ -63,7 +67,9 @@ def plan(
         _refuse_idle_options(variation, batch_dim, vary, overhead_limit, as_json, time_limit)
         _refuse_for_files(target, variation, machine, save_graph)
         layers = _layers(target, repeat)
+        parse_numerics(numerics)
         options = {"budget": budget, "machine": machine, "work": work, "time_limit_s": time_limit, "seed": seed}
+        options |= {"numerics": numerics, "without": without}
         found = _plan(target, variation, save_graph=save_graph, repeat=layers, **options)
         if variation is not None:
             typer.echo(to_json(found)) if as_json else show(found)
