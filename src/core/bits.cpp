@@ -80,7 +80,6 @@ void pack_typed(std::uint8_t* bits, const T* x, Count count, Question question, 
   switch (question) {
     case Question::above: return pack_by(bits, x, count, threads, [=](W v) { return !(v <= low); });
     case Question::greater: return pack_by(bits, x, count, threads, [=](W v) { return v > low; });
-    case Question::inside: return pack_by(bits, x, count, threads, [=](W v) { return !(v <= low) & !(v >= high); });
     case Question::within: return pack_by(bits, x, count, threads, [=](W v) { return (v > low) & (v < high); });
   }
 }

@@ -15,8 +15,7 @@ namespace lowtide {
 enum class Question : int {
   above = 0,    // !(x <= low)                 ReLU, threshold: a NaN passes
   greater = 1,  // x > low                     leaky ReLU: a NaN takes the slope
-  inside = 2,   // !(x <= low || x >= high)    hardtanh
-  within = 3,   // x > low && x < high         hardsigmoid
+  within = 2,   // x > low && x < high         hardtanh, hardsigmoid: a NaN does not pass
 };
 
 // Low and high are rounded to the type in which elements are compared.
