@@ -6,7 +6,7 @@ no torch of it, from the plan to its record, is `record.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -30,20 +30,24 @@ from lowtide.units import Budget
 SHAPE_LIMIT_s = 2.0  # what people get who do not say otherwise
 
 
-def enlarged(graph: Graph, held: Sequence[Any], options: PlanOptions, exactness: Exactness) -> Graph:
+def enlarged(
+    graph: Graph, held: Sequence[Any], contents: Mapping[int, Any], options: PlanOptions, exactness: Exactness
+) -> Graph:
     """Adds the implementations that the options admit, without those that claim to be exact and are not so here.
 
     Arguments:
         graph: as captured.
         held: what the `Held` arguments of its recipes stand for.
+        contents: tensors that live as long as the model, by value; of no account for a machine that is not here, since
+            they may have no bytes.
         options: for a machine that is not here, nothing is tried: what claims to be exact is taken to be.
         exactness: what was tried before.
 
     Returns: a graph in which ids of what was captured are as before.
     """
-    found = enlarge(graph, options.numerics, options.without)
     if options.machine is not None:
-        return found
+        return enlarge(graph, options.numerics, options.without)
+    found = enlarge(graph, options.numerics, options.without, contents.get)
     refuted = exactness.refuted(found, held)
     if not refuted:
         return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -28,6 +28,7 @@ class Call:
         specialised: the graph for this call's shapes.
         inputs: per argument, the address of its storage (None for numbers).
         outputs: per result, the address of the storage that a dry call returned.
+        contents: parameters and buffers by value, until the graph has been given its implementations.
     """
 
     executor: PlannedExecutor
@@ -35,6 +36,7 @@ class Call:
     specialised: Specialised
     inputs: tuple[int | None, ...]
     outputs: tuple[int | None, ...] = ()
+    contents: dict[int, torch.Tensor] = field(default_factory=dict)
 
     @property
     def interfaces(self) -> tuple[Interface, ...]:
@@ -86,7 +88,9 @@ def unchanged_tensors(tensors: Iterable[torch.Tensor]) -> Iterator[None]:
 
 def call_of(executor: PlannedExecutor, key: Key, specialised: Specialised, arguments: Sequence[Any]) -> Call:
     """Describes a call before its arguments are given away."""
-    return Call(executor, key, specialised, tuple(address(a) for a in arguments))
+    joint, value_of = specialised.captured.joint, specialised.extraction.value_of
+    contents = {value_of[joint.primals[i]]: arguments[i] for i in joint.statics if joint.primals[i] in value_of}
+    return Call(executor, key, specialised, tuple(address(a) for a in arguments), contents=contents)
 
 
 def bundle_of(calls: Sequence[Call], graphs: Sequence[Graph]) -> Bundle:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections.abc import Mapping
+
+import torch
 
 from lowtide.capture.aot import Specialised
 from lowtide.ir.graph import Graph
@@ -26,13 +29,16 @@ class Menu:
 
     exactness: Exactness
 
-    def served(self, specialised: Specialised, options: PlanOptions) -> Specialised:
+    def served(
+        self, specialised: Specialised, options: PlanOptions, contents: Mapping[int, torch.Tensor]
+    ) -> Specialised:
         """A captured graph with more implementations; the ids of what was captured stay.
 
         Arguments:
             options: which level, what to leave out, and for which machine.
+            contents: parameters and buffers, by value.
         """
-        graph = enlarged(specialised.graph, specialised.held, options, self.exactness)
+        graph = enlarged(specialised.graph, specialised.held, contents, options, self.exactness)
         return dataclasses.replace(specialised, graph=_within_slots(specialised, graph))
 
 

@@ -251,7 +251,8 @@ class Session:
         """Gives the graphs of a step every implementation that may be used."""
         with nothing_engaged():
             for call in calls:
-                call.specialised = self.menu.served(call.specialised, self.options)
+                call.specialised = self.menu.served(call.specialised, self.options, call.contents)
+                call.contents = {}  # the model may end before what is known of its plans
 
     def _plan(self, step: MeasuredStep, obstacles: tuple[Obstacle, ...] = (), *, runs: bool = True) -> PlanRecord:
         options = self._options_for(step) if runs else self.options
