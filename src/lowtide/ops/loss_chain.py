@@ -174,7 +174,7 @@ def _backward(draft: Draft, chain: LossChain, readers: list[Recipe]) -> LossChai
 def _without_copies(draft: Draft, chain: LossChain) -> LossChain:
     """The same chain in the logits' own dtype at both ends, where the other one is a copy's and only the chain's."""
     there = draft.made_by(chain.logits.value)
-    if there is None or not _is_cast(draft, there) or len(draft.readers[chain.logits.value]) != 1:
+    if there is None or not is_cast(draft, there) or len(draft.readers[chain.logits.value]) != 1:
         return chain
     if draft.values[chain.logits.value].leaves is not None:
         return chain
@@ -189,7 +189,7 @@ def _without_copies(draft: Draft, chain: LossChain) -> LossChain:
     if chain.gradient is None or chain.backward is None:
         return dataclasses.replace(chain, logits=logits, recipes=(there.id, *chain.recipes))
     back = only(draft, chain.gradient, (_COPY,))
-    if back is None or not _is_cast(draft, back[0]) or draft.values[back[0].outputs[0]].geometry is None:
+    if back is None or not is_cast(draft, back[0]) or draft.values[back[0].outputs[0]].geometry is None:
         return chain
     own = draft.values[back[0].outputs[0]].geometry
     if own is None or own.dtype != source.geometry.dtype:
@@ -203,7 +203,7 @@ def _without_copies(draft: Draft, chain: LossChain) -> LossChain:
     )
 
 
-def _is_cast(draft: Draft, recipe: Recipe) -> bool:
+def is_cast(draft: Draft, recipe: Recipe) -> bool:
     """Whether a recipe copies all of a dense value to another dtype, and changes nothing else."""
     if recipe.op != _COPY or recipe.args != (Ref(0),):
         return False
