@@ -15,7 +15,7 @@ Units: `_B` bytes, `_s` seconds, `_ps` picoseconds.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,7 +44,9 @@ from lowtide.planners.search import GAP, OutOfTime, Search
 from lowtide.planners.single_cut import cut_and_replay
 from lowtide.planners.start import begin
 
-_ROUNDS = 4  # cuts over all choices
+_SINGLES = 5  # cuts over all choices, one by one
+_ROUNDS = 4  # several at once
+_COLUMNS = 2500  # of such a model
 _NODES = 10  # of each one's tree
 _CLOSE = 1e-3  # as a fraction of the step
 _FLIPS = 24  # other choices planned from the best one
@@ -191,9 +193,17 @@ class JointSearch:
         search.run("greedy", descend)
         search.run("single_cut", lambda s: _note(found, cut_and_replay(s, 1)))
 
-    def cut(self, moments: list[Moment]) -> Choice | None:
+    def note(self, candidate: Candidate, state: Retention) -> None:
+        """Remembers the moment at which a plan is fullest."""
+        moment = _moment(self, candidate, state.peak_stage)
+        if moment not in self.moments:
+            self.moments.append(moment)
+
+    def cut(self, moments: Sequence[Moment]) -> Choice | None:
         """Proves what cuts over all choices prove; returns what the best solution chooses."""
         model = JointCut(self.ways, moments, self.problem.budget_B)
+        if len(moments) > 1 and model.columns > _COLUMNS:
+            return None
         close_ms = _CLOSE * self.ways.least_ps / PS_PER_MS
         solution = model.solve(self.problem.budget_B, Effort(close_ms, _NODES, self.left_s))
         self.prove(solution.bound_ps)
@@ -276,28 +286,36 @@ def _find_floor(joint: JointSearch) -> None:
 
 
 def _choose(joint: JointSearch) -> None:
-    """Cuts over all choices, each at a moment that the last plan made too full."""
+    """Cuts over all choices where plans are fullest, first one by one, then several at once."""
     for candidate in list(joint.tried.values()):
         joint.hurry(candidate)
-    for candidate in list(joint.tried.values()):
-        _next_moment(joint, candidate.search.program.keep_all(0), candidate)
+        joint.note(candidate, candidate.search.program.keep_all(0))
+    cut = 0
+    while cut < min(len(joint.moments), _SINGLES) and joint.gap > GAP and not joint.impossible:
+        _try(joint, joint.moments[cut : cut + 1])
+        cut += 1
     for _ in range(_ROUNDS):
-        count = len(joint.moments)
-        choice = joint.cut([joint.moments[-1]])
-        if choice is None or joint.impossible or joint.gap <= GAP:
+        before_ps, best = joint.bound_ps, joint.best
+        if joint.gap <= GAP or joint.impossible or best is None:
             return
-        found = joint.quick(choice)
-        if found is None or found.lowest is None or joint.gap <= GAP:
-            return
-        _next_moment(joint, found.lowest, found)
-        if len(joint.moments) == count:
+        if best.state is not None:
+            joint.note(best, best.state)
+        if not _try(joint, joint.moments) and joint.bound_ps <= before_ps:
             return
 
 
-def _next_moment(joint: JointSearch, state: Retention, candidate: Candidate) -> None:
-    moment = _moment(joint, candidate, state.peak_stage)
-    if moment not in joint.moments:
-        joint.moments.append(moment)
+def _try(joint: JointSearch, moments: list[Moment]) -> bool:
+    """Plans what cuts choose; whether that was new."""
+    choice = joint.cut(moments)
+    if choice is None or joint.gap <= GAP or joint.impossible:
+        return False
+    found = joint.quick(choice)
+    if found is None:
+        return False
+    joint.note(found, found.search.program.keep_all(0))
+    if found.lowest is not None:
+        joint.note(found, found.lowest)
+    return True
 
 
 def _moment(joint: JointSearch, candidate: Candidate, stage: int) -> Moment:
