@@ -20,6 +20,7 @@ from lowtide.errors import LowtideError, UnsupportedOperator
 from lowtide.ir.call import Read
 from lowtide.ir.geometry import Geometry
 from lowtide.ir.graph import Effect, Graph, Recipe, Value
+from lowtide.ir.in_place import plain_ways
 from lowtide.ir.likeness import structure
 from lowtide.profile.cache import ProfileCache
 from lowtide.profile.findings import Correction, Profiled, ProfileReport
@@ -110,6 +111,7 @@ class _Walk:
         self.graph = graph
         self.like = like
         self.takes_scaled = scaled
+        self.billed = frozenset(plain_ways(graph))  # their seconds are those of others: they run once, for their events
         self.held = held
         self.cache = cache
         self.geometry = [v.geometry for v in graph.values]
@@ -192,7 +194,7 @@ class _Walk:
         place = self.fingerprints[device]
         cache = self.cache if signature.portable else None
         found: Measurement | str | None = cache.get(place, key) if cache is not None else None
-        if isinstance(found, Measurement) and found.scaled and not self.takes_scaled:
+        if isinstance(found, Measurement) and found.scaled and not (self.takes_scaled or recipe.id in self.billed):
             found = None
         if found is not None:
             self.cached += 1
@@ -205,7 +207,8 @@ class _Walk:
 
     def _record(self, signature: Signature, recipe: Recipe) -> Measurement | str:
         like = None if self.like is None else self.like.recipes[recipe.id]
-        once = like is not None and like.trace.measured and like.time_s > 0
+        billed = recipe.id in self.billed
+        once = billed or (like is not None and like.trace.measured and like.time_s > 0)
         try:
             measurement = record(signature, self.held, once=once)
         except LowtideError as error:
@@ -218,7 +221,7 @@ class _Walk:
             _LOG.warning("%s cannot be measured (%s): time predicted, memory assumed", signature.op, reason)
             return reason
         self.measured += 1
-        if not measurement.scaled:
+        if billed or not measurement.scaled:
             return measurement
         assert like is not None
         assert self.like is not None
