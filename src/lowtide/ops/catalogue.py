@@ -9,6 +9,7 @@ from typing import Any
 from lowtide.errors import NumericsError
 from lowtide.ir.graph import Graph
 from lowtide.ir.numerics import Numerics
+from lowtide.ops.attention import Attention
 from lowtide.ops.base import KINDS, AbstractFamily, Kernel
 from lowtide.ops.batch_norm import BatchNorm
 from lowtide.ops.convolution import Convolution
@@ -25,6 +26,7 @@ from lowtide.ops.relu import Relu
 FAMILIES: tuple[AbstractFamily, ...] = (
     LinearCrossEntropy(),
     CrossEntropy(),
+    Attention(),
     Relu(),
     BatchNorm(),
     LayerNorm(),
