@@ -124,7 +124,7 @@ def test_a_run_may_overwrite_what_it_is_given() -> None:
     for shape in ((100_003,), (3, 50_000)):
         x = torch.randn(shape)
         wanted = _gelu(x)
-        result = tiled(_GELU.text, [(x.shape, x.stride())], x, into=0)
+        result = tiled(_GELU.text, [(x.shape, x.stride())], x, into=x)
         assert _same(result, wanted)
         assert result.data_ptr() == x.data_ptr()
 
@@ -137,7 +137,7 @@ def test_what_is_read_after_the_result_is_made_is_not_overwritten_before() -> No
     )
     x = torch.randn(70_001)
     wanted = (x * 2.0, x + x * 2.0)
-    first, second = tiled(run.text, [((70_001,), (1,))] * 2, x, x, into=0)
+    first, second = tiled(run.text, [((70_001,), (1,))] * 2, x, x, into=x)
     assert _same(first, wanted[0])
     assert _same(second, wanted[1])
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _ELSEWHERE = 1 << 22
 """Elements of a tile on a device that is not the CPU: enough for its launch to be worth it."""
 _ALIGN_B = 64
+_OPERANDS = 2  # arguments before what a run is given
 
 
 class Step(msgspec.Struct, frozen=True, array_like=True):
@@ -95,7 +96,7 @@ class _Ready(NamedTuple):
 
 
 def tiled(
-    text: str, sizes: Sequence[tuple[Sequence[int], Sequence[int]]], *given: Tensor, into: int | None = None
+    text: str, sizes: Sequence[tuple[Sequence[int], Sequence[int]]], *given: Tensor, into: Tensor | None = None
 ) -> Any:
     """Carries a run out.
 
@@ -103,15 +104,16 @@ def tiled(
         text: of `Tiles`.
         sizes: shape and stride of each wanted result, all dense and in one order in memory.
         given: what the steps read, of the first result's shape or broadcast to it, or of as many elements in one row.
-        into: which of them the first result overwrites.
+        into: the one of them that the first result overwrites; nobody else has its elements.
 
     Returns: the wanted result, or a tuple of them.
     """
-    run = _ready(text, into, tuple(str(t.dtype).removeprefix("torch.") for t in given))
+    over = None if into is None else next(i for i, t in enumerate(given) if t.data_ptr() == into.data_ptr())
+    run = _ready(text, over, tuple(str(t.dtype).removeprefix("torch.") for t in given))
     results = [
         torch.empty_strided(shape, stride, dtype=getattr(torch, dtype), device=given[0].device)
         if into is None or i
-        else given[into].as_strided(shape, stride, given[into].storage_offset())
+        else into.as_strided(shape, stride, into.storage_offset())
         for i, ((shape, stride), dtype) in enumerate(zip(sizes, run.dtypes, strict=True))
     ]
     if results[0].numel():
@@ -158,9 +160,9 @@ def _slot_B(count: int, dtype: str) -> int:
 
 
 @functools.lru_cache(maxsize=4096)
-def _ready(text: str, into: int | None, given: tuple[str, ...]) -> _Ready:
+def _ready(text: str, over: int | None, given: tuple[str, ...]) -> _Ready:
     run = msgspec.json.decode(text, type=Tiles)
-    homes, slots, copies = _homes(run, into)
+    homes, slots, copies = _homes(run, over)
     dtypes = (*given, *(step.dtype for step in run.steps))
     numbers = {
         (a, dtypes[run.place(step.args[0])]): None
@@ -193,12 +195,12 @@ def _constant(arg: Arg) -> Any:
     return float(arg.text) if arg.kind == "float" else getattr(torch, arg.text.removeprefix("torch."))
 
 
-def _homes(run: Tiles, into: int | None) -> tuple[tuple[int, ...], tuple[str, ...], tuple[tuple[int, int], ...]]:
+def _homes(run: Tiles, over: int | None) -> tuple[tuple[int, ...], tuple[str, ...], tuple[tuple[int, int], ...]]:
     """Where results lie: outputs in place; the others in as few slots as their lives need, one over a dead one."""
     last_read = {run.place(a): i for i, step in enumerate(run.steps) for a in step.args if isinstance(a, Ref)}
     outputs = {step: output for output, step in enumerate(run.wanted)}
     copies = []
-    if into is not None and last_read.get(into, -1) > run.wanted[0]:
+    if over is not None and last_read.get(over, -1) > run.wanted[0]:
         copies.append((run.wanted[0], 0))
         del outputs[run.wanted[0]]
     kept = {step for step, _ in copies}
@@ -230,8 +232,9 @@ def _scratch_B(graph: Graph, recipe: Recipe) -> int:
     if result is None or not isinstance(text, str):
         return 0
     tile = min(result.numel, GRAIN if result.device == "cpu" else _ELSEWHERE)
-    into = next((a for k, a in recipe.kwargs if k == "into" and isinstance(a, int)), None)
-    slots = _homes(msgspec.json.decode(text, type=Tiles), into)[1]
+    into = next((a for k, a in recipe.kwargs if k == "into"), None)
+    over = recipe.args.index(into) - _OPERANDS if into is not None else None
+    slots = _homes(msgspec.json.decode(text, type=Tiles), over)[1]
     return sum(_slot_B(tile, dtype) for dtype in slots)
 
 
