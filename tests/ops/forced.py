@@ -24,9 +24,10 @@ from lowtide.ir.graph import Graph
 from lowtide.ir.in_place import plain_ways
 from lowtide.ir.interface import Interface, filled
 from lowtide.ir.numerics import Numerics
-from lowtide.ir.schedule import Boundary, Drop, Run, Schedule, Step
+from lowtide.ir.schedule import Schedule
 from lowtide.ops.catalogue import enlarge
 from lowtide.planners.reductions.choice import Choice, choose
+from lowtide.report.plain import plain_schedule
 from lowtide.runtime.codegen import carried_into, split
 from lowtide.runtime.executor import Loaded, PlannedExecutor, load
 
@@ -93,7 +94,7 @@ class Forced:
         if in_place:
             graph = replace(graph, program=overwriting(graph))
         assert self._executor is not None
-        self._executor.install((), self._loaded(graph, once(graph)))
+        self._executor.install((), self._loaded(graph, plain_schedule(graph)))
         return self._step(lambda *args: run_loudly(self._call, args, {}))
 
     def _executor_for(self, captured: Captured) -> PlannedExecutor:
@@ -108,7 +109,7 @@ class Forced:
         specialised = self._captured.specialise(arguments)
         specialised.graph = enlarge(specialised.graph, self.numerics)
         self._specialised = specialised
-        loaded = self._loaded(specialised.graph, once(specialised.graph))
+        loaded = self._loaded(specialised.graph, plain_schedule(specialised.graph))
         executor.install(key, loaded)
         return loaded
 
@@ -162,24 +163,6 @@ def step(module: nn.Module, inputs: Sequence[Any], call: Callable[..., Any]) -> 
         [b.clone() for b in module.buffers()],
         torch.get_rng_state(),
     )
-
-
-def once(graph: Graph) -> Schedule:
-    """Runs the program as it is, once, and drops every value after its last use."""
-    last = {v: r for r in graph.program for v in graph.recipes[r].read_values}
-    lost = {t.value for r in graph.program for t in graph.recipes[r].consumes}
-    stays = {v.id for v in graph.values if v.persistent or v.leaves is not None} | lost
-    steps: list[Step] = []
-    segment = -1
-    for r in graph.program:
-        recipe = graph.recipes[r]
-        while segment < recipe.segment:
-            segment += 1
-            steps.append(Boundary(segment))
-        steps.append(Run(r, tuple(v for v in recipe.outputs if v in last or v in stays)))
-        steps += [Drop(v) for v in recipe.read_values if last[v] == r and v not in stays]
-    steps += [Boundary(s) for s in range(segment + 1, len(graph.segments))]
-    return Schedule(tuple(steps))
 
 
 def overwriting(graph: Graph) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ Units: `_B` bytes, `_s` seconds.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from io import StringIO
 
@@ -19,6 +20,7 @@ from lowtide.ir.plan import PlanRecord
 from lowtide.ir.schedule import Boundary
 from lowtide.report.fate import Fate, fates
 from lowtide.report.headline import Headline, headline, headline_rows
+from lowtide.report.implementations import Implementations, Site, implementations
 from lowtide.units import format_B, format_s
 
 _SHORT = 0.1  # of the schedule, and at least _FEW steps: what stays for less, inside one segment, is short-lived
@@ -58,12 +60,16 @@ class Explanation:
         rows: the values that matter, most bytes first, at most `top` of them.
         matter: how many there are in all.
         matter_B: bytes of all of them together, those at the peak and those brought back.
+        implementations: what each call site runs, where that is not what the program runs.
+        sites: of those the first, at most as many as rows.
     """
 
     headline: Headline
     rows: tuple[Row, ...]
     matter: int
     matter_B: int
+    implementations: Implementations
+    sites: tuple[Site, ...] = ()
 
 
 def explain(record: PlanRecord, top: int = 20) -> Explanation:
@@ -79,7 +85,7 @@ def explain(record: PlanRecord, top: int = 20) -> Explanation:
     Returns:
         The headline and the rows, by size, then in order of appearance.
     """
-    head, graph = headline(record), record.graph
+    head, graph, chosen = headline(record), record.graph, implementations(record)
     matter = [
         fate
         for fate in fates(graph, record.schedule)
@@ -94,6 +100,8 @@ def explain(record: PlanRecord, top: int = 20) -> Explanation:
         rows=tuple(_row(graph, fate, head, cuts) for fate in matter[: max(top, 0)]),
         matter=len(matter),
         matter_B=sum(graph.values[fate.value].size_B for fate in matter),
+        implementations=chosen,
+        sites=chosen.sites[: max(top, 0)],
     )
 
 
@@ -170,7 +178,43 @@ def renderable(explanation: Explanation) -> RenderableType:
         table.add_row(Text(row.name), format_B(row.size_B), Text(row.fate, style=_style(row.fate)), cost, told)
     count = f"{len(explanation.rows)} of {explanation.matter} values that matter"
     shown = f"{count}, {format_B(explanation.matter_B)} in all"
-    return Group(headline_table(explanation.headline), Text(), table, Text(shown, style="dim"))
+    parts = [headline_table(explanation.headline), Text(), table, Text(shown, style="dim")]
+    if explanation.sites:
+        parts += [Text(), sites_table(explanation.sites), Text(sites_shown(explanation), style="dim")]
+    return Group(*parts)
+
+
+def sites_table(sites: Sequence[Site]) -> Table:
+    """Call sites that run something else than the program, one a line, as a rich table."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("operator", overflow="fold", min_width=8)
+    table.add_column("implementation", overflow="fold")
+    table.add_column("results", no_wrap=True)
+    table.add_column("spares", justify="right", no_wrap=True)
+    table.add_column("costs", justify="right", no_wrap=True)
+    table.add_column("where", overflow="fold")
+    for site in sites:
+        place = " ".join(part for part in (site.module, site.source) if part)
+        cells = (site.what, site.way, site.numerics.value, spared(site), costs(site))
+        table.add_row(*(Text(cell) for cell in cells), Text(place, style="dim"))
+    return table
+
+
+def sites_shown(explanation: Explanation) -> str:
+    """How many of the call sites are shown."""
+    return f"{len(explanation.sites)} of {len(explanation.implementations.sites)} call sites that run something else"
+
+
+def spared(site: Site) -> str:
+    """The bytes that an implementation spares, in words."""
+    parts = [(site.spared_B, ""), (site.at_once_B, " while it runs")]
+    told = [f"{'-' if size_B < 0 else ''}{format_B(abs(size_B))}{when}" for size_B, when in parts if size_B]
+    return ", ".join(told)
+
+
+def costs(site: Site) -> str:
+    """The extra seconds of an implementation; less than nothing where it is faster."""
+    return f"{'-' if site.cost_s < 0 else ''}{format_s(abs(site.cost_s))}" if site.cost_s else ""
 
 
 def headline_table(head: Headline) -> Table:

@@ -9,9 +9,11 @@ from collections import Counter
 from dataclasses import dataclass
 
 from lowtide.ir.graph import Graph, Origin
+from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import Environment, GraphBreak, PlanRecord
 from lowtide.ir.schedule import Boundary, Drop, Fetch, Run, Send, Step
 from lowtide.ir.simulate import simulate
+from lowtide.report.implementations import implementations
 from lowtide.units import format_B, format_percent, format_s
 
 
@@ -50,6 +52,9 @@ class Headline:
         graphs, breaks: how many graphs share the timeline, and where and why the model breaks into them.
         begun: from which other shapes' plan the search began, and what became of that plan; empty where from none.
         covers_inside, covers_outside: what the budget counts, and what it could not know.
+        numerics: how far results may be from plain PyTorch's, and what was left out.
+        implementations: how many call sites run something else than the program, and what; empty where there is no
+            choice.
     """
 
     name: str
@@ -81,6 +86,8 @@ class Headline:
     begun: str = ""
     graphs: int = 1
     breaks: tuple[str, ...] = ()
+    numerics: str = Numerics.EXACT.value
+    implementations: str = ""
 
 
 def headline(record: PlanRecord) -> Headline:
@@ -120,6 +127,8 @@ def headline(record: PlanRecord) -> Headline:
         begun=_begun(record),
         graphs=record.graphs,
         breaks=tuple(_told(b) for b in record.breaks),
+        numerics=record.numerics.value + (f", without {', '.join(record.without)}" if record.without else ""),
+        implementations=str(implementations(record)),
     )
 
 
@@ -204,6 +213,8 @@ def headline_rows(head: Headline) -> tuple[tuple[str, str], ...]:
         ("set by", "; ".join(_counted(head.floor_operators))),
         ("predicted time", f"{format_s(head.time_s)}, {format_s(head.keep_all_time_s)} when all is kept"),
         ("overhead", format_percent(head.overhead)),
+        ("numerics", head.numerics),
+        ("implementations", head.implementations),
         ("proved bound", bound if head.bound_s > 0 else "none"),
         ("gap", gap),
         ("status", f"{head.status.lower()}: {head.status_text}"),

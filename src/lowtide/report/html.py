@@ -13,8 +13,9 @@ from pathlib import Path
 from lowtide.ir.plan import PlanRecord
 from lowtide.report.canvas import canvas_data, canvas_html
 from lowtide.report.drawing import draw_svg, pointer_data
-from lowtide.report.explain import Explanation, Row, explain
+from lowtide.report.explain import Explanation, Row, costs, explain, sites_shown, spared
 from lowtide.report.headline import Headline, headline_rows
+from lowtide.report.implementations import Site
 from lowtide.report.page import card_row, fact_table, legend_row, page
 from lowtide.report.rectangles import AddressMap, address_map
 from lowtide.report.timeline import MemoryCurve, keep_all_curve, plan_curve
@@ -54,6 +55,7 @@ def html_of(record: PlanRecord) -> str:
         fact_table(headline_rows(head)),
         "<h2>The values that matter</h2>",
         _values(told),
+        *_implementations(told),
         "<h2>Where it was measured</h2>",
         fact_table(_environment(head)),
     ]
@@ -108,9 +110,35 @@ def _environment(head: Headline) -> list[tuple[str, str]]:
     return [(label, text or "not recorded") for label, text in rows]
 
 
+def _implementations(told: Explanation) -> list[str]:
+    """The call sites that run something else than the program; nothing where there are none."""
+    if not told.sites:
+        return []
+    heads = [("operator", ""), ("implementation", ""), ("results", ""), ("spares", "n"), ("costs", "n"), ("from", "")]
+    rows = "".join(_site(s) for s in told.sites)
+    return [
+        "<h2>Implementations</h2>",
+        f'<p class="dim">{escape(sites_shown(told))}. {escape(told.headline.implementations)}.</p>',
+        f'<div class="scroll"><table><thead><tr>{_heads(heads)}</tr></thead><tbody>{rows}</tbody></table></div>',
+    ]
+
+
+def _site(site: Site) -> str:
+    place = " ".join(part for part in (site.module, site.source) if part)
+    return (
+        f"<tr><td>{escape(site.what)}</td><td>{escape(site.way)}</td><td>{escape(site.numerics.value)}</td>"
+        f'<td class="number" data-key="{site.spared_B + site.at_once_B}">{escape(spared(site))}</td>'
+        f'<td class="number" data-key="{site.cost_s!r}">{escape(costs(site))}</td><td>{escape(place)}</td></tr>'
+    )
+
+
+def _heads(heads: list[tuple[str, str]]) -> str:
+    return "".join(f'<th class="sorts"{" data-number" if kind else ""}>{text}</th>' for text, kind in heads)
+
+
 def _values(told: Explanation) -> str:
     heads = [("value", ""), ("bytes", "n"), ("fate", ""), ("because", ""), ("cost", "n"), ("from", "")]
-    row = "".join(f'<th class="sorts"{" data-number" if kind else ""}>{text}</th>' for text, kind in heads)
+    row = _heads(heads)
     shown = f"{len(told.rows)} of {told.matter} values that matter, {format_B(told.matter_B)} in all. "
     note = "A value matters when the device holds it at the peak, or when the plan brings it back."
     rows = "".join(_value(r) for r in told.rows)

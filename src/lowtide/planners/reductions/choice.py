@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from lowtide.errors import PlanError
+from lowtide.ir.chosen import chosen_options as chosen_options
 from lowtide.ir.graph import Graph, Group
 
 Choice = Mapping[int, int]
@@ -38,23 +39,6 @@ def choose(graph: Graph, choice: Choice) -> Graph:
     gone = {r for g in chosen for r in graph.groups[g].options[0].recipes}
     fresh = [r for g, k in sorted(chosen.items()) for r in graph.groups[g].options[k].recipes]
     return replace(graph, program=_program(graph, gone, fresh), groups=groups)
-
-
-def chosen_options(graph: Graph, schedule_recipes: Sequence[int] | frozenset[int]) -> dict[int, int]:
-    """Finds which option of every group a schedule runs: the first that has all of the group's recipes among them.
-
-    Arguments:
-        schedule_recipes: that run.
-
-    Returns: group -> option, for groups of which some recipe runs.
-    """
-    ran = frozenset(schedule_recipes)
-    found = {}
-    for g, group in enumerate(graph.groups):
-        mine = ran.intersection(r for o in group.options for r in o.recipes)
-        if mine:
-            found[g] = next(k for k, o in enumerate(group.options) if mine <= set(o.recipes))
-    return found
 
 
 def _first(group: Group, option: int) -> Group:
