@@ -48,7 +48,7 @@ def frontier(
                 f"--machine: of no effect, {target} says what operators cost; give MODULE:FUNCTION"
             )
         parse_numerics(numerics)
-        given = {"points": points, "machine": machine, "work": work, "time_limit_s": time_limit}
+        given: dict[str, Any] = {"points": points, "machine": machine, "work": work, "time_limit_s": time_limit}
         given |= {"numerics": numerics, "without": without}
         found = _trace(target, baselines=baselines, seed=seed, **{k: v for k, v in given.items() if v is not None})
         _show(found, json)

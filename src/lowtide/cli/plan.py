@@ -68,7 +68,13 @@ def plan(
         _refuse_for_files(target, variation, machine, save_graph)
         layers = _layers(target, repeat)
         parse_numerics(numerics)
-        options = {"budget": budget, "machine": machine, "work": work, "time_limit_s": time_limit, "seed": seed}
+        options: dict[str, Any] = {
+            "budget": budget,
+            "machine": machine,
+            "work": work,
+            "time_limit_s": time_limit,
+            "seed": seed,
+        }
         options |= {"numerics": numerics, "without": without}
         found = _plan(target, variation, save_graph=save_graph, repeat=layers, **options)
         if variation is not None:

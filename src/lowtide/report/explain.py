@@ -178,7 +178,7 @@ def renderable(explanation: Explanation) -> RenderableType:
         table.add_row(Text(row.name), format_B(row.size_B), Text(row.fate, style=_style(row.fate)), cost, told)
     count = f"{len(explanation.rows)} of {explanation.matter} values that matter"
     shown = f"{count}, {format_B(explanation.matter_B)} in all"
-    parts = [headline_table(explanation.headline), Text(), table, Text(shown, style="dim")]
+    parts: list[RenderableType] = [headline_table(explanation.headline), Text(), table, Text(shown, style="dim")]
     if explanation.sites:
         parts += [Text(), sites_table(explanation.sites), Text(sites_shown(explanation), style="dim")]
     return Group(*parts)
