@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from tests.ops.language import CLASSES, open_attention, texts, vocabulary
+
 F32, F64, BF16, F16 = torch.float32, torch.float64, torch.bfloat16, torch.float16
 
 
@@ -61,7 +63,7 @@ def normal(
     """One tensor of normal deviates, the same for every dtype up to rounding."""
 
     def make(dtype: torch.dtype) -> tuple[torch.Tensor]:
-        x = torch.randn(*shape, generator=torch.Generator().manual_seed(1))
+        x = torch.randn(shape, generator=torch.Generator().manual_seed(1))
         return (x.to(dtype).contiguous(memory_format=layout).requires_grad_(grad),)
 
     return make
@@ -106,6 +108,28 @@ def normed(norm: Callable[..., nn.Module], *sizes: Any, **options: Any) -> Calla
 
 # Between two products, so that input and output of what is looked at are both of the model's own making.
 _RELU = call(lambda x: F.relu(x * 1.5) * 2.0)
+
+
+def _gelu(x: torch.Tensor) -> torch.Tensor:
+    """As GPT-2 writes it."""
+    return 0.5 * x * (1.0 + torch.tanh(0.7978845608028654 * (x + 0.044715 * torch.pow(x, 3.0))))
+
+
+def convolved(
+    make: Callable[..., nn.Module], *sizes: Any, frozen: bool = False, **options: Any
+) -> Callable[[], nn.Module]:
+    """A factory of a convolution between two products, with a weight that learns or not."""
+
+    def factory() -> nn.Module:
+        inner = make(*sizes, **options)
+        for parameter in inner.parameters():
+            parameter.requires_grad_(not frozen)
+        return nn.Sequential(Call(lambda x: x * 1.5), inner, Call(lambda x: x * 2.0))
+
+    return factory
+
+
+_BESIDE = ("lowtide.convolution_backward_beside_input",)
 
 EXAMPLES: list[Example] = [
     Example("relu", ("activations",), _RELU, normal(9, 37), (F32, BF16, F64), ("lowtide.masked_gradient",)),
@@ -207,4 +231,93 @@ EXAMPLES: list[Example] = [
     Example("layer norm without bias", ("layer norm",), normed(nn.LayerNorm, 48, bias=False), normal(1, 48)),
     Example("group norm", ("group norm",), normed(nn.GroupNorm, 4, 32), normal(18, 32, 7, 5), (F32, F64)),
     Example("group norm of one sample", ("group norm",), normed(nn.GroupNorm, 1, 32), normal(1, 32, 200)),
+    Example(
+        "convolution", ("convolution",), convolved(nn.Conv2d, 5, 7, 3), normal(3, 5, 9, 11), (F32, F64, BF16), _BESIDE
+    ),
+    Example("strided 1x1 convolution", ("convolution",), convolved(nn.Conv2d, 8, 4, 1, 2), normal(2, 8, 10, 10)),
+    Example("depthwise convolution", ("convolution",), convolved(nn.Conv2d, 8, 8, 3, groups=8), normal(2, 8, 9, 9)),
+    Example("grouped convolution", ("convolution",), convolved(nn.Conv2d, 8, 12, 3, groups=4), normal(2, 8, 9, 9)),
+    Example("dilated convolution", ("convolution",), convolved(nn.Conv2d, 4, 6, 3, dilation=2), normal(2, 4, 9, 9)),
+    Example("transposed convolution", ("convolution",), convolved(nn.ConvTranspose2d, 6, 4, 2, 2), normal(2, 6, 7, 7)),
+    Example("convolution of a line", ("convolution",), convolved(nn.Conv1d, 5, 7, 3), normal(3, 5, 17)),
+    Example("convolution of a room", ("convolution",), convolved(nn.Conv3d, 3, 4, 2), normal(2, 3, 5, 5, 5)),
+    Example(
+        "convolution of one image", ("convolution",), convolved(nn.Conv2d, 5, 7, 3, bias=False), normal(1, 5, 9, 9)
+    ),
+    Example("frozen convolution", ("convolution",), convolved(nn.Conv2d, 5, 7, 3, frozen=True), normal(3, 5, 9, 9)),
+    Example(
+        "convolution channels-last",
+        ("convolution",),
+        convolved(nn.Conv2d, 5, 7, 3),
+        normal(3, 5, 9, 11, layout=torch.channels_last),
+    ),
+    Example(
+        "convolution in parts",
+        ("convolution algorithms",),
+        convolved(nn.Conv2d, 16, 24, 3, padding=1),
+        normal(5, 16, 40, 40),
+        (F32, BF16),
+        ("lowtide.convolution_in_parts", "lowtide.convolution_by"),
+    ),
+    Example(
+        "convolution in parts channels-last",
+        ("convolution algorithms",),
+        convolved(nn.Conv2d, 16, 24, 3),
+        normal(5, 16, 40, 40, layout=torch.channels_last),
+    ),
+    Example("gelu in steps", ("pointwise",), call(_gelu), normal(7, 21, 48), (F32, F64, BF16), ("lowtide.tiled",)),
+    Example(
+        "gate", ("pointwise",), call(lambda x: F.silu(x * 1.5) * torch.sigmoid(x) * 2.0), normal(33, 331), (F32, BF16)
+    ),
+    Example("gate of halves", ("pointwise",), call(lambda x: F.relu(x[..., :99]) * x[..., 99:] * 2.0), normal(70, 198)),
+    Example("gate across", ("pointwise",), call(lambda x: torch.tanh(x.t() * 1.5) * x.t() * 2.0), normal(80, 77)),
+    Example("scaled rows", ("pointwise",), call(lambda x: (x * x[:1] + x[:, :1]) * 2.0), normal(70, 99)),
+    Example(
+        "gate channels-last",
+        ("pointwise",),
+        call(lambda x: F.silu(x * 1.5) * x * 2.0),
+        normal(2, 8, 33, 9, layout=torch.channels_last),
+    ),
+    Example(
+        "vocabulary",
+        ("linear cross-entropy",),
+        vocabulary(),
+        texts(rows=16),
+        (F32, F64, BF16),
+        ("lowtide.linear_cross_entropy_with_gradients",),
+    ),
+    Example("vocabulary tied", ("linear cross-entropy",), vocabulary(tied=True, bias=False, reduction="sum"), texts()),
+    Example("vocabulary turned", ("linear cross-entropy",), vocabulary(turned=True), texts()),
+    Example("vocabulary frozen", ("linear cross-entropy",), vocabulary(frozen=True), texts(whole=True)),
+    Example(
+        "vocabulary with weights",
+        ("linear cross-entropy",),
+        vocabulary(weight=torch.linspace(0.0, 2.0, CLASSES), ignore_index=7),
+        texts(ignored=7),
+        (F32, F64),
+    ),
+    Example("vocabulary, a loss per row", ("linear cross-entropy",), vocabulary(reduction="none"), texts()),
+    Example("vocabulary in autocast", ("linear cross-entropy",), vocabulary(autocast=True), texts(whole=True)),
+    Example("vocabulary widened", ("linear cross-entropy",), vocabulary(wide=True, bias=False), texts(), (BF16,)),
+    Example("vocabulary with logits", ("linear cross-entropy",), vocabulary(returned=True), texts()),
+    Example("vocabulary shifted", ("cross-entropy",), vocabulary(shifted=True), texts(rows=18), (F32, BF16)),
+    Example(
+        "cross-entropy alone",
+        ("cross-entropy",),
+        call(lambda x: F.cross_entropy(x * 1.5, torch.arange(2100) % 261, ignore_index=3)),
+        normal(2100, 261),
+        (F32, F64, BF16),
+    ),
+    Example("attention in the open", ("attention",), open_attention(), normal(4, 128, 16), (F32, F64)),
+    Example(
+        "attention causal", ("attention",), open_attention(mask="causal", wide=True), normal(4, 128, 16), (F32, BF16)
+    ),
+    Example("attention padded", ("attention",), open_attention(mask="padding", scale=2.8), normal(5, 120, 16)),
+    Example("attention with dropout", ("attention",), open_attention(dropout=0.2), normal(4, 128, 16), (F32, BF16)),
+    Example(
+        "attention of torch with dropout",
+        ("attention",),
+        open_attention(dropout=0.1, mask="causal", sdpa=True),
+        normal(4, 128, 16),
+    ),
 ]

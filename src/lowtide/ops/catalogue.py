@@ -9,6 +9,7 @@ from typing import Any
 from lowtide.errors import NumericsError
 from lowtide.ir.graph import Graph
 from lowtide.ir.numerics import Numerics
+from lowtide.ops.activations import Activations
 from lowtide.ops.attention import Attention
 from lowtide.ops.base import KINDS, AbstractFamily, Kernel
 from lowtide.ops.batch_norm import BatchNorm
@@ -16,18 +17,21 @@ from lowtide.ops.convolution import Convolution
 from lowtide.ops.convolution_algorithms import ConvolutionAlgorithms
 from lowtide.ops.cross_entropy import CrossEntropy
 from lowtide.ops.draft import Draft
+from lowtide.ops.dropout import Dropout
 from lowtide.ops.group_norm import GroupNorm
 from lowtide.ops.in_place import InPlace
 from lowtide.ops.layer_norm import LayerNorm
 from lowtide.ops.linear_cross_entropy import LinearCrossEntropy
 from lowtide.ops.pointwise import Pointwise
-from lowtide.ops.relu import Relu
+from lowtide.ops.pooling import Pooling
 
 FAMILIES: tuple[AbstractFamily, ...] = (
     LinearCrossEntropy(),
     CrossEntropy(),
     Attention(),
-    Relu(),
+    Activations(),
+    Dropout(),
+    Pooling(),
     BatchNorm(),
     LayerNorm(),
     GroupNorm(),
