@@ -133,5 +133,5 @@ def replayed(graph: Graph, recipe: Recipe) -> int | None:
     """Id of the random recipe that a recipe replays; None for any other recipe."""
     if recipe.effect is not Effect.PURE or recipe.state is None:
         return None
-    makers = graph.producers[recipe.state]
-    return next((m for m in makers if graph.recipes[m].effect is Effect.RANDOM), None)
+    makers = (graph.recipes[m] for m in graph.producers[recipe.state])
+    return next((m.id for m in makers if m.effect is Effect.RANDOM and m.op == recipe.op), None)
