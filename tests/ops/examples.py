@@ -275,8 +275,8 @@ EXAMPLES: list[Example] = [
     Example(
         "gate channels-last",
         ("pointwise",),
-        call(lambda x: F.silu(x * 1.5) * x * 2.0),
-        normal(2, 8, 33, 9, layout=torch.channels_last),
+        call(lambda x: (F.silu(x * 1.5) * x * 2.0).mean((2, 3))),
+        normal(2, 8, 32, 16, layout=torch.channels_last),
     ),
     Example(
         "vocabulary",
@@ -313,7 +313,7 @@ EXAMPLES: list[Example] = [
         "attention causal", ("attention",), open_attention(mask="causal", wide=True), normal(4, 128, 16), (F32, BF16)
     ),
     Example("attention padded", ("attention",), open_attention(mask="padding", scale=2.8), normal(5, 120, 16)),
-    Example("attention with dropout", ("attention",), open_attention(dropout=0.2), normal(4, 128, 16), (F32, BF16)),
+    Example("attention with dropout", ("attention",), open_attention(dropout=0.2), normal(8, 128, 16), (F32, BF16)),
     Example(
         "attention of torch with dropout",
         ("attention",),

@@ -89,7 +89,7 @@ def _forward_by(given: Tensor, weight: Tensor, bias: Tensor | None, *constants_a
     with _setting(way):
         layout = _layout(given, way)
         found: Tensor = torch.ops.aten.convolution.default(_as(given, layout), _as(weight, layout), bias, *constants)
-    return found if layout is None else found.contiguous()
+    return found if layout is None else _in_rows(found)
 
 
 def _backward_by(
@@ -102,7 +102,12 @@ def _backward_by(
         found: Sequence[Tensor | None] = torch.ops.aten.convolution_backward.default(
             _as(gradient, layout), _as(given, layout), _as(weight, layout), *constants
         )
-    return tuple(f if f is None or layout is None else f.contiguous() for f in found)
+    return tuple(f if f is None or layout is None else _in_rows(f) for f in found)
+
+
+def _in_rows(tensor: Tensor) -> Tensor:
+    """The same elements, the last dimension's next to each other; strides of single elements as well."""
+    return tensor.contiguous().view(-1).view(tensor.shape)
 
 
 @contextlib.contextmanager
