@@ -229,6 +229,9 @@ EXAMPLES: list[Example] = [
     Example("layer norm", ("layer norm",), normed(nn.LayerNorm, 48), normal(5, 11, 48), (F32, F64)),
     Example("layer norm of planes", ("layer norm",), normed(nn.LayerNorm, (6, 8)), normal(40, 6, 8)),
     Example("layer norm without bias", ("layer norm",), normed(nn.LayerNorm, 48, bias=False), normal(1, 48)),
+    Example("rms norm", ("rms norm",), normed(nn.RMSNorm, 48), normal(5, 11, 48), (F32, F64, BF16)),
+    Example("rms norm of one row", ("rms norm",), normed(nn.RMSNorm, 48), normal(1, 48)),
+    Example("rms norm of frozen scales", ("rms norm",), normed(nn.RMSNorm, 48, frozen=True), normal(7, 48)),
     Example("group norm", ("group norm",), normed(nn.GroupNorm, 4, 32), normal(18, 32, 7, 5), (F32, F64)),
     Example("group norm of one sample", ("group norm",), normed(nn.GroupNorm, 1, 32), normal(1, 32, 200)),
     Example(
