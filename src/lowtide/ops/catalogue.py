@@ -24,6 +24,7 @@ from lowtide.ops.layer_norm import LayerNorm
 from lowtide.ops.linear_cross_entropy import LinearCrossEntropy
 from lowtide.ops.pointwise import Pointwise
 from lowtide.ops.pooling import Pooling
+from lowtide.ops.rms_norm import RmsNorm
 
 FAMILIES: tuple[AbstractFamily, ...] = (
     LinearCrossEntropy(),
@@ -35,6 +36,7 @@ FAMILIES: tuple[AbstractFamily, ...] = (
     BatchNorm(),
     LayerNorm(),
     GroupNorm(),
+    RmsNorm(),
     Convolution(),
     ConvolutionAlgorithms(),
     Pointwise(),  # after whatever is for one operator alone

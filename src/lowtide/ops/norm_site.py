@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
@@ -86,16 +86,25 @@ def norm_site(draft: Draft, backward: Recipe, forwards: dict[str, Places], place
 
 
 def can_turn_back(draft: Draft, site: NormSite) -> bool:
-    """Whether what went in can be read off what came out: few scales are faint, and no bits are missing."""
+    """Whether what went in can be read off what came out; see `may_turn_back`."""
     tensors = (site.x, site.y, site.weight, site.bias, site.mean, site.rstd)
-    dtypes = {t.geometry.dtype if t.geometry is not None else "" for t in tensors if t is not None}
-    if site.weight is None or len(dtypes) != 1 or not dtypes <= set(_ACCURATE):
+    return may_turn_back(draft, [t for t in tensors if t is not None], site.weight, site.bias)
+
+
+def may_turn_back(draft: Draft, tensors: Iterable[Read], weight: Read | None, bias: Read | None) -> bool:
+    """Whether what went in can be read off what came out: few scales are faint, and no bits are missing.
+
+    Arguments:
+        tensors: all that takes part.
+    """
+    geometries = [t.geometry for t in tensors]
+    dtypes = {g.dtype for g in geometries if g is not None}
+    if weight is None or None in geometries or len(dtypes) != 1 or not dtypes <= set(_ACCURATE):
         return False
-    if site.y.geometry is None or site.y.geometry.numel == 0:
+    if any(g.numel == 0 for g in geometries if g is not None):
         return False
-    weight = draft.content(site.weight.value)
-    bias = None if site.bias is None else draft.content(site.bias.value)
-    return weight is None or not declines(weight, bias)
+    scale = draft.content(weight.value)
+    return scale is None or not declines(scale, None if bias is None else draft.content(bias.value))
 
 
 def add_from_output(draft: Draft, site: NormSite, name: str, mask: Read | Arg, *, columns: bool) -> None:
@@ -105,7 +114,10 @@ def add_from_output(draft: Draft, site: NormSite, name: str, mask: Read | Arg, *
         name: of the family; its operators are named after it.
         columns: whether scales belong to the last dimensions, not to the second one.
     """
-    aside = draft.value(f"{draft.values[site.y.value].name}_aside", _aside(site, columns))
+    scales = None if site.weight is None else site.weight.geometry
+    aside = draft.value(
+        f"{draft.values[site.y.value].name}_aside", aside_geometry(site.x.geometry, scales, columns=columns)
+    )
     op = f"lowtide.{name.replace(' ', '_')}"
     reads, args = bound(site.x, site.weight, site.bias)
     saving = draft.recipe(site.forward, f"{op}_put_aside", outputs=(aside,), reads=reads, args=args)
@@ -123,9 +135,8 @@ def add_from_output(draft: Draft, site: NormSite, name: str, mask: Read | Arg, *
     draft.group(SAVED, f"{name} {site.backward.id}", [site.backward.id], [option])
 
 
-def _aside(site: NormSite, columns: bool) -> Geometry:
-    """Of what is put aside: see `lowtide.ops.scale.put_aside`."""
-    whole, scales = site.x.geometry, None if site.weight is None else site.weight.geometry
+def aside_geometry(whole: Geometry | None, scales: Geometry | None, *, columns: bool) -> Geometry:
+    """Of what is put aside; see `lowtide.ops.scale.put_aside`."""
     assert whole is not None, "what can be turned back has geometries"
     assert scales is not None, "what can be turned back has scales"
     channels = scales.numel
