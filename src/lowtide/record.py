@@ -243,6 +243,7 @@ class _Tightening:
 
     def run(self, live_B: int) -> PlanRecord | None:
         """The first plan whose addresses fit; None if there is none, and then `lowest` is how low they came."""
+        most_B = live_B
         for _ in range(_ROUNDS):
             self.last = self._solve(live_B)
             if self.last.schedule is None:
@@ -258,8 +259,9 @@ class _Tightening:
         if lowest.schedule is None:
             return None
         record = self._placed(lowest)
+        fits = self.last.smallest_B <= most_B and self._fits(record)  # tiny tensors need no addresses, but bytes
         self.last = msgspec.structs.replace(self.last, smallest_B=None)
-        return record if self._fits(record) else None
+        return record if fits else None
 
     def _solve(self, live_B: int) -> Outcome:
         outcome = _at_the_end(self.solve(live_B), self.claims.graph, self.ground)

@@ -166,7 +166,7 @@ EXAMPLES: list[Example] = [
         "dropout",
         ("dropout",),
         call(lambda x: F.dropout(x * 1.5, 0.3) * 2.0),
-        normal(7, 13),
+        normal(9, 37),
         (F32, BF16, F16, F64),
         ("lowtide.pack_flags", "lowtide.scaled_gradient", "lowtide.scaled_gradient_by_flags"),
     ),
@@ -175,7 +175,7 @@ EXAMPLES: list[Example] = [
         "max pool",
         ("pooling",),
         call(lambda x: F.max_pool2d(x * 1.5, 2) * 2.0),
-        normal(2, 3, 9, 8),
+        normal(2, 3, 17, 16),
         (F32, BF16, F64),
         (
             "lowtide.pool_gradient_from_indices",
