@@ -67,7 +67,8 @@ def aligned(tensors: Sequence[Tensor], like: Tensor) -> tuple[tuple[int, ...], l
 
     Returns: the common shape, and the tensors with it.
     """
-    order = sorted(range(like.dim()), key=lambda d: (-like.stride(d), -like.shape[d], d))
+    leaps = like.stride()
+    order = sorted(range(like.dim()), key=lambda d: (-leaps[d], -like.shape[d], d))
     placed = [t if t.dim() == 0 else _as(t, like).permute(order) for t in tensors]
     shape = [like.shape[d] for d in order]
     strides = [list(t.stride()) for t in placed if t.dim()]

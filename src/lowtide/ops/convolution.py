@@ -196,7 +196,6 @@ class Convolution(AbstractFamily):
             backward = backward_of(recipe)
             if backward is None or backward.input is None:
                 continue
-            recipes = (of_input(draft, backward),)
-            if backward.weight is not None:
-                recipes = (of_weight(draft, backward), *recipes)
-            draft.group(self.kind, f"{self.name} {recipe.id}", [recipe.id], [Option("one by one", recipes)])
+            first = () if backward.weight is None else (of_weight(draft, backward),)
+            option = Option("one by one", (*first, of_input(draft, backward)))
+            draft.group(self.kind, f"{self.name} {recipe.id}", [recipe.id], [option])

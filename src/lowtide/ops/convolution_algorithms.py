@@ -113,13 +113,11 @@ def _in_rows(tensor: Tensor) -> Tensor:
 @contextlib.contextmanager
 def _setting(way: object) -> Iterator[None]:
     """torch's global choice among its libraries' algorithms, for one call."""
-    if way == _NATIVE:
-        library, wanted = torch.backends.mkldnn, {"_enabled": False}
-    elif way in _CUDA:
-        library, wanted = torch.backends.cudnn, _CUDA[str(way)]
-    else:
+    wanted = {"_enabled": False} if way == _NATIVE else _CUDA.get(str(way), {})
+    if not wanted:
         yield
         return
+    library: Any = torch.backends.mkldnn if way == _NATIVE else torch.backends.cudnn
     names = list(inspect.signature(library.set_flags).parameters)
     before = dict(zip(names, library.set_flags(**{**dict.fromkeys(names), **wanted}), strict=True))
     try:

@@ -48,17 +48,14 @@ NUMBERS = frozenset({*_SAME_AS, *_SAME_AS.values(), "aten.rsub.Scalar"})
 
 def is_exact(number: float, dtype: str) -> bool:
     """Whether a tensor of a dtype can stand for a number: torch computes with it in no finer one, or it is the same."""
-    if dtype in ("bfloat16", "float16"):
-        try:
-            whole = struct.pack(">f" if dtype == "bfloat16" else ">e", number)
-        except OverflowError:
-            return False
-        return (
-            struct.unpack(">f", whole[:2] + b"\0\0")[0] == number
-            if dtype == "bfloat16"
-            else (struct.unpack(">e", whole)[0] == number)
-        )
-    return dtype in ("float32", "float64")
+    if dtype not in ("bfloat16", "float16"):
+        return dtype in ("float32", "float64")
+    try:
+        whole = struct.pack(">f" if dtype == "bfloat16" else ">e", number)
+    except OverflowError:
+        return False
+    (rounded,) = struct.unpack(">f", whole[:2] + bytes(2)) if dtype == "bfloat16" else struct.unpack(">e", whole)
+    return bool(rounded == number)
 
 
 def writer(op: str) -> tuple[Callable[..., Any], str]:

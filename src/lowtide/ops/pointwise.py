@@ -145,7 +145,7 @@ def _tiled(draft: Draft, found: _Found, run: Run, inside: set[int]) -> tuple[int
     geometries = (m.result for m in run if m.value not in inside)
     sizes = Items(tuple(Items((Items(g.shape), Items(g.stride))) for g in geometries))
     text = Tiles(len(steps.given), tuple(steps.steps), tuple(steps.made[v] for v in wanted)).text
-    args = (text, sizes, *(Ref(i) for i in range(len(steps.given))))
+    args: tuple[Arg, ...] = (text, sizes, *(Ref(i) for i in range(len(steps.given))))
     return (draft.recipe(run[-1].recipe, _TILED, outputs=wanted, reads=list(steps.given), args=args),)
 
 

@@ -147,7 +147,7 @@ def _scratch(run: _Ready, count: int, like: Tensor) -> tuple[list[Tensor], list[
         return [], []
     counts = [count] * len(run.slots) + [1] * len(run.numbers)
     sizes_B = [_slot_B(n, dtype) for n, dtype in zip(counts, dtypes, strict=True)]
-    parts = torch.empty(sum(sizes_B), dtype=torch.uint8, device=like.device).split(sizes_B)
+    parts = torch.empty(sum(sizes_B), dtype=torch.uint8, device=like.device).split_with_sizes(sizes_B)
     typed = [p[: n * ITEM_B[d]].view(getattr(torch, d)) for p, n, d in zip(parts, counts, dtypes, strict=True)]
     numbers = [t[0] for t in typed[len(run.slots) :]]
     for tensor, (number, _) in zip(numbers, run.numbers, strict=True):
@@ -164,13 +164,7 @@ def _ready(text: str, over: int | None, given: tuple[str, ...]) -> _Ready:
     run = msgspec.json.decode(text, type=Tiles)
     homes, slots, copies = _homes(run, over)
     dtypes = (*given, *(step.dtype for step in run.steps))
-    numbers = {
-        (a, dtypes[run.place(step.args[0])]): None
-        for step in run.steps
-        if step.op in NUMBERS and isinstance(step.args[0], Ref)
-        for a in step.args[1:2]
-        if isinstance(a, int | float)
-    }
+    numbers = dict.fromkeys(number for step in run.steps if (number := _number(run, step, dtypes)) is not None)
     place = {number: len(given) + i for i, number in enumerate(numbers)}
     calls = []
     for step in run.steps:
@@ -179,14 +173,21 @@ def _ready(text: str, over: int | None, given: tuple[str, ...]) -> _Ready:
         for i, arg in enumerate(step.args):
             if isinstance(arg, Ref):
                 args.append((True, arg.index if arg.index >= 0 else len(given) + len(numbers) - 1 - arg.index))
-            elif step.op in NUMBERS and i == 1:
-                assert isinstance(step.args[0], Ref)
-                args.append((True, place[arg, dtypes[run.place(step.args[0])]]))
+            elif i == 1 and (number := _number(run, step, dtypes)) is not None:
+                args.append((True, place[number]))
             else:
                 args.append((False, _constant(arg)))
         calls.append(_Call(write, keyword, tuple(args), {k: _constant(a) for k, a in step.kwargs}))
     wanted = tuple(run.steps[step].dtype for step in run.wanted)
     return _Ready(tuple(calls), tuple(numbers), homes, slots, copies, wanted)
+
+
+def _number(run: Tiles, step: Step, dtypes: Sequence[str]) -> tuple[float, str] | None:
+    """The number of which a step makes a tensor, and that one's dtype: its first operand's."""
+    if step.op not in NUMBERS:
+        return None
+    first, number = step.args[:2]
+    return (number, dtypes[run.place(first)]) if isinstance(first, Ref) and isinstance(number, int | float) else None
 
 
 def _constant(arg: Arg) -> Any:
