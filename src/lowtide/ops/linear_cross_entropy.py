@@ -31,6 +31,8 @@ from lowtide.ops.loss_chain import LossChain, loss_chains, shape_of
 from lowtide.ops.projection import Projection, projection
 
 _LOGITS, _DTYPE, _CHUNKS = 0, 8, 9
+_BLOCKS, _LEAST_CLASSES = 64, 256
+"""Chunks of classes: so many, unless they would be narrower than this."""
 
 
 def _sizes(graph: Graph, recipe: Recipe) -> tuple[int, int, int, int, int]:
@@ -69,7 +71,7 @@ def _traffic_B(passes: int, outputs: int) -> Callable[[Graph, Recipe], int]:
 
 
 def _workspace_B(over_classes: bool, sums: bool) -> Callable[[Graph, Recipe], int]:
-    """Two chunks in the log-softmax's dtype and one in the logits', with a few numbers per row."""
+    """A chunk of logits, a few of its rows in the log-softmax's dtype, and a few numbers for each row of all."""
 
     def count(graph: Graph, recipe: Recipe) -> int:
         rows, size, classes, item_B, wide_B = _sizes(graph, recipe)
@@ -77,9 +79,9 @@ def _workspace_B(over_classes: bool, sums: bool) -> Callable[[Graph, Recipe], in
         assert isinstance(chunks, int)
         cuts = spans(classes, chunks, projected_loss.CLASSES) if over_classes else spans(rows, chunks)
         most, other = max((b - a for a, b in cuts), default=0) + over_classes, rows if over_classes else classes
-        narrow_B = item_B if item_B < wide_B else 0
+        few = -(-(rows if over_classes else most) // projected_loss.FEW) * (most if over_classes else classes)
         rounded_B = size * classes * (4 + item_B) if sums and item_B < ITEM_B["float32"] else 0
-        return most * other * (2 * wide_B + narrow_B) + rounded_B + 48 * rows
+        return most * other * item_B + 2 * few * wide_B + rounded_B + 64 * rows
 
     return count
 
@@ -193,6 +195,7 @@ def _by_rows_and_classes(draft: Draft, found: Projection, logits: Read | None, c
         recipes.append(draft.recipe(found.input, name, outputs=outputs, reads=reads, args=args))
     if by_classes:
         known = tuple(draft.read(v) for v in statistics)
+        tail = (*tail[:-1], max(1, min(_BLOCKS, chain.shape[1] // _LEAST_CLASSES)))
         wanted = (found.turned, found.weight is not None, _bias_shape(draft, found))
         reads, args = bound(logits, found.hidden, found.matrix, *tail, *late, *known, *wanted)
         recipes.append(_gradient_recipe(draft, found, "weight_gradient", reads, args, first=1))

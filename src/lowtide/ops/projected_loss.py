@@ -11,7 +11,7 @@ the sum, stand for the row's softmax. In chunks of rows it is summed in another 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch import dtype as Dtype
 
 
+FEW = 8
 CLASSES = 64
 """A chunk of classes begins at a multiple of it: sums over rows are taken for so many columns at once."""
 
@@ -36,23 +37,24 @@ class Logits:
     matrix: Tensor | None
     bias: Tensor | None
 
-    def rows(self, a: int, b: int, dtype: Dtype) -> Tensor:
+    def rows(self, a: int, b: int) -> Tensor:
         """Rows a to b, in bytes of their own."""
         if self.whole is not None:
-            return self.whole[a:b].to(dtype, copy=True)
+            return self.whole[a:b].clone()
         hidden, matrix = self.factors
-        return self._product(hidden[a:b], matrix, self.bias, None).to(dtype)
+        return self._product(hidden[a:b], matrix, self.bias, None)
 
-    def block(self, a: int, b: int, dtype: Dtype) -> Tensor:
-        """Classes a to b of every row, with room for one class more."""
+    def block(self, a: int, b: int) -> Tensor:
+        """Classes a to b of every row, with room for one class more, which is 0."""
         if self.whole is not None:
             room = self.whole.new_empty((self.whole.shape[0], b - a + 1))
             room[:, :-1] = self.whole[:, a:b]
-            return room.to(dtype)
-        hidden, matrix = self.factors
-        room = hidden.new_empty((hidden.shape[0], b - a + 1))
-        self._product(hidden, matrix[:, a:b], None if self.bias is None else self.bias[a:b], room[:, :-1])
-        return room.to(dtype)
+        else:
+            hidden, matrix = self.factors
+            room = hidden.new_empty((hidden.shape[0], b - a + 1))
+            self._product(hidden, matrix[:, a:b], None if self.bias is None else self.bias[a:b], room[:, :-1])
+        room[:, -1] = 0
+        return room
 
     @property
     def factors(self) -> tuple[Tensor, Tensor]:
@@ -73,26 +75,27 @@ class Head:
 
     Arguments:
         dtype: of the log-softmax.
-        narrow: the dtype of the logits, and of their gradient.
         extra: a gradient of the logits that comes from elsewhere, [N, V], or None.
     """
 
     logits: Logits
     rows: Rows
     dtype: Dtype
-    narrow: Dtype
     extra: Tensor | None = None
 
-    def log_p(self, a: int, b: int) -> tuple[Tensor, Tensor]:
-        """Log-probabilities of rows a to b in bytes of their own, and the rows' largest logits."""
-        logits = self.logits.rows(a, b, self.dtype)
-        largest = logits.amax(1)
-        return log_softmax(logits), largest
+    def few(self, a: int, b: int) -> Iterator[tuple[int, int]]:
+        """Rows a to b, a few at a time: what is made of them in the log-softmax's dtype is small beside them."""
+        return ((a + c, a + d) for c, d in spans(b - a, min(FEW, b - a), 1))
 
-    def gradient(self, log_p: Tensor, a: int, b: int) -> Tensor:
-        """The logits' gradient in rows a to b."""
-        gradient = self.rows.gradient(log_p, a, b).to(self.narrow)
-        return gradient if self.extra is None else gradient.add_(self.extra[a:b])
+    def gradient(self, a: int, b: int, picked: Tensor | None = None) -> Tensor:
+        """The logits' gradient in rows a to b, written over them; what the targets pick is noted in `picked`."""
+        logits = self.logits.rows(a, b)
+        for c, d in self.few(a, b):
+            log_p = log_softmax(logits[c - a : d - a].to(self.dtype, copy=True))
+            if picked is not None:
+                picked[c:d] = self.rows.picked(log_p, c, d)
+            logits[c - a : d - a] = self.rows.gradient(log_p, c, d)
+        return logits if self.extra is None else logits.add_(self.extra[a:b])
 
     def slopes(self) -> Tensor:
         """Per row, the gradient of its target's log-probability; [N, 1]."""
@@ -110,14 +113,16 @@ class Head:
         Arguments:
             largest, log_sum: of every row, as `linear_cross_entropy` returns them.
         """
-        log_p = self.logits.block(a, b, self.dtype)
-        log_p.sub_(largest.unsqueeze(1)).sub_(log_sum.unsqueeze(1))
-        log_p[:, -1] = 0
-        gradient = torch.zeros_like(log_p)
+        block = self.logits.block(a, b)
         targets = self.rows.targets
-        gradient.scatter_(1, torch.where((targets >= a) & (targets < b), targets - a, b - a).unsqueeze(1), slopes)
-        torch.ops.aten._log_softmax_backward_data.out(gradient, log_p, 1, self.dtype, out=gradient)
-        found = gradient.to(self.narrow)[:, :-1]
+        places = torch.where((targets >= a) & (targets < b), targets - a, b - a).unsqueeze(1)
+        for c, d in self.few(0, len(targets)):
+            log_p = block[c:d].to(self.dtype, copy=True).sub_(largest[c:d, None]).sub_(log_sum[c:d, None])
+            log_p[:, -1] = 0
+            gradient = torch.zeros_like(log_p).scatter_(1, places[c:d], slopes[c:d])
+            torch.ops.aten._log_softmax_backward_data.out(gradient, log_p, 1, self.dtype, out=gradient)
+            block[c:d] = gradient
+        found = block[:, :-1]
         return found if self.extra is None else found.add_(self.extra[:, a:b])
 
 
@@ -135,13 +140,16 @@ def linear_cross_entropy(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Loss, sum of weights, and per row the largest logit and the logarithm of the sum of exponentials below it."""
     rows = Rows(targets, weight, reduction, ignore_index)
-    head = Head(Logits(logits, hidden, matrix, bias), rows, dtype, dtype)
+    head = Head(Logits(logits, hidden, matrix, bias), rows, dtype)
     picked, largest, log_sum = (torch.empty(len(targets), dtype=dtype, device=targets.device) for _ in range(3))
     for a, b in spans(len(targets), chunks):
-        log_p, largest[a:b] = head.log_p(a, b)
-        log_sum[a:b] = -log_p.amax(1)
-        picked[a:b] = rows.picked(log_p, a, b)
-        del log_p
+        logits = head.logits.rows(a, b)
+        largest[a:b] = logits.amax(1)
+        for c, d in head.few(a, b):
+            log_p = log_softmax(logits[c - a : d - a].to(dtype, copy=True))
+            log_sum[c:d] = -log_p.amax(1)
+            picked[c:d] = rows.picked(log_p, c, d)
+        del logits
     return (*rows.reduced(picked), largest, log_sum)
 
 
@@ -162,10 +170,10 @@ def input_gradient(
 ) -> Tensor:
     """The gradient of the hidden states, [N, H]."""
     rows = Rows(targets, weight, reduction, ignore_index, upstream, total)
-    head = Head(Logits(logits, hidden, matrix, bias), rows, dtype, matrix.dtype, extra)
+    head = Head(Logits(logits, hidden, matrix, bias), rows, dtype, extra)
     found = matrix.new_empty((len(targets), matrix.shape[0]))
     for a, b in spans(len(targets), chunks):
-        torch.mm(head.gradient(head.log_p(a, b)[0], a, b), matrix.t(), out=found[a:b])
+        torch.mm(head.gradient(a, b), matrix.t(), out=found[a:b])
     return found
 
 
@@ -200,7 +208,7 @@ def weight_gradient(
     Returns: empty tensors for what is not wanted.
     """
     rows = Rows(targets, weight, reduction, ignore_index, upstream, total)
-    head = Head(Logits(logits, hidden, matrix, bias), rows, dtype, matrix.dtype, extra)
+    head = Head(Logits(logits, hidden, matrix, bias), rows, dtype, extra)
     found = _empty_gradient(matrix, turned, matrix_too, matrix.dtype)
     summed = matrix.new_empty((0,) if bias_shape is None else (matrix.shape[1],))
     slopes = head.slopes()
@@ -237,10 +245,10 @@ def linear_cross_entropy_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of hidden states, matrix and bias in one pass over the rows; see `weight_gradient`."""
     rows = Rows(targets, weight, reduction, ignore_index, upstream, total)
-    head = Head(Logits(logits, hidden, matrix, bias), rows, dtype, matrix.dtype, extra)
+    head = Head(Logits(logits, hidden, matrix, bias), rows, dtype, extra)
     sums = Sums.of(hidden, matrix, hidden_too, turned, matrix_too, bias_shape)
     for a, b in spans(len(targets), chunks):
-        sums.add(head.gradient(head.log_p(a, b)[0], a, b), a, b)
+        sums.add(head.gradient(a, b), a, b)
     return sums.input.to(matrix.dtype), sums.weight.to(matrix.dtype), sums.bias.to(matrix.dtype)
 
 
@@ -268,13 +276,10 @@ def linear_cross_entropy_with_gradients(
     picked = torch.zeros(len(targets), dtype=dtype, device=targets.device)
     total = rows.reduced(picked)[1]  # of the weights alone, before there are losses
     rows = Rows(targets, weight, reduction, ignore_index, total.new_ones(()), total)
-    head = Head(Logits(logits, hidden, matrix, bias), rows, dtype, matrix.dtype)
+    head = Head(Logits(logits, hidden, matrix, bias), rows, dtype)
     sums = Sums.of(hidden, matrix, hidden_too, turned, matrix_too, bias_shape)
     for a, b in spans(len(targets), chunks):
-        log_p, _ = head.log_p(a, b)
-        picked[a:b] = rows.picked(log_p, a, b)
-        sums.add(head.gradient(log_p, a, b), a, b)
-        del log_p
+        sums.add(head.gradient(a, b, picked), a, b)
     return (*rows.reduced(picked), sums.input, sums.weight, sums.bias)
 
 
