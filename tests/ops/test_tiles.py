@@ -80,7 +80,7 @@ _TWO_STEPS = sorted((ROUNDED | APPROXIMATED) - {"aten._to_copy.default", "aten.n
 @pytest.mark.parametrize("op", _TWO_STEPS)
 def test_an_operator_on_tiles_gives_the_same_bits_and_allocates_one_scratch_buffer(op: str, threads: int) -> None:
     for dtype in (torch.float32, torch.bfloat16, torch.float64):
-        count = (GRAIN + 1) * threads + 77
+        count = (2 * GRAIN + 1) * threads + 77
         given = _given(count, dtype)
         args = _arguments(op)
         whole = resolve(op)(*[given[a.index] if isinstance(a, Ref) else a for a in args])

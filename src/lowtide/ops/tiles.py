@@ -28,6 +28,8 @@ from lowtide.ops.lazy import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
+_GRAINS = 2
+"""Shares of a thread in a tile: with fewer elements the calls take too long, with more the cache is too small."""
 _ELSEWHERE = 1 << 22
 """Elements of a tile on a device that is not the CPU: enough for its launch to be worth it."""
 _ALIGN_B = 64
@@ -124,16 +126,19 @@ def tiled(
 def _carry_out(run: _Ready, given: Sequence[Tensor], results: Sequence[Tensor]) -> None:
     cpu = results[0].device.type == "cpu"
     threads = torch.get_num_threads() if cpu else 1
-    tile = GRAIN * threads if cpu else _ELSEWHERE
+    tile = _GRAINS * GRAIN * threads if cpu else _ELSEWHERE
     shape, operands = aligned((*given, *results), results[0])
     slots, numbers = _scratch(run, min(tile, results[0].numel()), results[0])
+    shaped: tuple[Any, list[Tensor]] = ((), [])  # the slots in the shape of the last tile
     for box in boxes(shape, threads, tile):
-        tiles = [t[box] if t.dim() else t for t in operands]
+        where = box if len(box) > 1 else box[0]  # a tuple takes longer
+        tiles = [t[where] if t.dim() else t for t in operands]
         outputs = tiles[len(given) :]
         passed = [*tiles[: len(given)], *numbers]
-        here, count = outputs[0].shape, outputs[0].numel()
+        if shaped[0] != outputs[0].shape:
+            shaped = (outputs[0].shape, [s[: outputs[0].numel()].view(outputs[0].shape) for s in slots])
         for call, home in zip(run.calls, run.homes, strict=True):
-            place = outputs[-1 - home] if home < 0 else slots[home][:count].view(here)
+            place = outputs[-1 - home] if home < 0 else shaped[1][home]
             call.write(*[passed[a] if is_read else a for is_read, a in call.args], **call.kwargs, **{call.into: place})
             passed.append(place)
         for step, output in run.copies:
@@ -232,7 +237,7 @@ def _scratch_B(graph: Graph, recipe: Recipe) -> int:
     text = recipe.args[0]
     if result is None or not isinstance(text, str):
         return 0
-    tile = min(result.numel, GRAIN if result.device == "cpu" else _ELSEWHERE)
+    tile = min(result.numel, _GRAINS * GRAIN if result.device == "cpu" else _ELSEWHERE)
     into = next((a for k, a in recipe.kwargs if k == "into"), None)
     over = recipe.args.index(into) - _OPERANDS if into is not None else None
     slots = _homes(msgspec.json.decode(text, type=Tiles), over)[1]
