@@ -77,7 +77,7 @@ class Bundle(msgspec.Struct, frozen=True):
             values=tuple(_returned(v, value, here) for v in self.graph.values[value:stop]),
             recipes=tuple(_recipe(r, -value, -recipe, here) for r in mine),
             program=tuple(r - recipe for r in self.graph.program if self.graph.recipes[r].segment in here),
-            segments=tuple(Segment(self.graph.segments[s].name) for s in self.segments[part]),
+            segments=tuple(Segment(self.graph.segments[s].name.rpartition(" ")[0]) for s in self.segments[part]),
             key=self.graph.key,
         )
 
