@@ -230,7 +230,7 @@ void pack_indices(std::uint8_t* codes, const std::int64_t* indices, const Window
     Walk walk(w, first / w.inner % w.results());
     Count lane = first % w.inner;
     for (Count i = first; i < last; ++i) {
-      const auto distance = static_cast<std::size_t>(indices[i] - walk.place());
+      const auto distance = static_cast<std::uint64_t>(indices[i]) - static_cast<std::uint64_t>(walk.place());
       writer.put(distance < tap_of.size() ? tap_of[distance] : 0u);
       if (++lane < w.inner) continue;
       lane = 0;

@@ -44,6 +44,8 @@ _ROWS = {
 """Operators that have read a row before they write to it; and the name of their result's argument."""
 _TILED_OPERANDS = 4
 """Of a run of operators (`lowtide.ops.tiles`), how many tensors it may write over: the first ones it is given."""
+_OWN = ("masked_gradient", "scaled_gradient", "masked_scaled_gradient", "scaled_gradient_by_flags")
+"""Kernels of ours that may write over the gradient, their first argument."""
 _METHOD_NAMES = {"pow.Tensor_Scalar": "pow_.Scalar"}
 
 
@@ -81,6 +83,8 @@ def _ways() -> dict[str, tuple[_Way, ...]]:
         ways[_overload(name)] = (_Way(f"aten.{name}.grad_input", 0, "grad_input"),)
     for name, into in _ROWS.items():
         ways[_overload(name)] = (_Way(f"aten.{name}.out", 0, into, rows=True),)
+    for name in _OWN:
+        ways[f"lowtide.{name}"] = (_Way(f"lowtide.{name}", 0, "out"),)
     ways["lowtide.tiled"] = tuple(_Way("lowtide.tiled", 2 + i, "into") for i in range(_TILED_OPERANDS))
     return ways
 
