@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.ops.language import CLASSES, open_attention, texts, vocabulary
+from tests.ops.language import CLASSES, TiedTable, open_attention, texts, tokens, vocabulary
 
 F32, F64, BF16, F16 = torch.float32, torch.float64, torch.bfloat16, torch.float16
 
@@ -323,4 +323,5 @@ EXAMPLES: list[Example] = [
         open_attention(dropout=0.1, mask="causal", sdpa=True),
         normal(4, 128, 16),
     ),
+    Example("tied embedding", ("tied embedding",), TiedTable, tokens, (F32, F64)),
 ]

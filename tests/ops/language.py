@@ -12,6 +12,24 @@ from torch import nn
 CLASSES = 261
 
 
+class TiedTable(nn.Module):
+    """One weight for embeddings and for products with them, and no loss; one row is padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(1031, 256, padding_idx=5)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        hidden = self.embed(tokens)
+        return torch.tanh(hidden * 2.0) @ self.embed.weight.t()
+
+
+def tokens(dtype: torch.dtype) -> tuple[torch.Tensor]:  # noqa: ARG001  # integers in any
+    """Some tokens of 1031, several times, padding among them."""
+    drawn = torch.randint(40, (3, 70), generator=torch.Generator().manual_seed(3))
+    return (torch.where(drawn > 20, drawn * 25, drawn),)
+
+
 class Vocabulary(nn.Module):
     """Embeddings, a linear layer, and the cross-entropy of what it says; ignored targets among the others.
 

@@ -25,10 +25,12 @@ from lowtide.ops.linear_cross_entropy import LinearCrossEntropy
 from lowtide.ops.pointwise import Pointwise
 from lowtide.ops.pooling import Pooling
 from lowtide.ops.rms_norm import RmsNorm
+from lowtide.ops.tied_embedding import TiedEmbedding
 
 FAMILIES: tuple[AbstractFamily, ...] = (
     LinearCrossEntropy(),
     CrossEntropy(),
+    TiedEmbedding(),
     Attention(),
     Activations(),
     Dropout(),
