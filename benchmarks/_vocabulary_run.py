@@ -86,7 +86,7 @@ def run(menu: Menu, limit_s: float) -> Row:
         "plain_B": whole.reserved_B,
         "floor_B": whole.floor_B,
         "smallest_B": smallest_B,
-        "observed_B": lowtide.memory_stats(model).reserved_B,
+        "observed_B": lowtide.memory_stats(model).peak_B,
         "overhead": plan.overhead,
         "result": "equal" if equal else f"gradients off by {(off / way) ** 0.5:.1e}",
         "chosen": counted(plan.record.graph, plan.record.schedule),

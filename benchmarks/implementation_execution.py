@@ -19,14 +19,14 @@ LIMIT_s = 20.0
 _KEYS = tuple(f"{network}, {menu.name}" for network in NETWORKS for menu in LEVELS)
 COLUMNS = (
     "network", "implementations", "alpha", "budget, MB", "of keep-all", "predicted overhead", "measured overhead",
-    "spread over rounds", "predicted reserved, MB", "observed reserved, MB", "error", "departures and spills", "three steps",
+    "spread over rounds", "predicted peak, MB", "observed peak, MB", "error", "departures and spills", "three steps",
     "others than the program's",
 )  # fmt: skip
 NOTE = (
     "On the processor above, operators measured, in the arena of that budget. Alpha: of the way from the proved floor to keep-all, "
     "both with the program's own implementations. Overhead: over keeping everything with them; measured as the median of "
-    "interleaved forward-and-backward steps. Reserved: parameters, batch, AdamW's state and reserve included, holes too; its "
-    "error is over what a plan can change. Three steps of AdamW from the same state and seed: `torch.equal` with eager in losses, "
+    "interleaved forward-and-backward steps. Peak: most live bytes in the arena, parameters, batch, AdamW's state and reserve "
+    "included; its error is over what a plan can change. Three steps of AdamW from the same state and seed: `torch.equal` with eager in losses, "
     "parameters, buffers and generator, or else how far off. Batches: ResNet-50 and VGG-16 8, GoogLeNet and MobileNet-V2 16 "
     "images of 224 x 224, U-Net 1 of 416 x 608, a GPT-2 of 4 layers 6 x 256 tokens."
 )
@@ -60,7 +60,7 @@ def _line(row: Row) -> list[object]:
         return [*head, "no plan" if smallest is None else f"no plan below {_mb(smallest)}", *["-"] * 8]
     chosen = ", ".join(f"{count} {kind}" for kind, count in sorted(row["chosen"].items())) or "none"
     return [
-        *head, percent(row["predicted"]), percent(row["measured"]), row["spread"], _mb(row["reserved_B"]),
+        *head, percent(row["predicted"]), percent(row["measured"]), row["spread"], _mb(row["peak_B"]),
         _mb(row["observed_B"]), f"{row['error']:+.2%}", row["spills"], row["result"], chosen,
     ]  # fmt: skip
 

@@ -23,7 +23,7 @@ _KEYS = tuple(f"{what}, {menu.name}" for what in (_PLANNED, _EXECUTED) for menu 
 _LOGITS_B = 8 * 1024 * 50_257 * 4
 COLUMNS = (
     "model", "implementations", "logits, MB", "kept whole, MB", "proved floor, MB", "smallest budget, MB", "over the floor",
-    "of the logits", "overhead there", "observed reserved, MB", "step", "others than the program's",
+    "of the logits", "overhead there", "observed peak, MB", "step", "others than the program's",
 )  # fmt: skip
 NOTE = (
     "GPT-2: 12 layers, 50,257 tokens in its vocabulary, 8 x 1024 of them, planned for an A100. Executed: two layers of width 128, "
