@@ -94,6 +94,20 @@ def find_blocks(graph: Graph) -> tuple[Block, ...]:
     return known["_blocks"]
 
 
+def program_blocks(graph: Graph) -> tuple[Block, ...]:
+    """Finds the layers of what the program runs, whatever else could run: see `find_blocks`.
+
+    Returns: blocks without alternatives, with the graph's own ids.
+    """
+    known: dict[str, tuple[Block, ...]] = graph.__dict__
+    if "_program_blocks" not in known:
+        own = tuple(msgspec.structs.replace(graph.recipes[r], id=i) for i, r in enumerate(graph.program))
+        alone = msgspec.structs.replace(graph, recipes=own, program=tuple(range(len(own))), groups=())
+        rows = ((b, tuple(tuple(graph.program[i] for i in row) for row in b.recipes)) for b in find_blocks(alone))
+        known["_program_blocks"] = tuple(msgspec.structs.replace(b, recipes=r) for b, r in rows)
+    return known["_program_blocks"]
+
+
 def _find(graph: Graph) -> tuple[Block, ...]:
     marks = _marks(graph)
     wiring = Wiring(graph, marks)

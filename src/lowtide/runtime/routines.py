@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
-from lowtide.ir.block_search import find_blocks
+from lowtide.ir.block_search import program_blocks
 from lowtide.ir.graph import Graph
-from lowtide.ir.in_place import plain_ways
 from lowtide.ir.schedule import Drop, Run, Step
 from lowtide.runtime.writer import Writer
 
@@ -117,11 +116,12 @@ def _cut(part: range, cuts: Sequence[int]) -> list[range]:
 def _levels(graph: Graph, steps: Sequence[Step]) -> dict[int, int]:
     """Where pieces may begin: step -> how often layers were halved for it.
 
-    A layer begins where its first recipe runs first, and ends where the next one begins, or after its last recipe.
+    A layer begins where its first recipe runs first, or another one that makes the same, and ends where the next one
+    begins, or after its last recipe.
     """
     begins: dict[int, int] = {}
     ends: set[int] = set()
-    for block in find_blocks(graph):
+    for block in program_blocks(graph):
         for start, size, last in ((0, block.forward, -1), (block.forward, block.backward, 0)):
             for row in block.recipes if size else ():
                 begins.update((row[start + k], level) for k, level in _halves(size))
@@ -129,10 +129,11 @@ def _levels(graph: Graph, steps: Sequence[Step]) -> dict[int, int]:
                 ends.add(block.recipes[last][start + size - 1])
     levels: dict[int, int] = {}
     ended = False
-    plain = plain_ways(graph)
+    maker = {v: r for r in graph.program for v in graph.recipes[r].outputs}
     for index, step in enumerate(steps):
         if isinstance(step, Run):
-            recipe = plain.get(step.recipe, step.recipe)
+            made = graph.recipes[step.recipe].outputs
+            recipe = next((maker[v] for v in made if v in maker), step.recipe)
             level = begins.pop(recipe, None)  # a rerun begins nothing
             if ended or level is not None:
                 levels[index] = 0 if ended or level is None else level
