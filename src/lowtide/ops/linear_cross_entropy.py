@@ -70,7 +70,7 @@ def _traffic_B(passes: int, outputs: int) -> Callable[[Graph, Recipe], int]:
     return count
 
 
-def _workspace_B(over_classes: bool, sums: bool) -> Callable[[Graph, Recipe], int]:
+def _workspace_B(over_classes: bool, sums: bool, keeps: bool) -> Callable[[Graph, Recipe], int]:
     """A chunk of logits, a few of its rows in the log-softmax's dtype, and a few numbers for each row of all."""
 
     def count(graph: Graph, recipe: Recipe) -> int:
@@ -81,19 +81,34 @@ def _workspace_B(over_classes: bool, sums: bool) -> Callable[[Graph, Recipe], in
         most, other = max((b - a for a, b in cuts), default=0) + over_classes, rows if over_classes else classes
         few = -(-(rows if over_classes else most) // projected_loss.FEW) * (most if over_classes else classes)
         rounded_B = size * classes * (4 + item_B) if sums and item_B < ITEM_B["float32"] else 0
-        return most * other * item_B + 2 * few * wide_B + rounded_B + 64 * rows
+        own_B = most * other * item_B if keeps or recipe.args[_LOGITS] is None else 0
+        return own_B + 2 * few * wide_B + rounded_B + 64 * rows
 
     return count
 
 
 def _kernel(
-    run: Callable[..., object], products: int, passes: int, outputs: int = 0, over_classes: bool = False
+    run: Callable[..., object],
+    products: int,
+    passes: int,
+    outputs: int = 0,
+    over_classes: bool = False,
+    keeps: bool = True,
 ) -> Kernel:
+    """How a kernel is priced.
+
+    Arguments:
+        products: of hidden states and matrix.
+        passes: over the logits.
+        outputs: gradients of the matrix to which every chunk adds.
+        over_classes: whether chunks are of classes.
+        keeps: whether a chunk has bytes of its own even where logits are given.
+    """
     return Kernel(
         run,
         flops=_flops(products),
         traffic_B=_traffic_B(passes, outputs),
-        workspace_B=_workspace_B(over_classes, outputs > 0 and not over_classes),
+        workspace_B=_workspace_B(over_classes, outputs > 0 and not over_classes, keeps),
         by_size=True,
     )
 
@@ -113,7 +128,7 @@ class LinearCrossEntropy(AbstractFamily):
     name: ClassVar[str] = "linear cross-entropy"
     kind: ClassVar[str] = LOSS
     kernels: ClassVar = {
-        "linear_cross_entropy": _kernel(projected_loss.linear_cross_entropy, 1, 5),
+        "linear_cross_entropy": _kernel(projected_loss.linear_cross_entropy, 1, 5, keeps=False),
         "linear_cross_entropy_input_gradient": _kernel(projected_loss.input_gradient, 2, 9),
         "linear_cross_entropy_weight_gradient": _kernel(projected_loss.weight_gradient, 2, 9, over_classes=True),
         "linear_cross_entropy_backward": _kernel(projected_loss.linear_cross_entropy_backward, 3, 9, 1),

@@ -38,9 +38,9 @@ class Logits:
     bias: Tensor | None
 
     def rows(self, a: int, b: int) -> Tensor:
-        """Rows a to b, in bytes of their own."""
+        """Rows a to b; in bytes of their own if they are made."""
         if self.whole is not None:
-            return self.whole[a:b].clone()
+            return self.whole[a:b]
         hidden, matrix = self.factors
         return self._product(hidden[a:b], matrix, self.bias, None)
 
@@ -88,14 +88,15 @@ class Head:
         return ((a + c, a + d) for c, d in spans(b - a, min(FEW, b - a), 1))
 
     def gradient(self, a: int, b: int, picked: Tensor | None = None) -> Tensor:
-        """The logits' gradient in rows a to b, written over them; what the targets pick is noted in `picked`."""
+        """The logits' gradient in rows a to b, over them if they are made; `picked` notes what the targets pick."""
         logits = self.logits.rows(a, b)
+        found = logits if self.logits.whole is None else torch.empty_like(logits)
         for c, d in self.few(a, b):
             log_p = log_softmax(logits[c - a : d - a].to(self.dtype, copy=True))
             if picked is not None:
                 picked[c:d] = self.rows.picked(log_p, c, d)
-            logits[c - a : d - a] = self.rows.gradient(log_p, c, d)
-        return logits if self.extra is None else logits.add_(self.extra[a:b])
+            found[c - a : d - a] = self.rows.gradient(log_p, c, d)
+        return found if self.extra is None else found.add_(self.extra[a:b])
 
     def slopes(self) -> Tensor:
         """Per row, the gradient of its target's log-probability; [N, 1]."""
