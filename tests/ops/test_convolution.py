@@ -128,7 +128,7 @@ def test_parts_and_algorithms_give_the_same_up_to_the_order_of_sums(case: str) -
     forward, backward = _groups_of(graph, "aten.convolution.default") + _groups_of(graph, BACKWARD)
     assert "in 4 parts" in [o.name for o in forward.options]
     assert {"one by one", "input's in 4 parts", "in 4 parts"} <= {o.name for o in backward.options}
-    assert max(len(forward.options), len(backward.options)) <= 6
+    assert max(len(forward.options), len(backward.options)) <= 5
     for group in (forward, backward):
         for option in group.options[1:]:
             _holds(graph, group, option.name)
@@ -141,6 +141,15 @@ def _holds(graph: Graph, group: Group, name: str) -> None:
     assert not found or found.endswith("elements"), (name, found)
     if found:
         assert option.numerics is not Numerics.EXACT or "parts" in name, (name, found)
+
+
+def test_products_are_not_split_and_native_ones_are_tried() -> None:
+    given = torch.randn(5, 16, 40, 40)
+    graph = offered(_Between(nn.Conv2d(16, 24, 1)), (given,), Convolution(), ConvolutionAlgorithms())
+    assert [[o.name for o in g.options[1:]] for g in graph.groups if g.options[1].name == "one by one"] == [
+        ["one by one", "native", "channels-last"]
+    ]
+    assert not [o.name for g in graph.groups for o in g.options if "parts" in o.name]
 
 
 def test_parts_take_a_part_of_the_workspace() -> None:

@@ -13,6 +13,7 @@ from torch import nn
 from lowtide.ir.graph import Graph, Group
 from lowtide.ops.in_place import InPlace
 from lowtide.ops.pointwise import Pointwise
+from lowtide.planners.reductions.choice import choose
 from tests.ops.offers import difference, offered, read_by
 
 Tensor = torch.Tensor
@@ -164,3 +165,17 @@ def test_a_run_may_take_over_what_dies_in_it() -> None:
         option = next(o for g in graph.groups for o in g.options if plain.id in o.recipes)
         assert recipe.id not in option.recipes
         assert recipe.args == plain.args
+
+
+def test_runs_that_would_wait_for_each_other_are_not_both_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    def crossed(x: Tensor) -> Tensor:
+        a, b = x + 1.0, x * 2.0
+        return torch.cat([(a + b).softmax(-1), (a * b).softmax(-1)], -1)
+
+    monkeypatch.setattr("lowtide.ops.runs._MOST", 2)
+    graph = offered(_Chain(crossed, 96), (torch.randn(200, 32),), Pointwise())
+    chosen = choose(graph, dict.fromkeys(range(len(graph.groups)), 1))
+    there = {v.id for v in graph.arriving} | {v.id for v in graph.values if v.persistent}
+    for r in chosen.program:
+        assert there.issuperset(graph.recipes[r].read_values)
+        there.update(graph.recipes[r].outputs)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
-from lowtide.ir.call import Arg
+from lowtide.ir.call import Arg, Items
 from lowtide.ir.geometry import Geometry
 from lowtide.ir.graph import Graph, Option, Recipe
 from lowtide.ir.numerics import Numerics
@@ -175,7 +175,8 @@ def _forwards(draft: Draft, recipe: Recipe, numerics: Numerics) -> Iterator[Opti
     given, result = passed(draft.graph, recipe, 0), passed(draft.graph, recipe, -1)
     if given is None or result is None or recipe.args[:2] != OPERANDS[:2] or recipe.kwargs:
         return
-    if parts := _parts(given, result):
+    parts = 0 if _is_product(passed(draft.graph, recipe, 1), recipe.args[3:6]) else _parts(given, result)
+    if parts:
         yield Option(f"in {parts} parts", (_like(draft, recipe, "lowtide.convolution_in_parts", parts),))
     if numerics.admits(Numerics.REASSOCIATED):
         for way in _ways(given, recipe.args[_GROUPS]):
@@ -187,7 +188,8 @@ def _backwards(draft: Draft, backward: Backward, numerics: Numerics) -> Iterator
     gradient, given = passed(draft.graph, recipe, 0), passed(draft.graph, recipe, 1)
     if given is None or gradient is None:
         return
-    parts = _parts(given, gradient)
+    is_product = _is_product(passed(draft.graph, recipe, 2), recipe.args[4:7])
+    parts = 0 if is_product else _parts(given, gradient)
     whole_bias = backward.weight is None and backward.bias is not None
     if parts and backward.input is not None and not whole_bias:
         weight = () if backward.weight is None else (of_weight(draft, backward),)
@@ -198,8 +200,25 @@ def _backwards(draft: Draft, backward: Backward, numerics: Numerics) -> Iterator
         weight = (of_weight(draft, backward, "lowtide.convolution_weight_in_parts", (parts,)),)
         rest = () if backward.input is None else (of_input(draft, backward, parts),)
         yield Option(f"in {parts} parts", (*weight, *rest), Numerics.REASSOCIATED)
-    for way in _ways(given, recipe.args[9]):
+    for way in _ways(given, recipe.args[9] if is_product else None):
         yield Option(way, (_like(draft, recipe, "lowtide.convolution_backward_by", way),), Numerics.REASSOCIATED)
+
+
+def _is_product(weight: Geometry | None, window: Sequence[Arg]) -> bool:
+    """Whether it is a matrix product, which needs no workspace.
+
+    Arguments:
+        window: stride, padding and dilation.
+    """
+    stride, padding, _ = window
+    return (
+        weight is not None
+        and all(n == 1 for n in weight.shape[2:])
+        and isinstance(stride, Items)
+        and all(s == 1 for s in stride.items)
+        and isinstance(padding, Items)
+        and not any(padding.items)
+    )
 
 
 def _parts(given: Geometry, result: Geometry) -> int:
@@ -211,7 +230,11 @@ def _parts(given: Geometry, result: Geometry) -> int:
 
 
 def _ways(given: Geometry, groups: Arg) -> tuple[str, ...]:
-    """Other algorithms and layouts on a device; native ones convolve groups one by one, which takes too long."""
+    """Other algorithms and layouts on a device.
+
+    Arguments:
+        groups: where native ones are worth trying; they convolve several groups one by one, which takes too long.
+    """
     if given.device == "cuda":
         return tuple(_CUDA)
     if given.device != "cpu" or given.dtype not in _CPU_FLOATS:

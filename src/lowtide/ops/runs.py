@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from lowtide.ir.call import Arg, Read, Ref
@@ -14,6 +14,7 @@ from lowtide.ops.elementwise import APPROXIMATED, NUMBERS, ROUNDED, is_exact
 FLOATS = frozenset({"float64", "float32", "bfloat16", "float16"})
 _LEAST = 4096  # elements: below, a call costs more than what it does
 _MOST = 48  # steps of a run
+_SOON = 1e-6  # of a place in the program: after what a run waits for, before what comes next
 _MASKED = {"aten.where.self": 0, "aten.masked_fill.Scalar": 1, "aten.native_dropout_backward.default": 1}
 """Which argument is a mask."""
 _ANY = frozenset({"aten._to_copy.default", "aten.clone.default"})
@@ -69,7 +70,16 @@ def runs(draft: Draft, known: dict[int, Member]) -> list[tuple[Member, ...]]:
             if len(both) <= _MOST and fits_together(draft, both) and _has_a_place(draft, both, place):
                 run = both
         run_of.update((m.value, run) for m in run)
-    return list(dict.fromkeys(run_of.values()))
+    found = list(dict.fromkeys(run_of.values()))
+    several = [run for run in found if len(run) > 1]
+    if _settle(draft, several, place):
+        return found
+    kept: list[tuple[Member, ...]] = []
+    for run in several:
+        if _settle(draft, [*kept, run], place):
+            kept.append(run)
+    left = {m.value for run in found for m in run} - {m.value for run in kept for m in run}
+    return [*kept, *((known[v],) for v in sorted(left))]
 
 
 def fits_together(draft: Draft, run: Collection[Member]) -> bool:
@@ -106,11 +116,45 @@ def _is_whole(draft: Draft, read: Read, passed: Geometry, rows: bool) -> bool:
 def _has_a_place(draft: Draft, run: Collection[Member], place: dict[int, int]) -> bool:
     """Whether all that a run reads is there before anyone else needs what it makes."""
     mine = {m.recipe.id for m in run}
-    made = {m.value for m in run}
-    given = {r.value for m in run for r in m.recipe.reads} - made
+    given, made = _sides(run)
     after = max((place[draft.maker[v]] for v in given if v in draft.maker), default=-1)
     readers = (place[r] for v in made for r in draft.readers.get(v, ()) if r not in mine)
     return after < min(readers, default=len(place))
+
+
+def _settle(draft: Draft, chosen: Sequence[Collection[Member]], place: dict[int, int]) -> bool:
+    """Whether runs have a place all together: what one makes comes as soon as all is there that it reads, not before.
+
+    O(runs) where none waits for another; a circle of runs that wait for each other has none.
+    """
+    comes = {v: float(place[r]) for v, r in draft.maker.items()}
+    sides = [_sides(run) for run in chosen]
+    for _ in range(len(sides) + 1):
+        moved = False
+        for given, made in sides:
+            after = max((comes[v] for v in given if v in comes), default=-1.0) + _SOON
+            for v in made:
+                moved |= comes[v] < after
+                comes[v] = max(comes[v], after)
+        if not moved:
+            break
+    else:
+        return False
+    mine = [{m.recipe.id for m in run} for run in chosen]
+    readers = [
+        [place[r] for v in made for r in draft.readers.get(v, ()) if r not in own]
+        for (_, made), own in zip(sides, mine, strict=True)
+    ]
+    return all(
+        max((comes[v] for v in given if v in comes), default=-1.0) < min(others, default=len(place))
+        for (given, _), others in zip(sides, readers, strict=True)
+    )
+
+
+def _sides(run: Collection[Member]) -> tuple[set[int], set[int]]:
+    """What a run reads from outside, and what it makes."""
+    made = {m.value for m in run}
+    return {r.value for m in run for r in m.recipe.reads} - made, made
 
 
 def _member(draft: Draft, recipe: Recipe) -> Member | None:
