@@ -56,7 +56,7 @@ class Menu:
 
 
 def with_backwards(graph: Graph, mask: bool = True) -> Graph:
-    """A network whose rectifiers may run backward from their input or a packed mask, its batch norms from the output."""
+    """A network whose rectifiers may run backward from input or packed mask, and its batch norms from the output."""
     menu = Menu(graph)
     by_read: dict[int, list[Recipe]] = {}
     for r in graph.program:

@@ -32,7 +32,9 @@ def menu(seed: int) -> Graph:
 
 @functools.cache
 def optimum_s(seed: int, percent: int) -> float | None:
-    times = (Exhaustive(choose(menu(seed), c), budget_B(seed, percent)).least_time_s() for c in every_choice(menu(seed)))
+    times = (
+        Exhaustive(choose(menu(seed), c), budget_B(seed, percent)).least_time_s() for c in every_choice(menu(seed))
+    )
     return min((t for t in times if t is not None), default=None)
 
 

@@ -11,6 +11,7 @@ from lowtide.ir.plan import Problem, Status
 from lowtide.ir.schedule import Drop, Run
 from lowtide.ir.simulate import simulate
 from lowtide.planners.bounds.op_floor import op_floor
+from lowtide.planners.greedy import Greedy
 from lowtide.planners.portfolio import portfolio
 from lowtide.planners.reductions.dead_code import needed_program
 from lowtide.planners.reductions.stages import stage_program
@@ -96,7 +97,7 @@ def test_groups_keep_their_first_option_and_the_bound_says_so() -> None:
     twin = msgspec.structs.replace(graph.recipes[0], id=len(graph.recipes))
     group = Group("f", (Option("plain", (0,)), Option("other", (twin.id,))))
     graph = msgspec.structs.replace(graph, recipes=(*graph.recipes, twin), groups=(group,))
-    outcome = portfolio(Problem(graph, stage_program(graph).keep_all(0).peak_B * 3 // 4))
+    outcome = Greedy().solve(Problem(graph, stage_program(graph).keep_all(0).peak_B * 3 // 4))
     assert outcome.schedule is not None
     assert not any(isinstance(s, Run) and s.recipe == twin.id for s in outcome.schedule.steps)
     assert "first option" in outcome.bound_class

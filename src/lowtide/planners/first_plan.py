@@ -8,6 +8,7 @@ from typing import ClassVar, final
 from lowtide.ir.plan import Outcome, Problem
 from lowtide.planners.base import AbstractPlanner, Watch
 from lowtide.planners.greedy import descend
+from lowtide.planners.joint import first_jointly, has_choices
 from lowtide.planners.keep_all import find_floor, keep_all
 from lowtide.planners.portfolio import find_smallest
 from lowtide.planners.reductions.stages import refuses_stages
@@ -27,7 +28,10 @@ class FirstPlan(AbstractPlanner):
 
     def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
         """FEASIBLE, or OPTIMAL when nothing had to be dropped. UNSOLVED names the smallest budget found."""
-        return conduct(problem, watch, self.name, self.refuses(problem), _script, any_order=True)
+        refusal = self.refuses(problem)
+        if refusal is None and has_choices(problem.graph):
+            return first_jointly(problem, watch, self.name, find_smallest)
+        return conduct(problem, watch, self.name, refusal, _script, any_order=True)
 
 
 def _script(search: Search) -> None:

@@ -23,6 +23,7 @@ from lowtide.planners.beside import Beside
 from lowtide.planners.chain_start import chain_start
 from lowtide.planners.greedy import descend
 from lowtide.planners.joint import has_choices, plan_jointly
+from lowtide.planners.joint_search import Deep
 from lowtide.planners.keep_all import find_floor, keep_all
 from lowtide.planners.lanes import Cooling, Lane, anneal_lanes
 from lowtide.planners.multi_cut import CutLimits, CutsFound, find_cuts, take
@@ -65,7 +66,7 @@ class Portfolio(AbstractPlanner):
         """Plans; see the module. Without a plan the outcome names floor and smallest budget found."""
         refusal = self.refuses(problem)
         if refusal is None and has_choices(problem.graph):
-            return plan_jointly(problem, watch, self.name, self._thoroughly, find_smallest)
+            return plan_jointly(problem, watch, self.name, Deep(self._thoroughly, self._anneal, find_smallest))
         return conduct(problem, watch, self.name, refusal, self._script, any_order=True)
 
     def _script(self, search: Search) -> None:
@@ -101,6 +102,11 @@ class Portfolio(AbstractPlanner):
             search.run("annealing", lambda s: self._cool(s, starts, twins))
         if search.taus is None:
             search.run("smallest", find_smallest)
+
+    def _anneal(self, search: Search) -> None:
+        """Coolings from the incumbent."""
+        twins = twin_gaps(search.program)
+        search.run("annealing", lambda s: self._cool(s, [], twins))
 
     def _cut_beside(self, search: Search, starts: list[Taus], twins: Taus) -> None:
         """Several cuts in one thread, coolings in this one."""

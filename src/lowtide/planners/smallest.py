@@ -15,7 +15,11 @@ from lowtide.planners.chain_start import chain_start
 from lowtide.planners.greedy import descend
 from lowtide.planners.local_search import anneal_once
 from lowtide.planners.reductions.base_order import base_order
+from lowtide.planners.reductions.choice import choose
+from lowtide.planners.reductions.dominance import thrifty
+from lowtide.planners.reductions.first_option import fixes_choices
 from lowtide.planners.reductions.stages import refuses_stages
+from lowtide.planners.reductions.ways import all_ways
 from lowtide.planners.search import Search
 
 ROUNDS = 5
@@ -46,7 +50,11 @@ def smallest_budget(problem: Problem, work: int = WORK) -> int | None:
     """
     if refuses_stages(problem.graph):
         return None
-    return smallest(replace(problem, graph=base_order(problem.graph)), work).budget_B
+    graph = base_order(problem.graph)
+    choices: tuple[dict[int, int], ...] = ({},)
+    if fixes_choices(graph):
+        choices = ({}, thrifty(all_ways(graph)))
+    return min(smallest(replace(problem, graph=choose(graph, c)), work).budget_B for c in choices)
 
 
 def smallest(problem: Problem, work: int = WORK) -> Smallest:

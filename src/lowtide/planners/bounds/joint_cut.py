@@ -30,6 +30,7 @@ import numpy as np
 from lowtide.planners.bounds.highs import Effort, solve
 from lowtide.planners.bounds.moments import Moment, Need, Scene, scene_at
 from lowtide.planners.bounds.rows import MIB, Rows, proved_ps, room
+from lowtide.planners.reductions.dominance import reduced
 from lowtide.planners.reductions.ways import ALWAYS, Owner, Way, Ways
 
 JOINT_CLASS = "any implementation of every operator"
@@ -46,7 +47,7 @@ class JointSolution:
         bound_ps: proved: no schedule of any choice takes less, first runs included.
         impossible: the solver says that nothing fits.
         whole: whether the search of the solver's tree was completed.
-        choice: group -> option, those that are not the first; None when nothing was found.
+        choice: group -> option; None when nothing was found.
         kept: per moment what stays across it.
     """
 
@@ -67,11 +68,12 @@ class JointCut:
     """
 
     def __init__(self, ways: Ways, moments: Iterable[Moment], budget_B: int) -> None:
+        ways, self.settled = reduced(ways)
         self.ways, self.rows = ways, Rows()
         self.size_B = [v.size_B for v in ways.graph.values]
         self.choice: dict[Owner, int] = {}
-        for g in ways.groups:
-            options = [(g, k) for k in range(len(ways.graph.groups[g].options))]
+        for g, among in ways.options.items():
+            options = [(g, k) for k in among]
             least_ps = min(ways.option_ps[o] for o in options)
             self.choice |= {o: self.rows.column(ways.option_ps[o] - least_ps) for o in options}
             self.rows.row([(self.choice[o], 1.0) for o in options], 1.0)
@@ -108,7 +110,7 @@ class JointCut:
         x = solved.columns
         if x is None:
             return JointSolution(bound_ps, solved.impossible, solved.whole)
-        choice = {g: k for (g, k), column in self.choice.items() if k and x[column] > 0.5}
+        choice = self.settled | {g: k for (g, k), column in self.choice.items() if x[column] > 0.5}
         kept = tuple(frozenset(v for v, c in stay.items() if x[c] > 0.5) for stay in self.stay)
         return JointSolution(bound_ps, False, solved.whole, choice, kept)
 

@@ -73,7 +73,7 @@ def _run_B(ways: Ways, place: int, always: dict[int, int]) -> int:
     if ALWAYS in by_owner or not by_owner:
         return by_owner.get(ALWAYS, 0)
     group = next(iter(by_owner))[0]
-    return min(by_owner.get((group, k), 0) for k in range(len(ways.graph.groups[group].options)))
+    return min(by_owner.get((group, k), 0) for k in ways.options[group])
 
 
 def _end_B(ways: Ways, segment: int) -> int:

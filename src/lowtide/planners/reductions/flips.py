@@ -32,12 +32,12 @@ def flips(ways: Ways, choice: Choice, program: StageProgram, state: Retention | 
         classes[_likeness(ways.graph, g), choice.get(g, 0)].append(g)
     ranked = sorted(classes.values(), key=lambda c: (-sum(pains.get(g, 0.0) for g in c), c[0]))
     for members in ranked:
-        for k in range(len(ways.graph.groups[members[0]].options)):
+        for k in ways.options[members[0]]:
             if k != choice.get(members[0], 0):
                 yield {**choice, **dict.fromkeys(members, k)}
     singles = sorted((g for g in ways.groups if pains.get(g)), key=lambda g: (-pains[g], g))
     for g in singles[:_SINGLES]:
-        for k in range(len(ways.graph.groups[g].options)):
+        for k in ways.options[g]:
             if k != choice.get(g, 0):
                 yield {**choice, g: k}
 

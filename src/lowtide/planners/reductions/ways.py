@@ -58,12 +58,17 @@ class Ways:
     """All of a graph's ways; see the module.
 
     Arguments:
-        groups: those with a choice.
+        options: group -> options among which there is a choice; none with fewer than two.
     """
 
     graph: Graph
     ways: tuple[Way, ...]
-    groups: tuple[int, ...]
+    options: Mapping[int, tuple[int, ...]]
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """Those with a choice."""
+        return tuple(self.options)
 
     @cached_property
     def makers(self) -> dict[int, tuple[Way, ...]]:
@@ -102,7 +107,7 @@ class Ways:
     @cached_property
     def option_ps(self) -> dict[Owner, int]:
         """Time of the first runs that come with an option."""
-        found = {(g, k): 0 for g in self.groups for k in range(len(self.graph.groups[g].options))}
+        found = {(g, k): 0 for g, options in self.options.items() for k in options}
         for way in self.ways:
             if way.owner != ALWAYS and way.runs:
                 found[way.owner] += way.run_ps
@@ -111,15 +116,12 @@ class Ways:
     @cached_property
     def least_ps(self) -> int:
         """No schedule of any choice takes less time."""
-        least = (min(self.option_ps[g, k] for k in range(len(self.graph.groups[g].options))) for g in self.groups)
-        return self.sure_ps + sum(least)
+        return self.sure_ps + sum(min(self.option_ps[g, k] for k in options) for g, options in self.options.items())
 
     @cached_property
     def fastest(self) -> dict[int, int]:
         """The choice of the fastest option of every group, the program's own where none is faster."""
-        options = {g: range(len(self.graph.groups[g].options)) for g in self.groups}
-        choice = {g: min(options[g], key=lambda k, g=g: (self.option_ps[g, k], k)) for g in self.groups}  # type: ignore[misc]
-        return {g: k for g, k in choice.items() if k}
+        return {g: min((self.option_ps[g, k], k) for k in options)[1] for g, options in self.options.items()}
 
 
 def all_ways(graph: Graph) -> Ways:
@@ -130,8 +132,8 @@ def all_ways(graph: Graph) -> Ways:
 
     O(graph * depth of what options read from each other).
     """
-    groups = tuple(g for g, group in enumerate(graph.groups) if len(group.options) > 1)
-    owner = {r: (g, k) for g in groups for k, o in enumerate(graph.groups[g].options) for r in o.recipes}
+    options = {g: tuple(range(len(group.options))) for g, group in enumerate(graph.groups) if len(group.options) > 1}
+    owner = {r: (g, k) for g in options for k, o in enumerate(graph.groups[g].options) for r in o.recipes}
     ids = [*graph.program, *(r for r in owner if r not in set(graph.program))]
     places = _places(graph, ids, owner)
     runs = _running(graph, sorted(ids, key=lambda r: -places[r][1]), owner)
@@ -153,7 +155,7 @@ def all_ways(graph: Graph) -> Ways:
             rerun_segments=_rerun_segments(graph, graph.recipes[r], again[r]),
         )
         for r in ids
-    ), groups)  # fmt: skip
+    ), options)  # fmt: skip
 
 
 def _by_value(pairs: Iterable[tuple[int, Way]]) -> dict[int, tuple[Way, ...]]:

@@ -1,0 +1,283 @@
+"""One solve over all choices of options in progress: what was tried, the bound for all of them, the limits.
+
+Units: `_B` bytes, `_s` seconds, `_ps` picoseconds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec.structs import replace
+
+from lowtide._core import Retention
+from lowtide.errors import PlanError
+from lowtide.ir.plan import Problem
+from lowtide.ir.schedule import Schedule
+from lowtide.planners.base import Progress, Watch
+from lowtide.planners.bounds.highs import Effort
+from lowtide.planners.bounds.joint_cut import JointCut
+from lowtide.planners.bounds.moments import Moment, end_of, moment_of
+from lowtide.planners.bounds.rows import PS_PER_MS
+from lowtide.planners.greedy import descend, mend
+from lowtide.planners.keep_all import find_floor, keep_all
+from lowtide.planners.reductions.begun import read_back
+from lowtide.planners.reductions.choice import choose
+from lowtide.planners.reductions.dominance import better_options, reduced, thrifty
+from lowtide.planners.reductions.stages import EXIT
+from lowtide.planners.reductions.ways import Ways
+from lowtide.planners.search import Search
+from lowtide.planners.single_cut import cut_and_replay
+
+_COLUMNS = 2500  # of a model of several moments
+_NODES = 10  # of each model's tree
+_CLOSE = 1e-3  # as a fraction of the step
+_WORTH = 1e-5  # as a fraction of the step: what another option has to bring
+_MENDS = 12  # drops that mend a plan with another option
+
+Choice = dict[int, int]
+Key = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Deep:
+    """What can be done with the program of one choice.
+
+    Arguments:
+        thoroughly: plans it like any program, from scratch.
+        anneal: looks for better plans near the incumbent.
+        smallest: notes the smallest budget for which a plan is found.
+    """
+
+    thoroughly: Callable[[Search], object]
+    anneal: Callable[[Search], object]
+    smallest: Callable[[Search], object]
+
+
+@dataclass
+class Candidate:
+    """A choice and the search for its schedule.
+
+    Arguments:
+        lowest: the retention with the lowest peak that the quick part came to.
+    """
+
+    choice: Choice
+    search: Search
+    lowest: Retention | None = None
+
+    def grant(self, bound_ps: float, work: int) -> None:
+        """Lets the search go on for so many proposals; what is proved for all choices holds for this one."""
+        self.search.prove(bound_ps)
+        self.search.problem = replace(self.search.problem, work=self.search.work + work)
+
+    @property
+    def rank(self) -> tuple[float, int]:
+        """What sorts better candidates first: the time of the plan; without one, how full it still is."""
+        time_ps = self.search.time_ps
+        peak_B = 2**62 if self.lowest is None else self.lowest.peak_B
+        return (float("inf"), peak_B) if time_ps is None else (time_ps, 0)
+
+    @property
+    def state(self) -> Retention | None:
+        """Its plan; without one, what came closest."""
+        return self.lowest if self.search.taus is None else self.search.retention()
+
+
+@dataclass
+class JointSearch:
+    """One solve over all choices.
+
+    Invariant: `tried` has every choice that was planned; `bound_ps` holds for every schedule of every choice.
+    """
+
+    problem: Problem  # its first runs in the order of the class
+    ways: Ways
+    watch: Watch | None
+    began_s: float
+    order: str
+    bound_ps: float = 0.0
+    floor_B: int = 0
+    floor_recipes: tuple[int, ...] = ()
+    impossible: bool = False
+    tried: dict[Key, Candidate] = field(default_factory=dict)
+    moments: list[Moment] = field(default_factory=list)
+    stats: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.core, self.alone = reduced(self.ways)
+        self.better = better_options(self.ways)
+
+    @property
+    def best(self) -> Candidate | None:
+        """The candidate with the fastest plan, or the one that came closest to one."""
+        return min(self.tried.values(), key=lambda c: c.rank, default=None)
+
+    @property
+    def time_ps(self) -> int | None:
+        """Of the fastest plan."""
+        return None if self.best is None else self.best.search.time_ps
+
+    @property
+    def gap(self) -> float:
+        """How much slower than the bound the fastest plan may be."""
+        if self.time_ps is None:
+            return float("inf")
+        return max(0.0, self.time_ps / self.bound_ps - 1.0) if self.bound_ps > 0 else 0.0
+
+    @property
+    def work(self) -> int:
+        """Proposals so far."""
+        return sum(c.search.work for c in self.tried.values())
+
+    def tell(self, progress: Progress) -> None:
+        """What the search of one choice says, told of all of them."""
+        if self.watch is None:
+            return
+        times = [t for t in (progress.time_s, *(self._times_s())) if t is not None]
+        self.watch(
+            Progress(
+                progress.stage,
+                progress.elapsed_s,
+                min(times, default=None),
+                self.bound_ps * 1e-12,
+                self.work,
+                self.plain_s,
+            )
+        )
+
+    @property
+    def plain_s(self) -> float:
+        """Of the program without a rerun."""
+        return sum(self.problem.graph.recipes[r].time_s for r in self.problem.graph.program)
+
+    def _times_s(self) -> Iterator[float]:
+        return (c.search.time_ps * 1e-12 for c in self.tried.values() if c.search.time_ps is not None)
+
+    def prove(self, bound_ps: float) -> None:
+        """Notes a proved lower bound on the time of any schedule of any choice."""
+        self.bound_ps = max(self.bound_ps, bound_ps)
+
+    def candidate(self, choice: Choice) -> Candidate | None:
+        """A choice that was not tried yet, its search begun; None if it was, or if it goes round in a circle."""
+        key = _key(choice)
+        if key in self.tried:
+            return None
+        found = self._begun(key)
+        if found is not None:
+            self.tried[key] = found
+        return found
+
+    def _begun(self, key: Key) -> Candidate | None:
+        try:
+            graph = choose(self.problem.graph, dict(key))
+        except PlanError:
+            return None
+        work = max(0, self.problem.work - self.work)
+        problem = replace(self.problem, graph=graph, work=work, start=None)
+        found = Candidate(dict(key), Search(problem, self.tell, self.began_s))
+        found.search.prove(self.bound_ps)
+        return found
+
+    def keep(self, choice: Choice) -> Candidate | None:
+        """Tries whether everything fits with a choice."""
+        found = self.candidate(choice)
+        if found is not None:
+            found.search.run("keep_all", keep_all)
+            found.lowest = found.search.program.keep_all(found.search.budget_B)
+        return found
+
+    def quick(self, choice: Choice) -> Candidate | None:
+        """Plans a choice with what takes next to no time; None if it was tried before."""
+        found = self.keep(choice)
+        if found is not None:
+            self.hurry(found)
+        return found
+
+    def probe(self, choice: Choice, schedule: Schedule, than_ps: int) -> bool:
+        """Tries a plan with another choice; keeps it if it is faster than `than_ps`, or mended is."""
+        key = _key(choice)
+        found = self.tried.get(key) or self._begun(key)
+        if found is None:
+            return False
+        search = found.search
+        search.stage = "flips"
+        search.tick()
+        state = search.program.keep_all(search.budget_B)
+        if not state.assign(read_back(search.program, schedule)):
+            return False
+        mend(search, state, _MENDS)
+        if search.time_ps is None or search.time_ps >= (1.0 - _WORTH) * than_ps:
+            return False
+        self.tried[key] = found
+        return True
+
+    def hurry(self, found: Candidate) -> None:
+        """The quick part, behind keep-all."""
+        search = found.search
+        search.run("floor", find_floor)
+        if search.time_ps is not None or search.proved_impossible:
+            return
+        search.run("greedy", descend)
+        search.run("single_cut", lambda s: _note(found, cut_and_replay(s, 1)))
+
+    def note(self, candidate: Candidate, state: Retention) -> None:
+        """Remembers the moment at which a plan is fullest."""
+        moment = _moment(self, candidate, state.peak_stage)
+        if moment not in self.moments:
+            self.moments.append(moment)
+
+    def cut(self, moments: Sequence[Moment]) -> Choice | None:
+        """Proves what cuts over all choices prove; returns what the best solution chooses."""
+        model = JointCut(self.ways, moments, self.problem.budget_B)
+        if len(moments) > 1 and model.columns > _COLUMNS:
+            return None
+        close_ms = _CLOSE * self.ways.least_ps / PS_PER_MS
+        solution = model.solve(self.problem.budget_B, Effort(close_ms, _NODES, self.left_s))
+        self.prove(solution.bound_ps)
+        self.impossible = self.impossible or solution.impossible
+        self.stats["joint_cuts"] = self.stats.get("joint_cuts", 0) + 1
+        return None if solution.choice is None else self.settled(solution.choice)
+
+    def settled(self, choice: Choice) -> Choice:
+        """The choice with the better one of two options where one is never worse."""
+        whole = self.alone | choice
+        return {g: self.better.get((g, k), k) for g in self.ways.groups for k in (whole.get(g, 0),)}
+
+    def thriftiest(self) -> list[Candidate]:
+        """The choices that are asked for the smallest budget, whatever this one is: thrifty options, the program's."""
+        found = []
+        for key in dict.fromkeys((_key(thrifty(self.ways)), ())):
+            candidate = self.tried.get(key) or self._begun(key)
+            if candidate is not None:
+                self.tried[key] = candidate
+                found.append(candidate)
+        return found
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds until the time limit."""
+        limit_s = self.problem.time_limit_s
+        return None if limit_s is None else limit_s - (time.monotonic() - self.began_s)
+
+
+def _key(choice: Choice) -> Key:
+    return tuple(sorted((g, k) for g, k in choice.items() if k))
+
+
+def _note(found: Candidate, state: Retention | None) -> None:
+    if state is not None and (found.lowest is None or state.peak_B < found.lowest.peak_B):
+        found.lowest = state
+
+
+def _moment(joint: JointSearch, candidate: Candidate, stage: int) -> Moment:
+    """The moment of a stage of a choice's program."""
+    found = candidate.search.program.stages[stage]
+    if found.recipe >= 0:
+        return moment_of(joint.ways, found.recipe)
+    if found.recipe == EXIT:
+        return end_of(joint.ways, found.segment)
+    places = [p for p, s in enumerate(joint.ways.segment_of) if s == found.segment]
+    return Moment(found.segment, places[0]) if places else end_of(joint.ways, found.segment)
