@@ -19,7 +19,7 @@ import lowtide
 from benchmarks.implementation_curves import ALPHA
 from benchmarks.implementation_parts import Row
 from benchmarks.implementation_rows import counted
-from benchmarks.networks import loss_in
+from benchmarks.problem_models import LossAlone
 from benchmarks.results_file import fresh_profiles
 from lowtide.device.heap import keep_warm
 from lowtide.ir.graph import Graph
@@ -48,7 +48,7 @@ def _language() -> nn.Module:
     )  # fmt: skip
     model = GPT2LMHeadModel(config)
     model.loss_type = "ForCausalLM"
-    return model
+    return LossAlone(model)
 
 
 def _images(g: torch.Generator) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def _trained(model: nn.Module, optimizer: torch.optim.Optimizer, batches: Iterat
     losses = []
     for batch in batches:
         optimizer.zero_grad()
-        loss = loss_in(model(**batch))
+        loss = model(**batch)
         loss.backward()
         optimizer.step()
         losses.append(float(loss.detach()))

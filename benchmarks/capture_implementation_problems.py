@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.implementation_problems import MACHINES, MONET, NAMES, path_of
 from benchmarks.monet_networks import NETWORKS
-from benchmarks.problem_models import PROBLEMS
+from benchmarks.problem_models import PROBLEMS, LossAlone
 from lowtide.frontends.captured_graph import captured_graph
 from lowtide.ir.graph import Graph, Origin
 from lowtide.ir.text import save_graph
@@ -31,7 +31,7 @@ def capture(name: str) -> Graph:
             size = f"{network.batch} images of {network.height} x {network.width}"
         else:
             model = PROBLEMS[name]
-            module, args, kwargs, size = model.make().train(), (), model.batch(), model.size
+            module, args, kwargs, size = LossAlone(model.make()).train(), (), model.batch(), model.size
     graph = captured_graph(module, args, kwargs, machine=MACHINES[name], without=KINDS)
     recipes = tuple(msgspec.structs.replace(r, origin=Origin(r.origin.module)) for r in graph.recipes)
     return msgspec.structs.replace(graph, recipes=recipes, name=f"{name}, {size}, {MACHINES[name]} by roofline")

@@ -56,6 +56,17 @@ class WithLoss(nn.Module):
         return first + self.auxiliary * sum(others)
 
 
+class LossAlone(nn.Module):
+    """A network that has its loss inside and returns nothing else: what it computes on the way need not be there at its end."""
+
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+
+    def forward(self, **batch: torch.Tensor) -> torch.Tensor:
+        return self.body(**batch).loss
+
+
 class UNet(nn.Module):
     """The U-Net of Ronneberger et al. (2015), padded and with batch norm as it is trained today."""
 
