@@ -14,6 +14,7 @@ from lowtide.ops.base import LOSS
 
 MENUS = (
     SCHEDULE_ONLY,
+    Menu("exact without the loss", Numerics.EXACT, (LOSS,)),
     LEVELS[1],
     Menu("reassociated without the loss", Numerics.REASSOCIATED, (LOSS,)),
     LEVELS[2],
