@@ -7,6 +7,7 @@ first example of a family is trained in the smallest budget, too: its values sho
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -98,6 +99,20 @@ class Normed(nn.Module):
     def forward(self, x: torch.Tensor) -> Any:
         y = self.norm(x * 1.5) * 2.0
         return y.mean((2, 3)) if self.pooled else y  # else the outer gradient's layout says in which order one sums
+
+
+class Residual(nn.Module):
+    """Two blocks of a transformer, but for all that is hard in them."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.first, self.second = Normed(norm), Normed(copy.deepcopy(norm))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x * 0.5
+        x = x + self.first(x).sigmoid()
+        y: torch.Tensor = x + self.second(x).sigmoid()
+        return y
 
 
 def normed(norm: Callable[..., nn.Module], *sizes: Any, **options: Any) -> Callable[[], nn.Module]:
@@ -232,6 +247,9 @@ EXAMPLES: list[Example] = [
     Example("rms norm", ("rms norm",), normed(nn.RMSNorm, 48), normal(5, 11, 48), (F32, F64, BF16)),
     Example("rms norm of one row", ("rms norm",), normed(nn.RMSNorm, 48), normal(1, 48)),
     Example("rms norm of frozen scales", ("rms norm",), normed(nn.RMSNorm, 48, frozen=True), normal(7, 48)),
+    Example(
+        "rms norm in a residual block", ("rms norm",), lambda: Residual(nn.RMSNorm(48)), normal(60, 48), (F32, BF16)
+    ),
     Example("group norm", ("group norm",), normed(nn.GroupNorm, 4, 32), normal(18, 32, 7, 5), (F32, F64)),
     Example("group norm of one sample", ("group norm",), normed(nn.GroupNorm, 1, 32), normal(1, 32, 200)),
     Example(
@@ -258,7 +276,7 @@ EXAMPLES: list[Example] = [
         "convolution in parts",
         ("convolution algorithms",),
         convolved(nn.Conv2d, 16, 24, 3, padding=1),
-        normal(5, 16, 40, 40),
+        normal(5, 16, 60, 60),
         (F32, BF16),
         ("lowtide.convolution_in_parts", "lowtide.convolution_by"),
     ),

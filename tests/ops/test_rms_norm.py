@@ -29,6 +29,10 @@ def test_the_chain_in_parts_has_the_same_bits(shape: tuple[int, ...], dtype: tor
     made = rms_norm_backward(gradient, x, rstd, shape[-1])
     assert torch.equal(made, chain(gradient, x, rstd))
     assert made.stride() == x.stride()
+    beside = normal(*shape, dtype=dtype, seed=2)
+    slope = (gradient * x).sum(-1, keepdim=True) * -0.5 * rstd.pow(3)
+    joined = beside + gradient * rstd + slope.expand(x.shape) / x.shape[-1] * (x.pow(1.0) * 2.0)
+    assert torch.equal(rms_norm_backward(gradient, x, rstd, shape[-1], beside), joined)
 
 
 @pytest.mark.parametrize(("rows", "row_B"), [(0, 4), (1, 2**20), (2, 2**20), (3, 2**19), (1000, 4096), (7, 1)])
@@ -50,7 +54,9 @@ def test_gradients_from_output_are_as_accurate(rows: tuple[int, ...], dtype: tor
     rstd = (x.pow(2).mean(-1, keepdim=True) + EPS).rsqrt()
     y = x * rstd * weight
     aside = put_aside_columns(x, weight, None)
-    made, scales = rms_norm_backward_from_output(gradient, y, weight, rstd, aside, width)
+    beside = normal(*rows, width, dtype=dtype, seed=5)
+    made, scales = rms_norm_backward_from_output(gradient, y, weight, rstd, aside, width, beside)
+    made -= beside
     plain = chain(gradient * weight, x, rstd), (gradient * (x * rstd)).sum(tuple(range(x.dim() - 1)), keepdim=True)
     leaves = [t.double().detach().requires_grad_() for t in (x, weight)]
     true = torch.autograd.grad(

@@ -27,23 +27,32 @@ if TYPE_CHECKING:
 _AT_ONCE_B = 2**18  # of rows that are worked on together
 
 
-def rms_norm_backward(gradient: Tensor, x: Tensor, rstd: Tensor, width: int) -> Tensor:
+def rms_norm_backward(gradient: Tensor, x: Tensor, rstd: Tensor, width: int, beside: Tensor | None = None) -> Tensor:
     """The gradient of x from that of x * r, with r = (mean(x ** 2) + eps) ** -0.5: autograd's chain, row by row.
 
     torch sums a row in one way if there is another row beside it, so no row is alone that was not.
     """
     made = torch.empty_like(x)
     incoming, xs, spread, into = (t.reshape(-1, t.shape[-1]) for t in (gradient, x, rstd, made))
+    others = None if beside is None else beside.reshape(-1, width)
     for part in _parts(spread.shape[0], width * x.element_size()):
         g, r = incoming[part], spread[part]
         slope = (g * xs[part]).sum(1, True).mul_(-0.5).mul_(r.pow(3)).div_(width)
         torch.mul(g, r, out=into[part])
+        if others is not None:
+            into[part].add_(others[part])
         into[part].add_((xs[part] * 2.0).mul_(slope))
     return made
 
 
 def rms_norm_backward_from_output(
-    gradient: Tensor, y: Tensor, weight: Tensor, rstd: Tensor, aside: Tensor, width: int
+    gradient: Tensor,
+    y: Tensor,
+    weight: Tensor,
+    rstd: Tensor,
+    aside: Tensor,
+    width: int,
+    beside: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The gradients of x and of the scales from that of y = x * r * w, and from y itself.
 
@@ -52,6 +61,7 @@ def rms_norm_backward_from_output(
     faint, over, scale = faint_channels(weight, None), inverse(weight, None).reshape(-1), weight.reshape(-1)
     made, total = torch.empty_like(y), torch.zeros_like(scale)
     incoming, ys, spread, into = (t.reshape(-1, t.shape[-1]) for t in (gradient, y, rstd, made))
+    others = None if beside is None else beside.reshape(-1, width)
     for part in _parts(spread.shape[0], width * y.element_size()):
         xhat, r, rows = ys[part] * over, spread[part], into[part]
         for row, column in enumerate(faint):
@@ -61,6 +71,8 @@ def rms_norm_backward_from_output(
         middle = rows.mul_(scale).sum(1, True).div_(width)
         torch.mul(incoming[part], scale, out=rows)
         rows.sub_(xhat.mul_(middle)).mul_(r)
+        if others is not None:
+            rows.add_(others[part])
     return made, total.view([1] * (y.dim() - 1) + [width])
 
 
@@ -105,7 +117,7 @@ class RmsNorm(AbstractFamily):
 
 
 def _as_one(draft: Draft, site: RmsSite) -> int:
-    reads, args = bound(site.gradient, site.x, site.rstd, site.width)
+    reads, args = bound(site.gradient, site.x, site.rstd, site.width, site.beside)
     return draft.recipe(site.result, "lowtide.rms_norm_backward", outputs=site.result.outputs, reads=reads, args=args)
 
 
@@ -115,7 +127,7 @@ def _from_output(draft: Draft, scaled: ScaledSite) -> Option:
     aside = draft.value(f"{draft.values[scaled.y.value].name}_aside", geometry)
     reads, args = bound(site.x, scaled.weight, None)
     saving = draft.recipe(scaled.forward, "lowtide.rms_norm_put_aside", outputs=(aside,), reads=reads, args=args)
-    reads, args = bound(scaled.outer, scaled.y, scaled.weight, site.rstd, draft.read(aside), site.width)
+    reads, args = bound(scaled.outer, scaled.y, scaled.weight, site.rstd, draft.read(aside), site.width, site.beside)
     outputs = (*site.result.outputs, scaled.scale_gradient)
     backward = draft.recipe(
         site.result, "lowtide.rms_norm_backward_from_output", outputs=outputs, reads=reads, args=args

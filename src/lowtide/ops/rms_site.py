@@ -1,7 +1,8 @@
 """RMS norm in a graph: torch has no operator of that name on the CPU, so it is a chain, and its backward another.
 
 Forward, whoever writes it: r = rsqrt(mean(x ** 2) + eps), xhat = x * r, y = xhat * w. Backward, as autograd derives it:
-g = dy * w, dx = g * r + (sum(g * x) * -0.5 * r ** 3) / width * (x ** 1 * 2), dw = sum(dy * xhat).
+g = dy * w, dx = g * r + (sum(g * x) * -0.5 * r ** 3) / width * (x ** 1 * 2), dw = sum(dy * xhat). Where x is read by
+others, too, as that of a residual block is, what came from them is added to g * r first.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from lowtide.ops.draft import Draft
 from lowtide.ops.norm_site import argument, is_contiguous
 
 _MUL, _SCALED = "aten.mul.Tensor", "aten.mul.Scalar"
+_ADD = "aten.add.Tensor"
 _POWER, _SUM = "aten.pow.Tensor_Scalar", "aten.sum.dim_IntList"
 
 
@@ -23,12 +25,14 @@ class RmsSite:
 
     Arguments:
         gradient: of xhat.
+        beside: what came to x from other readers; None if nothing is added to it here.
         recipes: that only lead to `result`, in program order.
     """
 
     x: Read
     rstd: Read
     gradient: Read
+    beside: Read | None
     width: int
     recipes: tuple[int, ...]
     result: Recipe
@@ -93,25 +97,42 @@ def _site(draft: Draft, x: Read, rstd: Read) -> RmsSite | None:
         return None
     doubled = _maker(draft, _other(turned, spread), _SCALED)
     copied = None if doubled is None else _maker(draft, argument(doubled, 0), _POWER)
-    result = _only_reader(draft, turned, "aten.add.Tensor")
-    direct = None if result is None else _maker(draft, _other(result, turned), _MUL)
-    if doubled is None or copied is None or result is None or direct is None:
+    result = _only_reader(draft, turned, _ADD)
+    if doubled is None or copied is None or result is None:
         return None
     gradient = _partner(product, x)
+    direct, beside, joined = _direct(draft, _other(result, turned), rstd)
+    if direct is None:
+        return None
     width = x.geometry.shape[-1] if x.geometry is not None else 0
     constants = argument(halved, 1), argument(doubled, 1), argument(copied, 1), argument(spread, 1), len(result.args)
     same = gradient is not None and _partner(direct, rstd) == gradient and argument(copied, 0) == x
     if gradient is None or not same or constants != (-0.5, 2.0, 1.0, width, 2) or not _sums_rows(total, x):
         return None
-    chain = (product, total, halved, cube, scaled, spread, copied, doubled, turned, direct)
+    chain = (product, total, halved, cube, scaled, spread, copied, doubled, turned, direct, *joined)
     if any(len(draft.readers.get(r.outputs[0], ())) != 1 for r in chain):
         return None
     if any(draft.values[r.outputs[0]].leaves is not None for r in chain):
         return None
-    reads = (gradient.geometry, x.geometry, draft.values[result.outputs[0]].geometry)
+    reads = [t.geometry for t in (gradient, x, draft.read(result.outputs[0]), beside) if t is not None]
     if not all(is_contiguous(g) for g in reads) or len({g.dtype for g in reads if g is not None}) != 1:
         return None
-    return RmsSite(x, rstd, gradient, width, _in_order(draft, (*chain, result)), result)
+    return RmsSite(x, rstd, gradient, beside, width, _in_order(draft, (*chain, result)), result)
+
+
+def _direct(draft: Draft, read: Read | Arg, rstd: Read) -> tuple[Recipe | None, Read | None, tuple[Recipe, ...]]:
+    """The product g * r that is read, what was added to it before, and the recipe that added it."""
+    direct = _maker(draft, read, _MUL)
+    if direct is not None and rstd in direct.reads:
+        return direct, None, ()
+    joined = _maker(draft, read, _ADD)
+    if joined is None or len(joined.args) != 2 or len(joined.reads) != 2:
+        return None, None, ()
+    for one, beside in (joined.reads, joined.reads[::-1]):
+        direct = _maker(draft, one, _MUL)
+        if direct is not None and rstd in direct.reads and not one.views:
+            return direct, beside, (joined,)
+    return None, None, ()
 
 
 def scaled_site(draft: Draft, inner: RmsSite) -> ScaledSite | None:
