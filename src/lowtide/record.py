@@ -259,7 +259,8 @@ class _Tightening:
         if lowest.schedule is None:
             return None
         record = self._placed(lowest)
-        fits = self.last.smallest_B <= most_B and self._fits(record)  # tiny tensors need no addresses, but bytes
+        least_B = record.peak_B - self.ground.outside_B - self.ground.obstacles_B
+        fits = least_B <= most_B and self._fits(record)  # tiny tensors need no addresses, but bytes
         self.last = msgspec.structs.replace(self.last, smallest_B=None)
         return record if fits else None
 
@@ -385,7 +386,9 @@ def _infeasible(
     floor_B = outcome.floor_B + beside_B
     found = [] if outcome.smallest_B is None else [outcome.smallest_B + beside_B]
     if lowest is not None:  # with a little to spare: another search need not pack as tightly
-        found.append(lowest.reserved_B + (0 if lowest.layout is None else lowest.layout.height_B // 256))
+        placed_B = lowest.reserved_B + (0 if lowest.layout is None else lowest.layout.height_B // 256)
+        live_B = lowest.peak_B - ground.outside_B - ground.obstacles_B + ground.fixed_B(graph)
+        found.append(max(placed_B, live_B))
     smallest_B = min(found, default=None)
     setters = [graph.recipes[r] for r in outcome.floor_recipes]
     names = tuple(_whereabouts(r) for r in setters[:3])
