@@ -27,6 +27,8 @@ from lowtide.planners.reductions.choice import chosen_options
 from lowtide.profile.machines import load_machine
 from lowtide.profile.roofline import predict_graph
 
+_UNLIMITED_B = 2**60
+
 
 @dataclass(frozen=True)
 class Menu:
@@ -115,7 +117,7 @@ class Case:
     @cached_property
     def floor_B(self) -> int:
         """Proved for every schedule and every choice; where everything fits, planning does little else."""
-        return Portfolio().solve(Problem(self.graph, self.plain_B)).floor_B
+        return Portfolio().solve(Problem(self.graph, _UNLIMITED_B)).floor_B
 
 
 @cache
