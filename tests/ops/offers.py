@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from msgspec.structs import replace
 
 from lowtide.frontends.captured_graph import captured_graph
 from lowtide.ir.graph import Graph, Group, Option
 from lowtide.ir.numerics import Numerics
-from lowtide.ops.base import AbstractFamily
+from lowtide.ops.base import KINDS, AbstractFamily
 from lowtide.ops.draft import Draft
 from lowtide.profile.recording import isolation
 from lowtide.profile.rehearsal import Rehearsal
@@ -21,9 +20,7 @@ def offered(
     model: torch.nn.Module, args: Sequence[Any], *families: AbstractFamily, numerics: Numerics = Numerics.LOSSY
 ) -> Graph:
     """A module's step with what some families add, and nothing else."""
-    captured = captured_graph(model, args, machine="a100")
-    last = max(captured.program) + 1
-    draft = Draft(replace(captured, groups=(), recipes=captured.recipes[:last]))
+    draft = Draft(captured_graph(model, args, machine="a100", without=KINDS))
     for family in families:
         family.add(draft, numerics)
     return draft.finish()
