@@ -21,13 +21,17 @@ from lowtide.ir.schedule import Run, Schedule
 from lowtide.ir.simulate import simulate
 from lowtide.ops.base import IN_PLACE
 from lowtide.ops.catalogue import enlarge
+from lowtide.planners.bounds.joint_floor import joint_floor
+from lowtide.planners.bounds.op_floor import op_floor
+from lowtide.planners.joint import has_choices
 from lowtide.planners.keep_all import keep_all_schedule
 from lowtide.planners.portfolio import Portfolio
+from lowtide.planners.reductions.base_order import base_order
 from lowtide.planners.reductions.choice import chosen_options
+from lowtide.planners.reductions.stages import stage_program
+from lowtide.planners.reductions.ways import all_ways
 from lowtide.profile.machines import load_machine
 from lowtide.profile.roofline import predict_graph
-
-_UNLIMITED_B = 2**60
 
 
 @dataclass(frozen=True)
@@ -116,8 +120,9 @@ class Case:
 
     @cached_property
     def floor_B(self) -> int:
-        """Proved for every schedule and every choice; where everything fits, planning does little else."""
-        return Portfolio().solve(Problem(self.graph, _UNLIMITED_B)).floor_B
+        """Proved for every schedule and every choice."""
+        graph = base_order(self.graph)
+        return joint_floor(all_ways(graph)).floor_B if has_choices(graph) else op_floor(stage_program(graph)).floor_B
 
 
 @cache
