@@ -31,14 +31,15 @@ class Walk {
   }
   const Extents& corner() const { return corner_; }
   Count place() const { return (corner_[0] * w_->input[1] + corner_[1]) * w_->input[2] + corner_[2]; }
-  // To the next result; after a block's last one to the next block's first, and then true.
-  bool next() {
+  // How many results are left in the row, this one included.
+  Count left() const { return w_->output[2] - at_[2]; }
+  // On by so many results of the row, `left()` at most; behind a block's last one it is at the next block's first, and then true.
+  bool advance(Count results) {
+    turn(2, at_[2] + results);
     for (std::size_t d = 3; d-- > 0;) {
-      if (at_[d] + 1 < w_->output[d]) {
-        turn(d, at_[d] + 1);
-        return false;
-      }
+      if (at_[d] < w_->output[d]) return false;
       turn(d, 0);
+      if (d > 0) turn(d - 1, at_[d - 1] + 1);
     }
     return true;
   }
@@ -103,74 +104,102 @@ void add(T& to, T what) {
   round_to(to, static_cast<Wide<T>>(widened(to) + widened(what)));
 }
 
-// Adds every element of the gradient at the place that source(window's place) names for it: blocks [first, last).
-template <class T, class Source>
-void add_blocks(T* out, const T* gradient, const Windows& w, Count first, Count last, Source source) {
-  const Count places = w.places(), results = w.results();
+// Results that are handled together: neighbours in a row, or lanes of one result.
+constexpr Count RUN = 64;
+
+// Adds the gradient's elements at the places that name(place[], count, first window's place, step from window to window)
+// finds for them: blocks [first, last).
+template <class T, class Name>
+void add_blocks(T* out, const T* gradient, const Windows& w, Count first, Count last, Name name) {
+  const Count places = w.places();
+  const bool in_rows = w.inner == 1;
+  const Count step = in_rows ? w.stride[2] : 0, lanes_apart = in_rows ? 0 : 1;
   Walk walk(w, 0);
+  Count place[RUN];
   for (Count block = first; block < last; ++block) {
     T* const to = out + block * places * w.inner;
     std::memset(static_cast<void*>(to), 0, static_cast<std::size_t>(places * w.inner) * sizeof(T));
-    const T* from = gradient + block * results * w.inner;
-    do {
-      const Count window = walk.place();
-      for (Count lane = 0; lane < w.inner; ++lane, ++from) {
-        const Count place = source(window);
-        if (place >= 0 && place < places) add(to[place * w.inner + lane], *from);
+    const T* from = gradient + block * w.results() * w.inner;
+    Count lane = 0;
+    for (bool more = true; more;) {
+      const Count count = std::min(RUN, in_rows ? walk.left() : w.inner - lane);
+      name(place, count, walk.place(), step);
+      for (Count k = 0; k < count; ++k)
+        if (static_cast<std::uint64_t>(place[k]) < static_cast<std::uint64_t>(places))
+          add(to[place[k] * w.inner + lane + k * lanes_apart], from[k]);
+      from += count;
+      lane += count;
+      if (in_rows || lane == w.inner) {
+        lane = 0;
+        more = !walk.advance(in_rows ? count : 1);
       }
-    } while (!walk.next());
+    }
   }
 }
 
 Count worth_a_thread(const Windows& w) { return std::max<Count>(1, WORTH_A_THREAD / std::max<Count>(1, w.places() * w.inner)); }
 
-// The taps of a window that lie inside the input, per dimension: [first, last).
+// The taps of a dimension that lie inside the input, for a window that begins at `corner`: [first, last).
 struct Inside {
-  Extents first{}, last{};
-  Inside(const Windows& w, const Extents& corner) {
-    for (std::size_t d = 0; d < 3; ++d) {
-      const Count step = w.dilation[d], room = w.input[d] - corner[d];
-      first[d] = corner[d] < 0 ? (-corner[d] + step - 1) / step : 0;
-      last[d] = (w.kernel[d] - 1) * step < room ? w.kernel[d] : (room + step - 1) / step;
-    }
+  Count first, last;
+  Inside(const Windows& w, std::size_t dimension, Count corner) {
+    const Count step = w.dilation[dimension], room = w.input[dimension] - corner;
+    first = corner < 0 ? (-corner + step - 1) / step : 0;
+    last = (w.kernel[dimension] - 1) * step < room ? w.kernel[dimension] : (room + step - 1) / step;
   }
 };
 
-// Calls visit(tap, place) for the taps of a window that lie inside the input, in order.
-template <class Visit>
-void over_taps(const Windows& w, const Walk& walk, const Inside& taps, const Visit& visit) {
-  const Count corner = walk.place();
-  for (Count d = taps.first[0]; d < taps.last[0]; ++d)
-    for (Count h = taps.first[1]; h < taps.last[1]; ++h) {
-      const Count row = corner + (d * w.dilation[0] * w.input[1] + h * w.dilation[1]) * w.input[2];
-      const Count tap = (d * w.kernel[1] + h) * w.kernel[2];
-      for (Count v = taps.first[2]; v < taps.last[2]; ++v) visit(static_cast<std::uint32_t>(tap + v), row + v * w.dilation[2]);
-    }
-}
-
-constexpr Count LANES = 64;  // of one result that are looked at together
-
+// The largest elements of a run of windows so far, and the taps that have them.
 template <class T>
-void pool_lanes(T* y, Writer& writer, const T* block, const Windows& w, const Walk& walk, Count lanes) {
+struct Maxima {
   using W = Wide<T>;
-  const Inside taps(w, walk.corner());
-  W best[LANES];
-  std::uint32_t tap_of[LANES];
-  const auto tap0 = static_cast<std::uint32_t>((taps.first[0] * w.kernel[1] + taps.first[1]) * w.kernel[2] + taps.first[2]);
-  std::fill_n(best, lanes, -std::numeric_limits<W>::infinity());
-  std::fill_n(tap_of, lanes, tap0);
-  over_taps(w, walk, taps, [&](std::uint32_t tap, Count place) {
-    const T* const from = block + place * w.inner;
-    for (Count lane = 0; lane < lanes; ++lane) {
-      const W value = widened(from[lane]);
-      const bool wins = (value > best[lane]) | !(value == value);
-      best[lane] = wins ? value : best[lane];
-      tap_of[lane] = wins ? tap : tap_of[lane];
+  W best[RUN];
+  std::uint32_t tap_of[RUN];
+
+  // Looks at one tap of windows [first, last), whose elements lie `step` apart; STEP 0 stands for any.
+  template <Count STEP>
+  void look(const T* from, Count step, Count first, Count last, std::uint32_t tap) {
+    for (Count k = first; k < last; ++k) {
+      const W value = widened(from[k * (STEP != 0 ? STEP : step)]);
+      const bool wins = (value > best[k]) | !(value == value);
+      best[k] = wins ? value : best[k];
+      tap_of[k] = wins ? tap : tap_of[k];
     }
-  });
-  for (Count lane = 0; lane < lanes; ++lane) {
-    round_to(y[lane], best[lane]);
-    writer.put(tap_of[lane]);
+  }
+  void look(const T* from, Count step, Count first, Count last, std::uint32_t tap) {
+    if (step == 1) return look<1>(from, 1, first, last, tap);
+    if (step == 2) return look<2>(from, 2, first, last, tap);
+    look<0>(from, step, first, last, tap);
+  }
+};
+
+// `count` windows of a row, or lanes of one window: `block` is its input, from the first lane on.
+template <class T>
+void pool_run(T* y, Writer& writer, const T* block, const Windows& w, const Walk& walk, Count count) {
+  const bool in_rows = w.inner == 1;
+  const Extents& corner = walk.corner();
+  const Inside deep(w, 0, corner[0]), high(w, 1, corner[1]);
+  Maxima<T> maxima;
+  std::fill_n(maxima.best, count, -std::numeric_limits<Wide<T>>::infinity());
+  for (Count k = 0; k < count; ++k) {  // where nothing is larger than that, the first tap inside counts
+    const Inside wide(w, 2, in_rows ? corner[2] + k * w.stride[2] : corner[2]);
+    maxima.tap_of[k] = static_cast<std::uint32_t>((deep.first * w.kernel[1] + high.first) * w.kernel[2] + wide.first);
+  }
+  for (Count d = deep.first; d < deep.last; ++d)
+    for (Count h = high.first; h < high.last; ++h)
+      for (Count v = 0; v < w.kernel[2]; ++v) {
+        const Count row = (corner[0] + d * w.dilation[0]) * w.input[1] + corner[1] + h * w.dilation[1];
+        const Count column = corner[2] + v * w.dilation[2], step = in_rows ? w.stride[2] : 1;
+        const auto tap = static_cast<std::uint32_t>((d * w.kernel[1] + h) * w.kernel[2] + v);
+        if (!in_rows && (column < 0 || column >= w.input[2])) continue;
+        const Count room = w.input[2] - column;
+        const Count first = in_rows && column < 0 ? (-column + step - 1) / step : 0;
+        const Count last = !in_rows || (count - 1) * step < room ? count : std::max<Count>(0, (room + step - 1) / step);
+        maxima.look(block + (row * w.input[2] + column) * w.inner, step, first, last, tap);
+      }
+  for (Count k = 0; k < count; ++k) {
+    round_to(y[k], maxima.best[k]);
+    writer.put(maxima.tap_of[k]);
   }
 }
 
@@ -179,15 +208,14 @@ void pool_results(T* y, std::uint8_t* codes, const T* x, const Windows& w, Count
   Writer writer(codes, first, w.width());
   Walk walk(w, first / w.inner % w.results());
   const T* block = x + first / w.inner / w.results() * w.places() * w.inner;
+  const bool in_rows = w.inner == 1;
   Count lane = first % w.inner;
   for (Count i = first; i < last;) {
-    const Count lanes = std::min({w.inner - lane, last - i, LANES});
-    pool_lanes(y + i, writer, block + lane, w, walk, lanes);
-    i += lanes;
-    lane += lanes;
-    if (lane < w.inner) continue;
-    lane = 0;
-    if (walk.next()) block += w.places() * w.inner;
+    const Count count = std::min({in_rows ? walk.left() : w.inner - lane, last - i, RUN});
+    pool_run(y + i, writer, block + lane, w, walk, count);
+    i += count;
+    lane = in_rows ? 0 : (lane + count) % w.inner;
+    if (lane == 0 && walk.advance(in_rows ? count : 1)) block += w.places() * w.inner;
   }
   writer.finish();
 }
@@ -234,7 +262,7 @@ void pack_indices(std::uint8_t* codes, const std::int64_t* indices, const Window
       writer.put(distance < tap_of.size() ? tap_of[distance] : 0u);
       if (++lane < w.inner) continue;
       lane = 0;
-      walk.next();
+      walk.advance(1);
     }
     writer.finish();
   });
@@ -247,8 +275,10 @@ void pool_gradient(void* out, const void* gradient, const std::uint8_t* codes, c
     using T = decltype(zero);
     in_pieces(w.outer, 1, threads, [&](Count first, Count last) {
       Reader reader(codes, first * w.results() * w.inner, w.width());
-      add_blocks(static_cast<T*>(out), static_cast<const T*>(gradient), w, first, last,
-                    [&](Count window) { return window + distance[reader.take()]; });
+      const auto name = [&](Count* place, Count count, Count window, Count step) {
+        for (Count k = 0; k < count; ++k) place[k] = window + k * step + distance[reader.take()];
+      };
+      add_blocks(static_cast<T*>(out), static_cast<const T*>(gradient), w, first, last, name);
     }, worth_a_thread(w));
   });
 }
@@ -259,7 +289,11 @@ void pool_gradient_from_indices(void* out, const void* gradient, const std::int6
     using T = decltype(zero);
     in_pieces(w.outer, 1, threads, [&](Count first, Count last) {
       const std::int64_t* next = indices + first * w.results() * w.inner;
-      add_blocks(static_cast<T*>(out), static_cast<const T*>(gradient), w, first, last, [&next](Count) { return *next++; });
+      const auto name = [&next](Count* place, Count count, Count, Count) {
+        std::copy_n(next, count, place);
+        next += count;
+      };
+      add_blocks(static_cast<T*>(out), static_cast<const T*>(gradient), w, first, last, name);
     }, worth_a_thread(w));
   });
 }
