@@ -291,6 +291,14 @@ EXAMPLES: list[Example] = [
         "gate", ("pointwise",), call(lambda x: F.silu(x * 1.5) * torch.sigmoid(x) * 2.0), normal(33, 331), (F32, BF16)
     ),
     Example("gate of halves", ("pointwise",), call(lambda x: F.relu(x[..., :99]) * x[..., 99:] * 2.0), normal(70, 198)),
+    Example(
+        "gate of halves in vectors",
+        ("pointwise",),
+        call(lambda x: F.silu(x[..., :64]) * x[..., 64:] * 2.0),
+        normal(70, 128),
+        (F32, BF16),
+        ("lowtide.tiled_by_rows",),
+    ),
     Example("gate across", ("pointwise",), call(lambda x: torch.tanh(x.t() * 1.5) * x.t() * 2.0), normal(80, 77)),
     Example("scaled rows", ("pointwise",), call(lambda x: (x * x[:1] + x[:, :1]) * 2.0), normal(70, 99)),
     Example(

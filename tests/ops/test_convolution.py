@@ -110,14 +110,14 @@ def test_what_stands_for_the_input_takes_no_memory() -> None:
 _LARGE: dict[str, tuple[Callable[[], nn.Module], Callable[[], torch.Tensor]]] = {
     "3x3": (lambda: nn.Conv2d(16, 24, 3, padding=1), lambda: torch.randn(5, 16, 40, 40)),
     "no bias": (lambda: nn.Conv2d(16, 24, 3, bias=False), lambda: torch.randn(5, 16, 40, 40)),
-    "depthwise": (lambda: nn.Conv2d(16, 16, 3, groups=16), lambda: torch.randn(5, 16, 40, 40)),
+    "depthwise": (lambda: nn.Conv2d(16, 16, 3, groups=16), lambda: torch.randn(5, 16, 50, 50)),
     "transposed": (lambda: nn.ConvTranspose2d(16, 8, 2, stride=2), lambda: torch.randn(5, 16, 40, 40)),
     "channels-last": (
         lambda: nn.Conv2d(16, 24, 3),
         lambda: torch.randn(5, 16, 40, 40).contiguous(memory_format=_CHANNELS_LAST),
     ),
     "one dimension": (lambda: nn.Conv1d(16, 24, 3), lambda: torch.randn(5, 16, 1600)),
-    "three dimensions": (lambda: nn.Conv3d(4, 6, 2), lambda: torch.randn(5, 4, 16, 16, 16)),
+    "three dimensions": (lambda: nn.Conv3d(4, 6, 2), lambda: torch.randn(6, 4, 18, 18, 18)),
 }
 
 

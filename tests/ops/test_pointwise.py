@@ -65,12 +65,19 @@ def _branched(x: Tensor) -> Tensor:
     return y * 0.5 + F.softmax(y, -1)
 
 
+def _swish(x: Tensor) -> Tensor:
+    """Of halves of one product, as in gated linear units."""
+    a, b = x.repeat(1, 1, 3)[..., :128].chunk(2, -1) if x.dim() == 3 else x.repeat(1, 3)[..., :128].chunk(2, -1)
+    return F.silu(a) * b
+
+
 _SHAPES = {"rows": (256, 32), "batched": (4, 50, 32), "odd": (7, 37, 32)}
 _FUNCTIONS: dict[str, tuple[Callable[[Tensor], Tensor], int]] = {
     "gelu": (_gelu, 48),
     "gated": (_gated, 48),
     "squared": (_squared, 48),
     "chunked": (_chunked, 24),
+    "swish": (_swish, 64),
     "biased": (_biased, 48),
     "reshaped": (_reshaped, 48),
     "branched": (_branched, 48),

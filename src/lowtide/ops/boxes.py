@@ -13,17 +13,20 @@ Box = tuple[int | slice, ...]
 
 GRAIN = 32768
 """Elements from which on torch shares an operator among threads, and the least share."""
-_VECTOR = 64
+VECTOR = 64
 """Elements: a multiple of what the inner loop of any kernel takes at once."""
 
 
 def boxes(shape: Sequence[int], threads: int, tile: int) -> Iterator[Box]:
     """Cuts a shape into boxes that follow one another in memory.
 
+    In one dimension every element is computed as when torch runs an operator on the whole. In several it is where rows
+    are whole vectors, and where an equal share for every thread is: then nothing is ever left over.
+
     Arguments:
         shape: without extents of zero.
         threads: among which torch shares an operator.
-        tile: most elements of a box; for one dimension a multiple of `GRAIN` times `threads`.
+        tile: most elements of a box; a multiple of `GRAIN` times `threads`.
     """
     if len(shape) == 1:
         yield from ((slice(begin, end),) for begin, end in _pieces(shape[0], threads, tile))
@@ -33,9 +36,14 @@ def boxes(shape: Sequence[int], threads: int, tile: int) -> Iterator[Box]:
         inner *= shape[split]
         split -= 1
     rows = max(1, tile // inner)
+    rows -= rows % threads if rows > threads else 0
+    few = max(1, GRAIN // 2 // inner)  # of which no operator gives several threads a share
+    whole = shape[split] // rows * rows
     for outer in itertools.product(*map(range, shape[:split])):
-        for begin in range(0, shape[split], rows):
-            yield (*outer, slice(begin, min(begin + rows, shape[split])))
+        for begin in range(0, whole, rows):
+            yield (*outer, slice(begin, begin + rows))
+        for begin in range(whole, shape[split], few):
+            yield (*outer, slice(begin, min(begin + few, shape[split])))
 
 
 def _pieces(count: int, threads: int, tile: int) -> Iterator[tuple[int, int]]:
@@ -46,7 +54,7 @@ def _pieces(count: int, threads: int, tile: int) -> Iterator[tuple[int, int]]:
     """
     workers = min(threads, -(-count // GRAIN)) if count > GRAIN else 1
     share = -(-count // workers)
-    vectors = _VECTOR * threads
+    vectors = VECTOR * threads
     small = max(GRAIN // vectors, 1) * vectors
     for begin in range(0, count, share):
         at, end = begin, min(begin + share, count)

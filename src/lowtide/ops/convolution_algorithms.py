@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _FORWARD = "aten.convolution.default"
-_WORTH_B = 1 << 18
+_WORTH_B = 1 << 20
 """Bytes of input and output from which on a workspace is worth bounding."""
 _PARTS = 4
 _NATIVE, _CHANNELS_LAST = "native", "channels-last"

@@ -85,7 +85,8 @@ def _ways() -> dict[str, tuple[_Way, ...]]:
         ways[_overload(name)] = (_Way(f"aten.{name}.out", 0, into, rows=True),)
     for name in _OWN:
         ways[f"lowtide.{name}"] = (_Way(f"lowtide.{name}", 0, "out"),)
-    ways["lowtide.tiled"] = tuple(_Way("lowtide.tiled", 2 + i, "into") for i in range(_TILED_OPERANDS))
+    for name in ("lowtide.tiled", "lowtide.tiled_by_rows"):
+        ways[name] = tuple(_Way(name, 2 + i, "into") for i in range(_TILED_OPERANDS))
     return ways
 
 

@@ -15,10 +15,12 @@ from lowtide.ir.graph import Option, Recipe
 from lowtide.ir.numerics import Numerics
 from lowtide.ops.base import FUSION, AbstractFamily, Kernel
 from lowtide.ops.draft import Draft
-from lowtide.ops.runs import Member, fits_together, members, order, runs
-from lowtide.ops.tiles import TILED, Step, Tiles
+from lowtide.ops.runs import Member, fits_together, is_one_row, leaves_choice, members, order, runs
+from lowtide.ops.tiles import BY_ROWS, TILED, Step, Tiles
 
 _TILED = "lowtide.tiled"
+_BY_ROWS = "lowtide.tiled_by_rows"
+"""Where vectors end with rows, and threads' shares may end elsewhere: tried at every size."""
 _DROPOUT_BACKWARD = "aten.native_dropout_backward.default"
 _COPIES = frozenset({"aten._to_copy.default", "aten.clone.default"})
 _WORTH_B = 1 << 14
@@ -34,7 +36,7 @@ class Pointwise(AbstractFamily):
 
     name: ClassVar[str] = "pointwise"
     kind: ClassVar[str] = FUSION
-    kernels: ClassVar[Mapping[str, Kernel]] = {"tiled": TILED}
+    kernels: ClassVar[Mapping[str, Kernel]] = {"tiled": TILED, "tiled_by_rows": BY_ROWS}
 
     def add(self, draft: Draft, numerics: Numerics) -> None:  # noqa: ARG002  # exact at any level
         known = members(draft)
@@ -140,13 +142,15 @@ def _tiled(draft: Draft, found: _Found, run: Run, inside: set[int]) -> tuple[int
     if not wanted:
         return ()
     steps = _Steps()
-    for member in (*found.again(run), *run):
+    all_members = (*found.again(run), *run)
+    for member in all_members:
         steps.add(member)
+    op = _TILED if is_one_row(all_members) or not leaves_choice(all_members) else _BY_ROWS
     geometries = (m.result for m in run if m.value not in inside)
     sizes = Items(tuple(Items((Items(g.shape), Items(g.stride))) for g in geometries))
     text = Tiles(len(steps.given), tuple(steps.steps), tuple(steps.made[v] for v in wanted)).text
     args: tuple[Arg, ...] = (text, sizes, *(Ref(i) for i in range(len(steps.given))))
-    return (draft.recipe(run[-1].recipe, _TILED, outputs=wanted, reads=list(steps.given), args=args),)
+    return (draft.recipe(run[-1].recipe, op, outputs=wanted, reads=list(steps.given), args=args),)
 
 
 class _Steps:

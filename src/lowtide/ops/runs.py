@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from lowtide.ir.call import Arg, Read, Ref
 from lowtide.ir.geometry import Geometry
 from lowtide.ir.graph import Effect, Recipe
+from lowtide.ops.boxes import VECTOR
 from lowtide.ops.draft import Draft
 from lowtide.ops.elementwise import APPROXIMATED, NUMBERS, ROUNDED, is_exact
 
@@ -86,22 +87,42 @@ def fits_together(draft: Draft, run: Collection[Member]) -> bool:
     """Whether one kernel can carry members out: see `lowtide.ops.tiles.tiled`.
 
     Either all tensors are one row of elements, in the same order in memory; or all are of one shape, or broadcast to
-    it, and no step leaves a choice.
+    it, and no step leaves a choice, or rows are whole vectors.
     """
     made = {m.value for m in run}
     first = next(iter(run))
     if len({m.result.device for m in run}) > 1:
         return False
-    inner = [(m, r, g) for m in run for r, g in zip(m.recipe.reads, m.reads, strict=True) if r.value in made]
-    alike = all(_ordered_like(m.result, first.result) for m in run)
-    rows = all(_is_row(m.result) for m in run)
-    if (alike or rows) and all(not g.shape or _ordered_like(g, m.result) for m in run for g in m.reads):
-        return all(_is_whole(draft, r, g, rows) for _, r, g in inner)
-    if any(m.leaves_choice or m.result.shape != first.result.shape for m in run):
+    inner = [(r, g) for m in run for r, g in zip(m.recipe.reads, m.reads, strict=True) if r.value in made]
+    if is_one_row(run):
+        rows = all(_is_row(m.result) for m in run)
+        return all(_is_whole(draft, r, g, rows) for r, g in inner)
+    if any(m.result.shape != first.result.shape for m in run):
+        return False
+    if leaves_choice(run) and not all(_in_vectors(m) for m in run):
         return False
     if not all(_broadcasts(g.shape, m.result.shape) for m in run for g in m.reads):
         return False
-    return all(_is_whole(draft, r, g, rows=False) for _, r, g in inner)
+    return all(_is_whole(draft, r, g, rows=False) for r, g in inner)
+
+
+def is_one_row(run: Collection[Member]) -> bool:
+    """Whether all tensors of a run, but for those without dimensions, have their elements in one order in memory."""
+    first = next(iter(run))
+    same = all(_ordered_like(m.result, first.result) for m in run) or all(_is_row(m.result) for m in run)
+    return same and all(not g.shape or _ordered_like(g, m.result) for m in run for g in m.reads)
+
+
+def leaves_choice(run: Collection[Member]) -> bool:
+    """Whether some step of a run may round elements differently by where they lie."""
+    return any(m.leaves_choice for m in run)
+
+
+def _in_vectors(member: Member) -> bool:
+    """Whether rows of whole vectors are passed, and made."""
+    extent = member.result.shape[-1]
+    rows = all(not g.shape or (g.shape[-1] == extent and g.stride[-1] == 1) for g in member.reads)
+    return rows and extent % VECTOR == 0 and _is_row(member.result)
 
 
 def _is_whole(draft: Draft, read: Read, passed: Geometry, rows: bool) -> bool:

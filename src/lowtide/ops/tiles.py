@@ -6,7 +6,7 @@ buffer, which stays in the processor's cache. The steps are torch's own operator
 Exactness. Vector code computes whole vectors of elements in one way, and what is left over at the end of a thread's
 share in another, which may round differently. Where all tensors are one row of elements, tiles are cut so that each
 element is computed as when the operator runs on the whole (`lowtide.ops.boxes`). Where they are not, steps have to be
-of those that leave no choice (`elementwise.ROUNDED`); the family sees to that.
+of those that leave no choice (`elementwise.ROUNDED`), or rows whole vectors; the family sees to that.
 """
 
 from __future__ import annotations
@@ -245,3 +245,4 @@ def _scratch_B(graph: Graph, recipe: Recipe) -> int:
 
 
 TILED = Kernel(tiled, workspace_B=_scratch_B)
+BY_ROWS = Kernel(tiled, workspace_B=_scratch_B, by_size=True)
