@@ -80,7 +80,7 @@ def test_a_graph_is_planned_with_the_options_that_mean_something(
     result = _run(path, "--budget", "100% of plain", "--work", "500", "--time-limit", "2", "--seed", "7", "--top", "0")
     assert result.exit_code == 0, result.output
     assert {k: v for k, v in seen[0].items() if k != "watch"} == {
-        "budget": "100% of plain", "work": 500, "time_limit_s": 2.0, "seed": 7,
+        "budget": "100% of plain", "work": 500, "time_limit_s": 2.0, "seed": 7, "numerics": "exact",
     }  # fmt: skip
 
 

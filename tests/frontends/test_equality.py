@@ -7,6 +7,7 @@ import torch
 
 import lowtide
 from lowtide.device.observer import observe
+from lowtide.report.implementations import implementations
 from tests.networks import NETWORKS, Network, Trace, differences, train, twin
 
 ALPHAS = (0.75, 0.25, 0.05)
@@ -38,7 +39,7 @@ def test_training_is_unchanged_at_every_budget(name: str, autocast: bool) -> Non
     assert differences(expected, train(fitted, network.loss, batches, autocast)) == []
     keep_all_B = fitted.lowtide.plan.record.keep_all_peak_B
     low_B = smallest_under(fitted, network, autocast)
-    recomputed = 0
+    recomputed = others = 0
     for alpha in ALPHAS:
         fitted.load_state_dict(start)
         fitted.lowtide.set_budget(int(low_B + alpha * (keep_all_B - low_B)))
@@ -46,6 +47,8 @@ def test_training_is_unchanged_at_every_budget(name: str, autocast: bool) -> Non
         plan = fitted.lowtide.plan
         assert plan.peak_B <= plan.budget_B
         recomputed = max(recomputed, sum(type(s).__name__ == "Run" for s in plan.record.schedule.steps))
+        others += len(implementations(plan.record).sites)
+    assert others > 0, "every call site ran what the program runs"
     assert recomputed > len(plan.record.graph.program) or low_B >= keep_all_B * 0.99
 
 

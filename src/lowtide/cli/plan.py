@@ -47,7 +47,7 @@ def plan(
     seed: Annotated[int, typer.Option(help="The same seed and work give the same plan.")] = 0,
     top: Annotated[int, typer.Option(min=0, help="Values to explain.")] = 10,
     max_batch: Annotated[
-        bool, typer.Option("--max-batch", help="Find the largest batch that fits, take one step of it, and plan that.")
+        bool, typer.Option("--max-batch", help="Find the largest batch that fits; plan that.")
     ] = False,
     batch_dim: Annotated[int, typer.Option(help="The batch is this dimension of every tensor argument.")] = 0,
     vary: Annotated[
@@ -64,19 +64,13 @@ def plan(
     variation = Variation(batch_dim, tuple(vary or ()), multiple_of, overhead_limit, verify) if max_batch else None
     with told():
         parse_budget(budget)  # a typing error should not cost the import of torch
+        parse_numerics(numerics)
         _refuse_idle_options(variation, batch_dim, vary, overhead_limit, as_json, time_limit)
         _refuse_for_files(target, variation, machine, save_graph)
         layers = _layers(target, repeat)
-        parse_numerics(numerics)
-        options: dict[str, Any] = {
-            "budget": budget,
-            "machine": machine,
-            "work": work,
-            "time_limit_s": time_limit,
-            "seed": seed,
-        }
-        options |= {"numerics": numerics, "without": without}
-        found = _plan(target, variation, save_graph=save_graph, repeat=layers, **options)
+        options = {"budget": budget, "machine": machine, "work": work, "time_limit_s": time_limit, "seed": seed}
+        menu = {"numerics": numerics, "without": without}
+        found = _plan(target, variation, save_graph=save_graph, repeat=layers, **options, **menu)
         if variation is not None:
             typer.echo(to_json(found)) if as_json else show(found)
             found = found.plan

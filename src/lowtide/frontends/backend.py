@@ -14,9 +14,9 @@ from lowtide.errors import BudgetError, BudgetWarning, LowtideError, NumericsErr
 from lowtide.frontends.compilations import session_for
 from lowtide.frontends.enclosure import Enclosure
 from lowtide.frontends.session import Session
-from lowtide.ir.numerics import Numerics, parse_numerics
+from lowtide.frontends.wanted import wanted
+from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import DEFAULT_WORK
-from lowtide.ops.catalogue import parse_without
 from lowtide.pipeline import SHAPE_LIMIT_s
 from lowtide.record import PlanOptions
 from lowtide.units import parse_budget
@@ -72,8 +72,7 @@ def _read(options: dict[str, Any]) -> PlanOptions:
         work=options.get("work", DEFAULT_WORK),
         time_limit_s=options.get("time_limit_s"),
         shape_limit_s=options.get("shape_limit_s", SHAPE_LIMIT_s),
-        numerics=parse_numerics(options.get("numerics", Numerics.EXACT)),
-        without=parse_without(options.get("without", ())),
+        **wanted(options.get("numerics", Numerics.EXACT), options.get("without", ())),
     )
 
 

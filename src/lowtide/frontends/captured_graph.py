@@ -16,9 +16,9 @@ from lowtide.frontends.plan import NOTHING_CAPTURED
 from lowtide.frontends.planning import MeasuredStep, step_of
 from lowtide.frontends.session import Session
 from lowtide.frontends.stand_ins import StandIns, in_place_of, with_addresses
+from lowtide.frontends.wanted import wanted
 from lowtide.ir.graph import Graph
-from lowtide.ir.numerics import Numerics, parse_numerics
-from lowtide.ops.catalogue import parse_without
+from lowtide.ir.numerics import Numerics
 from lowtide.pipeline import measure
 from lowtide.record import PlanOptions
 from lowtide.units import Budget
@@ -67,12 +67,7 @@ def captured_graph(
         LowtideError: if there is no such machine.
     """
     stand_ins = StandIns()
-    options = PlanOptions(
-        budget=Budget(of_plain=1.0),
-        machine=machine,
-        numerics=parse_numerics(numerics),
-        without=parse_without(without),
-    )
+    options = PlanOptions(budget=Budget(of_plain=1.0), machine=machine, **wanted(numerics, without))
     with with_addresses(model, stand_ins):
         inputs: Inputs = in_place_of((tuple(args), dict(kwargs or {})), stand_ins)
         session = Session(options, Enclosure("none", [member_of(model, None)]), whole_model=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import weakref
 from collections.abc import Callable, Collection, Sequence
@@ -17,14 +18,14 @@ from lowtide.frontends.compiling import compiled_call, run_loudly
 from lowtide.frontends.discovery import Call
 from lowtide.frontends.enclosure import Enclosure, Scope
 from lowtide.frontends.fitted import Fitted, keep
-from lowtide.frontends.member import member_of
+from lowtide.frontends.member import Member, member_of
 from lowtide.frontends.plan import NOTHING_CAPTURED
 from lowtide.frontends.plan_in_hand import Plan
 from lowtide.frontends.session import Discover, Session
-from lowtide.ir.numerics import Numerics, parse_numerics
+from lowtide.frontends.wanted import Wanted, wanted
+from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import DEFAULT_WORK, PlanRecord
 from lowtide.ir.text import load_plan
-from lowtide.ops.catalogue import parse_without
 from lowtide.pipeline import SHAPE_LIMIT_s
 from lowtide.planners.base import Watch
 from lowtide.record import PlanOptions
@@ -70,11 +71,10 @@ def fit(
             none is given. Checked against program, shapes, torch, device and threads.
         share: a fitted model whose budget (and scope) this one shares, as generator and discriminator do: parameters,
             buffers and optimizer states of all of them count in every step, and their steps use the same arena.
-        numerics: how far results may be from plain PyTorch's: "exact" (the same bits), "reassociated" (the same
-            arithmetic, summed in another order) or "lossy". Where it is not said, "exact", or what a saved plan was
-            made for.
+        numerics: how far results may be from plain PyTorch's: "exact" (the same bits; so it is if nothing is said),
+            "reassociated" (the same arithmetic, summed in another order) or "lossy". A saved plan says it itself.
         without: implementations to leave out, by kind ("in-place", "saved values", "algorithms", "loss", "fusion") or
-            by family. Where it is not said, none, or those that a saved plan was made without.
+            by family. A saved plan says that itself, too.
         seed, work, time_limit_s: see `Problem`.
         shape_limit_s: for how long a plan is sought for a further shape (another batch size, another length). The plan
             of the most similar shape is taken over at once, made to fit and checked; a faster one found in that time
@@ -92,12 +92,24 @@ def fit(
 
     The first call raises `InfeasibleBudget` if no plan fits, and `CaptureError` if nothing was captured.
     """
-    given: PlanRecord | None = None
-    if plan is not None:
-        given = plan.record if isinstance(plan, Plan) else load_plan(plan)
-        budget = given.budget_B if budget is None else budget
+    given = plan.record if isinstance(plan, Plan) else None if plan is None else load_plan(plan)
+    if given is not None and budget is None:
+        budget = given.budget_B
+    menu = _menu(numerics, without, given)
     host = None if share is None else _host(share, model, budget)
-    wanted = parse_budget(budget) if host is None else host.session.options.budget  # type: ignore[arg-type]
+    size = parse_budget(budget) if host is None else host.session.options.budget  # type: ignore[arg-type]
+    options = PlanOptions(budget=size, seed=seed, work=work, time_limit_s=time_limit_s, **menu)
+    options = dataclasses.replace(options, shape_limit_s=shape_limit_s)
+    member, enclosure = _enclosed(model, optimizer, host, scope)
+    session = Session(options, enclosure, given, watch, whole_model=True)
+    _install(model, Fitted(session, member), dynamic)
+    return model
+
+
+def _enclosed(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, host: Fitted | None, scope: Scope
+) -> tuple[Member, Enclosure]:
+    """The model as a member of an enclosure: one of its own, or that of the model whose budget it shares."""
     member = member_of(model, optimizer)
     enclosure = Enclosure(scope, [member]) if host is None else host.session.enclosure
     unfit(model)
@@ -105,39 +117,24 @@ def fit(
         host.admit(member)
     weakref.finalize(model, enclosure.leave, member).atexit = False
     enclosure.watch()  # a first step whose closure calls the model meets the wall when it has begun
-    level, left_out = _menu(numerics, without, given)
-    options = PlanOptions(
-        budget=wanted,
-        seed=seed,
-        work=work,
-        time_limit_s=time_limit_s,
-        shape_limit_s=shape_limit_s,
-        numerics=level,
-        without=left_out,
-    )
-    session = Session(options, enclosure, given, watch, whole_model=True)
-    _install(model, Fitted(session, member), dynamic)
-    return model
+    return member, enclosure
 
 
-def _menu(
-    numerics: str | Numerics | None, without: Collection[str] | None, given: PlanRecord | None
-) -> tuple[Numerics, frozenset[str]]:
+def _menu(numerics: str | Numerics | None, without: Collection[str] | None, given: PlanRecord | None) -> Wanted:
     """Which implementations may be used: as is said, or else as a saved plan was made.
 
     Raises:
         NumericsError, PlanMismatch: see `fit`.
     """
-    saved = Numerics.EXACT if given is None else given.numerics
-    level = saved if numerics is None else parse_numerics(numerics)
+    saved, left_out = (Numerics.EXACT, ()) if given is None else (given.numerics, given.without)
+    menu = wanted(saved if numerics is None else numerics, () if without is None else without)
+    level = menu["numerics"]
     if not level.admits(saved):
         raise PlanMismatch(
             f"the saved plan was made for numerics={saved.value!r}, which numerics={level.value!r} does not admit: "
             "plan again with lowtide.plan at that level, or leave numerics= out."
         )
-    if without is None:
-        return level, frozenset(() if given is None else given.without)
-    return level, parse_without(without)
+    return menu if without is not None else {"numerics": level, "without": frozenset(left_out)}
 
 
 def _install(model: torch.nn.Module, handle: Fitted, dynamic: bool | None) -> None:

@@ -25,11 +25,11 @@ from lowtide.frontends.planning import MeasuredStep
 from lowtide.frontends.session import Session
 from lowtide.frontends.size_search import largest
 from lowtide.frontends.stand_ins import StandIns, in_place_of, with_addresses
+from lowtide.frontends.wanted import wanted
 from lowtide.ir.likeness import structure
-from lowtide.ir.numerics import Numerics, parse_numerics
+from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import DEFAULT_WORK, PlanRecord, Problem
 from lowtide.ir.simulate import simulate
-from lowtide.ops.catalogue import parse_without
 from lowtide.pipeline import plan_graph
 from lowtide.planners.base import Watch
 from lowtide.planners.first_plan import FirstPlan
@@ -146,8 +146,7 @@ def fits(
         seed=seed,
         work=work,
         machine=card.machine,
-        numerics=parse_numerics(numerics),
-        without=parse_without(without),
+        **wanted(numerics, without),
     )
     stand_ins = StandIns()
     with with_addresses(model, stand_ins):

@@ -8,17 +8,15 @@ from typing import Any
 import torch
 
 from lowtide.device.arena import nothing_engaged
-from lowtide.errors import CaptureError
-from lowtide.frontends.compiling import compiled_call, run_loudly
 from lowtide.frontends.enclosure import Enclosure, Scope
 from lowtide.frontends.frontier_in_hand import Frontier as Frontier
 from lowtide.frontends.member import member_of
-from lowtide.frontends.plan import NOTHING_CAPTURED
+from lowtide.frontends.plan import captured_calls
 from lowtide.frontends.planning import covers_within, ground_of, measure_step
 from lowtide.frontends.session import Session
 from lowtide.frontends.tracing import Effort, traced
-from lowtide.ir.numerics import Numerics, parse_numerics
-from lowtide.ops.catalogue import parse_without
+from lowtide.frontends.wanted import wanted
+from lowtide.ir.numerics import Numerics
 from lowtide.pipeline import environment
 from lowtide.planners.frontier import POINTS, WORK
 from lowtide.planners.frontier_search import Watch
@@ -73,27 +71,16 @@ def frontier(
 
     Raises:
         BudgetError: if there are fewer than two points.
-        NumericsError: if there is no such level, or nothing of the name that is to be left out.
-        OptimizerError: if the optimizer is none.
+        NumericsError, OptimizerError: if there is no such level, or nothing to leave out so; if the optimizer is none.
         CaptureError: if nothing could be captured.
         KeyboardInterrupt: on Ctrl-C before the first plan.
     """
     effort = Effort(points=points, baselines=baselines, seed=seed, work=work, time_limit_s=time_limit_s, watch=watch)
-    options = PlanOptions(
-        budget=Budget(of_plain=1.0),
-        seed=seed,
-        work=work,
-        machine=machine,
-        numerics=parse_numerics(numerics),
-        without=parse_without(without),
-    )
+    menu = wanted(numerics, without)
+    options = PlanOptions(budget=Budget(of_plain=1.0), seed=seed, work=work, machine=machine, **menu)
     enclosure = Enclosure(scope, [member_of(model, optimizer)])
     session = Session(options, enclosure, whole_model=True)
-    call = compiled_call(model, session.backend, dynamic)
-    with session.dry() as calls:
-        run_loudly(call, tuple(args), dict(kwargs or {}))
-    if not calls:
-        raise CaptureError(NOTHING_CAPTURED)
+    calls = captured_calls(session, model, args, kwargs, dynamic)
     with nothing_engaged():
         step = measure_step(calls, enclosure.persistent, options, session.cache, session.knowledge)
         session.expect_between(step)
@@ -105,6 +92,5 @@ def frontier(
             covers=covers_within(ground, step, enclosure),
             environment=environment(step.device),
             machine=machine,
-            numerics=options.numerics,
-            without=options.without,
+            **menu,
         )

@@ -9,10 +9,10 @@ from lowtide import __version__
 from lowtide.frontends.frontier_in_hand import Frontier
 from lowtide.frontends.plan_file import COVERS
 from lowtide.frontends.tracing import Effort, traced
+from lowtide.frontends.wanted import wanted
 from lowtide.ir.graph_file import read_graph
-from lowtide.ir.numerics import Numerics, parse_numerics
+from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import Environment
-from lowtide.ops.catalogue import parse_without
 from lowtide.planners.frontier import POINTS, WORK
 from lowtide.planners.frontier_search import Watch
 from lowtide.planners.reductions.menu import restricted
@@ -44,13 +44,12 @@ def frontier_file(
         KeyboardInterrupt: on Ctrl-C before the first plan.
     """
     effort = Effort(points=points, baselines=baselines, seed=seed, work=work, time_limit_s=time_limit_s, watch=watch)
-    level, left_out = parse_numerics(numerics), parse_without(without)
+    menu = wanted(numerics, without)
     return traced(
-        restricted(read_graph(path), level, left_out),
+        restricted(read_graph(path), **menu),
         effort,
         ground=Ground(),
         covers=COVERS,
         environment=Environment(lowtide=__version__),
-        numerics=level,
-        without=left_out,
+        **menu,
     )

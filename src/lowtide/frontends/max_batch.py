@@ -25,9 +25,9 @@ from lowtide.frontends.plan import plan as plan_of
 from lowtide.frontends.plan_in_hand import Plan
 from lowtide.frontends.session import Session
 from lowtide.frontends.trial_step import LossOf, try_step
-from lowtide.ir.numerics import Numerics, parse_numerics
+from lowtide.frontends.wanted import wanted
+from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import DEFAULT_WORK
-from lowtide.ops.catalogue import parse_without
 from lowtide.planners.base import Watch
 from lowtide.profile.machines import load_machine
 from lowtide.record import PlanOptions
@@ -118,18 +118,11 @@ def max_batch(
         LowtideError: if the model is fitted, or `make_batch` gives the same shapes at every size.
     """
     start_s = time.perf_counter()
-    wanted = Budget(size_B=_budget_B(budget, machine))
+    size = Budget(size_B=_budget_B(budget, machine))
     low, high = _bounds(low, high, multiple_of)
     if isinstance(getattr(model, "lowtide", None), Fitted):
         raise LowtideError("the model is fitted, and max_batch fits it itself: call lowtide.unfit(model) first")
-    options = PlanOptions(
-        budget=wanted,
-        seed=seed,
-        work=work,
-        machine=machine,
-        numerics=parse_numerics(numerics),
-        without=parse_without(without),
-    )
+    options = PlanOptions(budget=size, seed=seed, work=work, machine=machine, **wanted(numerics, without))
     session = Session(options, Enclosure(scope, [member_of(model, optimizer)]), watch=watch, whole_model=True)
 
     def make(size: int) -> Inputs:

@@ -10,13 +10,14 @@ import torch
 
 from lowtide.errors import CaptureError
 from lowtide.frontends.compiling import compiled_call, run_loudly
+from lowtide.frontends.discovery import Call
 from lowtide.frontends.enclosure import Enclosure, Scope
 from lowtide.frontends.member import member_of
 from lowtide.frontends.plan_in_hand import Plan
 from lowtide.frontends.session import Session
-from lowtide.ir.numerics import Numerics, parse_numerics
+from lowtide.frontends.wanted import wanted
+from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import DEFAULT_WORK
-from lowtide.ops.catalogue import parse_without
 from lowtide.planners.base import Watch
 from lowtide.record import PlanOptions
 from lowtide.units import Budget, parse_budget
@@ -75,18 +76,33 @@ def plan(
         work=work,
         time_limit_s=time_limit_s,
         machine=machine,
-        numerics=parse_numerics(numerics),
-        without=parse_without(without),
+        **wanted(numerics, without),
     )
 
     enclosure = Enclosure(scope, [member_of(model, optimizer)])
     session = Session(options, enclosure, watch=watch, whole_model=True)
+    calls = captured_calls(session, model, args, kwargs, dynamic)
+    return Plan(session.plan_calls(calls, install=False, save_graph=save_graph))
+
+
+def captured_calls(
+    session: Session,
+    model: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    dynamic: bool | None,
+) -> list[Call]:
+    """The graphs of one call of a model, in which nothing is computed.
+
+    Raises:
+        CaptureError: if there are none.
+    """
     call = compiled_call(model, session.backend, dynamic)
     with session.dry() as calls:
         run_loudly(call, tuple(args), dict(kwargs or {}))
     if not calls:
         raise CaptureError(NOTHING_CAPTURED)
-    return Plan(session.plan_calls(calls, install=False, save_graph=save_graph))
+    return calls
 
 
 NOTHING_CAPTURED = (

@@ -12,11 +12,11 @@ from typing import NoReturn
 from lowtide import __version__
 from lowtide.errors import BudgetError
 from lowtide.frontends.plan_in_hand import Plan
+from lowtide.frontends.wanted import wanted
 from lowtide.ir.graph_file import read_graph
-from lowtide.ir.numerics import Numerics, parse_numerics
+from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import DEFAULT_WORK, Covers, Environment
 from lowtide.ir.repetition import deepened
-from lowtide.ops.catalogue import parse_without
 from lowtide.planners.base import Watch
 from lowtide.planners.reductions.menu import restricted
 from lowtide.record import Ground, PlanOptions, make_record
@@ -65,8 +65,7 @@ def plan_file(
         seed=seed,
         work=work,
         time_limit_s=time_limit_s,
-        numerics=parse_numerics(numerics),
-        without=parse_without(without),
+        **wanted(numerics, without),
     )
     if options.budget.of_device is not None:
         _no_device()
