@@ -214,6 +214,22 @@ EXAMPLES: list[Example] = [
         call(lambda x: F.max_pool2d(x * 1.5, 2, return_indices=True)),
         normal(2, 3, 8, 8),
     ),
+    Example(
+        "masked fill",
+        ("flags",),
+        call(lambda x: (x * 1.5).masked_fill(x * 1.5 > 0.2, -1.0) * 2.0),
+        normal(17, 37),
+        (F32, BF16),
+        ("lowtide.pack_flags", "lowtide.unpack_flags"),
+    ),
+    Example("where", ("flags",), call(lambda x: torch.where(x.tanh() > 0.5, x * 2.0, x * x) * 2.0), normal(17, 37)),
+    Example(
+        "clamp",
+        ("flags",),
+        call(lambda x: (x * 1.5).clamp(-0.5, 0.7) * 2.0),
+        normal(2, 9, 7, 5, layout=torch.channels_last),
+        (F32, F16),
+    ),
     Example("over dying values", ("in-place",), call(lambda x: torch.tanh((x * 1.5).exp() + 1.0) * 2.0), normal(9, 37)),
     Example("batch norm", ("batch norm",), normed(nn.BatchNorm2d, 32), normal(8, 32, 5, 5), (F32, F64, BF16)),
     Example(

@@ -18,6 +18,7 @@ from lowtide.ops.convolution_algorithms import ConvolutionAlgorithms
 from lowtide.ops.cross_entropy import CrossEntropy
 from lowtide.ops.draft import Draft
 from lowtide.ops.dropout import Dropout
+from lowtide.ops.flags import Flags
 from lowtide.ops.group_norm import GroupNorm
 from lowtide.ops.in_place import InPlace
 from lowtide.ops.layer_norm import LayerNorm
@@ -35,6 +36,7 @@ FAMILIES: tuple[AbstractFamily, ...] = (
     Activations(),
     Dropout(),
     Pooling(),
+    Flags(),
     BatchNorm(),
     LayerNorm(),
     GroupNorm(),
