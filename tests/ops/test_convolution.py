@@ -15,6 +15,7 @@ from lowtide.ir.graph import Graph, Group
 from lowtide.ir.numerics import Numerics
 from lowtide.ops.convolution import BACKWARD, Convolution
 from lowtide.ops.convolution_algorithms import ConvolutionAlgorithms
+from lowtide.profile.flops import flops
 from tests.ops.offers import difference, offered, read_by
 
 BESIDE = "lowtide.convolution_backward_beside_input"
@@ -83,6 +84,19 @@ def test_gradients_one_by_one_are_the_same_and_the_input_is_not_read_for_its_own
     assert {v for r in option.recipes for v in graph.recipes[r].outputs} == set(own.outputs)
     assert len(option.recipes) == (1 if "frozen" in case else 2)
     assert difference(graph, group, option) == ""
+
+
+@pytest.mark.parametrize("case", ["3x3", "strided 1x1", "grouped", "transposed", "one dimension"])
+def test_every_gradient_costs_what_its_share_of_the_whole_costs(case: str) -> None:
+    make, given, dtype = _CASES[case]
+    graph = offered(_Between(make()).to(dtype), (given().to(dtype),), Convolution())
+    (group,) = graph.groups
+    whole, weight, beside = (graph.recipes[r] for r in (*group.options[0].recipes, *group.options[1].recipes))
+    reads = [r.geometry for r in whole.reads]
+    results = [graph.values[v].geometry for v in whole.outputs]
+    cost = Convolution.kernels["convolution_backward_beside_input"].flops
+    assert cost is not None
+    assert cost(graph, beside) == flops(weight, reads, []) == flops(whole, reads, results) / 2 > 0
 
 
 def test_a_first_layer_is_left_alone() -> None:

@@ -14,6 +14,8 @@ from lowtide.ir.graph import Graph, Group
 from lowtide.ops.in_place import InPlace
 from lowtide.ops.pointwise import Pointwise
 from lowtide.planners.reductions.choice import choose
+from lowtide.profile.recording import isolation, record
+from lowtide.profile.signature import Signature
 from tests.ops.offers import difference, offered, read_by
 
 Tensor = torch.Tensor
@@ -120,6 +122,24 @@ def test_of_gelu_one_tensor_is_saved() -> None:
     made = {v for r in own.recipes for v in graph.recipes[r].outputs}
     assert len(made - set(forward.outputs) - set(backward.outputs)) == 17
     assert read_by(graph, option.recipes).isdisjoint(made)
+
+
+def test_the_scratch_buffer_is_as_large_as_is_said() -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        graph = offered(_Chain(_gelu), (torch.randn(4, 900, 32),), Pointwise(), InPlace())
+        for recipe in (r for r in graph.recipes if r.op == "lowtide.tiled"):
+            reads = tuple(r.geometry for r in recipe.reads if r.geometry is not None)
+            with isolation():
+                found = record(Signature(recipe.op, recipe.args, recipe.kwargs, reads))
+            said_B = Pointwise.kernels["tiled"].workspace_B
+            assert said_B is not None
+            peak_B = found.trace(recipe).peak_B
+            made_B = 0 if recipe.consumes else graph.values[recipe.outputs[0]].size_B
+            assert 0 <= peak_B - made_B - said_B(graph, recipe) <= 64 * 20  # numbers as tensors
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_channels_last_and_permuted_tensors_stay_as_they_are() -> None:
