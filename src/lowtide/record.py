@@ -110,9 +110,7 @@ class Ground:
 
     def fixed_B(self, graph: Graph) -> int:
         """Bytes of every budget that a schedule's live bytes may not take."""
-        arriving_B = sum(v.size_B for v in graph.arriving if not v.persistent and v.id not in graph.handed)
-        in_reserve_B = min(arriving_B, self.reserve_B)  # tangents are counted in the reserve, and live in the plan
-        return self.outside_B + self.obstacles_B + self.reserve_B - in_reserve_B
+        return self.outside_B + self.obstacles_B + graph.beside_B(self.reserve_B)
 
     @property
     def obstacles_B(self) -> int:
@@ -383,7 +381,7 @@ def _infeasible(
         lowest: a plan that was found, but whose addresses need more than the budget.
     """
     beside_B = ground.outside_B + ground.obstacles_B + ground.reserve_B
-    floor_B = outcome.floor_B + beside_B
+    floor_B = outcome.floor_B + ground.fixed_B(graph)
     found = [] if outcome.smallest_B is None else [outcome.smallest_B + beside_B]
     if lowest is not None:  # with a little to spare: another search need not pack as tightly
         placed_B = lowest.reserved_B + (0 if lowest.layout is None else lowest.layout.height_B // 256)

@@ -162,7 +162,7 @@ class PlanRecord(msgspec.Struct, frozen=True, dict=True):
     @property
     def floor_B(self) -> int:
         """Proved: no schedule lives in fewer bytes, with what lies outside the graph and what is set aside."""
-        return self.outcome.floor_B + self.outside_B + self.reserve_B
+        return self.outcome.floor_B + self.outside_B + self.graph.beside_B(self.reserve_B)
 
     @property
     def gap(self) -> float:
