@@ -8,12 +8,15 @@ import itertools
 import pytest
 from benchmarks import implementations
 from benchmarks.implementation_ablation import menus
+from benchmarks.implementation_curves import CURVE_PART
+from benchmarks.implementation_execution import EXECUTION_PART, broken
 from benchmarks.implementation_levels import LEVEL_PART, PERCENTS, budgets_of, least_B
 from benchmarks.implementation_order import ORDER_PART, STRATEGIES, fastest, settled, thriftiest
 from benchmarks.implementation_parts import Effort, Part
 from benchmarks.implementation_problems import MACHINES, MONET, NAMES, load
 from benchmarks.implementation_rows import LEVELS, SCHEDULE_ONLY, Point, case, climb
 from benchmarks.implementation_solving import SOLVING_PART, open_share
+from benchmarks.implementation_vocabulary import VOCABULARY_PART
 from benchmarks.monet_figures import PUBLISHED, GiB
 from benchmarks.results_file import MissingRow
 
@@ -121,7 +124,40 @@ def test_gaps_are_those_of_integer_programming() -> None:
     row = {"what": "ours", "gb": "10", "size": "3 groups", "reached_s": [1.0, None, None, None], "last": 0.02,
            "seconds": 2.0, "overhead": 0.1, "how": "2 cores"}  # fmt: skip
     (table,) = SOLVING_PART.tables({SOLVING_PART.keys[0]: [row]})
+    assert "| MONeT, 10 GB, 7 minutes | 10 | 229,431 columns | 402 s |" in table
     assert "| ours | 10 | 3 groups | 1.0 s | never | never | never | 2.00 % | 2.0 s | 10.00 % | 2 cores |" in table
+
+
+def test_executed_rows_show_what_was_seen_and_what_is_broken() -> None:
+    head = {"network": "unet", "menu": "exact", "alpha": 0.5, "budget_B": 10**6, "plain_B": 2 * 10**6}
+    seen = {
+        "predicted": 0.1, "measured": 0.12, "spread": "+1.0% .. +2.0%", "peak_B": 990_000, "observed_B": 990_000,
+        "error": 0.0, "spills": 0, "result": "off by 1.0e-07", "chosen": {"loss": 1},
+    }  # fmt: skip
+    found = {"unet, exact": [head | seen, head | {"smallest_B": 1_500_000, "result": "no plan"}]}
+    (table,) = EXECUTION_PART.tables(found)
+    assert "| 10.00 % | 12.00 % | +1.0% .. +2.0% | 1.0 | 1.0 | +0.00% | 0 | off by 1.0e-07 | 1 loss |" in table
+    assert "no plan below 1.5" in table
+    assert broken(found) == ["unet, exact, alpha 0.5: off by 1.0e-07"]
+    assert broken({"unet, reassociated": [head | seen | {"menu": "reassociated"}]}) == []
+
+
+def test_vocabularies_and_curves_show_every_row() -> None:
+    row = {
+        "model": "GPT-2, planned", "menu": "exact", "logits_B": 4 * 10**6, "plain_B": 10**7, "floor_B": 10**6,
+        "smallest_B": 2 * 10**6, "observed_B": None, "overhead": 0.5, "result": "-", "chosen": {},
+    }  # fmt: skip
+    (table,) = VOCABULARY_PART.tables({VOCABULARY_PART.keys[0]: [row, row | {"smallest_B": None, "overhead": None}]})
+    assert "| 4.0 | 10.0 | 1.0 | 2.0 | 2.000 | 0.500 | 50.00 % | - | - | none |" in table
+    assert "| none | none | none | no plan |" in table
+    losses = {"float64": [1.0] * 10, "plain": [1.0] * 9 + [1.5], "planned": [1.25] + [1.0] * 9}
+    curve = {
+        "network": "net", "losses": losses, "weights": {"plain": 1e-7, "planned": 2e-7}, "chosen": {},
+        "reassociated": 3,
+    }  # fmt: skip
+    steps, ends = CURVE_PART.tables({CURVE_PART.keys[0]: [curve]})
+    assert steps.count("| net |") == 2
+    assert "| net | 5.0e-01 | 2.5e-01 | 1.0e-07 | 2.0e-07 | none | 3 |" in ends
 
 
 def test_menus_of_the_ablation_grow_to_everything() -> None:
