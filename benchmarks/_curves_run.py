@@ -95,7 +95,7 @@ def run(network: str, steps: int, limit_s: float) -> Row:
     def fresh(dtype: torch.dtype = torch.float32) -> tuple[nn.Module, torch.optim.Optimizer]:
         torch.manual_seed(0)
         model = make().train().to(dtype)
-        return model, torch.optim.AdamW(model.parameters(), lr=1e-3)
+        return model, torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
 
     losses, ends = {}, {}
     for name, dtype in (("float64", torch.float64), ("plain", torch.float32)):
