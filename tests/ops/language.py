@@ -64,8 +64,8 @@ class Vocabulary(nn.Module):
         if frozen:
             self.head.requires_grad_(False)
         self.matrix = nn.Parameter(torch.randn(16, CLASSES)) if turned else None
-        weight = loss.pop("weight", None)
-        self.register_buffer("weight", weight)
+        self.weight: torch.Tensor | None
+        self.register_buffer("weight", loss.pop("weight", None))
         self.returned, self.wide, self.shifted, self.autocast, self.loss = returned, wide, shifted, autocast, loss
 
     def forward(self, tokens: torch.Tensor, targets: torch.Tensor) -> Any:
@@ -130,7 +130,8 @@ class OpenAttention(nn.Module):
             padded = x.detach()[:, None, None, :, 0] > 1
             scores = scores + torch.zeros_like(padded, dtype=x.dtype).masked_fill(padded, -1e9)
         weights = F.softmax(scores, -1, dtype=torch.float32).to(x.dtype) if self.wide else F.softmax(scores, -1)
-        return F.dropout(weights, self.dropout) @ value
+        values: torch.Tensor = F.dropout(weights, self.dropout) @ value
+        return values
 
 
 def open_attention(**options: Any) -> Callable[[], nn.Module]:

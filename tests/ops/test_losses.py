@@ -61,7 +61,7 @@ def test_cross_entropy_has_the_bits_of_torch(
     gradient = ATEN._log_softmax_backward_data(slope, log_p, 1, dtype)
 
     forward, backward = (kernels()[f"lowtide.cross_entropy{part}"].run for part in ("", "_backward"))
-    head = (logits, targets, weight, reduction, -100, dtype, 4)
+    head = (logits, targets, weight, reduction, -100, dtype, None, 4)
     found_loss, found_total = forward(*head)
     found = backward(*head, upstream, total, (rows, classes))
     assert_same(found_loss, loss)
@@ -91,10 +91,10 @@ def test_all_kernels_are_as_near_to_float64_as_torch(
     offset = torch.randn(classes, generator=generator) if bias else None
     upstream = torch.tensor(0.7)
     plain = step(hidden, table, offset, targets, weight, reduction, upstream)
-    truth = step(*(None if t is None else t.double() for t in (hidden, table, offset)), targets,
-                 None if weight is None else weight.double(), reduction, upstream.double())  # fmt: skip
+    wide = [None if t is None else t.double() for t in (hidden, table, offset, weight)]
+    truth = step(wide[0], wide[1], wide[2], targets, wide[3], reduction, upstream.double())
 
-    head = (None, hidden, table.t(), offset, targets, weight, reduction, -100, torch.float32, chunks)
+    head = (None, hidden, table.t(), offset, targets, weight, reduction, -100, torch.float32, None, chunks)
     shape = (1, classes) if bias else None
     loss, total, largest, log_sum = projected_loss.linear_cross_entropy(*head)
     late = (upstream, total, None)
@@ -119,7 +119,7 @@ def step(
     leaves = [t.clone().requires_grad_() for t in (hidden, table, offset) if t is not None]
     logits = F.linear(leaves[0], leaves[1], leaves[2] if offset is not None else None)
     loss = F.cross_entropy(logits, targets, weight, reduction="mean" if reduction == MEAN else "sum")
-    loss.backward(upstream)
+    torch.autograd.backward(loss, upstream)
     return [loss.detach(), *(t.grad for t in leaves if t.grad is not None)]
 
 

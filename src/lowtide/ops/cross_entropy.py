@@ -52,6 +52,7 @@ class Rows:
         weight: of classes, or None.
         upstream: the loss's gradient, [] or [N]; in the backward only.
         total: the sum of weights, []; in the backward only.
+        kept: as `LossChain.kept`; rows that are not kept are ignored, and no part of the sum.
     """
 
     targets: Tensor
@@ -60,6 +61,33 @@ class Rows:
     ignore_index: int
     upstream: Tensor | None = None
     total: Tensor | None = None
+    kept: Sequence[int] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        targets: Tensor,
+        weight: Tensor | None,
+        reduction: int,
+        ignore_index: int,
+        kept: Sequence[int] | None,
+        upstream: Tensor | None = None,
+        total: Tensor | None = None,
+    ) -> Rows:
+        """With a target for every row, where only those that are kept have one."""
+        if kept is not None:
+            length, first, last = kept
+            whole = targets.new_full((len(targets) // max(last - first, 1), length), ignore_index)
+            whole[:, first:last] = targets.view(-1, last - first)
+            targets = whole.view(-1)
+        return cls(targets, weight, reduction, ignore_index, upstream, total, kept)
+
+    def selected(self, numbers: Tensor) -> Tensor:
+        """Of one number per row, those of rows that are kept."""
+        if self.kept is None:
+            return numbers
+        length, first, last = self.kept
+        return numbers.view(-1, length)[:, first:last].reshape(-1)
 
     def picked(self, log_p: Tensor, a: int, b: int) -> Tensor:
         """Of rows a to b, the weighted log-probabilities of the targets; 0 for ignored ones."""
@@ -72,12 +100,12 @@ class Rows:
         loss = torch.ops.aten.nll_loss_forward
         if self.reduction not in (_MEAN, _SUM):
             return picked.neg(), picked.new_zeros(())
-        one = self.single()
+        one, picked = self.selected(self.single()), self.selected(picked)
         if self.weight is None:
             value, total = loss(picked.unsqueeze(1), one, None, self.reduction, _IGNORED)
             return value, total
         value, _ = loss(picked.unsqueeze(1), one, None, _SUM, _IGNORED)
-        total, _ = loss(self.weights().neg_().unsqueeze(1), one, None, _SUM, _IGNORED)
+        total, _ = loss(self.selected(self.weights()).neg_().unsqueeze(1), one, None, _SUM, _IGNORED)
         return (value / total if self.reduction == _MEAN else value), total
 
     def gradient(self, log_p: Tensor, a: int, b: int) -> Tensor:
@@ -121,10 +149,11 @@ def _cross_entropy(
     reduction: int,
     ignore_index: int,
     dtype: Dtype,
+    kept: Sequence[int] | None,
     chunks: int,
 ) -> tuple[Tensor, Tensor]:
     """Loss and sum of weights."""
-    rows = Rows(targets, weight, reduction, ignore_index)
+    rows = Rows.of(targets, weight, reduction, ignore_index, kept)
     picked = logits.new_empty(logits.shape[0], dtype=dtype)
     for a, b in spans(logits.shape[0], chunks):
         picked[a:b] = rows.picked(log_softmax(logits[a:b].to(dtype, copy=True)), a, b)
@@ -138,6 +167,7 @@ def _cross_entropy_backward(
     reduction: int,
     ignore_index: int,
     dtype: Dtype,
+    kept: Sequence[int] | None,
     chunks: int,
     upstream: Tensor,
     total: Tensor,
@@ -145,7 +175,7 @@ def _cross_entropy_backward(
     over: bool = False,
 ) -> Tensor:
     """The logits' gradient, in their own dtype; over them, if they are not wanted any more."""
-    rows = Rows(targets, weight, reduction, ignore_index, upstream, total)
+    rows = Rows.of(targets, weight, reduction, ignore_index, kept, upstream, total)
     gradient = logits if over else torch.empty_like(logits)
     for a, b in spans(logits.shape[0], chunks):
         gradient[a:b] = rows.gradient(log_softmax(logits[a:b].to(dtype, copy=True)), a, b)
@@ -155,7 +185,7 @@ def _cross_entropy_backward(
 def _chunk_B(graph: Graph, recipe: Recipe) -> int:
     """Log-probabilities and gradient of the largest chunk."""
     logits = passed(graph, recipe, 0)
-    chunks, dtype = recipe.args[6], recipe.args[5]
+    chunks, dtype = recipe.args[7], recipe.args[5]
     assert logits is not None
     assert isinstance(chunks, int)
     rows = max((b - a for a, b in spans(logits.shape[0], chunks)), default=0)

@@ -30,7 +30,7 @@ from lowtide.ops.draft import Draft
 from lowtide.ops.loss_chain import LossChain, loss_chains, shape_of
 from lowtide.ops.projection import Projection, projection
 
-_LOGITS, _DTYPE, _CHUNKS = 0, 8, 9
+_LOGITS, _DTYPE, _CHUNKS = 0, 8, 10
 _BLOCKS, _LEAST_CLASSES = 64, 256
 """Chunks of classes: so many, unless they would be narrower than this."""
 

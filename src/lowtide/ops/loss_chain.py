@@ -21,6 +21,8 @@ _LOSS = "aten.nll_loss_forward.default"
 _LOSS_BACKWARD = "aten.nll_loss_backward.default"
 _LOG_SOFTMAX_BACKWARD = "aten._log_softmax_backward_data.default"
 _COPY = "aten._to_copy.default"
+_CLONE = "aten.clone.default"
+_SLICE_BACKWARD = "aten.slice_backward.default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +31,11 @@ class LossChain:
 
     Arguments:
         logits: [N, V], contiguous, before it is copied to another dtype.
-        targets: [N].
+        targets: [N]; of the rows in `kept` alone, if that is not None.
         weight: of classes; None for ones.
         reduction, ignore_index: as torch's operators take them; 0 none, 1 mean, 2 sum.
         dtype: in which the log-softmax is taken.
+        kept: rows come in texts of a length; those from one to another of each have targets. None for all rows.
         forward: the recipe whose outputs are `loss` and `total`, the sum of the weights.
         backward: the recipe that makes `gradient`, the logits'; None where nothing is trained.
         upstream: the loss's gradient, as the chain reads it.
@@ -49,6 +52,7 @@ class LossChain:
     loss: int
     total: int
     recipes: tuple[int, ...]
+    kept: tuple[int, int, int] | None = None
     backward: Recipe | None = None
     upstream: Read | None = None
     gradient: int | None = None
@@ -61,8 +65,9 @@ class LossChain:
 
     @property
     def constants(self) -> tuple[Arg, ...]:
-        """What every kernel takes after targets and weight: reduction, ignored target, dtype."""
-        return self.reduction, self.ignore_index, Const("dtype", self.dtype)
+        """What every kernel takes after targets and weight: reduction, ignored target, dtype, rows that are kept."""
+        kept = None if self.kept is None else Items(self.kept)
+        return self.reduction, self.ignore_index, Const("dtype", self.dtype), kept
 
 
 def shape_of(read: Read) -> tuple[int, ...]:
@@ -144,7 +149,7 @@ def _forward(draft: Draft, log_softmax: Recipe) -> LossChain | None:
         recipes=(log_softmax.id, loss.id),
     )
     backward = chain if trained is None else _backward(draft, chain, trained)
-    return None if backward is None else _without_copies(draft, backward)
+    return None if backward is None else _without_copies(draft, _without_slice(draft, backward))
 
 
 def _backward(draft: Draft, chain: LossChain, readers: list[Recipe]) -> LossChain | None:
@@ -169,6 +174,48 @@ def _backward(draft: Draft, chain: LossChain, readers: list[Recipe]) -> LossChai
         gradient=last.outputs[0],
         recipes=(*chain.recipes, first.id, last.id),
     )
+
+
+def _without_slice(draft: Draft, chain: LossChain) -> LossChain:
+    """The same chain for all rows of every text, where it is taken of a copy of some: the others have no target."""
+    copied = draft.made_by(chain.logits.value)
+    alone = only(draft, chain.logits.value, tuple(draft.recipes[r].op for r in draft.readers[chain.logits.value][:1]))
+    if copied is None or copied.op != _CLONE or copied.args != (Ref(0),) or alone is None or chain.reduction == 0:
+        return chain
+    kept = _kept(draft, copied.reads[0], chain.shape[1])
+    if kept is None:
+        return chain
+    own = draft.values[copied.reads[0].value].geometry
+    assert own is not None
+    shape = (own.numel // chain.shape[1], chain.shape[1])
+    logits = as_matrix(draft, copied.reads[0].value, *shape)
+    if chain.gradient is None:
+        return dataclasses.replace(chain, logits=logits, kept=kept, recipes=(copied.id, *chain.recipes))
+    back = only(draft, chain.gradient, (_SLICE_BACKWARD,))
+    if back is None or not is_whole(draft, back[0].reads[0]) or not is_dense(draft.values[back[0].outputs[0]].geometry):
+        return chain
+    length, first, _ = kept
+    sizes, dim, start, _, step = back[0].args[1:]
+    texts = (shape[0] // length, length, shape[1])
+    begins = start + length if isinstance(start, int) and start < 0 else start
+    if sizes != Items(texts) or (dim, step, begins) != (1, 1, first):
+        return chain
+    recipes = (copied.id, *chain.recipes, back[0].id)
+    gradient = back[0].outputs[0]
+    return dataclasses.replace(chain, logits=logits, kept=kept, recipes=recipes, backward=back[0], gradient=gradient)
+
+
+def _kept(draft: Draft, read: Read, classes: int) -> tuple[int, int, int] | None:
+    """Of a read [texts, rows, V] of a larger dense value, how long texts are, and which rows of each it shows."""
+    own, seen = draft.values[read.value].geometry, read.geometry
+    if own is None or seen is None or not is_dense(own) or len(seen.shape) != 3 or seen.shape[2] != classes:
+        return None
+    texts, rows, _ = seen.shape
+    if not texts or own.numel % (texts * classes) or seen.offset % classes:
+        return None
+    length, first = own.numel // (texts * classes), seen.offset // classes
+    steps = (length * classes if texts > 1 else seen.stride[0], classes if rows > 1 else seen.stride[1], 1)
+    return (length, first, first + rows) if seen.stride == steps and first + rows <= length else None
 
 
 def _without_copies(draft: Draft, chain: LossChain) -> LossChain:

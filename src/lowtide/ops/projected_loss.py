@@ -1,8 +1,8 @@
 """Kernels of linear + cross-entropy: logits and their gradient exist a chunk of rows, or of classes, at a time.
 
 Every kernel begins with the same arguments: logits, or None and what they are the product of; targets, class weights,
-reduction, ignored target, dtype of the log-softmax, and how many chunks. In a backward the loss's gradient follows,
-the sum of weights, and a second gradient of the logits or None; then what is wanted.
+reduction, ignored target, dtype of the log-softmax, rows that have targets, and how many chunks. In a backward the
+loss's gradient follows, the sum of weights, and a second gradient of the logits or None; then what is wanted.
 
 Over rows, chunks change nothing but the sizes of matrix products. The weight's gradient is a sum over rows: in chunks
 of classes every element keeps its order of summation, and two numbers per row, the largest logit and the logarithm of
@@ -137,13 +137,14 @@ def linear_cross_entropy(
     reduction: int,
     ignore_index: int,
     dtype: Dtype,
+    kept: Sequence[int] | None,
     chunks: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Loss, sum of weights, and per row the largest logit and the logarithm of the sum of exponentials below it."""
-    rows = Rows(targets, weight, reduction, ignore_index)
+    rows = Rows.of(targets, weight, reduction, ignore_index, kept)
     head = Head(Logits(logits, hidden, matrix, bias), rows, dtype)
-    picked, largest, log_sum = (torch.empty(len(targets), dtype=dtype, device=targets.device) for _ in range(3))
-    for a, b in spans(len(targets), chunks):
+    picked, largest, log_sum = (torch.empty(len(rows.targets), dtype=dtype, device=targets.device) for _ in range(3))
+    for a, b in spans(len(rows.targets), chunks):
         logits = head.logits.rows(a, b)
         largest[a:b] = logits.amax(1)
         for c, d in head.few(a, b):
@@ -164,16 +165,17 @@ def input_gradient(
     reduction: int,
     ignore_index: int,
     dtype: Dtype,
+    kept: Sequence[int] | None,
     chunks: int,
     upstream: Tensor,
     total: Tensor,
     extra: Tensor | None,
 ) -> Tensor:
     """The gradient of the hidden states, [N, H]."""
-    rows = Rows(targets, weight, reduction, ignore_index, upstream, total)
+    rows = Rows.of(targets, weight, reduction, ignore_index, kept, upstream, total)
     head = Head(Logits(logits, hidden, matrix, bias), rows, dtype, extra)
-    found = matrix.new_empty((len(targets), matrix.shape[0]))
-    for a, b in spans(len(targets), chunks):
+    found = matrix.new_empty((len(rows.targets), matrix.shape[0]))
+    for a, b in spans(len(rows.targets), chunks):
         torch.mm(head.gradient(a, b), matrix.t(), out=found[a:b])
     return found
 
@@ -188,6 +190,7 @@ def weight_gradient(
     reduction: int,
     ignore_index: int,
     dtype: Dtype,
+    kept: Sequence[int] | None,
     chunks: int,
     upstream: Tensor,
     total: Tensor,
@@ -208,7 +211,7 @@ def weight_gradient(
 
     Returns: empty tensors for what is not wanted.
     """
-    rows = Rows(targets, weight, reduction, ignore_index, upstream, total)
+    rows = Rows.of(targets, weight, reduction, ignore_index, kept, upstream, total)
     head = Head(Logits(logits, hidden, matrix, bias), rows, dtype, extra)
     found = _empty_gradient(matrix, turned, matrix_too, matrix.dtype)
     summed = matrix.new_empty((0,) if bias_shape is None else (matrix.shape[1],))
@@ -235,6 +238,7 @@ def linear_cross_entropy_backward(
     reduction: int,
     ignore_index: int,
     dtype: Dtype,
+    kept: Sequence[int] | None,
     chunks: int,
     upstream: Tensor,
     total: Tensor,
@@ -245,10 +249,10 @@ def linear_cross_entropy_backward(
     bias_shape: Sequence[int] | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of hidden states, matrix and bias in one pass over the rows; see `weight_gradient`."""
-    rows = Rows(targets, weight, reduction, ignore_index, upstream, total)
+    rows = Rows.of(targets, weight, reduction, ignore_index, kept, upstream, total)
     head = Head(Logits(logits, hidden, matrix, bias), rows, dtype, extra)
     sums = Sums.of(hidden, matrix, hidden_too, turned, matrix_too, bias_shape)
-    for a, b in spans(len(targets), chunks):
+    for a, b in spans(len(rows.targets), chunks):
         sums.add(head.gradient(a, b), a, b)
     return sums.input.to(matrix.dtype), sums.weight.to(matrix.dtype), sums.bias.to(matrix.dtype)
 
@@ -263,6 +267,7 @@ def linear_cross_entropy_with_gradients(
     reduction: int,
     ignore_index: int,
     dtype: Dtype,
+    kept: Sequence[int] | None,
     chunks: int,
     hidden_too: bool,
     turned: bool,
@@ -273,13 +278,13 @@ def linear_cross_entropy_with_gradients(
 
     Returns: gradients in float32 where the matrix has fewer bits; see `weight_gradient`.
     """
-    rows = Rows(targets, weight, reduction, ignore_index)
-    picked = torch.zeros(len(targets), dtype=dtype, device=targets.device)
+    rows = Rows.of(targets, weight, reduction, ignore_index, kept)
+    picked = torch.zeros(len(rows.targets), dtype=dtype, device=targets.device)
     total = rows.reduced(picked)[1]  # of the weights alone, before there are losses
-    rows = Rows(targets, weight, reduction, ignore_index, total.new_ones(()), total)
+    rows = Rows.of(targets, weight, reduction, ignore_index, kept, total.new_ones(()), total)
     head = Head(Logits(logits, hidden, matrix, bias), rows, dtype)
     sums = Sums.of(hidden, matrix, hidden_too, turned, matrix_too, bias_shape)
-    for a, b in spans(len(targets), chunks):
+    for a, b in spans(len(rows.targets), chunks):
         sums.add(head.gradient(a, b, picked), a, b)
     return (*rows.reduced(picked), sums.input, sums.weight, sums.bias)
 
