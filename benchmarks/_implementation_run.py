@@ -22,7 +22,7 @@ from benchmarks.monet_networks import NETWORKS
 from benchmarks.networks import SUBJECTS, loss_in
 from benchmarks.results_file import fresh_profiles
 from benchmarks.stopwatch import interleave, ratio, spread
-from benchmarks.wall_prediction import STEPS, UNLIMITED_B, adamw, train
+from benchmarks.wall_prediction import STEPS, UNLIMITED_B, train
 from lowtide.device.heap import keep_warm
 from lowtide.ir.numerics import Numerics
 from lowtide.ops.base import KINDS
@@ -40,7 +40,7 @@ class Execution:
             self.build, self.batch = SUBJECTS[network].build, SUBJECTS[network].batch()
         model = self.fresh()
         self.start = {k: v.clone() for k, v in model.state_dict().items()}
-        optimizer = adamw(model)
+        optimizer = _optimizer(model)
         self.plain = lowtide.plan(
             model, kwargs=self.batch, budget=UNLIMITED_B, optimizer=optimizer, without=KINDS, time_limit_s=limit_s
         )
@@ -56,7 +56,7 @@ class Execution:
     def fitted(self, budget_B: int, menu: Menu) -> tuple[nn.Module, torch.optim.Optimizer]:
         """A network inside a budget, as it began."""
         model = self.fresh()
-        optimizer = adamw(model)
+        optimizer = _optimizer(model)
         lowtide.fit(
             model,
             budget=budget_B,
@@ -128,6 +128,11 @@ class Execution:
 def state_of(model: nn.Module) -> dict[str, torch.Tensor]:
     """Copies of parameters, buffers and the generator's state."""
     return {**{k: v.detach().clone() for k, v in model.state_dict().items()}, "generator": torch.get_rng_state()}
+
+
+def _optimizer(model: nn.Module) -> torch.optim.Optimizer:
+    """Small steps, for the loss is a sum; and no Adam, which takes whole steps along gradients that are rounding alone."""
+    return torch.optim.SGD(model.parameters(), lr=1e-5, momentum=0.9)
 
 
 def _loss(module: nn.Module, batch: dict[str, Any]) -> torch.Tensor:

@@ -25,8 +25,8 @@ COLUMNS = (
 NOTE = (
     "On the processor above, operators measured, in the arena of that budget. Alpha: of the way from the proved floor to keep-all, "
     "both with the program's own implementations. Overhead: over keeping everything with them; measured as the median of "
-    "interleaved forward-and-backward steps. Peak: most live bytes in the arena, parameters, batch, AdamW's state and reserve "
-    "included; its error is over what a plan can change. Three steps of AdamW from the same state and seed: `torch.equal` with eager in losses, "
+    "interleaved forward-and-backward steps. Peak: most live bytes in the arena, parameters, batch, momentum and reserve "
+    "included; its error is over what a plan can change. Three steps of SGD with momentum from the same state and seed: `torch.equal` with eager in losses, "
     "parameters, buffers and generator, or else how far off. Batches: ResNet-50 and VGG-16 8, GoogLeNet and MobileNet-V2 16 "
     "images of 224 x 224, U-Net 1 of 416 x 608, a GPT-2 of 4 layers 6 x 256 tokens."
 )
