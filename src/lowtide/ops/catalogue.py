@@ -26,6 +26,7 @@ from lowtide.ops.linear_cross_entropy import LinearCrossEntropy
 from lowtide.ops.pointwise import Pointwise
 from lowtide.ops.pooling import Pooling
 from lowtide.ops.rms_norm import RmsNorm
+from lowtide.ops.stand_ins import StandIns
 from lowtide.ops.tied_embedding import TiedEmbedding
 
 FAMILIES: tuple[AbstractFamily, ...] = (
@@ -36,6 +37,7 @@ FAMILIES: tuple[AbstractFamily, ...] = (
     Activations(),
     Dropout(),
     Pooling(),
+    StandIns(),
     Flags(),
     BatchNorm(),
     LayerNorm(),

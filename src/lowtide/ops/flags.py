@@ -69,11 +69,10 @@ class Flags(AbstractFamily):
             recipe = draft.recipes[number]
             if len(recipe.outputs) != 1 or recipe.effect is not Effect.PURE or not _is_flag(draft, recipe.outputs[0]):
                 continue
-            replaces, options = (), []
-            if late := _late_readers(draft, recipe):
-                replaces, options = late, _crossing(draft, recipe, late)
-            elif tests := _tests_of_saved(draft, recipe):
-                replaces, options = tests, _made_early(draft, recipe, tests)
+            replaces = _late_readers(draft, recipe)
+            options = _crossing(draft, recipe, replaces) if replaces else []
+            if not replaces and (replaces := _tests_of_saved(draft, recipe)):
+                options = _made_early(draft, recipe, replaces)
             if options:
                 draft.group(self.kind, f"{self.name} {recipe.id}", replaces, options)
 
