@@ -68,6 +68,7 @@ def with_backwards(graph: Graph, mask: bool = True) -> Graph:
         x, y = forward.reads[0].value, forward.outputs[0]
         key = y if forward.op == "relu" else forward.outputs[1]
         backward = [b for b in by_read.get(key, ()) if b.op == "bwd" and b.reads[1].value == (y if key == y else x)]
+        backward = [b for b in backward if key != y or len(b.reads) == 2]
         if len(backward) != 1:
             continue
         (back,) = backward
@@ -151,7 +152,8 @@ def _one_more(dice: random.Random, graph: Graph) -> Graph | None:
         one = dice.choice(partners)
         reads = [v for v in (*one.read_values, *recipe.read_values) if v not in one.outputs]
         fused = menu.recipe(recipe, reads, (*one.outputs, *recipe.outputs), time_s, workspace_B)
-        menu.group([one.id, recipe.id], [fused])
+        beside = menu.recipe(recipe, recipe.read_values[:1], recipe.outputs, time_s + 2e-3)
+        menu.group([one.id, recipe.id], [fused], [one.id, beside])
     return menu.finish()
 
 

@@ -26,12 +26,15 @@ from lowtide.planners.reductions.residence import RESIDENCE_CLASS
 from lowtide.planners.reductions.stages import stage_program
 from lowtide.planners.search import BOUND_CLASS, CHOSEN_CLASS
 from tests.planners.brute_force import Exhaustive
+from tests.planners.menus import MENUS, random_menu
 from tests.planners.tape import NAMED, chain, random_graph, resnet, unet
 from tests.planners.ways import with_ways
 
 TINY = {seed: (5 + seed % 4, 1 + seed % 3) for seed in (0, 1, 2, 6, 9, 10, 13, 18, 20, 25, 30, 31, 32, 35, 38)}
 GRAPHS = {
     **NAMED,
+    **MENUS,
+    "random menu": functools.partial(random_menu, 6, 14, 2),
     **{f"random{s}": functools.partial(random_graph, s, 14, 1 + s % 3, True) for s in range(8)},
     **{f"ways{s}": lambda s=s: with_ways(random_graph(s, 14, 1 + s % 3, True)) for s in range(3)},
     "resnet-ways": lambda: with_ways(NAMED["resnet"](), ("relu", "add")),
@@ -98,7 +101,7 @@ def test_schedules_are_legal_and_within_the_budget(planner: AbstractPlanner, nam
 
 
 @every_planner
-@pytest.mark.parametrize("name", ["gpt", "random3", "bundle"])
+@pytest.mark.parametrize("name", ["gpt", "random3", "bundle", "resnet menu"])
 def test_the_same_seed_and_work_give_the_same_outcome(planner: AbstractPlanner, name: str) -> None:
     graph = graph_of(name)
     problem = Problem(graph, budget_B(graph, 60), seed=3, work=3000)

@@ -38,7 +38,7 @@ from lowtide.planners.start import begin
 
 _SINGLES = 5  # cuts over all choices, one by one
 _TOGETHER = 3  # in one model
-_SHARES = (0.3, 0.1)  # of the work, for each of the best choices
+_SHARES = (0.6, 0.15)  # of the work, for each of the best choices
 _POLISHES = 2  # times that other options are tried in the best plan
 _PROBES = 60  # each time at most
 _EQUAL = 1e-6  # relative

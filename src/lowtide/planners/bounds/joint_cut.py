@@ -37,6 +37,7 @@ JOINT_CLASS = "any implementation of every operator"
 WEIGHTLESS = 2e-4  # of the budget, all such values together: they are taken to weigh nothing
 
 Entry = tuple[int, float]
+Key = tuple[int, Owner]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ class JointCut:
             self.rows.row([(self.choice[o], -1.0) for o in options], -1.0)
         self.scenes = _scenes(ways, sorted(set(moments)), weightless(ways, budget_B))
         self.stay = [{v: self.rows.column() for v in scene.values} for scene in self.scenes]
-        self.again = [{w.recipe: self.rows.column(w.rerun_ps or 0) for w in scene.ways} for scene in self.scenes]
+        self.again = [{w.key: self.rows.column(w.rerun_ps or 0) for w in scene.ways} for scene in self.scenes]
         for k, scene in enumerate(self.scenes):
             self._serve(k, scene, self.again[k], scene.needs)
             self._own(scene.ways, self.again[k])
@@ -114,14 +115,14 @@ class JointCut:
         kept = tuple(frozenset(v for v, c in stay.items() if x[c] > 0.5) for stay in self.stay)
         return JointSolution(bound_ps, False, solved.whole, choice, kept)
 
-    def _present(self, k: int, again: dict[int, int], value: int) -> list[Entry]:
+    def _present(self, k: int, again: dict[Key, int], value: int) -> list[Entry]:
         """Resident at a moment, or brought back after it, or made only after it."""
         scene = self.scenes[k]
-        columns = [self.stay[k].get(value), *(again.get(w.recipe) for w in self.ways.makers.get(value, ()))]
+        columns = [self.stay[k].get(value), *(again.get(w.key) for w in self.ways.makers.get(value, ()))]
         later = scene.later.get(value, frozenset())
         return [(c, 1.0) for c in columns if c is not None] + [(self.choice[o], 1.0) for o in sorted(later)]
 
-    def _serve(self, k: int, scene: Scene, again: dict[int, int], needs: Sequence[Need]) -> None:
+    def _serve(self, k: int, scene: Scene, again: dict[Key, int], needs: Sequence[Need]) -> None:
         """What is needed is there, or comes back."""
         for need in needs:
             stay = self.stay[k].get(need.value)
@@ -134,7 +135,7 @@ class JointCut:
         for way in scene.ways:
             for v in way.reads:
                 if v in self.stay[k]:
-                    self.rows.row([*self._present(k, again, v), (again[way.recipe], -1.0)])
+                    self.rows.row([*self._present(k, again, v), (again[way.key], -1.0)])
 
     def _at_least(self, entries: Sequence[Entry], owner: Owner) -> None:
         """A sum of at least 1 where an option is chosen."""
@@ -143,11 +144,11 @@ class JointCut:
         elif all(column != self.choice[owner] for column, _ in entries):
             self.rows.row([*entries, (self.choice[owner], -1.0)])
 
-    def _own(self, ways: Iterable[Way], again: dict[int, int]) -> None:
+    def _own(self, ways: Iterable[Way], again: dict[Key, int]) -> None:
         """Only what is chosen runs again."""
         for way in ways:
             if way.owner != ALWAYS:
-                self.rows.row([(self.choice[way.owner], 1.0), (again[way.recipe], -1.0)])
+                self.rows.row([(self.choice[way.owner], 1.0), (again[way.key], -1.0)])
 
     def _link(self, k: int) -> None:
         """What is there at the next moment was there at this one, or came in between."""
@@ -155,9 +156,9 @@ class JointCut:
             if v in self.stay[k]:
                 self.rows.row([*self._present(k, self.again[k], v), (column, -1.0)])
 
-    def _afterwards(self, k: int, scene: Scene) -> dict[int, int]:
+    def _afterwards(self, k: int, scene: Scene) -> dict[Key, int]:
         """Columns for what runs again at any later time."""
-        afterwards = {w.recipe: self.rows.column() for w in scene.ways}
+        afterwards = {w.key: self.rows.column() for w in scene.ways}
         for r, column in afterwards.items():
             stretches = [again[r] for again in self.again[k:] if r in again]
             self.rows.row([*((c, 1.0) for c in stretches), (column, -1.0)])

@@ -81,12 +81,12 @@ def scene_at(
     look = _Look(ways, moment, frozenset(weightless))
     needs = look.needs(until)
     seen = {n.value for n in needs} | {v for v in wanted if look.is_known(v)}
-    stack, again = sorted(seen), dict[int, Way]()
+    stack, again = sorted(seen), dict[tuple[int, Owner], Way]()
     while stack:
         for way in ways.makers.get(stack.pop(), ()):
-            if way.recipe in again or look.is_after(way) or not look.may_rerun(way):
+            if way.key in again or look.is_after(way) or not look.may_rerun(way):
                 continue
-            again[way.recipe] = way
+            again[way.key] = way
             fresh = [v for v in way.reads if v not in seen and look.is_known(v)]
             seen.update(fresh)
             stack.extend(fresh)

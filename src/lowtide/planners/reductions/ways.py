@@ -24,10 +24,10 @@ ALWAYS: Owner = (-1, -1)
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A recipe that the program of some choice runs.
+    """A recipe that the program of some choice runs; one way for each option that has it.
 
     Arguments:
-        owner: whose it is; ALWAYS if it belongs to none with a choice.
+        owner: whose it is; ALWAYS if every option of its group has it, or it belongs to none with a choice.
         earliest, latest: places between which its first run comes, whatever the other groups have.
         replaces: whether it takes the place of what it replaces, so that nothing else comes first there.
         runs: whether it runs in every schedule of a choice with its option; else nobody may need what it makes.
@@ -51,6 +51,11 @@ class Way:
     least_B: int
     rerun_ps: int | None
     rerun_segments: range
+
+    @property
+    def key(self) -> tuple[int, Owner]:
+        """What tells it from all others."""
+        return self.recipe, self.owner
 
 
 @dataclass(frozen=True)
@@ -133,20 +138,22 @@ def all_ways(graph: Graph) -> Ways:
     O(graph * depth of what options read from each other).
     """
     options = {g: tuple(range(len(group.options))) for g, group in enumerate(graph.groups) if len(group.options) > 1}
-    owner = {r: (g, k) for g in options for k, o in enumerate(graph.groups[g].options) for r in o.recipes}
-    ids = [*graph.program, *(r for r in owner if r not in set(graph.program))]
-    places = _places(graph, ids, owner)
-    runs = _running(graph, sorted(ids, key=lambda r: -places[r][1]), owner)
+    owners = _owners(graph, options)
+    program = set(graph.program)
+    ids = [*graph.program, *(r for r in owners if r not in program)]
+    places = _places(graph, ids, owners)
+    deeds = [(r, owner) for r in ids for owner in owners.get(r, (ALWAYS,))]
+    runs = _running(graph, sorted(deeds, key=lambda d: -places[d[0]][1]), options)
     in_place = in_place_ways(graph)
     again, small = _again(graph, ids)
     hidden = {v.id for v in graph.values if v.persistent} | _states(graph) | small
     return Ways(graph, tuple(
         Way(
             r,
-            owner.get(r, ALWAYS),
+            owner,
             graph.recipes[r].segment,
             *places[r],
-            runs=r in runs,
+            runs=(r, owner) in runs,
             outputs=tuple(v for v in graph.recipes[r].outputs if v not in hidden),
             reads=tuple(v for v in graph.recipes[r].read_values if v not in hidden),
             run_ps=_ps(graph.recipes[r]),
@@ -154,7 +161,7 @@ def all_ways(graph: Graph) -> Ways:
             rerun_ps=min((_ps(w) for w in again[r]), default=None),
             rerun_segments=_rerun_segments(graph, graph.recipes[r], again[r]),
         )
-        for r in ids
+        for r, owner in deeds
     ), options)  # fmt: skip
 
 
@@ -169,7 +176,19 @@ def _ps(recipe: Recipe) -> int:
     return round(recipe.time_s * 1e12)
 
 
-def _places(graph: Graph, ids: Sequence[int], owner: Mapping[int, Owner]) -> dict[int, tuple[int, int, bool]]:
+def _owners(graph: Graph, options: Mapping[int, tuple[int, ...]]) -> dict[int, tuple[Owner, ...]]:
+    """Per recipe of a group the options that have it; ALWAYS where all have it."""
+    found: dict[int, tuple[Owner, ...]] = {}
+    for g, among in options.items():
+        for k in among:
+            for r in graph.groups[g].options[k].recipes:
+                found[r] = (*found.get(r, ()), (g, k))
+    return {r: (ALWAYS,) if len(mine) == len(options[mine[0][0]]) else mine for r, mine in found.items()}
+
+
+def _places(
+    graph: Graph, ids: Sequence[int], owners: Mapping[int, Sequence[Owner]]
+) -> dict[int, tuple[int, int, bool]]:
     """Per recipe the earliest and the latest place of its first run, and whether it takes the place of another.
 
     What no choice undercuts, and what none exceeds: both bounds rise to a fixed point, as in `choose` for one choice.
@@ -179,18 +198,22 @@ def _places(graph: Graph, ids: Sequence[int], owner: Mapping[int, Owner]) -> dic
     for r in graph.program:
         begins.setdefault(graph.recipes[r].segment, program[r])
     high = {v: program[r] for r in graph.program for v in graph.recipes[r].outputs}
-    others = [r for r in ids if r not in program]
+    shared = {r for g in graph.groups for o in g.options[1:] for r in o.recipes if r in program}
+    others = [r for r in ids if r not in program or r in shared]
     made = {v for r in others for v in graph.recipes[r].outputs}
     low = {v: p for v, p in high.items() if v not in made}
     found = {r: (p, p, True) for r, p in program.items()}
     least: dict[int, int] = {}
     for r in others:
-        replaced = graph.groups[owner[r][0]].options[0].recipes
+        if r in shared:
+            least[r] = program[r]
+            continue
+        replaced = graph.groups[owners[r][0][0]].options[0].recipes
         own = [program[q] for q in replaced for v in graph.recipes[q].outputs if v in graph.recipes[r].outputs]
         least[r] = min(own, default=begins.get(graph.recipes[r].segment, len(graph.program)) - 1)
         found[r] = (least[r], least[r], bool(own))
     makers: dict[int, list[int]] = {v: [] for v in made}
-    for r in (*program, *others):
+    for r in dict.fromkeys((*program, *others)):
         for v in graph.recipes[r].outputs:
             if v in made:
                 makers[v].append(r)
@@ -208,24 +231,25 @@ def _places(graph: Graph, ids: Sequence[int], owner: Mapping[int, Owner]) -> dic
     return found
 
 
-def _running(graph: Graph, ids: Sequence[int], owner: Mapping[int, Owner]) -> set[int]:
+def _running(
+    graph: Graph, deeds: Sequence[tuple[int, Owner]], options: Mapping[int, tuple[int, ...]]
+) -> set[tuple[int, Owner]]:
     """Recipes that run in every schedule of a choice with their option: somebody who runs needs what they make.
 
     Arguments:
-        ids: the last to run first, so that one pass finds nearly all.
+        deeds: recipes and owners, the last to run first, so that one pass finds nearly all.
     """
-    runs: set[int] = set()
+    runs: set[tuple[int, Owner]] = set()
     needed: dict[int, set[Owner]] = {v.id: {ALWAYS} for v in graph.values if v.leaves is not None}
-    options = [range(len(g.options)) for g in graph.groups]
     found = -1
     while found < len(runs):
         found = len(runs)
-        for r in ids:
-            recipe, mine = graph.recipes[r], owner.get(r, ALWAYS)
+        for deed in deeds:
+            recipe, mine = graph.recipes[deed[0]], deed[1]
             wanted = any(ALWAYS in by or mine in by for by in (needed.get(v, ()) for v in recipe.outputs))
-            if r in runs or not (wanted or recipe.effect is not Effect.PURE):
+            if deed in runs or not (wanted or recipe.effect is not Effect.PURE):
                 continue
-            runs.add(r)
+            runs.add(deed)
             for v in recipe.read_values:
                 by = needed.setdefault(v, set())
                 by.add(mine)
