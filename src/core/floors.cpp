@@ -138,19 +138,23 @@ Bytes cut_floor(const Program& program, Index stage) {
   const auto node_of = [&](Index recipe) { return values + recipe; };
   Flow flow(at(sink) + 1);
   std::vector<char> forced(at(values), 0);
+  // What the stage's run may overwrite is there when it starts; to stay, it takes what is spared otherwise.
+  const Slice takeovers = program.takeovers[stage];
+  const Index taken = takeovers.size() == 1 && program.may_take(stage, takeovers[0]) ? takeovers[0] : -1;
+  const Bytes spared = program.trace_peak[at(stage)] - program.least_peak(stage);
   Bytes floor = program.fixed + program.least_peak(stage);
   for (Index v = 0; v < values; ++v) {
     const Index recipe = program.producer[at(v)];
     if (recipe >= stage) continue;
     if (is_forced(program, v, stage)) {
-      forced[at(v)] = 1;
       floor += program.size[at(v)];
-      continue;
+      forced[at(v)] = v != taken;
+      if (v != taken) continue;
     }
     const Slice uses = program.uses[v];
     if (uses.size() > 0 && uses[uses.size() - 1] > stage) flow.add(source, v, UNBOUNDED);
     const bool lost = program.rerun_through[at(recipe)] <= stage;
-    flow.add(v, lost ? sink : node_of(recipe), program.size[at(v)]);
+    flow.add(v, lost ? sink : node_of(recipe), v == taken ? std::min(spared, program.size[at(v)]) : program.size[at(v)]);
   }
   for (Index r = 0; r < stage; ++r)
     for (Index v : program.reads[r])

@@ -23,7 +23,10 @@ class Cut:
         absent: values that some best solution does without: only one recipe would read them, to bring back what takes
             no more bytes and is worth more, and which can be there instead.
         recipes: what may run again afterwards. Increasing.
-        free_B: what forced values, persistent ones and the stage's own run leave of a budget, as a negative number.
+        free_B: what values at the moment itself, persistent ones and the stage's own run leave of a budget, as a
+            negative number; the run overwrites what it can.
+        taken: the value that the run overwrites if it may go: it is there at the moment, and `values` has it as what
+            may be there behind the run, which then takes as many bytes more. None if there is no such value.
     """
 
     program: StageProgram
@@ -34,6 +37,11 @@ class Cut:
     absent: tuple[int, ...]
     recipes: tuple[int, ...]
     free_B: int
+    taken: int | None = None
+
+    def gap(self, value: int) -> int:
+        """The gap in which it is decided whether a value of `values` or `absent` is there."""
+        return self.program.core.gap_at(value, self.stage + (value == self.taken))
 
     def reruns(self, kept: Collection[int]) -> frozenset[int]:
         """Recipes that have to run again if just `kept` is there."""
@@ -65,12 +73,16 @@ def cut_at(
     """
     free_B = -(program.core_fixed_B + program.core.least_peak(stage))
     forced, needed = set[int](), list[int]()
+    taken = _taken(program, stage, weightless)
     for v in range(len(program.values)):
         if program.producer[v] >= stage:
             continue
         if _is_forced(program, v, stage):
-            forced.add(v)
             free_B -= program.size_B[v]
+            if v != taken:
+                forced.add(v)
+            elif program.last_use[v] > stage:
+                needed.append(v)
         elif program.last_use[v] > stage and v not in weightless:
             needed.append(v)
     there = forced.union(v for v in weightless if program.producer[v] < stage)
@@ -88,8 +100,24 @@ def cut_at(
     absent = _dominated(program, seen.difference(needed), reached, since, weightless)
     values = tuple(sorted(seen.difference(absent)))
     return Cut(
-        program, stage, frozenset(there), tuple(needed), values, tuple(sorted(absent)), tuple(sorted(reached)), free_B
+        program,
+        stage,
+        frozenset(there),
+        tuple(needed),
+        values,
+        tuple(sorted(absent)),
+        tuple(sorted(reached)),
+        free_B,
+        taken,
     )
+
+
+def _taken(program: StageProgram, stage: int, weightless: Collection[int]) -> int | None:
+    """The only value that the run of a stage may overwrite, if as many bytes are spared by that."""
+    found = program.takeover_ids[stage]
+    spared_B = program.stages[stage].trace_B - program.core.least_peak(stage)
+    sole = len(found) == 1 and found[0] not in weightless and spared_B == program.size_B[found[0]] > 0
+    return found[0] if sole else None
 
 
 def _dominated(

@@ -135,7 +135,7 @@ class MultiCut:
         moments: dict[int, list[int]] = {}
         for k, cut in enumerate(self.cuts):
             for v in (*cut.values, *cut.absent):
-                moments.setdefault(self.program.core.gap_at(v, cut.stage), []).append(k)
+                moments.setdefault(cut.gap(v), []).append(k)
         return moments
 
     def _add_stretch(self, k: int, cut: Cut, end: int) -> None:
@@ -152,6 +152,8 @@ class MultiCut:
     def _add_link(self, k: int) -> None:
         """What is there at the next cut was there at this one, or came in between."""
         cut, later = self.cuts[k], self.cuts[k + 1]
+        if later.taken is not None and self.program.producer[later.taken] < cut.stage and later.taken not in cut.forced:
+            self._rows.row(self._present(k, later.taken), 1.0)  # it is read, whether it stays behind that or not
         for v in (*later.values, *sorted(later.forced)):
             if self.program.producer[v] >= cut.stage or v in cut.forced:
                 continue

@@ -9,7 +9,9 @@ S_v = value v is resident then, X_r = recipe r is rerun at least once afterwards
                S_v + X_producer(v) >= X_r                     for v that r reads
 
 so the time of the first runs plus the minimum is a lower bound for any recomputation with first runs in program
-order. The relaxation is a parametric minimum cut. Solved by HiGHS; only its dual bound is reported.
+order. Where the run of stage t may overwrite a value, trace_t is that of the run in place, and S_v of that value says
+whether it stays behind the run, which then takes size_v more. The relaxation is a parametric minimum cut. Solved by
+HiGHS; only its dual bound is reported.
 
 Units: `_B` bytes, `_s` seconds, `_ps` picoseconds.
 """
