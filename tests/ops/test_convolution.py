@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 from torch import nn
 
 from lowtide.device.observer import observe
+from lowtide.ir.geometry import Geometry
 from lowtide.ir.graph import Graph, Group
 from lowtide.ir.numerics import Numerics
-from lowtide.ops.convolution import BACKWARD, Convolution
+from lowtide.ops.convolution import BACKWARD, Convolution, _without_bytes
 from lowtide.ops.convolution_algorithms import ConvolutionAlgorithms
+from lowtide.ops.draft import Draft
 from lowtide.profile.flops import flops
 from tests.ops.offers import difference, offered, read_by
 
@@ -204,6 +207,38 @@ def test_settings_are_as_before_and_devices_have_their_own_ways() -> None:
         assert found.stride() == expected.stride()
     assert torch.backends.mkldnn.enabled == before
     assert not torch.backends.cudnn.benchmark
+
+
+def _on_a_gpu(graph: Graph) -> Graph:
+    """The same program, as if its tensors were on a GPU."""
+
+    def there(geometry: Geometry | None) -> Geometry | None:
+        return None if geometry is None else replace(geometry, device="cuda")
+
+    values = tuple(replace(v, geometry=there(v.geometry)) for v in graph.values)
+    recipes = tuple(
+        replace(r, reads=tuple(replace(x, geometry=there(x.geometry)) for x in r.reads)) for r in graph.recipes
+    )
+    return replace(graph, values=values, recipes=recipes)
+
+
+def test_on_a_gpu_cudnn_has_its_ways() -> None:
+    make, given = _LARGE["3x3"]
+    draft = Draft(_on_a_gpu(offered(_Between(make()), (given(),))))
+    Convolution().add(draft, Numerics.LOSSY)
+    ConvolutionAlgorithms().add(draft, Numerics.LOSSY)
+    ways = ["benchmarked", "deterministic", "without cuDNN"]
+    assert [[o.name for o in g.options] for g in draft.groups] == [
+        ["program", "one by one", *ways],
+        ["program", *ways],
+    ]
+
+
+def test_elsewhere_one_element_stands_for_the_input_where_the_layout_allows_it() -> None:
+    like = torch.empty(2, 3, device="meta")
+    plain, last = torch.empty(2, 3, 4, 5), torch.empty(2, 3, 4, 5).contiguous(memory_format=_CHANNELS_LAST)
+    assert _without_bytes(like, plain.shape, plain.stride()).untyped_storage().nbytes() == 4
+    assert _without_bytes(like, last.shape, last.stride()).stride() == last.stride()
 
 
 def test_only_exact_ways_are_offered_where_only_they_are_asked_for() -> None:

@@ -73,7 +73,7 @@ def _swish(x: Tensor) -> Tensor:
     return F.silu(a) * b
 
 
-_SHAPES = {"rows": (256, 32), "batched": (4, 50, 32), "odd": (7, 37, 32)}
+_SHAPES = {"rows": (256, 32), "odd": (7, 37, 32)}
 _FUNCTIONS: dict[str, tuple[Callable[[Tensor], Tensor], int]] = {
     "gelu": (_gelu, 48),
     "gated": (_gated, 48),

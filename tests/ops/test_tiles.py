@@ -15,7 +15,7 @@ from lowtide.device.observer import observe
 from lowtide.ir.call import Arg, Ref
 from lowtide.ops.boxes import GRAIN, boxes
 from lowtide.ops.elementwise import APPROXIMATED, ROUNDED
-from lowtide.ops.tiles import Step, Tiles, tiled
+from lowtide.ops.tiles import Step, Tiles, _carry_out, _ready, tiled
 
 A, B, M = Ref(0), Ref(1), Ref(2)
 _FACTORS = {"aten.pow.Tensor_Scalar": 1.7, "aten.threshold_backward.default": 0, "aten.leaky_relu.default": 0.1}
@@ -215,3 +215,20 @@ def test_boxes_cover_every_element_once() -> None:
             assert count[box].numel() <= 1000 or len(shape) == len(box)
             count[box] += 1
         assert bool((count == 1).all())
+
+
+def test_numbers_are_passed_as_they_are_where_they_need_no_memory() -> None:
+    """As on a GPU."""
+    for text in (_GELU.text, _SCALED.text):
+        assert not _ready(text, None, ("float32",) * 2, False).numbers
+        assert _ready(text, None, ("float32",) * 2, True).numbers
+    x = torch.randn(1000)
+    result = torch.empty_like(x)
+    _carry_out(_ready(_GELU.text, None, ("float32",), False), [x], [result])
+    assert _same(result, _gelu(x))
+
+
+def test_a_bound_may_be_missing() -> None:
+    run = Tiles(1, (Step("aten.clamp.default", (A, None, 0.5), (), "float32"),), (0,))
+    x = torch.randn(5000)
+    assert _same(tiled(run.text, [((5000,), (1,))], x), x.clamp(max=0.5))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from lowtide.ir.call import Arg, Read, Ref
+from lowtide.ir.call import Read, Ref
 from lowtide.ir.geometry import Geometry
 from lowtide.ir.graph import Effect, Recipe
 from lowtide.ops.boxes import VECTOR
@@ -208,15 +208,19 @@ def _is_plain(recipe: Recipe, result: Geometry, reads: tuple[Geometry, ...]) -> 
     if any(reads[i].dtype != "bool" for i in masks):
         return False
     dtypes = {g.dtype for i, g in enumerate(reads) if i not in masks}
-    if recipe.op in NUMBERS and not (isinstance(recipe.args[0], Ref) and _has_exact_number(recipe.args[1], dtypes)):
+    if recipe.op in NUMBERS and not _has_plain_number(recipe, dtypes, result.device):
         return False
     return (
         len(dtypes) <= 1 and dtypes <= {*FLOATS, "bool"} and result.dtype in (dtypes | {"bool"} if dtypes else FLOATS)
     )
 
 
-def _has_exact_number(arg: Arg, dtypes: Collection[str]) -> bool:
-    return isinstance(arg, Ref) or (isinstance(arg, int | float) and all(is_exact(arg, d) for d in dtypes))
+def _has_plain_number(recipe: Recipe, dtypes: Collection[str], device: str) -> bool:
+    """Whether the second argument is a tensor, or a number of which on the processor a tensor can be made."""
+    first, second = recipe.args[:2]
+    if not isinstance(first, Ref) or not isinstance(second, Ref | int | float):
+        return False
+    return isinstance(second, Ref) or device != "cpu" or all(is_exact(second, d) for d in dtypes)
 
 
 def _has_factor(recipe: Recipe) -> bool:

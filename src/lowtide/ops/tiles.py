@@ -111,7 +111,8 @@ def tiled(
     Returns: the wanted result, or a tuple of them.
     """
     over = None if into is None else next(i for i, t in enumerate(given) if t.data_ptr() == into.data_ptr())
-    run = _ready(text, over, tuple(str(t.dtype).removeprefix("torch.") for t in given))
+    dtypes = tuple(str(t.dtype).removeprefix("torch.") for t in given)
+    run = _ready(text, over, dtypes, given[0].device.type == "cpu")
     results = [
         torch.empty_strided(shape, stride, dtype=getattr(torch, dtype), device=given[0].device)
         if into is None or i
@@ -165,20 +166,29 @@ def _slot_B(count: int, dtype: str) -> int:
 
 
 @functools.lru_cache(maxsize=4096)
-def _ready(text: str, over: int | None, given: tuple[str, ...]) -> _Ready:
+def _ready(text: str, over: int | None, given: tuple[str, ...], cpu: bool) -> _Ready:
+    """Reads a run.
+
+    Arguments:
+        over: which of the given tensors is overwritten.
+        given: their dtypes.
+        cpu: whether a number would be allocated as a tensor at every call.
+    """
     run = msgspec.json.decode(text, type=Tiles)
     homes, slots, copies = _homes(run, over)
     dtypes = (*given, *(step.dtype for step in run.steps))
-    numbers = dict.fromkeys(number for step in run.steps if (number := _number(run, step, dtypes)) is not None)
+    found = (_number(run, step, dtypes) for step in run.steps if cpu)
+    numbers = dict.fromkeys(number for number in found if number is not None)
     place = {number: len(given) + i for i, number in enumerate(numbers)}
     calls = []
     for step in run.steps:
         write, keyword = writer(step.op)
         args: list[tuple[bool, Any]] = []
         for i, arg in enumerate(step.args):
+            number = _number(run, step, dtypes) if i == 1 and cpu else None
             if isinstance(arg, Ref):
                 args.append((True, arg.index if arg.index >= 0 else len(given) + len(numbers) - 1 - arg.index))
-            elif i == 1 and (number := _number(run, step, dtypes)) is not None:
+            elif number is not None:
                 args.append((True, place[number]))
             else:
                 args.append((False, _constant(arg)))
