@@ -1,7 +1,7 @@
 """Bytes that no schedule can do without, and the recipes that need them.
 
-Class: any recomputation; first runs in program order; one implementation per operator. Generator states are
-taken to weigh nothing, so the floor holds for the graph as it is.
+Class: any recomputation; first runs in program order; one implementation per operator, in place or not. Generator
+states are taken to weigh nothing, so the floor holds for the graph as it is.
 
 Units: `_B` bytes.
 """

@@ -20,7 +20,7 @@ from lowtide.planners.reductions.stages import ENTRY, StageProgram, Stays, rows
 
 RESIDENCE_CLASS = (
     "first runs in program order; between two of them reruns in program order, each recipe at most once; "
-    "one implementation per operator"
+    "one implementation per operator, nothing in place"
 )
 _PASSES = 8  # leaving out reruns for nothing may make others needless
 
