@@ -60,7 +60,7 @@ class Forced:
 
     def __init__(self, module: nn.Module, inputs: Sequence[Any], numerics: Numerics = Numerics.LOSSY) -> None:
         self.module, self.inputs, self.numerics = module, inputs, numerics
-        self._state = copy.deepcopy(module.state_dict())
+        self.state = copy.deepcopy(module.state_dict())
         self._specialised: Specialised | None = None
         self._executor: PlannedExecutor | None = None
         self._captured: Captured | None = None
@@ -140,7 +140,7 @@ class Forced:
         self._saved_B = {}
         with torch.no_grad():
             for name, tensor in self.module.state_dict(keep_vars=True).items():
-                tensor.copy_(self._state[name])
+                tensor.copy_(self.state[name])
         return dataclasses.replace(step(self.module, self.inputs, call), saved_B=dict(self._saved_B))
 
 

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import parametrizations
 
+from lowtide.ir.schedule import Run
 from tests.semantics.pairs import Wide, batches, same, steps
 
 
@@ -35,6 +36,16 @@ def test_batch_norm_in_its_modes() -> None:
         nn.InstanceNorm2d(8, affine=True, track_running_stats=True), nn.GroupNorm(2, 8), nn.InstanceNorm2d(8),
     )  # fmt: skip
     same(lambda: Wide(Images(*norms())), steps())
+
+
+def test_outputs_that_come_back_from_statistics() -> None:
+    norms = lambda: (nn.BatchNorm2d(8), nn.BatchNorm2d(8, track_running_stats=False), nn.BatchNorm2d(8))  # noqa: E731
+    fitted = same(lambda: Wide(Images(*norms())), steps())
+    (plan,) = fitted.lowtide.plans
+    graph, ran = plan.record.graph, [s.recipe for s in plan.record.schedule.steps if isinstance(s, Run)]
+    assert "lowtide.batch_norm_again" in {graph.recipes[r].op for r in ran}
+    first = [r for r in ran if graph.recipes[r].op.startswith("aten._native_batch_norm_legit")]
+    assert len(first) == len(set(first)) == 3  # so running statistics move once
 
 
 def test_batch_norm_with_a_cumulative_average() -> None:
