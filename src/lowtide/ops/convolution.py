@@ -91,30 +91,41 @@ def of_input(draft: Draft, backward: Backward, parts: int = 1) -> int:
     sizes = (Items(given.geometry.shape), Items(given.geometry.stride))
     return draft.recipe(
         backward.recipe,
-        "lowtide.convolution_backward_beside_input",
+        "lowtide.convolution_backward_beside_input" if parts == 1 else "lowtide.convolution_input_in_parts",
         outputs=[v for v, _ in made],
         reads=(gradient, weight),
-        args=(Ref(0), Ref(1), *sizes, *backward.constants, Items((True, False, bias is not None)), parts),
+        args=(
+            Ref(0),
+            Ref(1),
+            *sizes,
+            *backward.constants,
+            Items((True, False, bias is not None)),
+            *((parts,) if parts > 1 else ()),
+        ),
         paths=[path for _, path in made],
     )
 
 
 def _beside_input(
-    gradient: Tensor, weight: Tensor, shape: Sequence[int], stride: Sequence[int], *constants_and_parts: object
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    gradient: Tensor, weight: Tensor, shape: Sequence[int], stride: Sequence[int], *constants: object
+) -> tuple[Tensor, None, Tensor | None]:
     """The gradients of a convolution that do not need its input's content; see `of_input`."""
+    found: tuple[Tensor, None, Tensor | None] = torch.ops.aten.convolution_backward.default(
+        gradient, _without_bytes(gradient, shape, stride), weight, *constants
+    )
+    return found
+
+
+def _input_in_parts(
+    gradient: Tensor, weight: Tensor, shape: Sequence[int], stride: Sequence[int], *constants_and_parts: object
+) -> tuple[Tensor]:
+    """The gradient of a convolution's input, part by part of the batch; see `of_input`."""
     *constants, parts = constants_and_parts
     assert isinstance(parts, int)
-    call = torch.ops.aten.convolution_backward.default
-    if parts == 1:
-        found: tuple[Tensor, None, Tensor | None] = call(
-            gradient, _without_bytes(gradient, shape, stride), weight, *constants
-        )
-        return found
     whole = gradient.new_empty_strided(shape, stride)
     for ours, theirs in zip(whole.tensor_split(parts), gradient.tensor_split(parts), strict=True):
-        ours.copy_(call(theirs, _without_bytes(theirs, ours.shape, ours.stride()), weight, *constants)[0])
-    return whole, None, None
+        ours.copy_(_beside_input(theirs, weight, ours.shape, ours.stride(), *constants)[0])
+    return (whole,)
 
 
 def _without_bytes(like: Tensor, shape: Sequence[int], stride: Sequence[int]) -> Tensor:
@@ -188,7 +199,8 @@ class Convolution(AbstractFamily):
     name: ClassVar[str] = "convolution"
     kind: ClassVar[str] = SAVED
     kernels: ClassVar[Mapping[str, Kernel]] = {
-        "convolution_backward_beside_input": Kernel(_beside_input, flops=_flops, workspace_B=_workspace_B, by_size=True)
+        "convolution_backward_beside_input": Kernel(_beside_input, flops=_flops, workspace_B=_workspace_B),
+        "convolution_input_in_parts": Kernel(_input_in_parts, flops=_flops, workspace_B=_workspace_B, by_size=True),
     }
 
     def add(self, draft: Draft, numerics: Numerics) -> None:  # noqa: ARG002  # exact at any level
