@@ -6,6 +6,7 @@ reads. So the program's recipes that lead from one to the other run as well, onc
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
@@ -13,9 +14,10 @@ from typing import Any
 import msgspec
 import torch
 
+from lowtide.device import generator
 from lowtide.device.calls import apply_view, arguments, pick, resolve
 from lowtide.ir.geometry import Geometry
-from lowtide.ir.graph import Effect, Graph, Recipe, Role
+from lowtide.ir.graph import Effect, Graph, Role
 from lowtide.ops.catalogue import kernels
 from lowtide.profile.measurement import output_paths
 from lowtide.profile.samples import content
@@ -46,6 +48,11 @@ class Rehearsal:
         self.compared = sorted(made & self._made(other) - overwritten)
 
     @property
+    def devices(self) -> set[str]:
+        """Where the program's recipes run."""
+        return {self._device(v) for r in self.own for v in self.graph.recipes[r].outputs[:1]}
+
+    @property
     def key(self) -> str:
         """Names what is run: operators, arguments, geometries, and how they depend on each other."""
         return self._digest(lambda geometry: geometry, exact=True)
@@ -74,6 +81,8 @@ class Rehearsal:
         Raises:
             Exception: whatever an operator raises on inputs that are valid but meaningless.
         """
+        if not self.compared:
+            return "it makes nothing that could be compared"
         for positive in (False, True):
             expected, found = self._both(held, positive)
             for value in self.compared:
@@ -87,13 +96,14 @@ class Rehearsal:
         """What the program's recipes make of made-up inputs, and what the others make of them."""
         given = {v: self._content(v, positive) for v in self.inputs}
         for r in self.before:
-            _run(self.graph.recipes[r], given, held)
+            self._run(r, given, held)
         overwritten = {t.value for r in self.own for t in self.graph.recipes[r].consumes}
         overwritten |= {t.value for r in self.other for t in self.graph.recipes[r].consumes}
         again = {v: t.clone() if v in overwritten else t for v, t in given.items()}
-        state = torch.get_rng_state()
+        states = {device: generator.save(device) for device in self.devices}
         expected = self._carried_out(self.own, given, held)
-        torch.set_rng_state(state)
+        for device, state in states.items():
+            generator.restore(device, state)
         return expected, self._carried_out(self.other, again, held)
 
     def _carried_out(self, recipes: Iterable[int], there: Tensors, held: Sequence[Any]) -> Tensors:
@@ -101,10 +111,34 @@ class Rehearsal:
         order = self._makers_first(recipes)
         last = {v: r for r in order for v in self.graph.recipes[r].read_values}
         for r in order:
-            _run(self.graph.recipes[r], there, held)
+            self._run(r, there, held)
             for value in [v for v, reader in last.items() if reader == r and v not in self.compared]:
                 there.pop(value, None)
         return {v: there[v] for v in self.compared}
+
+    def _run(self, number: int, there: Tensors, held: Sequence[Any]) -> None:
+        """Runs one recipe as generated code does."""
+        recipe = self.graph.recipes[number]
+        refs = []
+        for read in recipe.reads:
+            tensor: Any = there[read.value]
+            for view in read.views:
+                tensor = apply_view(view, tensor, held)
+            refs.append(tensor)
+        args, kwargs = arguments(recipe.args, recipe.kwargs, refs, held)
+        device = self._device(recipe.outputs[0])
+        if recipe.state is not None and recipe.effect is not Effect.PURE:
+            there[recipe.state] = generator.save(device)
+        replays = recipe.state is not None and recipe.effect is Effect.PURE
+        with generator.replay(device, there[recipe.state or 0]) if replays else contextlib.nullcontext():
+            result = resolve(recipe.op)(*args, **kwargs)
+        tensors = [v for v in recipe.outputs if v != recipe.state]
+        for value, path in zip(tensors, output_paths(recipe), strict=True):
+            there[value] = pick(result, path)
+
+    def _device(self, value: int) -> str:
+        geometry = self.graph.values[value].geometry
+        return "cpu" if geometry is None else geometry.device
 
     def _makers_first(self, recipes: Iterable[int]) -> list[int]:
         pending, order = list(dict.fromkeys(recipes)), list[int]()
@@ -150,7 +184,7 @@ class Rehearsal:
     def _content(self, value: int, positive: bool) -> torch.Tensor:
         geometry = self.graph.values[value].geometry
         if self.graph.values[value].role is Role.GENERATOR:
-            return torch.get_rng_state()
+            return generator.save(self._device(self.compared[0]))
         assert geometry is not None, "capture gives every value a geometry"
         readers = []
         for r in (*self.before, *self.own, *self.other):
@@ -175,28 +209,6 @@ class Rehearsal:
             facts.append((recipe.op, reads, arguments_, outputs, recipe.paths, recipe.effect, len(recipe.consumes)))
         facts.append([(ids[v], seen(self.graph.values[v].geometry)) for v in self.inputs])
         return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()[:32]
-
-
-def _run(recipe: Recipe, there: Tensors, held: Sequence[Any]) -> None:
-    """Runs one recipe as generated code does."""
-    refs = []
-    for read in recipe.reads:
-        tensor: Any = there[read.value]
-        for view in read.views:
-            tensor = apply_view(view, tensor, held)
-        refs.append(tensor)
-    args, kwargs = arguments(recipe.args, recipe.kwargs, refs, held)
-    present = torch.get_rng_state() if recipe.state is not None else None
-    if recipe.state is not None and recipe.effect is Effect.PURE:
-        torch.set_rng_state(there[recipe.state])
-    elif recipe.state is not None and present is not None:
-        there[recipe.state] = present
-    result = resolve(recipe.op)(*args, **kwargs)
-    if present is not None and recipe.effect is Effect.PURE:
-        torch.set_rng_state(present)
-    tensors = [v for v in recipe.outputs if v != recipe.state]
-    for value, path in zip(tensors, output_paths(recipe), strict=True):
-        there[value] = pick(result, path)
 
 
 def unlike(one: torch.Tensor, other: torch.Tensor) -> str:

@@ -6,13 +6,13 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from lowtide.device import generator
 from lowtide.device.calls import constant, resolve
 from lowtide.errors import IllegalPlan
 from lowtide.ir.call import Arg, Const, Held, Items, NamedArg, Read, Ref, View
 from lowtide.ir.graph import Effect, Graph, Recipe
 from lowtide.ir.interface import Result, Slot, Token
 from lowtide.ir.schedule import Drop, Run, Step
-from lowtide.runtime import generator
 
 _DEEPEST = 50  # calls in one another; the interpreter's parser gives up at 200
 

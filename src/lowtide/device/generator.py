@@ -13,7 +13,8 @@ def save(device: str) -> torch.Tensor:
     return torch.get_rng_state() if device == "cpu" else torch.cuda.get_rng_state()
 
 
-def _restore(device: str, state: torch.Tensor) -> None:
+def restore(device: str, state: torch.Tensor) -> None:
+    """Makes the generator draw from a saved state on."""
     if device == "cpu":
         torch.set_rng_state(state)
     else:
@@ -24,8 +25,8 @@ def _restore(device: str, state: torch.Tensor) -> None:
 def replay(device: str, state: torch.Tensor) -> Iterator[None]:
     """Runs the body from a saved state and puts the present one back afterwards, also after an exception."""
     present = save(device)
-    _restore(device, state)
+    restore(device, state)
     try:
         yield
     finally:
-        _restore(device, present)
+        restore(device, present)
