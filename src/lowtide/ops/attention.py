@@ -21,6 +21,7 @@ from lowtide.ops.arguments import bound, passed
 from lowtide.ops.attention_chain import AttentionChain, attention_chains
 from lowtide.ops.base import SAVED, AbstractFamily, Kernel
 from lowtide.ops.draft import Draft
+from lowtide.ops.flash_attention import flash_attention, flash_attention_backward, flash_option, workspace_B
 from lowtide.ops.lazy import torch
 from lowtide.ops.loss_chain import shape_of
 
@@ -218,7 +219,7 @@ def _workspace_B(copies: int) -> Callable[[Graph, Recipe], int]:
 @final
 @dataclass(frozen=True)
 class Attention(AbstractFamily):
-    """Attention that a program computes in the open, in parts. Exact: each head on its own.
+    """Attention that a program computes in the open, in parts, or flash. Parts are exact: each head on its own.
 
     Arguments:
         least_B: scores of fewer bytes are left alone.
@@ -230,10 +231,12 @@ class Attention(AbstractFamily):
         "attention": Kernel(_attention, _flops(2), _traffic_B(6), _workspace_B(3), by_size=True),
         "attention_backward": Kernel(_attention_backward, _flops(5), _traffic_B(12), _workspace_B(4), by_size=True),
         "dropout_mask": Kernel(_dropout_mask),
+        "flash_attention": Kernel(flash_attention, _flops(2), None, workspace_B),
+        "flash_attention_backward": Kernel(flash_attention_backward, _flops(5), None, workspace_B),
     }
     least_B: int = _PART_B
 
-    def add(self, draft: Draft, numerics: Numerics) -> None:  # noqa: ARG002  # exact at any level
+    def add(self, draft: Draft, numerics: Numerics) -> None:
         for chain in attention_chains(draft):
             size_B = chain.scores * ITEM_B[chain.dtype]
             if size_B < self.least_B or len(chain.shape) > 4 or not draft.is_free(chain.recipes):
@@ -243,6 +246,8 @@ class Attention(AbstractFamily):
             counts = {coarse, max(coarse, min(matrices, size_B // _PART_B))}
             kept, drawn = (None, ()) if chain.dropout is None else _drawn(draft, chain, chain.dropout)
             options = [_option(draft, chain, kept, drawn, parts) for parts in sorted(counts)]
+            flash = flash_option(draft, chain) if numerics.admits(Numerics.REASSOCIATED) else None
+            options += [] if flash is None else [flash]
             draft.group(self.kind, f"{self.name} {chain.output.id}", chain.recipes, options)
 
 
