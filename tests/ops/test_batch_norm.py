@@ -9,6 +9,7 @@ import torch
 
 from lowtide.errors import FaintScale
 from lowtide.ops.batch_norm import batch_norm_again, batch_norm_backward_from_output
+from lowtide.ops.batch_norm_in_place import batch_norm_backward_from_output_over, batch_norm_backward_over
 from lowtide.ops.scale import declines, faint_channels, put_aside, room
 
 aten = torch.ops.aten
@@ -93,6 +94,26 @@ def test_gradients_from_output_are_as_accurate_as_those_from_input(
         assert error(ours, exact) <= 8 * error(theirs, exact) + 64 * unit
     if faint and found[0] is not None:
         assert torch.equal(found[0][:, faint[0]], torch.zeros_like(x[:, 0]))
+
+
+@pytest.mark.parametrize("mask", [(True, True, True), (True, False, True)])
+def test_some_channels_at_a_time_over_the_gradient(mask: tuple[bool, ...]) -> None:
+    x, gradient = normal(3, 40, 17, 16), normal(3, 40, 17, 16, seed=3)
+    weight, bias = normal(40, seed=1), normal(40, seed=2)
+    weight = weight.sign() * weight.abs().clamp_min(0.05)
+    weight[[5, 39]] = 0.0
+    y, mean, invstd = aten._native_batch_norm_legit.no_stats(x, weight, bias, True, 0.1, 1e-5)
+    torchs = aten.native_batch_norm_backward(gradient, x, weight, None, None, mean, invstd, True, 1e-5, mask)
+    over = gradient.clone()
+    found = batch_norm_backward_over(over, x, weight, None, None, mean, invstd, True, 1e-5, mask)
+    assert found[0] is over
+    assert all(a is b is None or torch.equal(a, b) for a, b in zip(found, torchs, strict=True) if a is not None)
+    assert [g is not None for g in found] == list(mask)
+    aside, over = put_aside(x, weight, bias), gradient.clone()
+    once = batch_norm_backward_from_output(gradient, y, weight, bias, mean, invstd, aside, mask)
+    found = batch_norm_backward_from_output_over(over, y, weight, bias, mean, invstd, aside, mask)
+    assert found[0] is over
+    assert all(torch.equal(a, b) for a, b in zip(found, once, strict=True) if a is not None and b is not None)
 
 
 @pytest.mark.parametrize("mask", [(True, False, False), (False, True, True), (True, True, False)])

@@ -33,6 +33,9 @@ def test_the_chain_in_parts_has_the_same_bits(shape: tuple[int, ...], dtype: tor
     slope = (gradient * x).sum(-1, keepdim=True) * -0.5 * rstd.pow(3)
     joined = beside + gradient * rstd + slope.expand(x.shape) / x.shape[-1] * (x.pow(1.0) * 2.0)
     assert torch.equal(rms_norm_backward(gradient, x, rstd, shape[-1], beside), joined)
+    over = gradient.clone()
+    assert rms_norm_backward(over, x, rstd, shape[-1], beside, out=over) is over
+    assert torch.equal(over, joined)
 
 
 @pytest.mark.parametrize(("rows", "row_B"), [(0, 4), (1, 2**20), (2, 2**20), (3, 2**19), (1000, 4096), (7, 1)])

@@ -78,14 +78,33 @@ def batch_norm_backward_from_output(
     torch's own kernel makes them: xhat = (y - beta) / gamma is what it works out of an input y with mean beta and
     deviation gamma. Faint channels follow one by one from what was put aside.
     """
+    faint = [(c, aside[row]) for row, c in enumerate(faint_channels(weight, bias))]
+    return turned_back(gradient, y, weight, bias, mean, invstd, faint, mask)
+
+
+def turned_back(
+    gradient: Tensor,
+    y: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    mean: Tensor,
+    invstd: Tensor,
+    faint: Sequence[tuple[int, Tensor]],
+    mask: Sequence[bool],
+) -> Gradients:
+    """The same for any channels.
+
+    Arguments:
+        faint: those of them that are, and what went into them.
+    """
     over = inverse(weight, bias)
     scale = over.reciprocal()
     middle = torch.zeros_like(over) if bias is None else bias
     kernel = torch.ops.aten.native_batch_norm_backward
     made: Gradients = kernel(gradient, y, scale * scale * invstd, None, None, middle, over, True, 0.0, list(mask))
-    for row, c in enumerate(faint_channels(weight, bias)):
+    for c, went_in in faint:
         own = slice(c, c + 1)
-        x, part = aside[row].unsqueeze(1), gradient[:, own].contiguous()
+        x, part = went_in.unsqueeze(1), gradient[:, own].contiguous()
         ours: Gradients = kernel(part, x, weight[own], None, None, mean[own], invstd[own], True, 0.0, list(mask))
         for whole, one, dim in zip(made, ours, (1, 0, 0), strict=True):
             if whole is not None and one is not None:

@@ -44,7 +44,10 @@ _ROWS = {
 """Operators that have read a row before they write to it; and the name of their result's argument."""
 _TILED_OPERANDS = 4
 """Of a run of operators (`lowtide.ops.tiles`), how many tensors it may write over: the first ones it is given."""
-_OWN = ("masked_gradient", "scaled_gradient", "masked_scaled_gradient", "scaled_gradient_by_flags")
+_OWN = (
+    *("masked_gradient", "scaled_gradient", "masked_scaled_gradient", "scaled_gradient_by_flags"),
+    "rms_norm_backward",
+)
 """Kernels of ours that may write over the gradient, their first argument."""
 _METHOD_NAMES = {"pow.Tensor_Scalar": "pow_.Scalar"}
 

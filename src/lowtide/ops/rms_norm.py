@@ -27,12 +27,21 @@ if TYPE_CHECKING:
 _AT_ONCE_B = 2**18  # of rows that are worked on together
 
 
-def rms_norm_backward(gradient: Tensor, x: Tensor, rstd: Tensor, width: int, beside: Tensor | None = None) -> Tensor:
+def rms_norm_backward(
+    gradient: Tensor,
+    x: Tensor,
+    rstd: Tensor,
+    width: int,
+    beside: Tensor | None = None,
+    *,
+    out: Tensor | None = None,
+) -> Tensor:
     """The gradient of x from that of x * r, with r = (mean(x ** 2) + eps) ** -0.5: autograd's chain, row by row.
 
-    torch sums a row in one way if there is another row beside it, so no row is alone that was not.
+    torch sums a row in one way if there is another row beside it, so no row is alone that was not. `out` may be the
+    gradient: a row of it is not wanted once it has been multiplied.
     """
-    made = torch.empty_like(x)
+    made = torch.empty_like(x) if out is None else out
     incoming, xs, spread, into = (t.reshape(-1, t.shape[-1]) for t in (gradient, x, rstd, made))
     others = None if beside is None else beside.reshape(-1, width)
     for part in _parts(spread.shape[0], width * x.element_size()):
