@@ -29,7 +29,7 @@ class Block(msgspec.Struct, frozen=True, gc=False):
         order: which of the run's allocations it is, as its mini-trace counts them; -1 for the generator state that
             the run puts aside before.
         size_B: as requested.
-        value: what lives in it; None for a temporary of the operator.
+        value: what lives in it, the last one where it was overwritten; None for a temporary of the operator.
     """
 
     step: int

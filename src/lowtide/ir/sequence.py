@@ -106,7 +106,8 @@ class _Walk:
                 if released is not None:
                     self._release(released)
                     made[-event - 1] = None
-        passed = {t.output: self.open.pop(t.value, None) for t in recipe.consumes}
+        taken = [(t.output, self.open.pop(t.value)) for t in recipe.consumes if t.value in self.open]
+        passed = {output: allocation for output, allocation in taken if output is not None}
         outputs = [v for v in recipe.outputs if not (recipe.effect is Effect.RANDOM and v == recipe.state)]
         for position, value in enumerate(outputs):
             home = recipe.trace.outputs[position] if position < len(recipe.trace.outputs) else None
@@ -119,6 +120,9 @@ class _Walk:
         for left in reversed(made):
             if left is not None:
                 self._release(left)
+        for output, allocation in taken:
+            if output is None or outputs[output] not in step.keep:
+                self._release(allocation)
         if aside is not None:
             self._release(aside)
 
