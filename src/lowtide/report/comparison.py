@@ -85,7 +85,7 @@ class Comparison:
     @property
     def bound_overhead(self) -> float:
         """The least overhead that the bound leaves possible."""
-        return max(0.0, self.bound_s / self.keep_all_time_s - 1.0) if self.keep_all_time_s > 0 else 0.0
+        return self.bound_s / self.keep_all_time_s - 1.0 if self.keep_all_time_s > 0 else 0.0
 
     @property
     def gap(self) -> float:
