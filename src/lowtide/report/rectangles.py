@@ -16,6 +16,7 @@ from lowtide.ir.plan import PlanRecord
 from lowtide.ir.schedule import Run, Schedule
 from lowtide.ir.sequence import blocks_of
 from lowtide.ir.simulate import simulate
+from lowtide.report.reruns import rerun_steps
 
 KINDS = {
     "home": "persistent: parameters, buffers",
@@ -99,7 +100,7 @@ def address_map(record: PlanRecord) -> AddressMap | None:
 
 
 def _planned(graph: Graph, schedule: Schedule, layout: Layout) -> Iterator[Rectangle]:
-    produced: set[int] = set()
+    reruns = rerun_steps(graph, schedule)
     for block, offset_B in zip(layout.blocks, layout.offsets_B, strict=True):
         step = schedule.steps[block.step]
         op = place = ""
@@ -109,9 +110,7 @@ def _planned(graph: Graph, schedule: Schedule, layout: Layout) -> Iterator[Recta
             op, place = recipe.op, _place(recipe.origin.module, recipe.origin.source)
             if block.value is not None:
                 backward = "backward" in graph.segments[recipe.segment].name
-                kind = _kind(graph.values[block.value], block.value in produced, backward)
-        if block.value is not None:
-            produced.add(block.value)
+                kind = _kind(graph.values[block.value], block.step in reruns, backward)
         name = "" if block.value is None else graph.values[block.value].name
         yield Rectangle(kind, name, op, place, block.step, block.start, block.stop, offset_B, block.size_B)
 

@@ -15,6 +15,7 @@ from lowtide.ir.schedule import Drop, Run, Schedule
 from lowtide.ir.simulate import simulate
 from lowtide.report.headline import describe_step
 from lowtide.report.plain import plain_schedule
+from lowtide.report.reruns import rerun_steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +109,13 @@ def memory_curve(graph: Graph, schedule: Schedule, name: str, outside_B: int = 0
         outside_B: bytes to add throughout, `PlanRecord.outside_B`.
     """
     points: list[Point] = []
-    events, made = 0, set[int]()
+    events, reruns = 0, rerun_steps(graph, schedule)
     for moment in simulate(graph, schedule).moments:
         step = schedule.steps[moment.step]
-        place, again = "", False
+        place = ""
         if isinstance(step, Run):
             recipe = graph.recipes[step.recipe]
             place = " ".join(part for part in (recipe.origin.module, recipe.origin.source) if part)
-            again = bool(recipe.outputs) and made.issuperset(recipe.outputs)
-            made.update(recipe.outputs)
             events += max(1, len(recipe.trace.events))
         elif isinstance(step, Drop):
             events += 1
@@ -126,7 +125,7 @@ def memory_curve(graph: Graph, schedule: Schedule, name: str, outside_B: int = 0
                 segment=moment.segment,
                 label=describe_step(graph, step),
                 place=place,
-                again=again,
+                again=moment.step in reruns,
                 start_s=moment.start_s,
                 stop_s=moment.stop_s,
                 peak_B=moment.peak_B + outside_B,
