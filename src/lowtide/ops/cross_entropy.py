@@ -109,11 +109,11 @@ class Rows:
         return (value / total if self.reduction == _MEAN else value), total
 
     def gradient(self, log_p: Tensor, a: int, b: int) -> Tensor:
-        """The logits' gradient in rows a to b, whose log-probabilities are given."""
+        """The logits' gradient in rows a to b, over their log-probabilities."""
         slope = self.slope(log_p, self.targets[a:b], self.weight, self.ignore_index, a, b)
         softmax = torch.ops.aten._log_softmax_backward_data.out
-        softmax(slope, log_p, 1, log_p.dtype, out=slope)  # a row is summed before it is written
-        return slope
+        softmax(slope, log_p, 1, log_p.dtype, out=log_p)  # element by element, once a row of the slope is summed
+        return log_p
 
     def slope(
         self, log_p: Tensor, targets: Tensor, weight: Tensor | None, ignore_index: int, a: int = 0, b: int | None = None

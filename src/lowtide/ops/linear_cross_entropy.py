@@ -204,12 +204,12 @@ def _by_rows_and_classes(draft: Draft, found: Projection, logits: Read | None, c
     name = "lowtide.linear_cross_entropy"
     recipes = [draft.recipe(chain.forward, name, outputs=made, reads=reads, args=args)]
     late = (chain.upstream, draft.read(chain.total), found.extra)
+    known = tuple(draft.read(v) for v in statistics)
     if found.input is not None:
-        reads, args = bound(logits, factors[0], found.matrix, *tail, *late)
+        reads, args = bound(logits, factors[0], found.matrix, *tail, *late, *known)
         name, outputs = "lowtide.linear_cross_entropy_input_gradient", found.input.outputs
         recipes.append(draft.recipe(found.input, name, outputs=outputs, reads=reads, args=args))
     if by_classes:
-        known = tuple(draft.read(v) for v in statistics)
         tail = (*tail[:-1], max(1, min(_BLOCKS, chain.shape[1] // _LEAST_CLASSES)))
         wanted = (found.turned, found.weight is not None, _bias_shape(draft, found))
         reads, args = bound(logits, found.hidden, found.matrix, *tail, *late, *known, *wanted)

@@ -76,26 +76,42 @@ class Head:
     Arguments:
         dtype: of the log-softmax.
         extra: a gradient of the logits that comes from elsewhere, [N, V], or None.
+        largest, log_sum: of every row, as `linear_cross_entropy` returns them; None where they are not known.
     """
 
     logits: Logits
     rows: Rows
     dtype: Dtype
     extra: Tensor | None = None
+    largest: Tensor | None = None
+    log_sum: Tensor | None = None
 
     def few(self, a: int, b: int) -> Iterator[tuple[int, int]]:
         """Rows a to b, a few at a time: what is made of them in the log-softmax's dtype is small beside them."""
         return ((a + c, a + d) for c, d in spans(b - a, min(FEW, b - a), 1))
+
+    def in_bytes(self, logits: Tensor) -> bool:
+        """Whether some rows may be overwritten, and have the log-softmax's dtype."""
+        return self.logits.whole is None and logits.dtype == self.dtype
+
+    def log_p(self, logits: Tensor, a: int, b: int) -> Tensor:
+        """Log-probabilities of rows a to b, over their logits where those may be overwritten."""
+        own = logits if self.in_bytes(logits) else logits.to(self.dtype, copy=True)
+        if self.largest is None or self.log_sum is None:
+            return log_softmax(own)
+        return own.sub_(self.largest[a:b, None]).sub_(self.log_sum[a:b, None])
 
     def gradient(self, a: int, b: int, picked: Tensor | None = None) -> Tensor:
         """The logits' gradient in rows a to b, over them if they are made; `picked` notes what the targets pick."""
         logits = self.logits.rows(a, b)
         found = logits if self.logits.whole is None else torch.empty_like(logits)
         for c, d in self.few(a, b):
-            log_p = log_softmax(logits[c - a : d - a].to(self.dtype, copy=True))
+            log_p = self.log_p(logits[c - a : d - a], c, d)
             if picked is not None:
                 picked[c:d] = self.rows.picked(log_p, c, d)
-            found[c - a : d - a] = self.rows.gradient(log_p, c, d)
+            gradient = self.rows.gradient(log_p, c, d)
+            if not self.in_bytes(logits):
+                found[c - a : d - a] = gradient
         return found if self.extra is None else found.add_(self.extra[a:b])
 
     def slopes(self) -> Tensor:
@@ -105,24 +121,26 @@ class Head:
         slope = rows.slope(nothing, rows.single(), None, -100)
         return slope if rows.weight is None else slope.mul_(rows.weights().unsqueeze(1))
 
-    def block_gradient(self, a: int, b: int, largest: Tensor, log_sum: Tensor, slopes: Tensor) -> Tensor:
-        """The logits' gradient for classes a to b.
+    def block_gradient(self, a: int, b: int, slopes: Tensor) -> Tensor:
+        """The logits' gradient for classes a to b; `largest` and `log_sum` are known.
 
         The softmax's gradient takes the sum of a row's slopes, and there is one that is not 0. Where its class is not
         among these, it stands in the room for one more.
-
-        Arguments:
-            largest, log_sum: of every row, as `linear_cross_entropy` returns them.
         """
         block = self.logits.block(a, b)
+        own = block.dtype == self.dtype
         targets = self.rows.targets
         places = torch.where((targets >= a) & (targets < b), targets - a, b - a).unsqueeze(1)
+        assert self.largest is not None
+        assert self.log_sum is not None
         for c, d in self.few(0, len(targets)):
-            log_p = block[c:d].to(self.dtype, copy=True).sub_(largest[c:d, None]).sub_(log_sum[c:d, None])
+            log_p = block[c:d] if own else block[c:d].to(self.dtype)
+            log_p.sub_(self.largest[c:d, None]).sub_(self.log_sum[c:d, None])
             log_p[:, -1] = 0
             gradient = torch.zeros_like(log_p).scatter_(1, places[c:d], slopes[c:d])
-            torch.ops.aten._log_softmax_backward_data.out(gradient, log_p, 1, self.dtype, out=gradient)
-            block[c:d] = gradient
+            torch.ops.aten._log_softmax_backward_data.out(gradient, log_p, 1, self.dtype, out=log_p)
+            if not own:
+                block[c:d] = log_p
         found = block[:, :-1]
         return found if self.extra is None else found.add_(self.extra[:, a:b])
 
@@ -148,10 +166,10 @@ def linear_cross_entropy(
         logits = head.logits.rows(a, b)
         largest[a:b] = logits.amax(1)
         for c, d in head.few(a, b):
-            log_p = log_softmax(logits[c - a : d - a].to(dtype, copy=True))
+            log_p = head.log_p(logits[c - a : d - a], c, d)
             log_sum[c:d] = -log_p.amax(1)
             picked[c:d] = rows.picked(log_p, c, d)
-        del logits
+        del logits, log_p
     return (*rows.reduced(picked), largest, log_sum)
 
 
@@ -170,10 +188,12 @@ def input_gradient(
     upstream: Tensor,
     total: Tensor,
     extra: Tensor | None,
+    largest: Tensor | None = None,
+    log_sum: Tensor | None = None,
 ) -> Tensor:
-    """The gradient of the hidden states, [N, H]."""
+    """The gradient of the hidden states, [N, H]; sooner with `largest` and `log_sum` of `linear_cross_entropy`."""
     rows = Rows.of(targets, weight, reduction, ignore_index, kept, upstream, total)
-    head = Head(Logits(logits, hidden, matrix, bias), rows, dtype, extra)
+    head = Head(Logits(logits, hidden, matrix, bias), rows, dtype, extra, largest, log_sum)
     found = matrix.new_empty((len(rows.targets), matrix.shape[0]))
     for a, b in spans(len(rows.targets), chunks):
         torch.mm(head.gradient(a, b), matrix.t(), out=found[a:b])
@@ -212,12 +232,12 @@ def weight_gradient(
     Returns: empty tensors for what is not wanted.
     """
     rows = Rows.of(targets, weight, reduction, ignore_index, kept, upstream, total)
-    head = Head(Logits(logits, hidden, matrix, bias), rows, dtype, extra)
+    head = Head(Logits(logits, hidden, matrix, bias), rows, dtype, extra, largest, log_sum)
     found = _empty_gradient(matrix, turned, matrix_too, matrix.dtype)
     summed = matrix.new_empty((0,) if bias_shape is None else (matrix.shape[1],))
     slopes = head.slopes()
     for a, b in spans(matrix.shape[1], chunks, CLASSES):
-        gradient = head.block_gradient(a, b, largest, log_sum, slopes)
+        gradient = head.block_gradient(a, b, slopes)
         if bias_shape is not None:
             summed[a:b] = gradient.sum(0)
         if matrix_too and turned:
