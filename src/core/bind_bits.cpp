@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "bits.hpp"
+#include "blocks.hpp"
 #include "windows.hpp"
 
 namespace nb = nanobind;
@@ -90,6 +91,20 @@ void bind_gradients(nb::module_& m) {
         nb::arg("threads"), Released());
 }
 
+void bind_blocks(nb::module_& m) {
+  m.def("compressed_B", [](Count count) { return compressed_B(count); }, nb::arg("count"));
+  m.def("compress",
+        [](Address packed, Address x, Count count, int type, int threads) {
+          compress(at<std::uint8_t>(packed), at<void>(x), count, float_of(type), threads);
+        },
+        nb::arg("packed"), nb::arg("x"), nb::arg("count"), nb::arg("type"), nb::arg("threads"), Released());
+  m.def("decompress",
+        [](Address x, Address packed, Count count, int type, int threads) {
+          decompress(at<void>(x), at<std::uint8_t>(packed), count, float_of(type), threads);
+        },
+        nb::arg("x"), nb::arg("packed"), nb::arg("count"), nb::arg("type"), nb::arg("threads"), Released());
+}
+
 void bind_windows(nb::module_& m) {
   nb::class_<Windows>(m, "Windows")
       .def("__init__",
@@ -130,6 +145,7 @@ void bind_windows(nb::module_& m) {
 void bind_bits(nb::module_& m) {
   bind_answers(m);
   bind_gradients(m);
+  bind_blocks(m);
   bind_windows(m);
 }
 

@@ -14,6 +14,7 @@ from lowtide.ops.attention import Attention
 from lowtide.ops.base import KINDS, AbstractFamily, Kernel
 from lowtide.ops.batch_norm import BatchNorm
 from lowtide.ops.batch_norm_in_place import BatchNormInPlace
+from lowtide.ops.compression import Compression
 from lowtide.ops.convolution import Convolution
 from lowtide.ops.convolution_algorithms import ConvolutionAlgorithms
 from lowtide.ops.cross_entropy import CrossEntropy
@@ -48,6 +49,7 @@ FAMILIES: tuple[AbstractFamily, ...] = (
     ConvolutionAlgorithms(),
     Pointwise(),  # after whatever is for one operator alone
     BatchNormInPlace(),
+    Compression(),
     InPlace(),  # last: what the others add may run in place as well
 )
 """In this order they add to a graph: the first to replace a recipe has it."""

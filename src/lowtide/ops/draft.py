@@ -57,6 +57,13 @@ class Draft:
             return self.is_free(recipes)
         return set(self.groups[number].options[0].recipes) == set(recipes)
 
+    def can_do_without(self, recipe: int, value: int) -> bool:
+        """Whether some option of a recipe's group reads a value nowhere in the recipe's segment."""
+        number, segment = self._group_of.get(recipe), self.recipes[recipe].segment
+        options = () if number is None else self.groups[number].options
+        late = ([self.recipes[r] for r in o.recipes if self.recipes[r].segment == segment] for o in options)
+        return any(all(value not in r.read_values for r in recipes) for recipes in late)
+
     def value(self, name: str, geometry: Geometry, role: Role = Role.ACTIVATION) -> int:
         """Adds a value with bytes of its own; returns its id."""
         self.values.append(Value(len(self.values), name, geometry.extent_B, role, geometry))
