@@ -34,11 +34,11 @@ from lowtide.planners.reductions.first_option import fixes_choices
 from lowtide.planners.reductions.flips import flips
 from lowtide.planners.reductions.ways import all_ways
 from lowtide.planners.search import GAP, OutOfTime, Search
+from lowtide.planners.single_cut import cut_and_replay
 from lowtide.planners.start import begin
 
 _SINGLES = 5  # cuts over all choices, one by one
-_TOGETHER = 3  # in one model
-_SHARES = (0.6, 0.15)  # of the work, for each of the best choices
+_SHARES = (0.5, 0.2)  # of the work, for each of the most promising choices
 _POLISHES = 2  # times that other options are tried in the best plan
 _PROBES = 60  # each time at most
 _EQUAL = 1e-6  # relative
@@ -124,14 +124,15 @@ def _find_floor(joint: JointSearch) -> None:
 def _choose(joint: JointSearch) -> None:
     """Cuts over all choices where plans are fullest, first one by one, then several at once."""
     for candidate in list(joint.tried.values()):
-        joint.hurry(candidate)
+        joint.hurry(candidate, climb=not candidate.choice)
         joint.note(candidate, candidate.search.program.keep_all(0))
     cut = 0
     while cut < min(len(joint.moments), _SINGLES) and joint.gap > GAP and not joint.impossible:
         _try(joint, joint.moments[cut : cut + 1])
         cut += 1
-    if joint.gap > GAP and not joint.impossible and len(joint.moments) > 1:
-        _try(joint, joint.moments[:_TOGETHER])
+    pair = joint.telling_moments()
+    if joint.gap > GAP and not joint.impossible and len(pair) > 1:
+        _try(joint, pair)
 
 
 def _try(joint: JointSearch, moments: list[Moment]) -> bool:
@@ -150,12 +151,13 @@ def _try(joint: JointSearch, moments: list[Moment]) -> bool:
 
 def _finish(joint: JointSearch, deep: Deep) -> None:
     """Plans the best choices like any program, then tries other options in the best plan, then goes on from there."""
-    ranked = sorted((c for c in joint.tried.values() if not c.search.proved_impossible), key=lambda c: c.rank)
     work = joint.problem.work - joint.work
-    for share, candidate in zip(_SHARES, ranked, strict=False):
+    for share, candidate in zip(_SHARES, joint.promising(), strict=False):
         if joint.gap <= GAP:
             return
         candidate.grant(joint.bound_ps, int(share * work))
+        if candidate.search.time_ps is None:
+            candidate.search.run("single_cut", lambda s: cut_and_replay(s, 1))
         deep.thoroughly(candidate.search)
     for _ in range(_POLISHES):
         best = joint.best

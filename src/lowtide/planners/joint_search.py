@@ -33,6 +33,7 @@ from lowtide.planners.single_cut import cut_and_replay
 
 _COLUMNS = 2500  # of a model of several moments
 _NODES = 10  # of each model's tree
+_APART = 5  # places: closer moments say the same
 _CLOSE = 1e-3  # as a fraction of the step
 _WORTH = 1e-5  # as a fraction of the step: what another option has to bring
 _MENDS = 12  # drops that mend a plan with another option
@@ -104,6 +105,7 @@ class JointSearch:
     impossible: bool = False
     tried: dict[Key, Candidate] = field(default_factory=dict)
     moments: list[Moment] = field(default_factory=list)
+    singles: dict[Moment, float] = field(default_factory=dict)  # what one cut alone proves
     stats: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -214,14 +216,14 @@ class JointSearch:
         self.tried[key] = found
         return True
 
-    def hurry(self, found: Candidate) -> None:
+    def hurry(self, found: Candidate, *, climb: bool = False) -> None:
         """The quick part, behind keep-all."""
         search = found.search
         search.run("floor", find_floor)
         if search.time_ps is not None or search.proved_impossible:
             return
         search.run("greedy", descend)
-        search.run("single_cut", lambda s: _note(found, cut_and_replay(s, 1)))
+        search.run("single_cut", lambda s: _note(found, cut_and_replay(s, 1, climb=climb)))
 
     def note(self, candidate: Candidate, state: Retention) -> None:
         """Remembers the moment at which a plan is fullest."""
@@ -237,9 +239,26 @@ class JointSearch:
         close_ms = _CLOSE * self.ways.least_ps / PS_PER_MS
         solution = model.solve(self.problem.budget_B, Effort(close_ms, _NODES, self.left_s))
         self.prove(solution.bound_ps)
+        if len(moments) == 1:
+            self.singles[moments[0]] = solution.bound_ps
         self.impossible = self.impossible or solution.impossible
         self.stats["joint_cuts"] = self.stats.get("joint_cuts", 0) + 1
         return None if solution.choice is None else self.settled(solution.choice)
+
+    def telling_moments(self) -> list[Moment]:
+        """The moment at which one cut proves most, and the last one noted that lies apart from it."""
+        if not self.singles:
+            return []
+        best = max(self.singles, key=lambda m: self.singles[m])
+        apart = [m for m in self.moments if m.segment != best.segment or abs(m.place - best.place) >= _APART]
+        return [best, *apart[-1:]]
+
+    def promising(self) -> list[Candidate]:
+        """The choice of which least is proved, then the one with the best plan so far."""
+        possible = [c for c in self.tried.values() if not c.search.proved_impossible]
+        ranked = sorted(possible, key=lambda c: c.rank)
+        first = sorted(ranked, key=lambda c: round(c.search.bound_ps / (self.bound_ps * _CLOSE)))[:1]
+        return [*first, *(c for c in ranked if c not in first)]
 
     def settled(self, choice: Choice) -> Choice:
         """The choice with the better one of two options where one is never worse."""

@@ -55,7 +55,7 @@ def replay(search: Search, cut: SingleCut, kept: frozenset[int]) -> Retention:
     for v in (*cut.cut.values, *cut.cut.absent):
         if v in kept:
             continue
-        gap = cut.cut.gap(v)
+        gap = core.gap_at(v, cut.stage)
         if core.is_free(gap):
             taus[gap] = core.gap_start(gap) + 1
     state = search.program.keep_all(search.budget_B)
@@ -64,7 +64,7 @@ def replay(search: Search, cut: SingleCut, kept: frozenset[int]) -> Retention:
     return state
 
 
-def cut_and_replay(search: Search, rounds: int = 6, cuts: int = 2) -> Retention | None:
+def cut_and_replay(search: Search, rounds: int = 6, cuts: int = 2, *, climb: bool = True) -> Retention | None:
     """Proves the bound at keep-all's peak and at the peaks of its replays, and offers replays.
 
     A replay that does not fit says where the next cut belongs: at its own peak. When that leads nowhere new, the
@@ -73,6 +73,7 @@ def cut_and_replay(search: Search, rounds: int = 6, cuts: int = 2) -> Retention 
     Arguments:
         rounds: solves with smaller budgets.
         cuts: different stages at which to cut.
+        climb: whether a replay that is far too full is tried with rungs.
 
     Returns: the replay with the lowest peak, to start a search from; None if there is none.
     """
@@ -93,7 +94,7 @@ def cut_and_replay(search: Search, rounds: int = 6, cuts: int = 2) -> Retention 
         stage = state.peak_stage
     if lowest is None or lowest_cut is None:
         return None
-    if lowest.peak_B > _FAR * search.budget_B:
+    if climb and lowest.peak_B > _FAR * search.budget_B:
         lowest = _climb(search, lowest_cut, lowest)
     return _shrink(search, lowest_cut, lowest, rounds)
 

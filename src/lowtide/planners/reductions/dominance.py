@@ -18,14 +18,17 @@ _EQUAL = 1.0 + 1e-9
 def better_options(ways: Ways) -> dict[Owner, int]:
     """Finds, per option, the option of its group that is to be taken instead.
 
-    It takes no longer, reads nothing from outside that the other one does not read, makes nothing that stays which the
-    other one does not make, and needs fewer bytes while it runs; of several, the one that needs fewest, and of those
-    the closest to the program's results.
+    Both run in one place. It takes no longer, reads nothing from outside that the other one does not read, makes
+    nothing that stays which the other one does not make, and needs fewer bytes while it runs; of several, the one that
+    needs fewest, and of those the closest to the program's results.
 
     Returns: for options for which there is one. O(recipes of groups).
     """
     found: dict[Owner, int] = {}
     levels = tuple(Numerics)
+    places: dict[Owner, set[tuple[int, int]]] = {}
+    for way in ways.ways:
+        places.setdefault(way.owner, set()).add((way.earliest, way.latest))
     for g in ways.groups:
         group = ways.graph.groups[g]
         facts = [_Facts(ways.graph, group, k) for k in range(len(group.options))]
@@ -35,7 +38,8 @@ def better_options(ways: Ways) -> dict[Owner, int]:
                 if other == k or facts[other].most_B >= mine.most_B:
                     break
                 slower = ways.option_ps[g, other] > ways.option_ps[g, k] * _EQUAL
-                if not slower and facts[other].reads <= mine.reads and facts[other].makes <= mine.makes:
+                together = len(places.get((g, k), ())) == 1 and places.get((g, other)) == places[g, k]
+                if together and not slower and facts[other].reads <= mine.reads and facts[other].makes <= mine.makes:
                     found[g, k] = other
                     break
     return found
