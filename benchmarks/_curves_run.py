@@ -55,7 +55,7 @@ def _images(g: torch.Generator) -> dict[str, Any]:
     """Classes are told apart by their mean colour, so that there is something to learn."""
     classes = torch.randint(0, 10, (16,), generator=g)
     shades = torch.linspace(-1.0, 1.0, 10)[classes].view(-1, 1, 1, 1)
-    return {"x": torch.randn(16, 3, 32, 32, generator=g) + shades, "y": classes}
+    return {"x": torch.randn(16, 3, 64, 64, generator=g) + shades, "y": classes}
 
 
 def _texts(g: torch.Generator) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def run(network: str, steps: int, limit_s: float) -> Row:
     def fresh(dtype: torch.dtype = torch.float32) -> tuple[nn.Module, torch.optim.Optimizer]:
         torch.manual_seed(0)
         model = make().train().to(dtype)
-        return model, torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+        return model, torch.optim.SGD(model.parameters(), lr=2e-3, momentum=0.9)
 
     losses, ends = {}, {}
     for name, dtype in (("float64", torch.float64), ("plain", torch.float32)):

@@ -61,18 +61,20 @@ def measure(key: str, effort: Effort) -> list[Row]:
     return [point.as_data() for point in points]
 
 
-def least_B(subject: Case, most: float, limit_s: float) -> tuple[Point | None, int]:
+def least_B(subject: Case, most: float, limit_s: float, close_B: int | None = None) -> tuple[Point | None, int]:
     """Halves its way to the smallest budget with a plan of at most so much overhead.
 
     Arguments:
         most: overhead.
         limit_s: of planning, per budget.
+        close_B: how far apart the ends of the search may be; None for a hundredth of plain.
 
     Returns: the plan, None if there was none; and the largest budget for which the bound proves more.
     """
     low_B, high_B, proved_B = subject.floor_B, subject.plain_B, subject.floor_B
     best: Point | None = None
-    while high_B - low_B > CLOSE * subject.plain_B:
+    close_B = int(CLOSE * subject.plain_B) if close_B is None else close_B
+    while high_B - low_B > close_B:
         budget_B = (low_B + high_B) // 2
         point, _ = planned(subject, f"{most:.0%}", budget_B, limit_s)
         say(f"{subject.network}, {subject.menu.name}, {gib(budget_B)} GiB: {summary(point)}")

@@ -5,6 +5,9 @@ Units: `_B` bytes.
 
 from __future__ import annotations
 
+import math
+
+from benchmarks.implementation_levels import least_B
 from benchmarks.implementation_parts import Effort, Found, Part, Row, percent, rows_of, say
 from benchmarks.implementation_rows import LEVELS, SCHEDULE_ONLY, Menu, case, planned, summary
 from benchmarks.own_process import answer_of
@@ -41,8 +44,10 @@ def measure(key: str, effort: Effort) -> list[Row]:
         return [row | {"model": what}]
     subject = case("gpt2", next(menu for menu in MENUS if menu.name == name))
     point, _ = planned(subject, "floor", subject.floor_B, effort.limit_s)
-    if point.time_s is None and point.smallest_B is not None:
-        point, _ = planned(subject, "smallest", point.smallest_B, effort.limit_s)
+    if point.time_s is None:
+        close_B = subject.plain_B // 10 if effort.quick else subject.floor_B // 100
+        found, _ = least_B(subject, math.inf, effort.limit_s, close_B)
+        point = point if found is None else found
     say(f"{key}: {summary(point)}")
     return [
         {
