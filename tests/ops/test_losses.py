@@ -152,8 +152,10 @@ def test_a_level_admits_its_ways_and_no_others() -> None:
     assert {o.numerics for o in every} == {Numerics.EXACT, Numerics.REASSOCIATED}
 
 
-def test_logits_that_are_returned_stay_whole_but_not_their_gradient() -> None:
-    graph, options = losses(Vocabulary(returned=True), texts(rows=1)(torch.float32))
+def test_logits_that_are_returned_stay_whole_but_not_their_gradient(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "lowtide"):
+        graph, options = losses(Vocabulary(returned=True), texts(rows=1)(torch.float32))
+    assert "return the loss alone" in caplog.text
     assert [o.name.split(",")[0] for o in options] == ["from logits"]
     made = {graph.recipes[r].op for r in options[0].recipes}
     assert "aten.addmm.default" not in made

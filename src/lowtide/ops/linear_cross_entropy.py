@@ -12,6 +12,7 @@ The last one is that of Hsu et al., "Liger Kernel: Efficient Triton Kernels for 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, final
@@ -29,7 +30,9 @@ from lowtide.ops.cross_entropy import LEAST_B, logits_B, spans
 from lowtide.ops.draft import Draft
 from lowtide.ops.loss_chain import LossChain, loss_chains, shape_of
 from lowtide.ops.projection import Projection, projection
+from lowtide.units import format_B
 
+_LOG = logging.getLogger("lowtide")
 _LOGITS, _DTYPE, _CHUNKS = 0, 8, 10
 _BLOCKS, _LEAST_CLASSES = 64, 256
 """Chunks of classes: so many, unless they would be narrower than this."""
@@ -144,6 +147,12 @@ class LinearCrossEntropy(AbstractFamily):
             found = projection(draft, chain)
             if found is None or logits_B(chain) < self.least_B or not draft.is_free(found.recipes):
                 continue
+            if draft.values[chain.logits.value].leaves is not None:
+                _LOG.info(
+                    "the model returns the logits of its loss, %s: they are made whole, whatever the plan; return the "
+                    "loss alone to do without them",
+                    format_B(draft.values[chain.logits.value].size_B),
+                )
             options = [o for way in _ways(found, numerics) for o in way(draft, found, self._counts(chain, way))]
             draft.group(self.kind, f"{self.name} {chain.forward.id}", found.recipes, options)
 
