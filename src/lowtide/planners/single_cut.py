@@ -55,7 +55,7 @@ def replay(search: Search, cut: SingleCut, kept: frozenset[int]) -> Retention:
     for v in (*cut.cut.values, *cut.cut.absent):
         if v in kept:
             continue
-        gap = core.gap_at(v, cut.stage)
+        gap = cut.cut.gap(v)
         if core.is_free(gap):
             taus[gap] = core.gap_start(gap) + 1
     state = search.program.keep_all(search.budget_B)
