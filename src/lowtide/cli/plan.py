@@ -179,8 +179,8 @@ def _plan(target: str, variation: Variation | None, **options: Any) -> Any:
 def _plan_file(target: str, console: Console, save_graph: Path | None = None, **given: Any) -> Any:
     """Reads a graph and plans it."""
     import lowtide
+    from lowtide.frontends.depth import deepened
     from lowtide.ir.graph_file import read_graph
-    from lowtide.ir.repetition import deepened
     from lowtide.ir.text import save_graph as write_graph
 
     with console.status("reading") as status:

@@ -11,12 +11,12 @@ from typing import NoReturn
 
 from lowtide import __version__
 from lowtide.errors import BudgetError
+from lowtide.frontends.depth import deepened
 from lowtide.frontends.plan_in_hand import Plan
 from lowtide.frontends.wanted import wanted
 from lowtide.ir.graph_file import read_graph
 from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import DEFAULT_WORK, Covers, Environment
-from lowtide.ir.repetition import deepened
 from lowtide.planners.base import Watch
 from lowtide.planners.reductions.menu import restricted
 from lowtide.record import Ground, PlanOptions, make_record
