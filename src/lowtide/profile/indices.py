@@ -74,6 +74,16 @@ def _classes(scores: int, target: int) -> Rule:
     return rule
 
 
+def _projected(logits: int, matrix: int, target: int) -> Rule:
+    """Targets select classes: the columns of logits, or of the matrix that they are made with."""
+
+    def rule(args: Args, reads: Reads) -> dict[int, int]:
+        shape = _shape(args, logits, reads) or _shape(args, matrix, reads)
+        return _one(args, target, shape[1] if len(shape) > 1 else 0)
+
+    return rule
+
+
 def _flat(image: int, index: int, dims: int) -> Rule:
     """Indices address the last `dims` dimensions, flattened; all of them for 0."""
 
@@ -145,6 +155,14 @@ _RULES: dict[str, Rule] = {
     "nll_loss_backward": _classes(1, 2),
     "nll_loss2d_backward": _classes(1, 2),
     "cross_entropy_loss": _classes(0, 1),
+    "cross_entropy": _classes(0, 1),
+    "cross_entropy_backward": _classes(0, 1),
+    "linear_cross_entropy": _projected(0, 2, 4),
+    "linear_cross_entropy_input_gradient": _projected(0, 2, 4),
+    "linear_cross_entropy_weight_gradient": _projected(0, 2, 4),
+    "linear_cross_entropy_backward": _projected(0, 2, 4),
+    "linear_cross_entropy_with_gradients": _projected(0, 2, 4),
+    "add_embedding_gradient": _rows(0, 2),
     "multi_margin_loss": _classes(0, 1),
     "multi_margin_loss_backward": _classes(1, 2),
     "gather": _along(0, 1, 2),
