@@ -1,6 +1,7 @@
 """Which implementation each call site runs, what that spares, and what it costs.
 
-A site is a group of recipes of which one option is chosen, or a run of the program that could go over a dying input.
+A site is a group of recipes of which one option is chosen, a run of the program that could go over a dying input, or
+one that is run again by a cheaper recipe, from what its first run left.
 
 Units: `_B` bytes, `_s` seconds.
 """
@@ -76,8 +77,19 @@ def implementations(record: PlanRecord) -> Implementations:
     plain = plain_ways(graph)
     sites += [_over(graph, graph.recipes[r], graph.recipes[plain[r]]) for r in sorted(ran) if r in plain]
     possible = {r for r in in_place_ways(graph) if r in ran} | {plain[r] for r in ran if r in plain}
+    again = _again(graph, ran)
+    sites += [_once_more(graph.recipes[r], graph.recipes[first]) for r, first in again.items()]
     sites.sort(key=lambda s: -(s.spared_B + s.at_once_B))
-    return Implementations(tuple(sites), len(chosen) + len(possible))
+    return Implementations(tuple(sites), len(chosen) + len(possible) + len(again))
+
+
+def _again(graph: Graph, ran: frozenset[int]) -> dict[int, int]:
+    """Recipes that run only where one of the program's runs again, which are in no group, and that one."""
+    grouped = {r for g in graph.groups for o in g.options for r in o.recipes}.union(graph.program)
+    maker = {v: r for r in graph.program for v in graph.recipes[r].outputs}
+    others = (graph.recipes[r] for r in sorted(ran - grouped))
+    found = (r for r in others if not r.consumes and r.state is None and r.outputs)
+    return {r.id: maker[r.outputs[0]] for r in found if r.outputs[0] in maker}
 
 
 def _readers(graph: Graph, ran: frozenset[int]) -> dict[int, set[int]]:
@@ -119,9 +131,8 @@ def _site(graph: Graph, group: Group, option: int, readers: dict[int, set[int]])
 
 def _over(graph: Graph, way: Recipe, plain: Recipe) -> Site:
     size_B = graph.values[way.consumes[0].value].size_B
-    parts = plain.op.split(".")
     return Site(
-        what=parts[1] if len(parts) > 1 else plain.op,
+        what=_name(plain),
         way=_IN_PLACE,
         numerics=Numerics.EXACT,
         spared_B=size_B,
@@ -129,6 +140,23 @@ def _over(graph: Graph, way: Recipe, plain: Recipe) -> Site:
         cost_s=way.time_s - plain.time_s,
         **_place([plain]),
     )
+
+
+def _once_more(way: Recipe, first: Recipe) -> Site:
+    return Site(
+        what=_name(first),
+        way=f"again by {_name(way)}",
+        numerics=Numerics.EXACT,
+        spared_B=0,
+        at_once_B=0,
+        cost_s=way.time_s - first.time_s,
+        **_place([first]),
+    )
+
+
+def _name(recipe: Recipe) -> str:
+    parts = recipe.op.split(".")
+    return parts[1] if len(parts) > 1 else recipe.op
 
 
 def _place(recipes: list[Recipe]) -> dict[str, str]:
