@@ -291,6 +291,9 @@ EXAMPLES: list[Example] = [
         normal(8, 32, 5, 5),
         (F32, BF16),
     ),
+    Example(
+        "batch norm of frozen scales", ("batch norm",), normed(nn.BatchNorm2d, 32, frozen=True), normal(8, 32, 5, 5)
+    ),
     Example("instance norm", ("batch norm",), normed(nn.InstanceNorm2d, 32, affine=True), normal(2, 32, 9, 9)),
     Example(
         "batch norm in place",
@@ -302,6 +305,7 @@ EXAMPLES: list[Example] = [
     ),
     Example("layer norm", ("layer norm",), normed(nn.LayerNorm, 48), normal(5, 11, 48), (F32, F64)),
     Example("layer norm of planes", ("layer norm",), normed(nn.LayerNorm, (6, 8)), normal(40, 6, 8)),
+    Example("layer norm of frozen scales", ("layer norm",), normed(nn.LayerNorm, 48, frozen=True), normal(9, 48)),
     Example("layer norm without bias", ("layer norm",), normed(nn.LayerNorm, 48, bias=False), normal(1, 48)),
     Example("rms norm", ("rms norm",), normed(nn.RMSNorm, 48), normal(5, 11, 48), (F32, F64, BF16)),
     Example("rms norm of one row", ("rms norm",), normed(nn.RMSNorm, 48), normal(1, 48)),
