@@ -16,10 +16,13 @@ from lowtide.planners.portfolio import Portfolio
 from lowtide.planners.reductions.begun import read_back
 from lowtide.planners.reductions.stages import stage_program
 from tests.planners.tape import NAMED, chain, gpt, random_graph
+from tests.planners.ways import with_ways
 
 GRAPHS = {
     **NAMED,
     **{f"random{s}": lambda s=s: random_graph(s, 14, 1 + s % 3, True) for s in range(12)},
+    **{f"ways{s}": lambda s=s: with_ways(random_graph(s, 14, 1 + s % 3, True)) for s in range(4)},
+    "unet-ways": lambda: with_ways(NAMED["unet"](), ("relu", "add", "bwd")),
 }
 every_graph = pytest.mark.parametrize("name", GRAPHS)
 
