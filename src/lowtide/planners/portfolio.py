@@ -41,6 +41,8 @@ _WARM = Cooling(1.5)
 _WINDOW = Cooling(0.5, windowed=True, mirrored=True)
 _WINDOWS = (_WINDOW, _WINDOW, Cooling(3.0, windowed=True), _WINDOW)
 _PER_STAGE = 20_000  # proposals at most
+_PER_s = 400_000  # proposals that a core tries in a second, roughly
+_STEPS = 10_000  # of training in which the default search has to pay for itself
 _WORTH = 5e-4  # a round of coolings that brings less, as a fraction of the step, was idle
 
 
@@ -97,6 +99,8 @@ class Portfolio(AbstractPlanner):
         if search.gap <= GAP:
             return
         twins = twin_gaps(search.program)
+        if search.taus is not None and not _work(search):
+            return
         search.run("multi_cut", lambda s: self._cut_beside(s, starts, twins))
         if search.taus is not None or not search.proved_impossible:
             search.run("annealing", lambda s: self._cool(s, starts, twins))
@@ -148,8 +152,16 @@ class Portfolio(AbstractPlanner):
 
 
 def _work(search: Search) -> int:
-    """What is left of the work; a small graph is searched through with less."""
-    return min(search.problem.work, _PER_STAGE * len(search.program.stages)) - search.work
+    """What is left of the work.
+
+    A small graph is searched through with less. So is a short step: nobody gets back the seconds of a long search for
+    a gap of microseconds.
+    """
+    work = min(search.problem.work, _PER_STAGE * len(search.program.stages))
+    if search.time_ps is not None:
+        steps = _STEPS * search.problem.work / DEFAULT_WORK
+        work = min(work, int((search.time_ps - search.bound_ps) * 1e-12 * steps * _PER_s))
+    return max(0, work - search.work)
 
 
 def _note(starts: list[Taus], state: Retention | None) -> None:
