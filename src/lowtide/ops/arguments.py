@@ -5,12 +5,18 @@ from __future__ import annotations
 from lowtide.ir.call import Arg, Read, Ref
 from lowtide.ir.geometry import Geometry
 from lowtide.ir.graph import Graph, Recipe
+from lowtide.ops.draft import Draft
 
 
 def bound(*arguments: Read | Arg) -> tuple[tuple[Read, ...], tuple[Arg, ...]]:
     """Splits arguments into the tensors that are read, each once, and arguments that name them."""
     reads = tuple(dict.fromkeys(a for a in arguments if isinstance(a, Read)))
     return reads, tuple(Ref(reads.index(a)) if isinstance(a, Read) else a for a in arguments)
+
+
+def stay(draft: Draft, *reads: Read | None) -> bool:
+    """Whether values may be read in the backward as well: a buffer that the forward changes may not."""
+    return all(r is None or draft.values[r.value].readable_through is None for r in reads)
 
 
 def passed(graph: Graph, recipe: Recipe, position: int) -> Geometry | None:

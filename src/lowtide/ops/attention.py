@@ -17,7 +17,7 @@ from lowtide.ir.call import Arg, Const, Items, Read
 from lowtide.ir.geometry import ITEM_B
 from lowtide.ir.graph import Effect, Graph, MiniTrace, Option, Recipe
 from lowtide.ir.numerics import Numerics
-from lowtide.ops.arguments import bound, passed
+from lowtide.ops.arguments import bound, passed, stay
 from lowtide.ops.attention_chain import AttentionChain, attention_chains
 from lowtide.ops.base import SAVED, AbstractFamily, Kernel
 from lowtide.ops.draft import Draft
@@ -240,6 +240,8 @@ class Attention(AbstractFamily):
         for chain in attention_chains(draft):
             size_B = chain.scores * ITEM_B[chain.dtype]
             if size_B < self.least_B or len(chain.shape) > 4 or not draft.is_free(chain.recipes):
+                continue
+            if not stay(draft, chain.query, chain.key, chain.value, chain.mask):
                 continue
             matrices = shape_of(chain.query)[0]
             coarse = min(matrices, _COARSE)

@@ -16,7 +16,7 @@ from lowtide.ir.geometry import ITEM_B
 from lowtide.ir.graph import Graph, Option, Recipe, Takeover
 from lowtide.ir.layout import SMALL_B
 from lowtide.ir.numerics import Numerics
-from lowtide.ops.arguments import bound, passed
+from lowtide.ops.arguments import bound, passed, stay
 from lowtide.ops.base import LOSS, AbstractFamily, Kernel
 from lowtide.ops.draft import Draft
 from lowtide.ops.lazy import torch
@@ -221,7 +221,8 @@ class CrossEntropy(AbstractFamily):
 
     def add(self, draft: Draft, numerics: Numerics) -> None:  # noqa: ARG002  # exact at any level
         for chain in loss_chains(draft):
-            if not draft.is_free(chain.recipes) or logits_B(chain) < self.least_B:
+            stays = stay(draft, chain.logits, chain.targets, chain.weight)
+            if not stays or not draft.is_free(chain.recipes) or logits_B(chain) < self.least_B:
                 continue
             recipes = from_logits(draft, chain)
             draft.group(self.kind, f"{self.name} {chain.forward.id}", chain.recipes, [Option("in chunks", recipes)])

@@ -24,7 +24,7 @@ from lowtide.ir.geometry import ITEM_B, Geometry
 from lowtide.ir.graph import Graph, Option, Recipe
 from lowtide.ir.numerics import Numerics
 from lowtide.ops import projected_loss
-from lowtide.ops.arguments import bound, passed
+from lowtide.ops.arguments import bound, passed, stay
 from lowtide.ops.base import LOSS, AbstractFamily, Kernel
 from lowtide.ops.cross_entropy import LEAST_B, logits_B, spans
 from lowtide.ops.draft import Draft
@@ -146,6 +146,8 @@ class LinearCrossEntropy(AbstractFamily):
         for chain in loss_chains(draft):
             found = projection(draft, chain)
             if found is None or logits_B(chain) < self.least_B or not draft.is_free(found.recipes):
+                continue
+            if not stay(draft, chain.logits, *found.factors, chain.targets, chain.weight):
                 continue
             if draft.values[chain.logits.value].leaves is not None:
                 _LOG.info(
