@@ -54,15 +54,16 @@ def _run(*arguments: str) -> Any:
 
 def test_the_largest_batch_is_found_shown_and_saved(script: Path, tmp_path: Path) -> None:
     result = _run(
-        "plan", f"{script}:step", "--budget", "128KiB", "--max-batch", "--multiple-of", "16", "-o", "plan.json"
-    )
+        "plan", f"{script}:step", "--budget", "128KiB", "--max-batch", "--multiple-of", "16", "--work", "2000", "-o",
+        "plan.json",
+    )  # fmt: skip
     assert result.exit_code == 0, result.output
     assert "verified by a step" in result.output
     assert "foreseen" in result.output
     assert load_plan(tmp_path / "plan.json").budget_B == 128 * 1024
     result = _run(
         "plan", f"{script}:step", "--budget", "128KiB", "--max-batch", "--vary", "x:0", "--multiple-of", "16",
-        "--no-verify", "--overhead-limit", "0.2", "--json",
+        "--work", "2000", "--no-verify", "--overhead-limit", "0.2", "--json",
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     answer = json.loads(result.stdout)
