@@ -122,7 +122,9 @@ class Activations(AbstractFamily):
             if saved is None or not draft.may_replace(saved.replaces):
                 continue
             form = _FORMS[backward.op]
-            options = [_instead(draft, saved, "without a copy", saved.source)] if saved.source != saved.read else []
+            options = []
+            if saved.source != saved.read and _stays(draft, saved.source, backward):
+                options.append(_instead(draft, saved, "without a copy", saved.source))
             if numerics.admits(form.numerics):
                 options += _other_side(draft, saved, form)
             if form.answer is not None:
@@ -200,17 +202,27 @@ def _other_side(draft: Draft, saved: _Saved, form: _Form) -> list[Option]:
     maker = draft.made_by(saved.source.value)
     if maker is not None and not saved.source.views and agrees(maker) and _reads_output(saved.backward, form):
         told = None if form.told is None else (form.told, False)
-        return [_instead(draft, saved, "from input", maker.reads[0], told, form.numerics)]
+        stays = _stays(draft, maker.reads[0], saved.backward)
+        return [_instead(draft, saved, "from input", maker.reads[0], told, form.numerics)] if stays else []
     for number in draft.readers.get(saved.source.value, ()):
         forward = draft.recipes[number]
         if (
-            agrees(forward)
-            and forward.reads[0] == saved.source
-            and not _reads_output(saved.backward, form, default=False)
+            not agrees(forward)
+            or forward.reads[0] != saved.source
+            or _reads_output(saved.backward, form, default=False)
         ):
-            told = None if form.told is None else (form.told, True)
-            return [_instead(draft, saved, "from output", draft.read(forward.outputs[0]), told, form.numerics)]
+            continue
+        told, output = None if form.told is None else (form.told, True), draft.read(forward.outputs[0])
+        if _stays(draft, output, saved.backward):
+            return [_instead(draft, saved, "from output", output, told, form.numerics)]
     return []
+
+
+def _stays(draft: Draft, read: Read, reader: Recipe) -> bool:
+    """Whether a value is what it was when a backward reads it: not overwritten, and not in the caller's hands."""
+    value = draft.values[read.value]
+    limit = value.readable_through
+    return value.leaves is None and (limit is None or limit >= reader.segment)
 
 
 def _reads_output(backward: Recipe, form: _Form, *, default: bool = True) -> bool:
