@@ -123,7 +123,9 @@ class BatchNorm(AbstractFamily):
         "batch_norm_again": Kernel(batch_norm_again, workspace_B=lambda g, r: _vectors_B(g, r, 4)),
         "batch_norm_put_aside": Kernel(put_aside, traffic_B=lambda g, r: 2 * g.values[r.outputs[0]].size_B),
         "batch_norm_backward_from_output": Kernel(
-            batch_norm_backward_from_output, workspace_B=lambda g, r: _vectors_B(g, r, 8)
+            batch_norm_backward_from_output,
+            traffic_B=lambda g, r: traffic_B(g, r),
+            workspace_B=lambda g, r: _vectors_B(g, r, 8),
         ),
     }
 
@@ -175,6 +177,12 @@ def _same_layout(one: Geometry | None, other: Geometry | None) -> bool:
     if one is None or other is None:
         return False
     return (one.dtype, one.shape, one.stride) == (other.dtype, other.shape, other.stride)
+
+
+def traffic_B(graph: Graph, recipe: Recipe) -> int:
+    """Of a backward: gradient and other large tensor are read twice, since sums over the batch come first."""
+    large = passed(graph, recipe, 0)
+    return 0 if large is None else 5 * large.extent_B
 
 
 def _vectors_B(graph: Graph, recipe: Recipe, count: int) -> int:

@@ -16,7 +16,7 @@ from lowtide.ir.in_place import has_the_bytes
 from lowtide.ir.numerics import Numerics
 from lowtide.ops.arguments import passed
 from lowtide.ops.base import IN_PLACE, AbstractFamily, Kernel
-from lowtide.ops.batch_norm import Gradients, turned_back
+from lowtide.ops.batch_norm import Gradients, traffic_B, turned_back
 from lowtide.ops.draft import Draft
 from lowtide.ops.lazy import torch
 from lowtide.ops.norm_site import is_contiguous, result, tensor
@@ -107,9 +107,11 @@ class BatchNormInPlace(AbstractFamily):
     name: ClassVar[str] = "batch norm in place"
     kind: ClassVar[str] = IN_PLACE
     kernels: ClassVar = {
-        "batch_norm_backward_over": Kernel(batch_norm_backward_over, workspace_B=lambda g, r: _workspace_B(g, r)),
+        "batch_norm_backward_over": Kernel(
+            batch_norm_backward_over, traffic_B=traffic_B, workspace_B=lambda g, r: _workspace_B(g, r)
+        ),
         "batch_norm_backward_from_output_over": Kernel(
-            batch_norm_backward_from_output_over, workspace_B=lambda g, r: _workspace_B(g, r)
+            batch_norm_backward_from_output_over, traffic_B=traffic_B, workspace_B=lambda g, r: _workspace_B(g, r)
         ),
     }
 

@@ -21,6 +21,15 @@ from lowtide.profile.flops import flops
 from lowtide.profile.in_place import settled
 
 _LOOKUPS = frozenset({"embedding", "gather", "index", "index_select", "take", "_unsafe_index"})
+_READ_TWICE = {
+    "_native_batch_norm_legit": 1,
+    "_native_batch_norm_legit_functional": 1,
+    "native_batch_norm": 1,
+    "cudnn_batch_norm": 1,
+    "native_batch_norm_backward": 2,
+    "cudnn_batch_norm_backward": 2,
+}
+"""Operators that go twice through the first tensors they read: sums over the batch come before the first result."""
 _FLOAT32_ACCUMULATORS = frozenset(
     {
         "_scaled_dot_product_flash_attention_backward",
@@ -105,7 +114,8 @@ def _traffic_B(recipe: Recipe, reads: list[Geometry | None], outputs: list[Geome
     written_B = sum(_touched_B(g) for g in outputs)
     if _name(recipe) in _LOOKUPS and reads:  # of the table, only what is looked up
         return 2 * written_B + sum(_touched_B(g) for g in reads[1:])
-    return written_B + sum(_touched_B(g) for g in reads)
+    again_B = sum(_touched_B(g) for g in reads[: _READ_TWICE.get(_name(recipe), 0)])
+    return written_B + again_B + sum(_touched_B(g) for g in reads)
 
 
 def _workspace_B(graph: Graph, recipe: Recipe) -> int:
