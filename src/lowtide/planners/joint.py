@@ -39,8 +39,10 @@ from lowtide.planners.start import begin
 
 _SINGLES = 5  # cuts over all choices, one by one
 _SHARES = (0.5, 0.2)  # of the work, for each of the most promising choices
+_REPLAYS = 5  # with smaller budgets, where a choice is planned thoroughly
 _POLISHES = 2  # times that other options are tried in the best plan
 _PROBES = 60  # each time at most
+_IDLE = 5e-4  # as a fraction of the step: what brings less is not done again
 _EQUAL = 1e-6  # relative
 
 
@@ -156,18 +158,21 @@ def _finish(joint: JointSearch, deep: Deep) -> None:
         if joint.gap <= GAP:
             return
         candidate.grant(joint.bound_ps, int(share * work))
-        if candidate.search.time_ps is None:
-            candidate.search.run("single_cut", lambda s: cut_and_replay(s, 1))
+        if candidate.search.gap > GAP:
+            candidate.search.run("single_cut", lambda s: cut_and_replay(s, _REPLAYS))
         deep.thoroughly(candidate.search)
     for _ in range(_POLISHES):
         best = joint.best
         if best is None or best.search.time_ps is None or joint.gap <= GAP:
             return
+        before_ps = best.search.time_ps
         _flip(joint)
         best = joint.best
         assert best is not None
         best.grant(joint.bound_ps, (joint.problem.work - joint.work) // 2)
         deep.anneal(best.search)
+        if (best.search.time_ps or 0) > (1.0 - _IDLE) * before_ps:
+            return
 
 
 def _flip(joint: JointSearch) -> None:

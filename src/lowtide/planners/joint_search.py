@@ -32,7 +32,7 @@ from lowtide.planners.search import Search
 from lowtide.planners.single_cut import cut_and_replay
 
 _COLUMNS = 2500  # of a model of several moments
-_NODES = 10  # of each model's tree
+_NODES, _NODES_OF_TWO = 10, 3  # of the tree of a model of one moment, and of two
 _APART = 5  # places: closer moments say the same
 _CLOSE = 1e-3  # as a fraction of the step
 _WORTH = 1e-5  # as a fraction of the step: what another option has to bring
@@ -237,7 +237,8 @@ class JointSearch:
         if len(moments) > 1 and model.columns > _COLUMNS:
             return None
         close_ms = _CLOSE * self.ways.least_ps / PS_PER_MS
-        solution = model.solve(self.problem.budget_B, Effort(close_ms, _NODES, self.left_s))
+        nodes = _NODES if len(moments) == 1 else _NODES_OF_TWO
+        solution = model.solve(self.problem.budget_B, Effort(close_ms, nodes, self.left_s))
         self.prove(solution.bound_ps)
         if len(moments) == 1:
             self.singles[moments[0]] = solution.bound_ps
