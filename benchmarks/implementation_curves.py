@@ -6,7 +6,7 @@ from benchmarks.implementation_parts import Effort, Found, Part, Row, rows_of, s
 from benchmarks.own_process import answer_of
 from benchmarks.results_file import table
 
-NETWORKS = ("ResNet-18", "GPT-2 of two layers")
+NETWORKS = ("U-Net", "GPT-2 of two layers")
 STEPS = 100
 ALPHA = 0.5
 _AT = (1, 10, 25, 50, 75, 100)
@@ -18,7 +18,7 @@ ENDS = (
 NOTE = (
     f"{STEPS} steps of SGD with momentum from the same state on the same batches: plainly in float64, plainly in float32, and in float32 inside "
     f"a budget that is {ALPHA:.0%} of the way from the proved floor to keep-all, at level reassociated. Error: distance from float64. "
-    "ResNet-18: 16 images of 64 x 64, GPT-2: 8 x 64 of 4,096 tokens, without dropout. No Adam: it gives gradients that are zero but for "
+    "U-Net: width 16, 8 images of 64 x 64, GPT-2: 8 x 64 of 4,096 tokens, without dropout. No Adam: it gives gradients that are zero but for "
     "rounding, such as those of keys' biases, steps as long as any."
 )
 ENDS_NOTE = "Weights: the norm of the distance from float64's, over the norm of the way that float64's went."
