@@ -1,13 +1,13 @@
 """Schedule and implementations together: a choice of options is found, planned, and planned again with other options.
 
 1. The fastest option of every group, if all is kept then.
-2. The cut at the fullest moment, over all choices at once (`bounds/joint_cut.py`): what it chooses is planned like any
-   program; where its replay is too full, there is the next cut.
-3. From the best of these, other options for all groups that are alike, and for single ones, where the plan is full or
-   runs things again.
-4. The best few are planned thoroughly.
+2. The cut at the fullest moment, over all choices at once (`bounds/joint_cut.py`): what it chooses is planned quickly,
+   like any program; where its replay is too full, there is the next cut; then both moments in one model.
+3. The choice of which least is proved, and the one with the best plan, are planned thoroughly.
+4. In the best plan, with everything else as it is: other options for all groups that are alike, and for single ones,
+   where the plan is full or runs things again. Then it is annealed once more.
 
-The program's own choice is always planned as well, so that a choice never costs time.
+The program's own choice is planned quickly as well, so that there is always a plan to compare with.
 
 Units: `_B` bytes, `_s` seconds, `_ps` picoseconds.
 """
@@ -128,12 +128,15 @@ def _choose(joint: JointSearch) -> None:
     for candidate in list(joint.tried.values()):
         joint.hurry(candidate, climb=not candidate.choice)
         joint.note(candidate, candidate.search.program.keep_all(0))
+    for candidate in list(joint.tried.values()):
+        if joint.time_ps is None:  # a plan that is soon there, whatever the limit of time
+            joint.link(candidate)
     cut = 0
-    while cut < min(len(joint.moments), _SINGLES) and joint.gap > GAP and not joint.impossible:
+    while cut < min(len(joint.moments), _SINGLES) and joint.gap > GAP and not (joint.impossible or joint.is_late):
         _try(joint, joint.moments[cut : cut + 1])
         cut += 1
     pair = joint.telling_moments()
-    if joint.gap > GAP and not joint.impossible and len(pair) > 1:
+    if joint.gap > GAP and not (joint.impossible or joint.is_late) and len(pair) > 1:
         _try(joint, pair)
 
 

@@ -21,6 +21,7 @@ from lowtide.planners.bounds.highs import Effort
 from lowtide.planners.bounds.joint_cut import JointCut
 from lowtide.planners.bounds.moments import Moment, end_of, moment_of
 from lowtide.planners.bounds.rows import PS_PER_MS
+from lowtide.planners.chain_start import chain_start
 from lowtide.planners.greedy import descend, mend
 from lowtide.planners.keep_all import find_floor, keep_all
 from lowtide.planners.reductions.begun import read_back
@@ -33,6 +34,7 @@ from lowtide.planners.single_cut import cut_and_replay
 
 _COLUMNS = 2500  # of a model of several moments
 _NODES, _NODES_OF_TWO = 10, 3  # of the tree of a model of one moment, and of two
+_LOOKING = 0.4  # of a limit of time, for the choice
 _APART = 5  # places: closer moments say the same
 _CLOSE = 1e-3  # as a fraction of the step
 _WORTH = 1e-5  # as a fraction of the step: what another option has to bring
@@ -231,6 +233,17 @@ class JointSearch:
         if moment not in self.moments:
             self.moments.append(moment)
 
+    def link(self, found: Candidate) -> None:
+        """Plans a choice along the chain of its forward."""
+        if not found.search.proved_impossible:
+            found.search.run("chain", lambda s: _note(found, chain_start(s)))
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the share of the time is over in which choices are looked for."""
+        limit_s = self.problem.time_limit_s
+        return limit_s is not None and time.monotonic() - self.began_s > _LOOKING * limit_s
+
     def cut(self, moments: Sequence[Moment]) -> Choice | None:
         """Proves what cuts over all choices prove; returns what the best solution chooses."""
         model = JointCut(self.ways, moments, self.problem.budget_B)
@@ -238,7 +251,9 @@ class JointSearch:
             return None
         close_ms = _CLOSE * self.ways.least_ps / PS_PER_MS
         nodes = _NODES if len(moments) == 1 else _NODES_OF_TWO
-        solution = model.solve(self.problem.budget_B, Effort(close_ms, nodes, self.left_s))
+        limit_s = self.problem.time_limit_s
+        left_s = None if limit_s is None else _LOOKING * limit_s + self.began_s - time.monotonic()
+        solution = model.solve(self.problem.budget_B, Effort(close_ms, nodes, left_s))
         self.prove(solution.bound_ps)
         if len(moments) == 1:
             self.singles[moments[0]] = solution.bound_ps
@@ -275,12 +290,6 @@ class JointSearch:
                 self.tried[key] = candidate
                 found.append(candidate)
         return found
-
-    @property
-    def left_s(self) -> float | None:
-        """Seconds until the time limit."""
-        limit_s = self.problem.time_limit_s
-        return None if limit_s is None else limit_s - (time.monotonic() - self.began_s)
 
 
 def _key(choice: Choice) -> Key:
