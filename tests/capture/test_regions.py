@@ -11,7 +11,7 @@ from torch import nn
 
 import lowtide
 from lowtide.frontends.captured_graph import captured_graph
-from lowtide.ir.block_search import find_blocks
+from lowtide.ir.block_search import program_blocks
 from lowtide.ir.likeness import renumbered
 from tests.networks import Residual, differences, train, twin
 
@@ -97,7 +97,7 @@ def test_a_marked_model_is_captured_as_the_unmarked_one(
         graphs.append(captured_graph(model.train(), (x,), machine="a100"))
     assert renumbered(graphs[0]) == renumbered(graphs[1])
     assert [r.origin.module for r in graphs[0].recipes] == [r.origin.module for r in graphs[1].recipes]
-    assert [b.name for b in find_blocks(graphs[0])] == [b.name for b in find_blocks(graphs[1])] == ["layers"]
+    assert [b.name for b in program_blocks(graphs[0])] == [b.name for b in program_blocks(graphs[1])] == ["layers"]
 
 
 @pytest.mark.parametrize("make", MAKERS)

@@ -71,8 +71,9 @@ def test_many_lengths_in_one_run(dynamic: bool | None, lengths: tuple[int, ...])
         assert_equal_steps(plain, fitted, tokens(length), length)
     made = records(fitted)
     assert len(made) == len(lengths)
-    assert sum(bool(r.begun_from) for r in made) >= len(lengths) - 2
-    assert len({structure(r.graph) for r in made}) <= 2
+    programs = {structure(r.graph) for r in made}  # of the smallest sizes, less can run in place or in parts
+    assert len(programs) <= 4
+    assert sum(bool(r.begun_from) for r in made) >= len(lengths) - len(programs)
     assert lowtide.memory_stats(fitted).departures == 0
 
 
