@@ -25,7 +25,8 @@ SHARES = (
     "points gained", "peak, GiB", "planned in", "others than the program's", "mark of 9 %",
 )  # fmt: skip
 SHARES_NOTE = (
-    "Whole training steps, seconds by roofline for the machine named. Overhead: over keeping everything with the program's own "
+    "Whole training steps, seconds by roofline for the machine named, lowtide's own kernels like torch's by bytes moved and "
+    "arithmetic; what is exact is what the families declare, there being no such card to try it on. Overhead: over keeping everything with the program's own "
     "implementations. Bound: of any recomputation and any choice from the implementations of the row. Points gained: over "
     "schedule only, where there is a plan at all. Mark: reached, or what the bound says instead."
 )
