@@ -38,7 +38,7 @@ def _there(ways: Ways, value: Value) -> tuple[int, int] | None:
     makers = ways.makers.get(value.id, ())
     if value.persistent or (value.arrives is None and not makers):
         return None
-    begins = _begins(ways)
+    begins = ways.begins
     needed = [w.earliest + 1 for w in ways.readers.get(value.id, ()) if w.owner == ALWAYS and w.runs]
     last = max(needed, default=0)
     made = [w.latest + 1 for w in makers]
@@ -54,12 +54,6 @@ def _there(ways: Ways, value: Value) -> tuple[int, int] | None:
     if any(w.rerun_ps is not None for w in makers):
         return None
     return (first, last) if last > first else None
-
-
-def _begins(ways: Ways) -> list[int]:
-    """Per segment its first place, and the end."""
-    segments = ways.segment_of
-    return [sum(s < k for s in segments) for k in range(len(ways.graph.segments) + 1)]
 
 
 def _run_B(ways: Ways, place: int, always: dict[int, int]) -> int:

@@ -105,6 +105,11 @@ class Ways:
         return tuple(self.graph.recipes[r].segment for r in self.graph.program)
 
     @cached_property
+    def begins(self) -> tuple[int, ...]:
+        """Per segment its first place, and the end."""
+        return tuple(sum(s < k for s in self.segment_of) for k in range(len(self.graph.segments) + 1))
+
+    @cached_property
     def sure_ps(self) -> int:
         """Time of the first runs that no choice avoids."""
         return sum(w.run_ps for w in self.ways if w.owner == ALWAYS and w.runs)
