@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import lowtide
+from lowtide.report.implementations import implementations
 from tests.frontends.test_equality import smallest
 from tests.networks import Network, Trace, differences, train, twin
 from tests.zoo.catalogue import CATALOGUE, IN_PIECES, REFUSED
@@ -13,6 +14,7 @@ from tests.zoo.inputs import images
 from tests.zoo.torchvision_networks import densenet
 
 STEPS = 3
+WITH_OTHERS = ("transformers/bert", "transformers/vit", "torchvision/vgg16")
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +48,8 @@ def test_training_is_unchanged_with_room_and_without(name: str) -> None:
         fitted.load_state_dict(start)
         fitted.lowtide.set_budget(low_B)
         check(network, fitted, expected)
+    if name in WITH_OTHERS:
+        assert implementations(fitted.lowtide.plan.record).sites, "every call site ran what the program runs"
 
 
 @pytest.mark.parametrize("name", REFUSED)
