@@ -120,9 +120,11 @@ def test_bits_and_bytes(name: str) -> None:
             assert _observed_B(network, fitted) <= predicted_B + 64
         if shim.available():
             assert lowtide.memory_stats(fitted).departures == 0
-    saved_B = [a_B - b_B for a_B, b_B in (full_B.values(), lowest_B.values())]
-    assert min(saved_B) >= 0
-    assert max(saved_B) > 0 or name == "residual"  # where products' gradients are fuller than what runs in place
+    (full_without_B, full_with_B), (low_without_B, low_with_B) = full_B.values(), lowest_B.values()
+    assert full_with_B <= full_without_B
+    assert low_with_B <= 1.02 * low_without_B  # as far down as a search gets
+    saved_B = max(full_without_B - full_with_B, low_without_B - low_with_B)
+    assert saved_B > 0 or name == "residual"  # where products' gradients are fuller than what runs in place
 
 
 def _observed_B(network: Network, fitted: nn.Module) -> int:
