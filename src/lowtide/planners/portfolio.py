@@ -201,6 +201,7 @@ def find_smallest(search: Search) -> Smallest:
     found = smallest(search.problem)
     search.smallest_B = found.budget_B
     if found.budget_B <= search.problem.budget_B:
+        keep_all(search)  # which needs no room for states of the generator
         state = search.program.keep_all(search.budget_B)
         if state.assign(found.taus):
             search.offer(state)
