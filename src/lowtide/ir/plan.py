@@ -176,5 +176,5 @@ class PlanRecord(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def bound_overhead(self) -> float:
-        """The least overhead that the bound leaves possible, as a fraction; below 0 where implementations are faster."""
+        """The least overhead that the bound leaves possible, as a fraction; below 0 where other ways are faster."""
         return self.outcome.bound_s / self.keep_all_time_s - 1.0 if self.keep_all_time_s > 0 else 0.0
