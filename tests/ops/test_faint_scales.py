@@ -12,6 +12,7 @@ import lowtide
 from lowtide.errors import FaintScale
 from lowtide.ir.graph import Graph
 from lowtide.ops.scale import room
+from lowtide.profile.exactness import Exactness
 from tests.ops.examples import Normed, normal
 from tests.ops.forced import Forced
 from tests.ops.test_contract import distance
@@ -78,3 +79,12 @@ class Bare(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y: torch.Tensor = self.norm(x * 1.5) * 2.0
         return y
+
+
+def test_gradients_over_what_they_are_made_from_pass_their_trial() -> None:
+    """Scales to try them on are not faint."""
+    torch._dynamo.reset()
+    module = nn.Sequential(nn.BatchNorm2d(64), nn.ReLU(), nn.Conv2d(64, 64, 1), nn.BatchNorm2d(64), nn.ReLU()).train()
+    graph = Forced(module, (torch.randn(2, 64, 16, 16, requires_grad=True),)).graph
+    assert "lowtide.batch_norm_backward_from_output_over" in {r.op for r in graph.recipes}
+    assert [(r.name, r.reason) for r in Exactness(None).refuted(graph)] == []

@@ -16,6 +16,7 @@ import torch
 
 from lowtide.device import generator
 from lowtide.device.calls import apply_view, arguments, pick, resolve
+from lowtide.errors import FaintScale
 from lowtide.ir.geometry import Geometry
 from lowtide.ir.graph import Effect, Graph, Role
 from lowtide.ops.catalogue import kernels
@@ -73,7 +74,7 @@ class Rehearsal:
         """Runs both, and says what is not the same; empty where nothing differs.
 
         Floats are of both signs, with zeros among them; where that leaves results that are not finite, and could hide
-        something, both run a second time on positive ones.
+        something, or scales that a normalisation cannot be turned back with, both run on positive ones.
 
         Arguments:
             held: what `Held` arguments stand for.
@@ -84,7 +85,12 @@ class Rehearsal:
         if not self.compared:
             return "it makes nothing that could be compared"
         for positive in (False, True):
-            expected, found = self._both(held, positive)
+            try:
+                expected, found = self._both(held, positive)
+            except FaintScale:
+                if positive:
+                    raise
+                continue
             for value in self.compared:
                 if reason := unlike(expected[value], found[value]):
                     return f"{self.graph.values[value].name}: {reason}"
