@@ -394,6 +394,12 @@ EXAMPLES: list[Example] = [
     Example("vocabulary with logits", ("linear cross-entropy",), vocabulary(returned=True), texts()),
     Example("vocabulary shifted", ("linear cross-entropy",), vocabulary(shifted=True), texts(rows=16), (F32, BF16)),
     Example(
+        "vocabulary shifted, then widened",
+        ("linear cross-entropy",),
+        vocabulary(shifted=True, autocast=True),
+        texts(rows=16),
+    ),
+    Example(
         "cross-entropy alone",
         ("cross-entropy",),
         call(lambda x: F.cross_entropy(x * 1.5, torch.arange(2100) % 261, ignore_index=3)),

@@ -149,7 +149,10 @@ def _forward(draft: Draft, log_softmax: Recipe) -> LossChain | None:
         recipes=(log_softmax.id, loss.id),
     )
     backward = chain if trained is None else _backward(draft, chain, trained)
-    return None if backward is None else _without_copies(draft, _without_slice(draft, backward))
+    if backward is None:
+        return None
+    whole = _without_copies(draft, _without_slice(draft, backward))
+    return whole if whole.kept is not None else _without_slice(draft, whole)  # a slice may come before the copies
 
 
 def _backward(draft: Draft, chain: LossChain, readers: list[Recipe]) -> LossChain | None:
