@@ -92,6 +92,8 @@ def test_levels_and_names_that_there_are_not() -> None:
         lowtide.fit(model, "1GiB", numerics="close")
     with pytest.raises(lowtide.NumericsError, match=r"without='speed' names no implementations.*'in-place'"):
         lowtide.plan(model, (x,), budget="1GiB", without=["speed"])
+    with pytest.raises(lowtide.NumericsError, match="without='5' names no implementations"):
+        lowtide.plan(model, (x,), budget="1GiB", without=5)  # type: ignore[arg-type]
     compiled = torch.compile(model, backend="lowtide", options={"budget": "1GiB", "numerics": "close"})
     with pytest.raises(lowtide.NumericsError, match="'close' is no level"):
         compiled(x)

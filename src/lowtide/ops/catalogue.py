@@ -71,7 +71,8 @@ def parse_without(names: Collection[str]) -> frozenset[str]:
         NumericsError: if one of them is neither.
     """
     families = sorted(family.name for family in FAMILIES)
-    given = {names} if isinstance(names, str) else set(names)
+    listed = [names] if isinstance(names, str) or not isinstance(names, Collection) else names
+    given = {name if isinstance(name, str) else repr(name) for name in listed}
     unknown = sorted(given - {*KINDS, *families}, key=str)
     if unknown:
         raise NumericsError(
