@@ -167,7 +167,23 @@ class Allowance:
 
 
 def _small_zone_B(graph: Graph, needs: OptimizerNeeds | None) -> int:
-    """Bytes for requests too small to be planned: those of a step that keeps everything, the optimizer's, and slack."""
-    step_B = small_peak_B(blocks_of(graph, keep_all_schedule(graph), small_B=0))
+    """Bytes for requests too small to be planned: those of a step that keeps everything, the optimizer's, and slack.
+
+    A plan may serve groups by options that save tiny values instead of large ones: bits instead of a mask.
+    """
+    step_B = small_peak_B(blocks_of(graph, keep_all_schedule(graph), small_B=0)) + _saved_by_options_B(graph)
     state_B = sum(rounded_B(s) for s in (() if needs is None else needs.state_sizes_B) if s < SMALL_B)
     return rounded_B(step_B + step_B // 8 + state_B + _SLACK_B)
+
+
+def _saved_by_options_B(graph: Graph) -> int:
+    """Tiny bytes that the options of all groups can add to what a forward saves, each group by its worst. O(reads)."""
+    programs = {v for r in graph.program for v in graph.recipes[r].outputs}
+    made = {v: r.segment for r in graph.recipes for v in r.outputs if v not in programs}
+    saved = {v for r in graph.recipes for v in r.read_values if made.get(v, r.segment) < r.segment}
+    tiny = {v for v in saved if graph.values[v].size_B < SMALL_B}
+    total_B = 0
+    for group in graph.groups:
+        options = ({v for r in o.recipes for v in graph.recipes[r].outputs} & tiny for o in group.options)
+        total_B += max(sum(rounded_B(graph.values[v].size_B) for v in option) for option in options)
+    return total_B
