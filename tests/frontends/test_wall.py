@@ -15,6 +15,7 @@ from torch import nn
 
 import lowtide
 from lowtide.device import shim
+from lowtide.ir.layout import SMALL_B, rounded_B
 from tests.networks import NETWORKS, Network, twin
 
 pytestmark = pytest.mark.skipif(not shim.available(), reason="no compiler")
@@ -146,6 +147,27 @@ def test_gradients_accumulate_and_outputs_are_kept() -> None:
     stats = lowtide.memory_stats(fitted)
     assert stats.departures == stats.spills == 0
     assert stats.reserved_B <= stats.budget_B
+
+
+def test_gradients_lie_together_in_a_model_that_torch_compile_hands_over() -> None:
+    network = NETWORKS["gpt2"]
+    torch._dynamo.reset()
+    plain = network.build()
+    ours = twin(plain)
+    ours.compile(backend="lowtide", options={"budget": "200% of plain", "work": 1_000})
+    first, second = network.batches(2)
+    network.loss(ours, first).backward()
+    known = {id(p.grad) for p in ours.parameters() if p.grad is not None}
+    network.loss(ours, second)  # which finds the gradients of the pass before in its way
+    found = sorted(
+        (g.data_ptr(), g.untyped_storage().nbytes())
+        for g in (p.grad for p in ours.parameters() if p.grad is not None)
+        if g.untyped_storage().nbytes() >= SMALL_B
+    )
+    assert known == {id(p.grad) for p in ours.parameters() if p.grad is not None}
+    assert len(found) > 3
+    ends = [at + rounded_B(size_B) for at, size_B in found]
+    assert [at for at, _ in found[1:]] == ends[:-1]
 
 
 def test_a_second_pass_that_cannot_fit_is_refused_before_it_runs() -> None:

@@ -6,6 +6,7 @@ import gc
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from msgspec.structs import replace
@@ -84,12 +85,15 @@ class PlansInForce:
         self.plans.clear()
         self._forget_code()
 
-    def settle(self, first: tuple[int, Key], executor: PlannedExecutor, loaded: Loaded) -> Loaded:
+    def settle(
+        self, first: tuple[int, Key], executor: PlannedExecutor, loaded: Loaded, arguments: Sequence[Any]
+    ) -> Loaded:
         """The code to use for the step that begins, around what earlier steps left in the arena: usually nothing.
 
         Arguments:
             first: the step's first graph.
             loaded: its code in force.
+            arguments: of that graph.
         """
         step = next((s for s in self.plans if s[0] == first), None)
         wall = self.enclosure.wall
@@ -112,7 +116,8 @@ class PlansInForce:
         if not (trains and wall.is_awaited) and not wall.arena.in_use_below(plan.layout.height_B):
             wanted = plan
         else:  # what computes without gradients is done before a backward that waits needs its places
-            wanted = self._plan_around(step, wall, wall.obstacles(self.enclosure.room_B(plan), promises=trains))
+            obstacles = wall.obstacles(self.enclosure.room_B(plan), promises=trains)
+            wanted = self._plan_around(step, wall, obstacles, arguments)
         if wanted is not now:
             self._put(step, wanted)
         return executor.in_force(first[1])
@@ -189,7 +194,9 @@ class PlansInForce:
         else:
             _LOG.info("planned anew: code between the segments needs %d B", self.plans[step].reserve_B)
 
-    def _plan_around(self, step: Step, wall: Wall, obstacles: tuple[Obstacle, ...]) -> PlanRecord:
+    def _plan_around(
+        self, step: Step, wall: Wall, obstacles: tuple[Obstacle, ...], arguments: Sequence[Any]
+    ) -> PlanRecord:
         known = self._around.get((step, obstacles))
         if known is not None:
             return known
@@ -201,11 +208,14 @@ class PlansInForce:
         assert plan.layout is not None
         wall.arena.plan_top_B = plan.layout.height_B
         if not wall.is_awaited:  # else they might be moved to where a backward is going to allocate
-            move_together(self._gradients(), wall.arena)
+            move_together(self._gradients(arguments), wall.arena)
         trains = len(plan.graph.segments) > 1
         obstacles = wall.obstacles(room_B, promises=trains)
         if not any(o.offset_B < plan.layout.height_B for o in obstacles):
             return plan
+        known = self._around.get((step, obstacles))
+        if known is not None:  # gradients come to lie where those of the round before lay
+            return known
         with nothing_engaged():
             record = place_around(plan, obstacles, room_B)
             if record is None and wall.is_awaited:  # then the backwards that wait are placed anew when they come
@@ -239,6 +249,12 @@ class PlansInForce:
                 operators=error.operators,
             ) from error
 
-    def _gradients(self) -> list[torch.Tensor]:
-        """Gradients of the model's parameters that live through the next step."""
-        return [t.grad for t in self.enclosure.persistent() if t.is_leaf and t.grad is not None]
+    def _gradients(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
+        """Gradients of parameters that live through the next step.
+
+        Arguments:
+            arguments: of the step; a model that `torch.compile` hands over is known by them alone.
+        """
+        given = (a for a in arguments if isinstance(a, torch.Tensor))
+        known = {id(t): t for t in (*self.enclosure.persistent(), *given)}
+        return [t.grad for t in known.values() if t.is_leaf and t.grad is not None]

@@ -213,7 +213,7 @@ class Session:
             plan_for=self._plan_for,
             token_at=captured.slots.token if captured.joint.trains else -1,
             always_ask=lambda: self._dry is not None,
-            settle=lambda key, loaded: self._settle(executor, key, loaded),
+            settle=lambda key, loaded, arguments: self._settle(executor, key, loaded, arguments),
             lock=self.enclosure.turn,
             unreached=lambda came: () if captured.reach is None else captured.reach.unreached(came),
         )
@@ -267,8 +267,8 @@ class Session:
             return self.options
         return dataclasses.replace(self.options, budget=Budget(of_plain=1.0))
 
-    def _settle(self, executor: PlannedExecutor, key: Key, loaded: Loaded) -> Loaded:
-        return self.in_force.settle((self.executors.index(executor), key), executor, loaded)
+    def _settle(self, executor: PlannedExecutor, key: Key, loaded: Loaded, arguments: Sequence[Any]) -> Loaded:
+        return self.in_force.settle((self.executors.index(executor), key), executor, loaded, arguments)
 
     def _dry_call(self, call: Call, captured: Captured, arguments: Sequence[Any]) -> Loaded:
         interface = call.interfaces[0]

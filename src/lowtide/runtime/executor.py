@@ -105,8 +105,8 @@ class PlannedExecutor:
         key_of: what distinguishes the shapes of a call.
         plan_for: called with the arguments when no plan is in force for a key; installs and returns one, or
             raises before anything has run.
-        settle: called before every forward with the plan in force; returns the one to use, which lies around
-            whatever tensors of earlier steps still hold.
+        settle: called before every forward with the plan in force and the arguments; returns the plan to use, which
+            lies around whatever tensors of earlier steps still hold.
         token_at: index of the token among the backward's arguments.
         always_ask: while true, `plan_for` is asked even where a plan is in force.
         lock: held while a segment is chosen and runs: threads take turns, since a plan speaks of one step at a time.
@@ -118,7 +118,7 @@ class PlannedExecutor:
     plan_for: Callable[[PlannedExecutor, Key, Sequence[Any]], Loaded]
     token_at: int
     always_ask: Callable[[], bool] = lambda: False
-    settle: Callable[[Key, Loaded], Loaded] | None = None
+    settle: Callable[[Key, Loaded, Sequence[Any]], Loaded] | None = None
     unreached: Callable[[tuple[bool, ...]], Sequence[int]] | None = None
     lock: AbstractContextManager[Any] = field(default_factory=threading.RLock)
     forwards: int = 0
@@ -161,7 +161,7 @@ class PlannedExecutor:
             if loaded is None:
                 loaded = self.plan_for(self, key, arguments)
             if loaded.walled is not None and self.settle is not None:
-                loaded = self.settle(key, loaded)
+                loaded = self.settle(key, loaded, arguments)
             self.forwards += 1
             return loaded.run(0, arguments)
 
