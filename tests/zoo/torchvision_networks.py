@@ -80,9 +80,9 @@ def _inception_v3() -> nn.Module:
 
     kinds = ("InceptionA", "InceptionB", "InceptionC", "InceptionD", "InceptionE", "InceptionAux")
     blocks = [functools.partial(getattr(inception, kind), conv_block=Narrow) for kind in kinds]
-    model = Inception3(_CLASSES, aux_logits=True, inception_blocks=[Narrow, *blocks], init_weights=False)
-    model.fc, model.AuxLogits.fc = nn.Linear(2048 // 16, _CLASSES), nn.Linear(768 // 16, _CLASSES)
-    return WithAuxiliaryLoss(model)
+    model = Inception3(_CLASSES, aux_logits=False, inception_blocks=[Narrow, *blocks], init_weights=False)
+    model.fc = nn.Linear(2048 // 16, _CLASSES)
+    return WithLoss(model)
 
 
 class _NarrowBottleneck(Bottleneck):
@@ -166,7 +166,7 @@ NETWORKS = (
     Network("vgg16", _vgg16, lambda m, b: m(*b), images()),
     Network("googlenet", _googlenet, lambda m, b: m(*b), images(size=64)),
     Network("densenet121", _densenet121, lambda m, b: m(*b), images()),
-    Network("inception_v3", _inception_v3, lambda m, b: m(*b), images(size=299)),
+    Network("inception_v3", _inception_v3, lambda m, b: m(*b), images(size=96)),
     Network("fcn_resnet50", _fcn_resnet50, lambda m, b: m(*b), images(size=32, classes=3, dense=True)),
     # Chosen after the code was written.
     Network("shufflenet", _shufflenet, lambda m, b: m(*b), images(4)),

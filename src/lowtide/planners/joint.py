@@ -132,18 +132,18 @@ def _choose(joint: JointSearch) -> None:
         if joint.time_ps is None:  # a plan that is soon there, whatever the limit of time
             joint.link(candidate)
     cut = 0
-    while cut < min(len(joint.moments), _SINGLES) and joint.gap > GAP and not (joint.impossible or joint.is_late):
+    while cut < min(len(joint.moments), _SINGLES) and not joint.is_done and not (joint.impossible or joint.is_late):
         _try(joint, joint.moments[cut : cut + 1])
         cut += 1
     pair = joint.telling_moments()
-    if joint.gap > GAP and not (joint.impossible or joint.is_late) and len(pair) > 1:
+    if not joint.is_done and not (joint.impossible or joint.is_late) and len(pair) > 1:
         _try(joint, pair)
 
 
 def _try(joint: JointSearch, moments: list[Moment]) -> bool:
     """Plans what cuts choose; whether that was new."""
     choice = joint.cut(moments)
-    if choice is None or joint.gap <= GAP or joint.impossible:
+    if choice is None or joint.is_done or joint.impossible:
         return False
     found = joint.quick(choice)
     if found is None:
@@ -158,7 +158,7 @@ def _finish(joint: JointSearch, deep: Deep) -> None:
     """Plans the best choices like any program, then tries other options in the best plan, then goes on from there."""
     work = joint.problem.work - joint.work
     for share, candidate in zip(_SHARES, joint.promising(), strict=False):
-        if joint.gap <= GAP:
+        if joint.is_done:
             return
         candidate.grant(joint.bound_ps, int(share * work))
         if candidate.search.gap > GAP:
@@ -166,7 +166,7 @@ def _finish(joint: JointSearch, deep: Deep) -> None:
         deep.thoroughly(candidate.search)
     for _ in range(_POLISHES):
         best = joint.best
-        if best is None or best.search.time_ps is None or joint.gap <= GAP:
+        if best is None or best.search.time_ps is None or joint.is_done:
             return
         before_ps = best.search.time_ps
         _flip(joint)
@@ -185,7 +185,7 @@ def _flip(joint: JointSearch) -> None:
     while best is not None and best.search.time_ps is not None:
         schedule = best.search.outcome("").schedule
         for choice in flips(joint.core, best.choice, best.search.program, best.state):
-            if probes == _PROBES or joint.gap <= GAP:
+            if probes == _PROBES or joint.is_done:
                 return
             probes += 1
             joint.stats["flips"] = joint.stats.get("flips", 0) + 1

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from lowtide._core import Retention
 from lowtide.errors import PlanError
-from lowtide.ir.plan import Problem
+from lowtide.ir.plan import DEFAULT_WORK, Problem
 from lowtide.ir.schedule import Schedule
 from lowtide.planners.base import Progress, Watch
 from lowtide.planners.bounds.highs import Effort
@@ -29,12 +29,14 @@ from lowtide.planners.reductions.choice import choose
 from lowtide.planners.reductions.dominance import better_options, reduced, thrifty
 from lowtide.planners.reductions.stages import EXIT
 from lowtide.planners.reductions.ways import Ways
-from lowtide.planners.search import Search
+from lowtide.planners.search import GAP, Search, worth_s
 from lowtide.planners.single_cut import cut_and_replay
 
 _COLUMNS = 2500  # of a model of several moments
 _NODES, _NODES_OF_TWO = 10, 3  # of the tree of a model of one moment, and of two
 _LOOKING = 0.4  # of a limit of time, for the choice
+_CUT, _PROBE = 2_000, 200  # proposals that take as long
+_LEAST_s = 1.0  # of searching: what is worth less is left
 _APART = 5  # places: closer moments say the same
 _CLOSE = 1e-3  # as a fraction of the step
 _WORTH = 1e-5  # as a fraction of the step: what another option has to bring
@@ -109,6 +111,7 @@ class JointSearch:
     moments: list[Moment] = field(default_factory=list)
     singles: dict[Moment, float] = field(default_factory=dict)  # what one cut alone proves
     stats: dict[str, Any] = field(default_factory=dict)
+    asked: int = 0  # work that cuts and probes stand for
 
     def __post_init__(self) -> None:
         self.core, self.alone = reduced(self.ways)
@@ -130,6 +133,15 @@ class JointSearch:
         if self.time_ps is None:
             return float("inf")
         return max(0.0, self.time_ps / self.bound_ps - 1.0) if self.bound_ps > 0 else 0.0
+
+    @property
+    def is_done(self) -> bool:
+        """Whether there is a plan, and it is close enough to the bound, or the work is done, or more would not pay."""
+        if self.time_ps is None:
+            return False
+        work = max(self.problem.work, DEFAULT_WORK)
+        done = self.asked >= self.problem.work or worth_s(self.time_ps, self.bound_ps, work) < _LEAST_s
+        return done or self.gap <= GAP
 
     @property
     def work(self) -> int:
@@ -206,6 +218,7 @@ class JointSearch:
         found = self.tried.get(key) or self._begun(key)
         if found is None:
             return False
+        self.asked += _PROBE
         search = found.search
         search.stage = "flips"
         search.tick()
@@ -246,6 +259,7 @@ class JointSearch:
 
     def cut(self, moments: Sequence[Moment]) -> Choice | None:
         """Proves what cuts over all choices prove; returns what the best solution chooses."""
+        self.asked += _CUT
         model = JointCut(self.ways, moments, self.problem.budget_B)
         if len(moments) > 1 and model.columns > _COLUMNS:
             return None

@@ -29,7 +29,7 @@ from lowtide.planners.lanes import Cooling, Lane, anneal_lanes
 from lowtide.planners.multi_cut import CutLimits, CutsFound, find_cuts, take
 from lowtide.planners.reductions.stages import refuses_stages
 from lowtide.planners.reductions.twins import twin_gaps
-from lowtide.planners.search import GAP, OutOfTime, Search, conduct
+from lowtide.planners.search import GAP, OutOfTime, Search, conduct, worth_s
 from lowtide.planners.single_cut import cut_and_replay
 from lowtide.planners.smallest import Smallest, smallest
 from lowtide.planners.start import begin
@@ -42,7 +42,6 @@ _WINDOW = Cooling(0.5, windowed=True, mirrored=True)
 _WINDOWS = (_WINDOW, _WINDOW, Cooling(3.0, windowed=True), _WINDOW)
 _PER_STAGE = 20_000  # proposals at most
 _PER_s = 400_000  # proposals that a core tries in a second, roughly
-_STEPS = 10_000  # of training in which the default search has to pay for itself
 _WORTH = 5e-4  # a round of coolings that brings less, as a fraction of the step, was idle
 
 
@@ -152,15 +151,10 @@ class Portfolio(AbstractPlanner):
 
 
 def _work(search: Search) -> int:
-    """What is left of the work.
-
-    A small graph is searched through with less. So is a short step: nobody gets back the seconds of a long search for
-    a gap of microseconds.
-    """
+    """What is left of the work; a small graph is searched through with less, and so is a short step."""
     work = min(search.problem.work, _PER_STAGE * len(search.program.stages))
     if search.time_ps is not None:
-        steps = _STEPS * search.problem.work / DEFAULT_WORK
-        work = min(work, int((search.time_ps - search.bound_ps) * 1e-12 * steps * _PER_s))
+        work = min(work, int(worth_s(search.time_ps, search.bound_ps, search.problem.work) * _PER_s))
     return max(0, work - search.work)
 
 

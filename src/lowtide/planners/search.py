@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from lowtide._core import Retention
 from lowtide.errors import PlanError
-from lowtide.ir.plan import Outcome, Problem, Status
+from lowtide.ir.plan import DEFAULT_WORK, Outcome, Problem, Status
 from lowtide.ir.schedule import Schedule
 from lowtide.ir.simulate import simulate
 from lowtide.planners.base import Progress, Watch
@@ -28,6 +28,17 @@ CHOSEN_CLASS = "any recomputation; first runs in the order that was chosen; one 
 GAP = 0.005  # close enough to stop: the plan is at most this much slower than the bound
 _EXACT = 1e-9  # relative; float sums of seconds are not closer
 _EQUAL = 1e-6  # relative; the solver's dual bounds are not closer
+
+
+STEPS = 10_000  # of training in which the default search has to pay for itself
+
+
+def worth_s(time_ps: float, bound_ps: float, work: int) -> float:
+    """Seconds of searching that can pay for themselves: what may be gained in `STEPS` steps, more for more work.
+
+    Nobody gets back the seconds of a long search for a gap of microseconds.
+    """
+    return (time_ps - bound_ps) * 1e-12 * STEPS * work / DEFAULT_WORK
 
 
 class OutOfTime(Exception):
