@@ -387,7 +387,9 @@ def _infeasible(
         placed_B = lowest.reserved_B + (0 if lowest.layout is None else lowest.layout.height_B // 256)
         live_B = lowest.peak_B - ground.outside_B - ground.obstacles_B + ground.fixed_B(graph)
         found.append(max(placed_B, live_B))
-    smallest_B = min(found, default=None)
+    # A little to spare where addresses are given: the search for that budget need not end at the same plan.
+    spare_B = max(0, min(found, default=0) - graph.persistent_B) // 256 if ground.enforced else 0
+    smallest_B = min(found) + spare_B if found else None
     setters = [graph.recipes[r] for r in outcome.floor_recipes]
     names = tuple(_whereabouts(r) for r in setters[:3])
     lines = [
