@@ -13,12 +13,12 @@ from lowtide.errors import LowtideError
 from lowtide.ir.call import Items, Read, Ref
 from lowtide.ir.check_graph import check_graph
 from lowtide.ir.geometry import Geometry
-from lowtide.ir.graph import Graph, Recipe, Role, Segment, Takeover, Value
+from lowtide.ir.graph import Effect, Graph, Recipe, Role, Segment, Takeover, Value
 from lowtide.ir.machine import Machine
 from lowtide.ir.text import dumps
 from lowtide.profile.flops import flops
 from lowtide.profile.machines import MACHINES, load_machine
-from lowtide.profile.roofline import predict_graph
+from lowtide.profile.roofline import predict_graph, replayed
 from tests.profile.programs import contiguous
 
 H200 = MACHINES["h200"]
@@ -124,6 +124,19 @@ def test_an_overwriting_recipe_allocates_nothing() -> None:
     predicted = predict_graph(msgspec.structs.replace(graph, recipes=(recipe,)), H200)
     assert predicted.recipes[0].trace.events == ()
     check_graph(predicted)
+
+
+def test_a_replay_repeats_the_recipe_of_its_own_operator() -> None:
+    """Another option may save the same state of the generator."""
+    values = tuple(Value(i, f"v{i}", 64, Role.ACTIVATION, square(4)) for i in range(2))
+    state = Value(2, "state", 16, Role.GENERATOR)
+    first, other = (
+        Recipe(i, f"aten.{name}.default", (i, 2), paths=((),), effect=Effect.RANDOM, state=2)
+        for i, name in enumerate(("dropout", "mask"))
+    )
+    again = Recipe(2, other.op, (1,), paths=((),), state=2)
+    graph = Graph((*values, state), (first, other, again), (0,), (Segment("all"),))
+    assert replayed(graph, again) == other.id
 
 
 def test_machines_by_name_and_file(tmp_path: Path) -> None:
