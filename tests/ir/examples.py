@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lowtide.ir.graph import Effect, Graph, Role
+from lowtide.ir.graph import Effect, Graph, Group, Option, Role
 from tests.ir.sketch import Sketch
 
 
@@ -92,6 +92,22 @@ def update() -> Graph:
     grad = sketch.value(40, name="grad")
     sketch.recipe("gradient", [x, weight], [grad])
     sketch.recipe("sgd_", [weight, grad], [new], consumes=[(weight, 0)])
+    return sketch.build()
+
+
+def visiting_update() -> Graph:
+    """The same where the weight may have its home on the host; recipe 2 updates it there."""
+    sketch = Sketch()
+    weight = sketch.persistent(40, name="weight", movable=True)
+    x = sketch.value(40, Role.INPUT, "x", arrives=0)
+    new = sketch.value(40, Role.UPDATE, "new", leaves=0, replaces=weight)
+    grad = sketch.value(40, name="grad")
+    sketch.recipe("gradient", [x, weight], [grad])
+    on_device = sketch.recipe("sgd_", [weight, grad], [new], consumes=[(weight, 0)], effect=Effect.OPAQUE)
+    on_host = sketch.recipe(
+        "sgd_", [weight, grad], [new], consumes=[(weight, 0)], effect=Effect.OPAQUE, engine="host", program=False
+    )
+    sketch.groups.append(Group("update", (Option("device", (on_device,)), Option("host", (on_host,)))))
     return sketch.build()
 
 

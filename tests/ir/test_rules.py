@@ -110,6 +110,7 @@ class Case:
     steps: list[Step]
     step: int | None
     budget_B: int | None = None
+    host_B: int | None = None
 
 
 CASES = [
@@ -175,6 +176,7 @@ CASES = [
     Case("freed-in-flight", examples.chain(), _with(CHAIN, 2, Send(2, "host", (1,)), Run(1, (3,))), 4),
     Case("freed-in-flight", examples.in_place(), [B0, Run(0, (1,)), Send(1, "host", (1,)), Drop(1, "host")], 3),
     Case("budget", examples.chain(), CHAIN, 6, budget_B=238),
+    Case("host-budget", examples.chain(), _with(CHAIN, 2, Send(2, "host", (1,)), Drop(2, "host", (2,))), 2, host_B=1),
 ]
 
 
@@ -182,7 +184,7 @@ CASES = [
 def test_schedule_rule(case: Case) -> None:
     check_graph(case.graph)
     with pytest.raises(IllegalPlan) as caught:
-        check(case.graph, Schedule(tuple(case.steps)), case.budget_B)
+        check(case.graph, Schedule(tuple(case.steps)), case.budget_B, host_budget_B=case.host_B)
     assert f"breaks rule '{case.rule}'" in str(caught.value)
     if case.step is not None:
         assert str(caught.value).startswith(f"step {case.step}: ")
@@ -298,6 +300,9 @@ GRAPHS = [
     ("graph-takeovers", _recipe(examples.in_place(), 2, consumes=(Takeover(0, 0),))),
     ("graph-takeovers", _recipe(examples.in_place(), 2, consumes=(Takeover(1, 1),))),
     ("graph-takeovers", _value(examples.update(), 2, size_B=41)),
+    ("graph-homes", _value(examples.chain(), 2, memory="host")),
+    ("graph-homes", _value(examples.visiting_update(), 2, memory="host")),
+    ("graph-homes", _value(examples.update(), 2, replaces=1)),
     ("graph-states", _recipe(examples.opaque_then_random(), 0, state=3)),
     ("graph-groups", _replace(examples.convolution(), groups=examples.convolution().groups * 2)),
     ("graph-groups", _replace(examples.convolution(), groups=(Group("g", ()),))),

@@ -9,6 +9,9 @@ in this segment or later, and held; so the caller finds new content where the ol
 Steps on different engines are ordered by `after` alone (and through other steps by it), except that steps of one
 engine, and copies between the same two memories, run in issue order. `Drop` and `Boundary` happen on "compute".
 
+A persistent value with its home on the host begins there. A value that replaces another is sent into that one's home,
+after which the old content can be read nowhere.
+
 Units: `_B` bytes.
 """
 
@@ -19,13 +22,19 @@ from lowtide.ir.check_layout import Order, Stay, check_layout
 from lowtide.ir.graph import Effect, Graph, Recipe, Role, Value
 from lowtide.ir.layout import Layout
 from lowtide.ir.rules import illegal
-from lowtide.ir.schedule import DEVICE, Boundary, Drop, Fetch, Run, Schedule, Send
+from lowtide.ir.schedule import DEVICE, HOST, HOST_ENGINE, Boundary, Drop, Fetch, Run, Schedule, Send
 
 _COMPUTE = "compute"
 _OVERWRITABLE = {Role.PARAMETER, Role.BUFFER, Role.INPUT, Role.GRADIENT}
 
 
-def check(graph: Graph, schedule: Schedule, budget_B: int | None = None, layout: Layout | None = None) -> None:
+def check(
+    graph: Graph,
+    schedule: Schedule,
+    budget_B: int | None = None,
+    layout: Layout | None = None,
+    host_budget_B: int | None = None,
+) -> None:
     """Checks that a schedule may be carried out.
 
     Arguments:
@@ -33,6 +42,7 @@ def check(graph: Graph, schedule: Schedule, budget_B: int | None = None, layout:
         schedule: any.
         budget_B: device bytes, the graph's persistent values included; None does not count bytes.
         layout: addresses of the schedule's allocations (`lowtide.ir.sequence.blocks_of`); None for no layout.
+        host_budget_B: host bytes, of homes and of what is sent there; None does not count them.
 
     Raises:
         IllegalPlan: names the first broken rule of `lowtide.ir.rules.RULES`, the step, and the value or recipe.
@@ -41,7 +51,7 @@ def check(graph: Graph, schedule: Schedule, budget_B: int | None = None, layout:
     """
     check_graph(graph)
     _references(graph, schedule)
-    walk = _Walk(graph, schedule, budget_B)
+    walk = _Walk(graph, schedule, budget_B, host_budget_B)
     for index, step in enumerate(schedule.steps):
         match step:
             case Run():
@@ -78,7 +88,7 @@ def _references(graph: Graph, schedule: Schedule) -> None:
                 segments += 1
         if index == 0 and not isinstance(step, Boundary):
             raise illegal("boundaries", "the first step", index)
-        if isinstance(step, Run | Send | Fetch):
+        if isinstance(step, Run | Send | Fetch | Drop):
             for earlier in step.after:
                 if not 0 <= earlier < index or isinstance(schedule.steps[earlier], Drop | Boundary):
                     raise illegal("after", f"waiting for step {earlier}", index)
@@ -101,7 +111,7 @@ def _order(graph: Graph, schedule: Schedule) -> Order:
             case Drop() | Boundary():
                 stream = _COMPUTE
         done: dict[str, int] = {}
-        waits = step.after if isinstance(step, Run | Send | Fetch) else ()
+        waits = step.after if isinstance(step, Run | Send | Fetch | Drop) else ()
         for earlier in (*waits, *([last[stream]] if stream in last else [])):
             for name, step_there in (*known[earlier].items(), (streams[earlier], earlier)):
                 done[name] = max(done.get(name, -1), step_there)
@@ -115,24 +125,29 @@ def _order(graph: Graph, schedule: Schedule) -> Order:
 class _Walk:
     """The state between two steps: which value lives in which bytes of which memory, and what has happened."""
 
-    def __init__(self, graph: Graph, schedule: Schedule, budget_B: int | None) -> None:
+    def __init__(
+        self, graph: Graph, schedule: Schedule, budget_B: int | None, host_budget_B: int | None = None
+    ) -> None:
         self.graph = graph
         self.budget_B = budget_B
+        self.host_budget_B = host_budget_B
         self.order = _order(graph, schedule)
         self.slots = effect_slots(graph)
         self.places = [r for r in graph.program if graph.recipes[r].effect is not Effect.PURE]
         self.done_places = 0
         self.parts = [value_parts(graph, v.id) for v in graph.values]
         self.segment = -1
-        self.memories: dict[str, dict[int, Stay]] = {DEVICE: {}}
+        self.memories: dict[str, dict[int, Stay]] = {DEVICE: {}, HOST: {}}
         self.live_B = 0  # of every value in `device`
+        self.host_B = 0  # of every value on the host, one for a home and what replaced its content
         self.device_stays: list[Stay] = []
         self.lost: set[int] = set()  # values of the caller that were overwritten
         self.ran: set[int] = set()
         self.group_of = {r: g for g in graph.groups for o in g.options for r in o.recipes}
         for value in graph.values:
             if value.persistent:
-                self._enter(value.id, DEVICE, 0)
+                self._enter(value.id, value.memory, 0)
+        self._count_host(0)
 
     @property
     def device(self) -> dict[int, Stay]:
@@ -142,30 +157,34 @@ class _Walk:
 
     def run(self, index: int, step: Run) -> None:
         recipe = self.graph.recipes[step.recipe]
+        memory = HOST if recipe.engine == HOST_ENGINE else DEVICE
+        there = self.memories[memory]
         self._may_run(index, recipe)
         for value in recipe.read_values:
-            rule = "replay-state" if value == recipe.state and value not in self.device else "resident"
-            self._read(index, value, DEVICE, rule)
-        self._may_keep(index, step, recipe)
-        if self.budget_B is not None:
+            rule = "replay-state" if value == recipe.state and value not in there else "resident"
+            self._read(index, value, memory, rule)
+        self._may_keep(index, step, recipe, there)
+        if self.budget_B is not None and memory == DEVICE:
             self._count(index, self._top_B(step, recipe))
-        stays = self._consume(index, step, recipe)
+        stays = self._consume(index, step, recipe, memory)
         for value in step.keep:
             if value in stays:
                 stays[value].writer = index
-                self.device[value] = stays[value]
-                self.live_B += self.graph.values[value].size_B
+                there[value] = stays[value]
+                self._add_B(memory, self.graph.values[value].size_B)
             else:
-                self._enter(value, DEVICE, index, writer=index)
+                self._enter(value, memory, index, writer=index)
+        self._count_host(index)
 
     def drop(self, index: int, step: Drop) -> None:
         value = self.graph.values[step.value]
         name = f"dropping {value_name(self.graph, value.id)}"
         if value.id not in self.memories.get(step.memory, {}):
             raise illegal("drop-absent", f"{name} from {step.memory!r}", index)
-        if step.memory == DEVICE and self._home(value.id).persistent:
+        home = self._home(value.id, step.memory)
+        if (home.persistent and home.memory == step.memory) or (value.persistent and value.memory == step.memory):
             raise illegal("drop-persistent", name, index)
-        if step.memory == DEVICE and self._is_held(value):
+        if step.memory == value.memory and self._is_held(value):
             raise illegal("drop-handed-over", name, index)
         self._own_part(index, value.id)
         self._free(index, value.id, step.memory, index)
@@ -175,7 +194,8 @@ class _Walk:
             raise illegal("send", f"sending {value_name(self.graph, step.value)} to {step.memory!r}", index)
         self._own_part(index, step.value)
         self._read(index, step.value, DEVICE, "send")
-        self._enter(step.value, step.memory, index, writer=index)
+        self._enter_home(index, self.graph.values[step.value], step.memory)
+        self._count_host(index)
 
     def fetch(self, index: int, step: Fetch) -> None:
         if step.value not in self.memories.get(step.memory, {}) or step.value in self.device:
@@ -189,7 +209,8 @@ class _Walk:
         self._leave(index)
         self.segment = step.segment
         for value in self.graph.values:
-            if value.arrives == step.segment and value.id not in self.device:
+            hosted = value.persistent and value.memory != DEVICE
+            if value.arrives == step.segment and value.id not in self.device and not hosted:
                 self._enter(value.id, DEVICE, index)
         self._count(index, self.live_B)
 
@@ -227,19 +248,19 @@ class _Walk:
                 raise illegal("once-order", f"{name} before {before}", index)
             self.done_places += 1
 
-    def _may_keep(self, index: int, step: Run, recipe: Recipe) -> None:
+    def _may_keep(self, index: int, step: Run, recipe: Recipe, there: dict[int, Stay]) -> None:
         if len(set(step.keep)) != len(step.keep):
             raise illegal("keep", f"{recipe_name(self.graph, recipe.id)} with a value twice", index)
         for value in step.keep:
             name = f"keeping {value_name(self.graph, value)}"
             if value not in recipe.outputs:
                 raise illegal("keep", name, index)
-            if value in self.device:
+            if value in there:
                 raise illegal("keep-resident", name, index)
             if value in self.lost:
                 raise illegal("consumed", name, index)
 
-    def _consume(self, index: int, step: Run, recipe: Recipe) -> dict[int, Stay]:
+    def _consume(self, index: int, step: Run, recipe: Recipe, memory: str) -> dict[int, Stay]:
         """Ends the overwritten values and returns the bytes that pass on, by the value that takes them over."""
         passed: dict[int, Stay] = {}
         for takeover in recipe.consumes:
@@ -247,18 +268,19 @@ class _Walk:
             name = f"{recipe_name(self.graph, recipe.id)} overwriting {value_name(self.graph, value.id)}"
             heir = None if takeover.output is None else self.graph.values[recipe.outputs[takeover.output]]
             kept = heir is not None and heir.id in step.keep
-            home = self._home(value.id)
-            if home.persistent or self._is_held(value):
+            home = self._home(value.id, memory)
+            if (home.persistent and home.memory == memory) or self._is_held(value):
                 leaves = None if heir is None or not kept or not heir.held else heir.leaves
                 if not {value.role, home.role} & _OVERWRITABLE or leaves is None or leaves < self.segment:
                     raise illegal("consume-visible", name, index)
-            if any(value.id in there for memory, there in self.memories.items() if memory != DEVICE):
-                raise illegal("consume-copies", name, index)
-            self._untouched(index, value.id, DEVICE)
+            for other, there in self.memories.items():
+                if other != memory and value.id in there and not (value.persistent and value.memory == other):
+                    raise illegal("consume-copies", name, index)
+            self._untouched(index, value.id, memory)
             if value.arrives is not None:
                 self.lost.add(value.id)
-            stay = self.device.pop(value.id)
-            self.live_B -= value.size_B
+            stay = self.memories[memory].pop(value.id)
+            self._add_B(memory, -value.size_B)
             if heir is not None and kept:
                 stay.tenant = heir.id
                 passed[heir.id] = stay
@@ -268,9 +290,9 @@ class _Walk:
 
     # rules of values
 
-    def _home(self, value: int) -> Value:
-        """The value that first lived in the bytes of a resident one: itself, or what was overwritten."""
-        return self.graph.values[self.device[value].owner]
+    def _home(self, value: int, memory: str) -> Value:
+        """The value that first lived in the bytes of one that is there: itself, or what was overwritten."""
+        return self.graph.values[self.memories[memory][value].owner]
 
     def _is_held(self, value: Value) -> bool:
         return value.leaves is not None and value.leaves < self.segment and value.held
@@ -307,25 +329,45 @@ class _Walk:
         users = [] if writer is None else [writer]
         stay = Stay(value, value, self.graph.values[value].size_B, start, None, writer, users)
         self.memories.setdefault(memory, {})[value] = stay
+        self._add_B(memory, stay.size_B)
         if memory == DEVICE:
-            self.live_B += stay.size_B
             self.device_stays.append(stay)
+
+    def _enter_home(self, index: int, value: Value, memory: str) -> None:
+        """A copy arrives in another memory; in the home of what the value replaces, if that is there."""
+        old = value.replaces
+        if old is not None and old in self.memories.get(memory, {}):
+            self._untouched(index, old, memory)
+            self._add_B(memory, -self.graph.values[old].size_B)
+            self.lost.add(old)
+            stay = self.memories[memory].pop(old)
+            stay.tenant, stay.writer = value.id, index
+            stay.users.append(index)
+            self.memories[memory][value.id] = stay
+            self._add_B(memory, value.size_B)
+        else:
+            self._enter(value.id, memory, index, writer=index)
+
+    def _add_B(self, memory: str, size_B: int) -> None:
+        if memory == DEVICE:
+            self.live_B += size_B
+        elif memory == HOST:
+            self.host_B += size_B
 
     def _free(self, index: int, value: int, memory: str, stop: int) -> None:
         self._untouched(index, value, memory)
         self.memories[memory].pop(value).stop = stop
-        if memory == DEVICE:
-            self.live_B -= self.graph.values[value].size_B
+        self._add_B(memory, -self.graph.values[value].size_B)
 
     def _leave(self, index: int) -> None:
         """The running segment returns to the caller."""
         for value in self.graph.values:
             if self.segment < 0 or value.leaves != self.segment:
                 continue
-            if value.id not in self.device:
+            if value.id not in self.memories.get(value.memory, {}):
                 raise illegal("leave", value_name(self.graph, value.id), index)
-            self._written(index, value.id, DEVICE)
-            if not (value.held or value.persistent):
+            self._written(index, value.id, value.memory)
+            if value.memory == DEVICE and not (value.held or value.persistent):
                 self._free(index, value.id, DEVICE, index)
         for value in self.graph.values:
             if value.readable_through == self.segment and value.id in self.device:
@@ -347,6 +389,10 @@ class _Walk:
                 live_B -= allocations[-event - 1]
             top_B = max(top_B, live_B)
         return top_B + recipe.trace.workers_B
+
+    def _count_host(self, index: int) -> None:
+        if self.host_budget_B is not None and self.host_B > self.host_budget_B:
+            raise illegal("host-budget", f"{self.host_B} B of {self.host_budget_B} B", index)
 
     def _count(self, index: int, top_B: int) -> None:
         if self.budget_B is not None and top_B > self.budget_B:

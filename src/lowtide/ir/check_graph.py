@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from lowtide.ir.call import Arg, Items, Ref
 from lowtide.ir.graph import Effect, Graph, Option, Recipe
 from lowtide.ir.rules import illegal
+from lowtide.ir.schedule import DEVICE, HOST
 
 MOST_B, MOST_s = 2**59, 86_400.0  # of all values and of one trace; of one run of everything: sums of them stay exact
 
@@ -33,6 +34,7 @@ def check_graph(graph: Graph) -> None:
     _groups(graph)
     _effects(graph)
     _origins(graph)
+    _homes(graph)
     _parts(graph)
     _program(graph)
 
@@ -234,6 +236,21 @@ def _origins(graph: Graph) -> None:
         arrives = value.arrives is not None
         if (not arrives and not graph.producers[value.id]) or (value.persistent and not arrives):
             raise illegal("graph-origins", value_name(graph, value.id))
+
+
+def _homes(graph: Graph) -> None:
+    for value in graph.values:
+        if value.memory not in (DEVICE, HOST):
+            raise illegal("graph-references", f"{value_name(graph, value.id)} in memory {value.memory!r}")
+        if value.memory != DEVICE and not (value.persistent or value.leaves is not None):
+            raise illegal("graph-homes", value_name(graph, value.id))
+        if value.replaces is None:
+            continue
+        home = graph.values[value.replaces] if 0 <= value.replaces < len(graph.values) else None
+        if home is None or not home.persistent or value.leaves is None:
+            raise illegal("graph-homes", value_name(graph, value.id))
+        if (home.size_B, home.memory) != (value.size_B, value.memory):
+            raise illegal("graph-homes", value_name(graph, value.id))
 
 
 def _parts(graph: Graph) -> None:

@@ -15,7 +15,7 @@ from lowtide.ir.check_graph import recipe_name, value_name
 from lowtide.ir.graph import Effect, Graph
 from lowtide.ir.layout import Layout
 from lowtide.ir.rules import illegal
-from lowtide.ir.schedule import Fetch, Run, Schedule
+from lowtide.ir.schedule import DEVICE, Fetch, Run, Schedule, memory_of
 
 Moment = tuple[int, float]  # a step, and the event inside it
 _FIRST, _LAST = float("-inf"), float("inf")
@@ -126,6 +126,8 @@ def _spans(graph: Graph, schedule: Schedule, stays: Sequence[Stay]) -> dict[tupl
         if not isinstance(step, Run):
             continue
         recipe = graph.recipes[step.recipe]
+        if memory_of(recipe.engine) != DEVICE:
+            continue
         outputs = [v for v in recipe.outputs if not (recipe.effect is Effect.RANDOM and v == recipe.state)]
         home = {
             at: v for v, at in zip(outputs, recipe.trace.outputs, strict=False) if at is not None and v in step.keep

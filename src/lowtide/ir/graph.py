@@ -34,6 +34,7 @@ class Role(enum.Enum):
     UPDATE = "update"  # new content of a mutated input: written back by the caller at the boundary
     TANGENT = "tangent"  # gradient of an output: given by the caller
     GRADIENT = "gradient"  # handed to the caller by a backward segment
+    STATE = "state"  # of the optimizer
     GENERATOR = "generator"  # state of the random generator before a random recipe ran
 
 
@@ -60,6 +61,10 @@ class Value(msgspec.Struct, frozen=True):
             with the segment after which it is overwritten.
         handed_to: the value of another part as which the caller gives it back: a gradient that goes straight from one
             part's backward to another's. Its bytes stay where they are until that value is dropped.
+        memory: where a persistent value has its home, and where a value that leaves is then. With its home on the host
+            it comes to the device by `Fetch` alone, and may be dropped there.
+        movable: a planner may give it, and whatever replaces it, a home on the host (`lowtide.ir.housing`).
+        replaces: the persistent value whose home it takes: a weight after its update.
     """
 
     id: int
@@ -73,6 +78,9 @@ class Value(msgspec.Struct, frozen=True):
     held: bool = True
     readable_through: int | None = None
     handed_to: int | None = None
+    memory: str = "device"
+    movable: bool = False
+    replaces: int | None = None
 
 
 class MiniTrace(msgspec.Struct, frozen=True):
@@ -132,7 +140,7 @@ class Recipe(msgspec.Struct, frozen=True):
         reads: the tensors it reads; `args` and `kwargs` name them by `Ref`.
         segment: where the program runs it; for an alternative, the first segment that may.
         consumes: values whose storage it overwrites.
-        engine: where it runs.
+        engine: where it runs; what it reads and makes is in that engine's memory (`lowtide.ir.schedule.memory_of`).
         time_s: seconds of one run.
         trace: its own allocations.
         state: the generator's state, a value. A RANDOM recipe produces it (last of its outputs, without a
@@ -240,8 +248,13 @@ class Graph(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def persistent_B(self) -> int:
-        """Bytes that live for the whole step whatever the plan."""
-        return sum(v.size_B for v in self.values if v.persistent)
+        """Bytes that live on the device for the whole step whatever the plan."""
+        return sum(v.size_B for v in self.values if v.persistent and v.memory == "device")
+
+    @property
+    def hosted_B(self) -> int:
+        """Bytes of persistent values that have their home on the host."""
+        return sum(v.size_B for v in self.values if v.persistent and v.memory != "device")
 
     @cached_property
     def handed(self) -> frozenset[int]:

@@ -12,6 +12,7 @@ import msgspec
 
 from lowtide.ir.graph import Graph
 from lowtide.ir.layout import Layout
+from lowtide.ir.machine import Machine
 from lowtide.ir.numerics import Numerics
 from lowtide.ir.schedule import Schedule
 
@@ -39,6 +40,8 @@ class Problem(msgspec.Struct, frozen=True):
             A limit that strikes makes the outcome depend on the machine's speed.
         start: a schedule to begin from, perhaps made for other sizes of the same program. A planner may use it or
             not; what uses it has a plan at once if it fits, or can be made to.
+        machine: whose links move values between the device and the host; None where nothing can be moved.
+        host_budget_B: host bytes for what is moved, homes on the host included; 0 for nothing, None for no limit.
     """
 
     graph: Graph
@@ -47,6 +50,13 @@ class Problem(msgspec.Struct, frozen=True):
     work: int = DEFAULT_WORK
     time_limit_s: float | None = None
     start: Schedule | None = None
+    machine: Machine | None = None
+    host_budget_B: int | None = 0
+
+    @property
+    def can_move(self) -> bool:
+        """Whether values may be moved to the host and back."""
+        return self.machine is not None and bool(self.machine.links) and self.host_budget_B != 0
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -59,6 +69,7 @@ class Outcome(msgspec.Struct, frozen=True):
         floor_B: no schedule of `floor_class` lives in fewer bytes.
         floor_recipes: the recipes that set the floor.
         smallest_B: smallest budget for which a plan is known; None when not looked for.
+        hosted: persistent values that have their home on the host; the schedule is one of `housed(graph, hosted)`.
         stats: what the solve did, for people (moves tried, nodes, seconds per stage, ...).
     """
 
@@ -71,6 +82,7 @@ class Outcome(msgspec.Struct, frozen=True):
     floor_class: str = "any schedule"
     floor_recipes: tuple[int, ...] = ()
     smallest_B: int | None = None
+    hosted: tuple[int, ...] = ()
     stats: dict[str, Any] = {}
 
 

@@ -9,6 +9,13 @@ from __future__ import annotations
 import msgspec
 
 DEVICE = "device"
+HOST = "host"
+HOST_ENGINE = "host"  # computes on values in host memory; every other engine on values on the device
+
+
+def memory_of(engine: str) -> str:
+    """The memory in which recipes of an engine read and write."""
+    return HOST if engine == HOST_ENGINE else DEVICE
 
 
 class Run(msgspec.Struct, frozen=True, tag="run"):
@@ -23,14 +30,18 @@ class Run(msgspec.Struct, frozen=True, tag="run"):
 
 
 class Drop(msgspec.Struct, frozen=True, tag="drop"):
-    """Give up the bytes of a value in one memory."""
+    """Give up the bytes of a value in one memory, once the steps of `after` on other engines have finished."""
 
     value: int
     memory: str = DEVICE
+    after: tuple[int, ...] = ()
 
 
 class Send(msgspec.Struct, frozen=True, tag="send"):
-    """Copy a value from the device to `memory`; the device copy stays until dropped."""
+    """Copy a value from the device to `memory`; the device copy stays until dropped.
+
+    A value that replaces another (`Value.replaces`) is written into that one's home.
+    """
 
     value: int
     memory: str

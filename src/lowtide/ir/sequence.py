@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from lowtide.ir.graph import Effect, Graph, Recipe
 from lowtide.ir.layout import SMALL_B, Block
-from lowtide.ir.schedule import Boundary, Drop, Fetch, Run, Schedule
+from lowtide.ir.schedule import DEVICE, Boundary, Drop, Fetch, Run, Schedule, memory_of
 
 
 @dataclass(slots=True)
@@ -80,9 +80,12 @@ class _Walk:
     def step(self, index: int, step: object) -> None:
         match step:
             case Run():
-                self._run(index, step, self.graph.recipes[step.recipe])
-            case Drop():
-                self._drop(step.value)
+                recipe = self.graph.recipes[step.recipe]
+                if memory_of(recipe.engine) == DEVICE:
+                    self._run(index, step, recipe)
+            case Drop(memory=memory):
+                if memory == DEVICE:
+                    self._drop(step.value)
             case Boundary():
                 for value in self.leaving.get(step.segment - 1, ()):
                     self._hand_over(value)

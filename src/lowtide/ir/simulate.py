@@ -18,7 +18,7 @@ from lowtide.errors import IllegalPlan, PlanError
 from lowtide.ir.graph import Effect, Graph, Recipe
 from lowtide.ir.layout import Residency
 from lowtide.ir.machine import Link, Machine
-from lowtide.ir.schedule import DEVICE, Boundary, Drop, Fetch, Run, Schedule, Send, Step
+from lowtide.ir.schedule import DEVICE, HOST, Boundary, Drop, Fetch, Run, Schedule, Send, Step, memory_of
 
 COMPUTE = "compute"
 
@@ -95,9 +95,12 @@ class _Walk:
         self.links = _links(machine)
         self.index = -1
         self.segment = 0
-        self.live: dict[str, set[int]] = {DEVICE: {v.id for v in graph.values if v.persistent}}
-        self.now_B: dict[str, int] = {DEVICE: graph.persistent_B}
-        self.top_B: dict[str, int] = {DEVICE: graph.persistent_B}
+        self.live: dict[str, set[int]] = {DEVICE: set(), HOST: set()}
+        for value in graph.values:
+            if value.persistent:
+                self.live.setdefault(value.memory, set()).add(value.id)
+        self.now_B: dict[str, int] = {m: sum(self.size_B[v] for v in there) for m, there in self.live.items()}
+        self.top_B = {DEVICE: self.now_B[DEVICE]} | ({HOST: self.now_B[HOST]} if self.live[HOST] else {})
         self.inner_B: dict[int, int] = {}
         self.free_s: dict[str, float] = {COMPUTE: 0.0}  # engine -> when it can take the next step
         self.stops_s: list[float] = []
@@ -112,10 +115,13 @@ class _Walk:
             case Run():
                 recipe = self.graph.recipes[step.recipe]
                 engine, inner_B = recipe.engine, self._run(step, recipe)
-                start_s, stop_s = self._time(engine, recipe.time_s, step.after, recipe.read_values, DEVICE)
+                memory = memory_of(engine)
+                start_s, stop_s = self._time(engine, recipe.time_s, step.after, recipe.read_values, memory)
                 if engine != COMPUTE:
-                    self.ready_s.update(((value, DEVICE), stop_s) for value in step.keep)
+                    self.ready_s.update(((value, memory), stop_s) for value in step.keep)
             case Drop():
+                if step.after:  # compute waits until the bytes are nobody's any more
+                    start_s, stop_s = self._time(COMPUTE, 0.0, step.after, (), step.memory)
                 self._leave(step.value, step.memory)
             case Boundary():
                 self._boundary(step.segment)
@@ -130,7 +136,8 @@ class _Walk:
         return Moment(self.index, self.segment, before_B, peak_B, after_B, start_s, stop_s, engine)
 
     def _run(self, step: Run, recipe: Recipe) -> int:
-        """Moves the values and returns the bytes the recipe needs beside what was live before it."""
+        """Moves the values and returns the device bytes the recipe needs beside what was live before it."""
+        memory = memory_of(recipe.engine)
         inner_B = self.inner_B.get(recipe.id)
         if inner_B is None:
             inner_B = recipe.trace.peak_B
@@ -138,12 +145,12 @@ class _Walk:
                 inner_B += self.size_B[recipe.state]  # a replay puts the generator's own state aside
             self.inner_B[recipe.id] = inner_B
         for takeover in recipe.consumes:
-            self._leave(takeover.value, DEVICE)
+            self._leave(takeover.value, memory)
         for value in step.keep:
-            self._come(value, DEVICE)
+            self._come(value, memory)
         if recipe.effect is Effect.RANDOM and recipe.state is not None and recipe.state in step.keep:
             inner_B += self.size_B[recipe.state]  # saved before the operator allocates
-        return inner_B
+        return inner_B if memory == DEVICE else 0
 
     def _boundary(self, segment: int) -> None:
         live = self.live[DEVICE]
@@ -151,13 +158,16 @@ class _Walk:
             if value.leaves == segment - 1 and not (value.held or value.persistent) and value.id in live:
                 self._leave(value.id, DEVICE)
         for value in self.graph.arriving:
-            if value.arrives == segment:
+            if value.arrives == segment and not (value.persistent and value.memory != DEVICE):
                 self._come(value.id, DEVICE)
         self.segment = segment
 
     def _copy(self, step: Send | Fetch, source: str, target: str) -> tuple[str, float, float]:
         if step.value not in self.live.get(source, ()):
             raise IllegalPlan(f"step {self.index}: {self._name(step.value)} is not in memory {source!r}")
+        home = self.graph.values[step.value].replaces
+        if home is not None and home in self.live.get(target, ()):
+            self._leave(home, target)
         self._come(step.value, target)
         if self.links:
             link = self.links.get((source, target))
@@ -242,7 +252,9 @@ class _Stays:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.open: dict[int, tuple[int, int, str]] = {v.id: (v.id, 0, COMPUTE) for v in graph.values if v.persistent}
+        self.open: dict[int, tuple[int, int, str]] = {
+            v.id: (v.id, 0, COMPUTE) for v in graph.values if v.persistent and v.memory == DEVICE
+        }
         self.closed: list[Residency] = []
 
     def close(self, value: int, stop: int) -> None:
@@ -264,11 +276,13 @@ class _Stays:
                     if v.leaves == segment - 1 and not (v.held or v.persistent) and v.id in self.open:
                         self.close(v.id, index)
                 for v in self.graph.arriving:
-                    if v.arrives == segment:
+                    if v.arrives == segment and not (v.persistent and v.memory != DEVICE):
                         self.open.setdefault(v.id, (v.id, index, COMPUTE))
 
     def _run(self, index: int, step: Run) -> None:
         recipe = self.graph.recipes[step.recipe]
+        if memory_of(recipe.engine) != DEVICE:
+            return
         for takeover in recipe.consumes:
             heir = None if takeover.output is None else recipe.outputs[takeover.output]
             if heir is not None and heir in step.keep:
