@@ -14,6 +14,7 @@
 #include "bind_arena.hpp"
 #include "bind_bits.hpp"
 #include "bind_chain.hpp"
+#include "bind_copier.hpp"
 #include "bind_packer.hpp"
 #include "floors.hpp"
 #include "greedy.hpp"
@@ -216,4 +217,5 @@ NB_MODULE(_core, m) {
   bind_packer(m);
   bind_arena(m);
   bind_bits(m);
+  bind_copier(m);
 }
