@@ -3,8 +3,8 @@
 It shares no code with `simulate.py` or any planner, so that a mistake there is not repeated here.
 
 What the caller sees (a persistent value, or one that was handed over and is held) may be overwritten only if the
-caller expects that: its role is parameter, buffer, input or gradient, and what overwrites it is kept, handed over
-in this segment or later, and held; so the caller finds new content where the old one was, never a hole.
+caller expects that: its role is parameter, buffer, input, gradient or state, and what overwrites it is kept, handed
+over in this segment or later, and held; so the caller finds new content where the old one was, never a hole.
 
 Steps on different engines are ordered by `after` alone (and through other steps by it), except that steps of one
 engine, and copies between the same two memories, run in issue order. `Drop` and `Boundary` happen on "compute".
@@ -25,7 +25,7 @@ from lowtide.ir.rules import illegal
 from lowtide.ir.schedule import DEVICE, HOST, HOST_ENGINE, Boundary, Drop, Fetch, Run, Schedule, Send
 
 _COMPUTE = "compute"
-_OVERWRITABLE = {Role.PARAMETER, Role.BUFFER, Role.INPUT, Role.GRADIENT}
+_OVERWRITABLE = {Role.PARAMETER, Role.BUFFER, Role.INPUT, Role.GRADIENT, Role.STATE}
 
 
 def check(

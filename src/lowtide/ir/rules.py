@@ -38,8 +38,8 @@ SCHEDULE_RULES = {
     "once": "every random or opaque recipe of the program, or its stand-in, runs exactly once",
     "once-order": "random and opaque recipes run in the program's order",
     "consume-copies": "a value that is overwritten has no copy in another memory, unless its home is there",
-    "consume-visible": "of what the caller sees only a parameter, buffer, input or gradient is overwritten, and only "
-    "by a kept value that is handed over and held",
+    "consume-visible": "of what the caller sees only a parameter, buffer, input, gradient or state is overwritten, and "
+    "only by a kept value that is handed over and held",
     "consumed": "a value that was overwritten is gone until a run makes it anew; one that the caller gave never "
     "comes back",
     "drop-absent": "only what is there is dropped",

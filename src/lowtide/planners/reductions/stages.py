@@ -28,6 +28,7 @@ from lowtide.planners.reductions.dead_code import needed_program
 from lowtide.planners.reductions.first_option import allowed_recipes
 from lowtide.planners.reductions.replays import Replay, find_replays, reserve_B, save_states
 from lowtide.planners.reductions.shortcuts import Shortcut, find_shortcuts, hidden_B, hidden_values, keep_hidden
+from lowtide.planners.reductions.updates import refuses_overwriting, updated_values, updates
 
 ENTRY = -1
 EXIT = -2
@@ -100,8 +101,9 @@ class StageProgram:
 
     @cached_property
     def size_B(self) -> tuple[int, ...]:
-        """Bytes of each value; values here and below by their place in `values`."""
-        return tuple(self.graph.values[v].size_B for v in self.values)
+        """Bytes of each value, beside what lives throughout; values here and below by their place in `values`."""
+        at_home = updated_values(self.graph, self.graph.program)
+        return tuple(0 if v in at_home else self.graph.values[v].size_B for v in self.values)
 
     @cached_property
     def read_ids(self) -> tuple[tuple[int, ...], ...]:
@@ -230,13 +232,10 @@ class StageProgram:
 
 def refuses_stages(graph: Graph) -> str | None:
     """Says why a graph has no stage program, or None if it has one."""
-    for recipe in (graph.recipes[r] for r in graph.program):
-        if recipe.consumes:
-            return f"recipe {recipe.id} ({recipe.op}) overwrites a value it reads, and the program runs it as it is"
     for recipe in graph.recipes:
         if recipe.engine != "compute":
             return f"recipe {recipe.id} ({recipe.op}) runs on engine {recipe.engine!r}; this planner knows one engine"
-    return None
+    return refuses_overwriting(graph)
 
 
 def stage_program(graph: Graph, *, in_place: bool = True) -> StageProgram:
@@ -311,7 +310,7 @@ def _stage(graph: Graph, recipe_id: int, again: int | None, hidden: frozenset[in
         rerun_ps=round(rerun.time_s * 1e12),
         trace_B=recipe.trace.peak_B,
         rerun_trace_B=rerun.trace.peak_B - max(0, excess_B),
-        rerun_through=-1 if rerun.effect is not Effect.PURE else len(graph.segments),
+        rerun_through=-1 if rerun.effect is not Effect.PURE or recipe.consumes else len(graph.segments),
     )
 
 
@@ -332,6 +331,8 @@ def _in_place(graph: Graph, stage: Stage, ways: Sequence[int]) -> Stage:
 def _rerun_limits(graph: Graph, stages: list[Stage], again: dict[int, int]) -> tuple[Stage, ...]:
     """Turns "may rerun" into the last stage that may: in its own part, while all it reads may be read."""
     last_stage = {s.segment: t for t, s in enumerate(stages)}
+    stage_of = {s.recipe: t for t, s in enumerate(stages)}
+    updated_at = {v: stage_of[r] for v, r in updates(graph, [s.recipe for s in stages if s.recipe >= 0]).items()}
     limited: list[Stage] = []
     for stage in stages:
         if stage.rerun_through < 0:
@@ -342,7 +343,8 @@ def _rerun_limits(graph: Graph, stages: list[Stage], again: dict[int, int]) -> t
         reads = (graph.values[v].readable_through for v in recipe.read_values)
         through = min((s for s in reads if s is not None), default=len(graph.segments))
         segments = [k for k, s in enumerate(graph.segments) if s.part == part and stage.segment <= k <= through]
-        last = last_stage[segments[-1]] if segments else -1
+        updated = (updated_at[v] for v in recipe.read_values if v in updated_at)
+        last = min((last_stage[segments[-1]] if segments else -1, *updated))
         limited.append(replace(stage, rerun_through=last))
     return tuple(limited)
 

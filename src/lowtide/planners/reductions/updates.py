@@ -1,0 +1,37 @@
+"""Recipes of the program that overwrite persistent values: a weight and its optimizer state, with their update.
+
+What an update makes lives in the bytes that it overwrites: where they are on the device, they are counted already.
+What it overwrote can be read nowhere any more, so nothing that reads it may run again behind the update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lowtide.ir.graph import Graph
+from lowtide.ir.schedule import DEVICE
+
+
+def refuses_overwriting(graph: Graph) -> str | None:
+    """Says which recipe of the program overwrites what a plan would have to look after, or None."""
+    for recipe in (graph.recipes[r] for r in graph.program):
+        for takeover in recipe.consumes:
+            if not graph.values[takeover.value].persistent or takeover.output is None:
+                return f"recipe {recipe.id} ({recipe.op}) overwrites a value it reads, and the program runs it as it is"
+    return None
+
+
+def updates(graph: Graph, program: Sequence[int]) -> dict[int, int]:
+    """Persistent value -> the recipe of the program that overwrites it. O(program)."""
+    return {t.value: r for r in program for t in graph.recipes[r].consumes if graph.values[t.value].persistent}
+
+
+def updated_values(graph: Graph, program: Sequence[int]) -> frozenset[int]:
+    """Values that live in bytes of persistent ones on the device. O(program)."""
+    recipes = (graph.recipes[r] for r in program)
+    return frozenset(
+        recipe.outputs[t.output]
+        for recipe in recipes
+        for t in recipe.consumes
+        if t.output is not None and graph.values[t.value].persistent and graph.values[t.value].memory == DEVICE
+    )
