@@ -17,6 +17,7 @@ from lowtide.errors import InfeasibleBudget
 from lowtide.ir.check import check
 from lowtide.ir.graph import Graph, Recipe
 from lowtide.ir.layout import ALIGNMENT_B, SMALL_B, Obstacle
+from lowtide.ir.machine import Link
 from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import DEFAULT_WORK, Covers, Environment, Outcome, PlanRecord, Problem, Status
 from lowtide.ir.schedule import Schedule
@@ -46,6 +47,10 @@ class PlanOptions:
             the operators' seconds are then scaled from that shape's. None measures and searches every shape in full.
         numerics: how far results may be from plain PyTorch's.
         without: kinds of implementations, or families, that are left out; see `lowtide.ops.catalogue.parse_without`.
+        host_budget_B: host bytes for what is moved there; 0 for nothing, None for no limit.
+        link_Bps: what each direction of the link is held to; None for what it can do.
+        links: between device and host, as measured here and limited; empty where nothing is moved, or `machine` has
+            them.
     """
 
     budget: Budget
@@ -57,6 +62,9 @@ class PlanOptions:
     shape_limit_s: float | None = None
     numerics: Numerics = Numerics.EXACT
     without: frozenset[str] = frozenset()
+    host_budget_B: int | None = 0
+    link_Bps: float | None = None
+    links: tuple[Link, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
