@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from lowtide.ir.check import check
 from lowtide.ir.graph import Graph
+from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import Outcome, Problem, Status
 from lowtide.ir.schedule import Run
 from lowtide.ir.simulate import simulate
@@ -17,7 +18,8 @@ from lowtide.planners.first_plan import FirstPlan
 from lowtide.planners.frontier import trace
 from lowtide.planners.portfolio import Portfolio
 from lowtide.planners.reductions.choice import choose, chosen_options
-from lowtide.planners.reductions.dominance import better_options, reduced, thrifty
+from lowtide.planners.reductions.dominance import better_options, exact_only, reduced, thrifty
+from lowtide.planners.reductions.menu import restricted
 from lowtide.planners.reductions.stages import stage_program
 from lowtide.planners.reductions.ways import all_ways
 from lowtide.planners.smallest import smallest_budget
@@ -102,6 +104,36 @@ def test_plans_and_bounds_enclose_the_best_of_all_choices(seed: int) -> None:
         assert outcome.status is not Status.INFEASIBLE
         assert outcome.bound_s <= best_s + 1e-12
         assert time_s(graph, outcome) >= best_s - 1e-12
+
+
+def with_other_bits(graph: Graph) -> Graph:
+    """Every second group's other options are reassociated."""
+    return replace(
+        graph,
+        groups=tuple(
+            replace(
+                g, options=(g.options[0], *(replace(o, numerics=Numerics.REASSOCIATED) for o in g.options[1:]))
+            ) if k % 2 else g
+            for k, g in enumerate(graph.groups)
+        ),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "percent"), [("resnet menu", 60), ("unet menu", 45)])
+def test_a_larger_menu_does_not_end_slower(name: str, percent: int) -> None:
+    graph = with_other_bits(graph_of(name))
+    budget_B = keep_all_B(graph) * percent // 100
+    exact = plan(restricted(graph, Numerics.EXACT), budget_B)
+    assert time_s(graph, plan(graph, budget_B)) <= time_s(restricted(graph, Numerics.EXACT), exact) * (1 + 2e-3)
+
+
+def test_among_exact_options_nothing_else_is_settled_on() -> None:
+    graph = with_other_bits(graph_of("resnet menu"))
+    ways = exact_only(all_ways(graph))
+    assert set(ways.options) == {g for g in range(len(graph.groups)) if g % 2 == 0}
+    assert set(thrifty(ways)) <= set(ways.options)
+    assert {g for g, _ in better_options(ways)} <= set(ways.options)
+    assert set(reduced(ways)[0].options) <= set(ways.options)
 
 
 def test_where_everything_fits_the_fastest_options_run() -> None:

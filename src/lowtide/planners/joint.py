@@ -3,8 +3,10 @@
 1. The fastest option of every group, if all is kept then.
 2. The cut at the fullest moment, over all choices at once (`bounds/joint_cut.py`): what it chooses is planned quickly,
    like any program; where its replay is too full, there is the next cut; then both moments in one model.
-3. The choice of which least is proved, and the one with the best plan, are planned thoroughly.
-4. In the best plan, with everything else as it is: other options for all groups that are alike, and for single ones,
+3. Where some options give other bits, all of this first without them, with a part of the work: what a larger menu
+   offers is looked for from the best plan of the smaller one, so that more freedom does not end slower.
+4. The choice of which least is proved, and the one with the best plan, are planned thoroughly.
+5. In the best plan, with everything else as it is: other options for all groups that are alike, and for single ones,
    where the plan is full or runs things again. Then it is annealed once more.
 
 The program's own choice is planned quickly as well, so that there is always a plan to compare with.
@@ -30,6 +32,7 @@ from lowtide.planners.greedy import descend
 from lowtide.planners.joint_search import Deep, JointSearch
 from lowtide.planners.reductions.base_order import base_order
 from lowtide.planners.reductions.choice import chosen_options
+from lowtide.planners.reductions.dominance import exact_only
 from lowtide.planners.reductions.first_option import fixes_choices
 from lowtide.planners.reductions.flips import flips
 from lowtide.planners.reductions.ways import all_ways
@@ -39,6 +42,7 @@ from lowtide.planners.start import begin
 
 _SINGLES = 5  # cuts over all choices, one by one
 _SHARES = (0.5, 0.2)  # of the work, for each of the most promising choices
+_EXACT = 0.4  # of what is left of work and time, without options that give other bits
 _REPLAYS = 5  # with smaller budgets, where a choice is planned thoroughly
 _POLISHES = 2  # times that other options are tried in the best plan
 _PROBES = 60  # each time at most
@@ -111,6 +115,7 @@ def _script(joint: JointSearch, deep: Deep) -> None:
         return
     if not joint.impossible:
         _choose(joint)
+        _finish_exact(joint, deep)
         _finish(joint, deep)
     if joint.time_ps is None:
         for found in joint.thriftiest():
@@ -154,13 +159,34 @@ def _try(joint: JointSearch, moments: list[Moment]) -> bool:
     return True
 
 
+def _finish_exact(joint: JointSearch, deep: Deep) -> None:
+    """Plans among the options that give the same bits; what is found is there to go on from."""
+    ways = exact_only(joint.ways)
+    if joint.is_done or ways.options == joint.ways.options:
+        return
+    smaller = joint.narrowed(ways, _EXACT)
+    _find_floor(smaller)
+    try:
+        if not smaller.impossible:
+            _choose(smaller)
+            _finish(smaller, deep)
+    except OutOfTime:  # of its share
+        joint.stats["exact_out_of_time"] = True
+    finally:
+        joint.tried.update(smaller.tried)
+
+
 def _finish(joint: JointSearch, deep: Deep) -> None:
     """Plans the best choices like any program, then tries other options in the best plan, then goes on from there."""
     work = joint.problem.work - joint.work
     for share, candidate in zip(_SHARES, joint.promising(), strict=False):
         if joint.is_done:
             return
-        candidate.grant(joint.bound_ps, int(share * work))
+        candidate.grant(joint.bound_ps, int(share * work), joint.problem.time_limit_s)
+        if candidate.thorough:
+            deep.anneal(candidate.search)
+            continue
+        candidate.thorough = True
         if candidate.search.gap > GAP:
             candidate.search.run("single_cut", lambda s: cut_and_replay(s, _REPLAYS))
         deep.thoroughly(candidate.search)
@@ -172,7 +198,7 @@ def _finish(joint: JointSearch, deep: Deep) -> None:
         _flip(joint)
         best = joint.best
         assert best is not None
-        best.grant(joint.bound_ps, (joint.problem.work - joint.work) // 2)
+        best.grant(joint.bound_ps, (joint.problem.work - joint.work) // 2, joint.problem.time_limit_s)
         deep.anneal(best.search)
         if (best.search.time_ps or 0) > (1.0 - _IDLE) * before_ps:
             return

@@ -67,16 +67,22 @@ class Candidate:
 
     Arguments:
         lowest: the retention with the lowest peak that the quick part came to.
+        thorough: whether it was planned like any program.
     """
 
     choice: Choice
     search: Search
     lowest: Retention | None = None
+    thorough: bool = False
 
-    def grant(self, bound_ps: float, work: int) -> None:
-        """Lets the search go on for so many proposals; what is proved for all choices holds for this one."""
+    def grant(self, bound_ps: float, work: int, limit_s: float | None) -> None:
+        """Lets the search go on for so many proposals; what is proved for all choices holds for this one.
+
+        Arguments:
+            limit_s: since the solve began.
+        """
         self.search.prove(bound_ps)
-        self.search.problem = replace(self.search.problem, work=self.search.work + work)
+        self.search.problem = replace(self.search.problem, work=self.search.work + work, time_limit_s=limit_s)
 
     @property
     def rank(self) -> tuple[float, int]:
@@ -147,6 +153,23 @@ class JointSearch:
     def work(self) -> int:
         """Proposals so far."""
         return sum(c.search.work for c in self.tried.values())
+
+    def narrowed(self, ways: Ways, share: float) -> JointSearch:
+        """A search among fewer options, with a share of what is left; it begins from what was tried of them.
+
+        Arguments:
+            ways: some of these.
+        """
+        problem, limit_s = self.problem, self.problem.time_limit_s
+        if limit_s is not None:
+            elapsed_s = time.monotonic() - self.began_s
+            limit_s = elapsed_s + share * max(0.0, limit_s - elapsed_s)
+        work = self.work + int(share * max(0, problem.work - self.work))
+        begun = {key: found for key, found in self.tried.items() if all(k in ways.options.get(g, ()) for g, k in key)}
+        smaller = replace(problem, work=work, time_limit_s=limit_s)
+        found = JointSearch(smaller, ways, self.tell, self.began_s, self.order, tried=begun)
+        found.prove(max(self.bound_ps, ways.least_ps))
+        return found
 
     def tell(self, progress: Progress) -> None:
         """What the search of one choice says, told of all of them."""

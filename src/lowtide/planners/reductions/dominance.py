@@ -5,7 +5,7 @@ Units: `_B` bytes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from lowtide.ir.graph import Graph, Group
@@ -29,11 +29,11 @@ def better_options(ways: Ways) -> dict[Owner, int]:
     places: dict[Owner, set[tuple[int, int]]] = {}
     for way in ways.ways:
         places.setdefault(way.owner, set()).add((way.earliest, way.latest))
-    for g in ways.groups:
+    for g, among in ways.options.items():
         group = ways.graph.groups[g]
-        facts = [_Facts(ways.graph, group, k) for k in range(len(group.options))]
-        ranked = sorted(range(len(facts)), key=lambda k: (facts[k].most_B, levels.index(group.options[k].numerics), k))
-        for k, mine in enumerate(facts):
+        facts = {k: _Facts(ways.graph, group, k) for k in among}
+        ranked = sorted(among, key=lambda k: (facts[k].most_B, levels.index(group.options[k].numerics), k))
+        for k, mine in facts.items():
             for other in ranked:
                 if other == k or facts[other].most_B >= mine.most_B:
                     break
@@ -48,10 +48,9 @@ def better_options(ways: Ways) -> dict[Owner, int]:
 def thrifty(ways: Ways) -> dict[int, int]:
     """The choice of the options that need the fewest bytes while they run. O(recipes of groups)."""
     choice = {}
-    for g in ways.groups:
-        group = ways.graph.groups[g]
-        facts = [_Facts(ways.graph, group, k) for k in range(len(group.options))]
-        choice[g] = min(range(len(facts)), key=lambda k: (facts[k].most_B, ways.option_ps[g, k], k))
+    for g, among in ways.options.items():
+        facts = {k: _Facts(ways.graph, ways.graph.groups[g], k) for k in among}
+        choice[g] = min(among, key=lambda k: (facts[k].most_B, ways.option_ps[g, k], k))
     return {g: k for g, k in choice.items() if k}
 
 
@@ -86,13 +85,32 @@ def reduced(ways: Ways) -> tuple[Ways, dict[int, int]]:
     for way in ways.ways:
         mine.setdefault(way.owner, []).append(way)
     left: dict[int, list[int]] = {}
-    for g in ways.groups:
-        kept = list(range(len(ways.graph.groups[g].options)))
+    for g, among in ways.options.items():
+        kept = list(among)
         ranked = sorted(kept, key=lambda k: (ways.option_ps[g, k], -len(mine.get((g, k), ())), k))
         for k in reversed(ranked):
             if any(o != k and _covers(mine.get((g, o), []), mine.get((g, k), [])) for o in kept):
                 kept.remove(k)
         left[g] = kept
+    return _with(ways, left)
+
+
+def exact_only(ways: Ways) -> Ways:
+    """The ways without options that give other bits: what holds for every choice among these is the smaller menu's.
+
+    O(ways).
+    """
+    return _with(
+        ways,
+        {
+            g: [k for k in among if ways.graph.groups[g].options[k].numerics is Numerics.EXACT]
+            for g, among in ways.options.items()
+        },
+    )[0]
+
+
+def _with(ways: Ways, left: Mapping[int, Sequence[int]]) -> tuple[Ways, dict[int, int]]:
+    """Fewer options of each group; one that is alone belongs to none, and is what is settled."""
     settled = {g: kept[0] for g, kept in left.items() if len(kept) == 1}
     fewer = tuple(
         replace(way, owner=ALWAYS) if way.owner[0] in settled else way
