@@ -18,7 +18,7 @@ from tests import torchvision_shim
 from torch import nn
 
 import lowtide
-from benchmarks.implementation_curves import ALPHA
+from benchmarks.implementation_curves import ALPHAS
 from benchmarks.implementation_parts import Row
 from benchmarks.implementation_rows import counted
 from benchmarks.results_file import fresh_profiles
@@ -85,6 +85,13 @@ SUBJECTS: dict[str, tuple[Callable[[], nn.Module], Callable[[torch.Generator], d
 """The network, its batches, and the rate at which it learns."""
 
 
+def budget_of(network: str, model: nn.Module, options: dict[str, Any]) -> int:
+    """The budget that `ALPHAS` says, from the proved floor of the menu to keep-all with the program's own implementations."""
+    plain = lowtide.plan(model, budget=_UNLIMITED_B, without=KINDS, **options)
+    whole = lowtide.plan(model, budget=_UNLIMITED_B, numerics=Numerics.REASSOCIATED, **options)
+    return whole.floor_B + int(ALPHAS[network] * (plain.reserved_B - whole.floor_B))
+
+
 def _batches(make: Callable[[torch.Generator], dict[str, Any]], steps: int, dtype: torch.dtype) -> Iterator[Any]:
     g = torch.Generator().manual_seed(1)
     for _ in range(steps):
@@ -118,10 +125,7 @@ def run(network: str, steps: int, limit_s: float) -> Row:
         ends[name] = _vector(model)
     model, optimizer = fresh()
     first = next(_batches(batch_of, 1, torch.float32))
-    plain = lowtide.plan(
-        model, kwargs=first, budget=_UNLIMITED_B, optimizer=optimizer, without=KINDS, time_limit_s=limit_s
-    )
-    budget_B = plain.floor_B + int(ALPHA * (plain.reserved_B - plain.floor_B))
+    budget_B = budget_of(network, model, {"kwargs": first, "optimizer": optimizer, "time_limit_s": limit_s})
     level = Numerics.REASSOCIATED
     lowtide.fit(model, budget=budget_B, optimizer=optimizer, numerics=level, time_limit_s=limit_s)
     losses["planned"] = _trained(model, optimizer, _batches(batch_of, steps, torch.float32))

@@ -16,9 +16,12 @@ from benchmarks.implementation_rows import LEVELS, SCHEDULE_ONLY, Case, Point, c
 from benchmarks.results_file import table
 from lowtide.errors import PlanError
 from lowtide.ir.graph import Graph
+from lowtide.ir.numerics import Numerics
+from lowtide.ops.base import IN_PLACE
 from lowtide.planners.reductions.base_order import base_order
 from lowtide.planners.reductions.begun import read_back
 from lowtide.planners.reductions.choice import choose
+from lowtide.planners.reductions.menu import restricted
 from lowtide.planners.reductions.stages import StageProgram, stage_program
 
 NETWORKS = ("resnet50", "gpt2", "unet")
@@ -41,8 +44,12 @@ NOTE = (
 
 
 def settled(graph: Graph, choice: dict[int, int]) -> Graph:
-    """The program of a choice, with nothing left to choose."""
-    return replace(choose(graph, choice), groups=())
+    """The program of a choice, with nothing left to choose: what only other options have is gone, and ids close up."""
+    chosen = choose(graph, choice)
+    others = {r for g in chosen.groups for o in g.options[1:] for r in o.recipes}
+    others -= {r for g in chosen.groups for r in g.options[0].recipes}
+    kinds = {g.kind for g in chosen.groups} - {IN_PLACE}
+    return restricted(chosen, Numerics.LOSSY, kinds, others)
 
 
 def thriftiest(graph: Graph) -> dict[int, int]:
@@ -78,12 +85,12 @@ def fastest(graph: Graph, taus_of: Callable[[StageProgram], Any], budget_B: int)
 
 def _descend(graph: Graph, cost: Callable[[StageProgram], tuple[float, int]], rounds: int) -> dict[int, int]:
     choice: dict[int, int] = {}
-    best = cost(stage_program(settled(graph, choice)))
+    best = cost(stage_program(choose(graph, choice)))
     for _ in range(rounds):
         before = best
         for trial in _trials(graph, choice):
             try:
-                program = stage_program(settled(graph, trial))
+                program = stage_program(choose(graph, trial))
             except PlanError:  # what its options read goes round in a circle
                 continue
             if (found := cost(program)) < best:
@@ -122,7 +129,7 @@ def measure(key: str, effort: Effort) -> list[Row]:
     after = None
     if plain is not None:
         choice = fastest(graph, lambda program: read_back(program, plain), budget_B)
-        program = stage_program(settled(graph, choice))
+        program = stage_program(choose(graph, choice))
         state = program.keep_all(budget_B - program.reserve_B)
         if state.assign(read_back(program, plain)):
             after = state.time_ps * 1e-12 / subject.plain_s - 1.0
