@@ -112,7 +112,16 @@ def find_absences(graph: Graph, schedule: Schedule) -> Absences:
     return walk.result()
 
 
+def is_spare(found: Absences, copy: Copy) -> bool:
+    """Whether a copy is only made for its value to come back from: if that stays, nothing needs sending."""
+    if copy.due is None or copy.home or copy.readers or not copy.absences:
+        return False
+    return all(found.absences[a].back is not None for a in copy.absences)
+
+
 class _Walk:
+    """The state between two steps of the schedule."""
+
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.size_B = [v.size_B for v in graph.values]

@@ -31,7 +31,7 @@ from lowtide.ir.graph import Graph
 from lowtide.ir.machine import Link, Machine
 from lowtide.ir.schedule import DEVICE, HOST, Boundary, Drop, Fetch, Schedule, Send, Step
 from lowtide.ir.simulate import simulate
-from lowtide.planners.reductions.absences import NEVER_THERE, Absences, find_absences
+from lowtide.planners.reductions.absences import NEVER_THERE, Absences, Anchor, find_absences, is_spare
 from lowtide.planners.reductions.waits import with_waits
 
 _ROUNDS = 4  # of timing anew
@@ -87,21 +87,50 @@ def timing(
     if not any(isinstance(s, Send | Fetch) and s.memory == HOST for s in schedule.steps):
         return best
     found = find_absences(graph, schedule)
-    rates = Rates.of(machine)
-    starts = _first_starts(found)
-    kept: frozenset[int] = frozenset()
+    for kept in dict.fromkeys((frozenset[int](), _what_fits(graph, found, budget_B))):
+        timed = _best_of_rounds(graph, found, machine, budget_B, host_budget_B, kept)
+        if timed is not None and _rank(timed) < _rank(best):
+            best = timed
+    return best
+
+
+def _best_of_rounds(
+    graph: Graph, found: Absences, machine: Machine, budget_B: int, host_budget_B: int | None, kept: frozenset[int]
+) -> Timing | None:
+    """Times copies, then all but those that were needless, for as long as that helps. None where bytes run out."""
+    rates, starts = Rates.of(machine), _first_starts(found)
+    best: Timing | None = None
     moved: frozenset[int] | None = None
     for _ in range(_ROUNDS):
         walk = Walk(graph, found, rates, budget_B, host_budget_B, starts, kept, moved)
         if not walk.run():
             break
         timed = _measured(graph, with_waits(graph, walk.steps), machine)
-        if _rank(timed) < _rank(best):
+        better = best is None or _rank(timed) < _rank(best)
+        if better:
             best = timed
         elif kept == walk.needless:
             break
         starts, kept, moved = walk.starts, walk.needless, walk.moved
     return best
+
+
+def _what_fits(graph: Graph, found: Absences, budget_B: int) -> frozenset[int]:
+    """Copies whose values can stay instead, all of them together: those that are away for the shortest time first."""
+    room_B = budget_B - found.room_B
+    kept: set[int] = set()
+
+    def away(i: int) -> int:
+        return sum((found.absences[a].back or 0) - found.absences[a].leave for a in found.copies[i].absences)
+
+    for i in sorted((i for i, c in enumerate(found.copies) if is_spare(found, c)), key=lambda i: (away(i), i)):
+        absences = [found.absences[a] for a in found.copies[i].absences]
+        size_B = graph.values[found.copies[i].value].size_B
+        if all(int(room_B[a.leave : a.back].min(initial=size_B)) >= size_B for a in absences):
+            kept.add(i)
+            for a in absences:
+                room_B[a.leave : a.back] -= size_B
+    return frozenset(kept)
 
 
 def _rank(timed: Timing) -> tuple[float, int]:
@@ -250,14 +279,16 @@ class Walk:
         for p in range(len(anchors) + 1):
             last = p == len(anchors)
             anchor = None if last else anchors[p]
-            self.run_s = anchor.time_s if anchor is not None and anchor.computes else 0.0
+            self.end_s = self.now_s + (anchor.time_s if anchor is not None and anchor.computes else 0.0)
             inner_B = 0 if anchor is None else anchor.inner_B
             if not self._send(p, segment):
                 return False
             self._leave(p)
             if not (self._return(p) and self._make_room(self.budget_B - inner_B)):
                 return False
-            if not last:
+            if anchor is not None:
+                self._wait_for(anchor)
+                self._send(p, segment)
                 self._prefetch(p, segment, inner_B)
             if last or isinstance(anchors[p].step, Boundary):
                 self._end_segment(segment, None if last else anchors[p].segment)
@@ -288,6 +319,13 @@ class Walk:
     def moved(self) -> frozenset[int]:
         """Absences that ended with a fetch."""
         return frozenset(self.fetched)
+
+    def _wait_for(self, anchor: Anchor) -> None:
+        """When the run behind a place will end: after that there is another chance to issue copies."""
+        start_s = self.now_s
+        if anchor.recipe is not None and anchor.computes:
+            start_s = max([start_s, *(self.came_s.get(v, 0.0) for v in anchor.recipe.read_values)])
+        self.end_s = start_s + (anchor.time_s if anchor.computes else 0.0)
 
     def _pass(self, p: int) -> None:
         """A run, or a boundary, and what is given up behind it."""
@@ -348,7 +386,7 @@ class Walk:
         while self.to_send:
             due, i = self.to_send[0]
             forced = due <= p
-            if not forced and (self.to_free_s >= self.now_s + self.run_s or not self._may_send(p, due, i, segment)):
+            if not forced and (self.to_free_s >= self.end_s or not self._may_send(p, due, i, segment)):
                 break
             if not self._room_there(self.size_B[self.found.copies[i].value], forced=forced):
                 if forced:
@@ -490,7 +528,7 @@ class Walk:
         if self.is_there[i]:
             self._stay(p, i)
             return True
-        if self.from_free_s >= self.now_s + self.run_s:  # it would only wait, on bytes that others could use
+        if self.from_free_s >= self.end_s:  # it would only wait, on bytes that others could use
             return False
         if not self._make_room(self.budget_B - inner_B - size_B, forced=False):
             return False
