@@ -10,6 +10,7 @@ namespace lowtide {
 namespace {
 
 constexpr Index MIRRORED = 12;   // percent of the proposals, where layers repeat
+constexpr Index OTHER_WAY = 15;  // percent of the proposals, where values can be fetched
 constexpr std::size_t MOST = 4096;  // changes in one proposal
 
 // Per stage how many stretches begin at it or before, less those that ended before it.
@@ -115,7 +116,32 @@ void Annealer::flip(Index gap) {
   } else {
     tau = dice < 70 ? NEVER : dice < 80 ? start + 1 : start + 1 + random_.below(std::max<Index>(1, end - start));
   }
+  if (tau > KEEP) tau = in_its_way(*state_, gap, tau);
   if (tau != now) changes_.push_back({gap, tau});
+}
+
+// Says how what the proposal drops comes back: by fetch if that costs at most so many reruns of its producer.
+void Annealer::choose_ways() {
+  constexpr double FEW[] = {0.0, 0.5, 2.0, 8.0, 1e30};
+  const Program& program = state_->program();
+  const Index dice = random_.below(8);
+  if (dice >= 5) return;
+  const double reruns = FEW[dice];
+  for (Change& c : changes_) {
+    const Index value = program.gap_value[at(c.gap)];
+    if (c.tau == KEEP || !program.can_fetch(value) || !program.can_rerun(c.gap)) continue;
+    const Picos rerun = program.rerun_time[at(program.producer[at(value)])];
+    const bool fetch = static_cast<double>(fetch_time(*state_, value)) <= reruns * static_cast<double>(rerun);
+    if (fetch != is_by_fetch(c.tau)) c.tau = by_fetch(c.tau);
+  }
+}
+
+// Lets what is dropped come back in the other way.
+void Annealer::change_way() {
+  const Program& program = state_->program();
+  const Index gap = pick_dropped();
+  if (gap < 0 || !program.can_fetch(program.gap_value[at(gap)]) || !program.can_rerun(gap)) return;
+  changes_.push_back({gap, by_fetch(state_->tau(gap))});
 }
 
 // Exchanges what becomes of a value and of one that it is made of, or that is made of it: a kept value moves along.
@@ -137,10 +163,16 @@ void Annealer::slide(Index gap) {
   const Index beside = program.gap_at(other, stage);
   if (beside == gap || !program.is_free(beside)) return;
   const auto moved = [&](Index from, Index to) {
-    const Index tau = state_->tau(from);
-    if (tau == KEEP || tau == NEVER) return tau;
-    if (tau == program.gap_start(from) + 1) return program.gap_start(to) + 1;
-    return std::max(program.gap_start(to) + 1, std::min(tau, program.gap_end(to)));
+    Index tau = state_->tau(from);
+    if (tau == KEEP) return tau;
+    const bool fetched = program.can_fetch(program.gap_value[at(to)]) && (is_by_fetch(tau) || !program.can_rerun(to));
+    if (is_by_fetch(tau)) tau = by_fetch(tau);
+    if (tau == program.gap_start(from) + 1) {
+      tau = program.gap_start(to) + 1;
+    } else if (tau != NEVER) {
+      tau = std::max(program.gap_start(to) + 1, std::min(tau, program.gap_end(to)));
+    }
+    return fetched ? by_fetch(tau) : tau;
   };
   const Index here = moved(beside, gap), there = moved(gap, beside);
   if (here == state_->tau(gap) && there == state_->tau(beside)) return;
@@ -151,6 +183,7 @@ void Annealer::slide(Index gap) {
 void Annealer::propose() {
   const Program& program = state_->program();
   changes_.clear();
+  if (program.fetches && random_.below(100) < OTHER_WAY) return change_way();
   const Index dice = random_.below(100);
   const Index gap = pick_gap();
   const Index value = program.gap_value[at(gap)];
@@ -210,6 +243,8 @@ void Annealer::mirror() {
       if (twin < 0 || changed_[at(twin)] || !program.is_free(twin)) continue;
       const Index tau = translated(program, c.gap, c.tau, twin);
       if (tau == state_->tau(twin)) continue;
+      if (is_by_fetch(tau) ? !program.can_fetch(program.gap_value[at(twin)]) : tau != KEEP && !program.can_rerun(twin))
+        continue;
       changed_[at(twin)] = 1;
       changes_.push_back({twin, tau});
     }
@@ -238,11 +273,13 @@ void Annealer::adapt() {
 
 bool Annealer::run(std::int64_t moves) {
   if (free_.empty()) return true;
+  const bool fetches = state_->program().fetches;
   for (std::int64_t i = 0; i < moves && !done(); ++i) {
     ++tried_;
     temperature_ *= cool_;
     if (tried_ % 1000 == 0) adapt();
     propose();
+    if (fetches && !changes_.empty()) choose_ways();
     if (!twins_.empty() && !changes_.empty() && random_.below(100) < MIRRORED) mirror();
     if (changes_.empty() || !state_->apply(changes_)) continue;
     const double energy = this->energy();

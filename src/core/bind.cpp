@@ -57,9 +57,12 @@ Index checked(Index i, Index count) {
 
 void check_change(const Program& program, Index gap, Index tau) {
   checked(gap, program.gap_count());
-  require(tau <= program.stage_count() || tau == NEVER, "a tau past the last stage");
-  const bool let_go = program.is_lost(gap) && tau == program.gap_start(gap) + 1;  // what KEEP becomes there
-  require(tau == KEEP || let_go || (program.is_free(gap) && tau > program.gap_start(gap)),
+  const bool fetched = is_by_fetch(tau);
+  const Index stage = fetched ? by_fetch(tau) : tau;
+  require(stage <= program.stage_count() || stage == NEVER, "a tau past the last stage");
+  const bool let_go = program.is_lost(gap) && tau == program.lost_tau(gap);  // what KEEP becomes there
+  const bool can = fetched ? program.can_fetch(program.gap_value[static_cast<std::size_t>(gap)]) : program.can_rerun(gap);
+  require(tau == KEEP || let_go || (program.is_free(gap) && can && stage > program.gap_start(gap)),
           "a tau that its gap cannot have");
 }
 
@@ -129,7 +132,7 @@ void bind_program(nb::module_& m) {
               const Longs& run_time, const Longs& rerun_time, const Longs& trace_peak, const Longs& rerun_peak,
               const Ints& rerun_through, const Ints& part, const Longs& size, const Ints& pinned_from,
               const Ints& lost_from, const Ints& takeover_begin, const Ints& takeover, const Longs& takeover_peak,
-              const Ints& opened, Bytes fixed) {
+              const Ints& opened, const Longs& fetch_B, const Longs& send_B, Bytes fixed) {
              auto program = std::make_unique<Program>();
              program->outputs = rows_of(output_begin, output);
              program->reads = rows_of(read_begin, read);
@@ -145,15 +148,29 @@ void bind_program(nb::module_& m) {
              program->takeovers = rows_of(takeover_begin, takeover);
              program->takeover_peak = copy_of<Bytes>(takeover_peak);
              program->opened = copy_of<Index>(opened);
+             program->fetch_B = copy_of<Bytes>(fetch_B);
+             program->send_B = copy_of<Bytes>(send_B);
              program->fixed = fixed;
              require(program->is_valid(), "not a stage program: see program.hpp");
              program->index();
              new (self) Program(std::move(*program));
            })
+      .def("set_prices",
+           [](Program& p, double send, double fetch) {
+             require(std::isfinite(send) && std::isfinite(fetch) && send >= 0 && fetch >= 0, "a price that is none");
+             p.send_price = send;
+             p.fetch_price = fetch;
+           },
+           nb::arg("send_ps_per_B"), nb::arg("fetch_ps_per_B"))
       .def_prop_ro("gap_value", [](const Program& p) { return to_numpy(p.gap_value); }, nb::rv_policy::move)
       .def("gap_start", [](const Program& p, Index g) { return p.gap_start(checked(g, p.gap_count())); })
       .def("gap_end", [](const Program& p, Index g) { return p.gap_end(checked(g, p.gap_count())); })
       .def("gap_at", [](const Program& p, Index v, Index t) { return p.gap_at(checked(v, p.value_count()), t); })
+      .def("can_fetch",
+           [](const Program& p, Index g) {
+             return p.can_fetch(p.gap_value[static_cast<std::size_t>(checked(g, p.gap_count()))]);
+           })
+      .def("can_rerun", [](const Program& p, Index g) { return p.can_rerun(checked(g, p.gap_count())); })
       .def("is_free", [](const Program& p, Index g) { return p.is_free(checked(g, p.gap_count())); })
       .def("least_peak", [](const Program& p, Index t) { return p.least_peak(checked(t, p.stage_count())); })
       .def("operator_floors", [](const Program& p) { return to_numpy(operator_floors(p)); })
@@ -172,6 +189,9 @@ void bind_search(nb::module_& m) {
       .def("assign", [](Retention& s, const Ints& taus) { return s.assign(checked_taus(s.program(), taus)); })
       .def_prop_ro("taus", [](const Retention& s) { return to_numpy(s.taus()); }, nb::rv_policy::move)
       .def_prop_ro("time_ps", &Retention::time)
+      .def_prop_ro("compute_ps", &Retention::compute)
+      .def_prop_ro("sent_B", &Retention::sent)
+      .def_prop_ro("fetched_B", &Retention::fetched)
       .def_prop_ro("peak_B", &Retention::peak)
       .def_prop_ro("peak_stage", &Retention::peak_stage)
       .def_prop_ro("excess_B", &Retention::excess)

@@ -94,8 +94,8 @@ bool is_forced(const Program& program, Index value, Index stage) {
   if (program.producer[at(value)] >= stage) return false;
   if (std::binary_search(uses.begin(), uses.end(), stage)) return true;
   if (uses.size() == 0 || uses[uses.size() - 1] < stage) return false;
-  return program.rerun_through[at(program.producer[at(value)])] <= stage ||
-         program.gap_start(program.gap_at(value, stage)) >= program.pinned_from[at(value)];
+  const bool lost = !program.can_fetch(value) && program.rerun_through[at(program.producer[at(value)])] <= stage;
+  return lost || program.gap_start(program.gap_at(value, stage)) >= program.pinned_from[at(value)];
 }
 
 }  // namespace
@@ -112,7 +112,9 @@ std::vector<Bytes> operator_floors(const Program& program) {
     if (uses.size() == 0) continue;
     const Bytes size = program.size[at(v)];
     // From here on every stage up to the last use finds it live; before, only the stages that read it.
-    Index forced = std::max(program.producer[at(v)] + 1, program.rerun_through[at(program.producer[at(v)])]);
+    Index forced = NEVER;
+    if (!program.can_fetch(v))
+      forced = std::max(program.producer[at(v)] + 1, program.rerun_through[at(program.producer[at(v)])]);
     if (program.pinned_from[at(v)] != NEVER) {
       const auto pinned = std::lower_bound(uses.begin(), uses.end(), program.pinned_from[at(v)]);
       if (program.producer[at(v)] >= program.pinned_from[at(v)]) forced = program.producer[at(v)] + 1;
@@ -151,6 +153,7 @@ Bytes cut_floor(const Program& program, Index stage) {
       forced[at(v)] = v != taken;
       if (v != taken) continue;
     }
+    if (program.can_fetch(v)) continue;
     const Slice uses = program.uses[v];
     if (uses.size() > 0 && uses[uses.size() - 1] > stage) flow.add(source, v, UNBOUNDED);
     const bool lost = program.rerun_through[at(recipe)] <= stage;

@@ -38,7 +38,9 @@ void Greedy::rank(Index stage) {
     const Index gap = changes_[0].gap;
     const Index next = std::min(span->end, program.gap_end(gap));
     const double length = static_cast<double>(next - program.gap_start(gap));
-    const double time = static_cast<double>(closure_time(*state_, v, next, 32)) + 1.0;
+    Picos back = closure_time(*state_, v, next, 32);
+    if (program.can_fetch(v)) back = program.can_rerun(gap) ? std::min(back, fetch_time(*state_, v)) : fetch_time(*state_, v);
+    const double time = static_cast<double>(back) + 1.0;
     const double size = static_cast<double>(program.size[static_cast<std::size_t>(v)]);
     ranked_.push_back({size * std::min(1.0, length / fair_gap) / time, v});
   }
@@ -66,6 +68,16 @@ void Greedy::consider(Index stage) {
   }
 }
 
+// The value alone, dropped to come back by fetch, if it could come back otherwise.
+void Greedy::consider_fetch(Index value, Index stage) {
+  const Program& program = state_->program();
+  changes_.clear();
+  if (!program.can_fetch(value) || !drop_across(*state_, value, stage, changes_)) return;
+  if (is_by_fetch(changes_[0].tau)) return;
+  changes_[0].tau = by_fetch(changes_[0].tau);
+  consider(stage);
+}
+
 bool Greedy::improve_at(Index stage) {
   rank(stage);
   best_rate_ = 0;
@@ -80,6 +92,7 @@ bool Greedy::improve_at(Index stage) {
       drop_parents(*state_, r.value, stage, depth, changes_);
       if (depth == 0 || changes_.size() > before || before > 1) consider(stage);
     }
+    consider_fetch(r.value, stage);
   }
   if (best_.empty() || !state_->apply(best_)) return false;
   state_->commit();

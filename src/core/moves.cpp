@@ -20,11 +20,16 @@ bool drop_for_takeover(const Retention& state, Index gap, Index stage, std::vect
   if (std::find(takeovers.begin(), takeovers.end(), value) == takeovers.end()) return false;
   if (gap - program.first_gap(value) == program.uses[value].size() || !program.is_free(next)) return false;
   if (state.tau(next) != KEEP || has_change(changes, next)) return false;
-  changes.push_back({next, stage + 1});
+  changes.push_back({next, in_its_way(state, next, stage + 1)});
   return true;
 }
 
 }  // namespace
+
+Index in_its_way(const Retention& state, Index gap, Index tau) {
+  const bool fetched = is_by_fetch(state.tau(gap)) || !state.program().can_rerun(gap);
+  return tau > KEEP && fetched ? by_fetch(tau) : tau;
+}
 
 bool drop_across(const Retention& state, Index value, Index stage, std::vector<Change>& changes) {
   const Program& program = state.program();
@@ -39,7 +44,7 @@ bool drop_across(const Retention& state, Index value, Index stage, std::vector<C
   if (!stays && !state.available(value, stage)) return false;
   // Brought back at or before this stage and kept since: keep it only from later on.
   const bool brought = span && span->start > start;
-  changes.push_back({gap, brought ? stage + 1 : start + 1});
+  changes.push_back({gap, in_its_way(state, gap, brought ? stage + 1 : start + 1)});
   return true;
 }
 
@@ -77,10 +82,20 @@ Picos closure_time(const Retention& state, Index value, Index stage, Index limit
     for (Index parent : program.reads[found[i]]) {
       const Index recipe = program.producer[at(parent)];
       if (state.available(parent, stage)) continue;
+      if (program.fetches && is_by_fetch(state.tau(program.gap_at(parent, stage)))) {
+        time += program.price(0, program.fetch_B[at(parent)]);
+        continue;
+      }
       if (std::find(found.begin(), found.end(), recipe) == found.end()) found.push_back(recipe);
     }
   }
   return time;
+}
+
+Picos fetch_time(const Retention& state, Index value) {
+  const Program& program = state.program();
+  const bool sent = !state.rerun_at(program.stage_count() + value).empty();
+  return program.price(sent ? 0 : program.send_B[at(value)], program.fetch_B[at(value)]);
 }
 
 }  // namespace lowtide

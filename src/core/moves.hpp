@@ -6,6 +6,9 @@
 
 namespace lowtide {
 
+// A tau of `gap` with which the value comes back in the way in which it does now, or in the only one there is.
+Index in_its_way(const Retention& state, Index gap, Index tau);
+
 // Appends the change that makes `value` absent across `stage`, or only passing through if it is brought back there, or
 // absent behind it where the stage's base recipe can take it over; false if its gap there is not free, the base recipe
 // reads it otherwise, or it is absent already.
@@ -21,7 +24,12 @@ void drop_siblings(const Retention& state, Index value, Index stage, std::vector
 // Appends KEEP for the gap of `value` at `stage`, and for what its producer reads, `depth` levels deep.
 void keep_across(const Retention& state, Index value, Index stage, Index depth, std::vector<Change>& changes);
 
-// Time to bring `value` back at `stage`: reruns of its producer and of what that misses, at most `limit` of them.
+// Time to bring `value` back at `stage`: reruns of its producer and of what that misses, at most `limit` of them, with the
+// price of what of it is fetched.
 Picos closure_time(const Retention& state, Index value, Index stage, Index limit);
+
+
+// Price of fetching `value` once more, and of sending it if nothing else asks for that.
+Picos fetch_time(const Retention& state, Index value);
 
 }  // namespace lowtide

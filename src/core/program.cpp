@@ -13,18 +13,28 @@ Index Program::gap_at(Index value, Index stage) const {
   return first_gap(value) + static_cast<Index>(std::lower_bound(use.begin(), use.end(), stage) - use.begin());
 }
 
+bool Program::can_rerun(Index gap) const {
+  return rerun_through[at(producer[at(gap_value[at(gap)])])] > gap_start(gap);
+}
+
 bool Program::is_free(Index gap) const {
   const Index value = gap_value[at(gap)];
   const Index start = gap_start(gap);
-  return gap_end(gap) > start && start < pinned_from[at(value)] && rerun_through[at(producer[at(value)])] > start;
+  return gap_end(gap) > start && start < pinned_from[at(value)] && (can_rerun(gap) || can_fetch(value));
 }
 
 bool Program::is_lost(Index gap) const { return gap_start(gap) == lost_from[at(gap_value[at(gap)])]; }
 
+Index Program::lost_tau(Index gap) const {
+  const Index at_once = gap_start(gap) + 1;
+  return !can_rerun(gap) && can_fetch(gap_value[at(gap)]) ? by_fetch(at_once) : at_once;
+}
+
 bool Program::may_take(Index stage, Index value) const {
   const Index gap = gap_at(value, stage) + 1, maker = producer[at(value)];
   const bool is_last = gap - first_gap(value) == uses[value].size();
-  const bool in_time = maker >= opened[at(stage)] || rerun_through[at(maker)] >= opened[at(stage)];
+  const bool in_time =
+      maker >= opened[at(stage)] || rerun_through[at(maker)] >= opened[at(stage)] || can_fetch(value);
   return in_time && (is_last || is_free(gap));
 }
 
@@ -53,6 +63,7 @@ void Program::index() {
     gap_through.insert(gap_through.end(), users[at(v)].begin(), users[at(v)].end());
     gap_through.push_back(stage_count() - 1);
   }
+  fetches = std::any_of(fetch_B.begin(), fetch_B.end(), [](Bytes b) { return b >= 0; });
 }
 
 bool Program::is_valid() const {
@@ -62,6 +73,10 @@ bool Program::is_valid() const {
       rerun_through.size() != n || part.size() != n || pinned_from.size() != size.size() ||
       lost_from.size() != size.size())
     return false;
+  if (fetch_B.size() != size.size() || send_B.size() != size.size() || !(send_price >= 0) || !(fetch_price >= 0))
+    return false;
+  for (Bytes sent : send_B)
+    if (sent < 0) return false;
   if (!takeovers.is_valid() || takeovers.size() != stage_count() || takeover_peak.size() != n || opened.size() != n)
     return false;
   std::vector<Index> made(size.size(), -1);

@@ -12,8 +12,14 @@
 // before it is dropped, and the value came in the same segment (what crosses a boundary may be wanted once more). Its
 // bytes are given up before the outputs come, and the run itself needs takeover_peak instead of trace_peak.
 //
+// FETCHES. A copy of some values may lie in another memory. Such a value may be fetched from there instead of being made
+// again: that reads nothing and needs no bytes but its own. `fetch_B` moves over the link each time, `send_B` once, before
+// the first fetch (0 where the value lives in the other memory anyway). What moves has a price per byte; bounds and plans
+// for several prices come from one program, so prices can be changed at any time.
+//
 // Units: Bytes, Picos (1e-12 s), Index = position of a stage, a value or a gap.
 #pragma once
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <vector>
@@ -22,7 +28,13 @@
 
 namespace lowtide {
 
+constexpr Index KEEP = -1;
 constexpr Index NEVER = std::numeric_limits<Index>::max();
+
+// What becomes of a value in a gap is one number, tau (see retention.hpp). The complement of a tau that brings the value
+// back by reruns is the tau that brings it back at the same stages by fetches.
+constexpr bool is_by_fetch(Index tau) { return tau < KEEP; }
+constexpr Index by_fetch(Index tau) { return ~tau; }  // and back
 
 struct Program {
   // Given.
@@ -40,7 +52,11 @@ struct Program {
   Rows takeovers;                     // stage -> those of its reads that a run may overwrite, the preferred first
   std::vector<Bytes> takeover_peak;   // stage -> most bytes such a run allocates; at most trace_peak and rerun_peak
   std::vector<Index> opened;          // stage -> the first stage of its segment
+  std::vector<Bytes> fetch_B;         // value -> bytes that a fetch moves; -1 if it cannot be fetched
+  std::vector<Bytes> send_B;          // value -> bytes that have to be sent before the first fetch
   Bytes fixed = 0;                    // bytes that live throughout
+  double send_price = 0;              // Picos per byte
+  double fetch_price = 0;
 
   // Derived by index().
   std::vector<Index> producer;        // value -> stage
@@ -48,6 +64,7 @@ struct Program {
   std::vector<Index> gap_value;       // gap -> value
   std::vector<Index> gap_from;        // gap -> the stage after which it begins
   std::vector<Index> gap_through;     // gap -> the last stage that belongs to it
+  bool fetches = false;               // whether any value can be fetched
 
   Index stage_count() const { return outputs.size(); }
   Index value_count() const { return static_cast<Index>(size.size()); }
@@ -57,10 +74,20 @@ struct Program {
   Index gap_end(Index gap) const { return gap_through[static_cast<std::size_t>(gap)]; }
   // The gap of `value` that covers `stage`; requires producer < stage.
   Index gap_at(Index value, Index stage) const;
+  bool can_fetch(Index value) const { return fetch_B[static_cast<std::size_t>(value)] >= 0; }
+  // Whether reruns can bring the value back in this gap.
+  bool can_rerun(Index gap) const;
   // Whether dropping in this gap can ever be legal and useful.
   bool is_free(Index gap) const;
   // Whether the value cannot be kept through this gap: the caller lets go of it where the gap begins.
   bool is_lost(Index gap) const;
+  // What KEEP stands for there: at once, by fetch where no rerun can.
+  Index lost_tau(Index gap) const;
+  // What it costs to move so much.
+  Picos price(Bytes sent, Bytes fetched) const {
+    if ((sent | fetched) == 0) return 0;
+    return std::llround(send_price * static_cast<double>(sent) + fetch_price * static_cast<double>(fetched));
+  }
   // Whether a run of `stage` can take over `value`, one of its takeovers: no if it has to stay, or cannot come so late.
   bool may_take(Index stage, Index value) const;
   // The least bytes that the base run of `stage` allocates by itself in any schedule.

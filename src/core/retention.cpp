@@ -37,16 +37,16 @@ Retention::Retention(const Program& program, Bytes budget, Index closure_cap)
   const std::size_t n = at(program.stage_count()), m = at(program.value_count());
   tau_.assign(at(program.gap_count()), KEEP);
   rec_.resize(n);
-  rerun_at_.resize(n);
+  rerun_at_.resize(program.fetches ? n + m : n);
   spans_.resize(m);
   live_.reset(program.stage_count(), program.fixed, budget);
   local_.assign(n, 0);
   is_dirty_.assign(n, 0);
   stage_touched_.assign(n, 0);
   value_touched_.assign(m, 0);
-  seen_.assign(n, 0);
+  seen_.assign(rerun_at_.size(), 0);
   last_read_.assign(m, -1);
-  for (Picos t : program.run_time) time_ += t;
+  for (Picos t : program.run_time) cost_.compute += t;
   for (Index v = 0; v < program.value_count(); ++v) {
     build_spans(v, fresh_spans_);
     set_spans(v, fresh_spans_);
@@ -76,10 +76,12 @@ const Span* Retention::span_at(Index value, Index stage) const {
 
 bool Retention::available(Index value, Index stage) const {
   const Index gap = program_->gap_at(value, stage);
-  const Index tau = tau_[at(gap)];
+  Index tau = tau_[at(gap)];
   if (tau == KEEP) return true;
+  Index item = program_->producer[at(value)];
+  if (is_by_fetch(tau)) tau = by_fetch(tau), item = program_->stage_count() + value;
   if (tau == NEVER) return false;
-  const std::vector<Index>& reruns = rerun_at_[at(program_->producer[at(value)])];
+  const std::vector<Index>& reruns = rerun_at_[at(item)];
   const auto after = std::lower_bound(reruns.begin(), reruns.end(), stage);
   // A rerun before the gap cannot count: tau is larger than the gap's start whenever it is not KEEP.
   return after != reruns.begin() && *(after - 1) >= tau;
@@ -105,16 +107,27 @@ bool Retention::closure(Index stage, std::vector<Index>& order) {
     Frame& frame = stack_.back();
     const Slice reads = program_->reads[frame.recipe];
     if (frame.next == reads.size()) {
+      if (program_->fetches) fetch_missing(frame.recipe, stage, order);
       if (frame.recipe != stage) order.push_back(frame.recipe);
       stack_.pop_back();
       continue;
     }
     const Index value = reads[frame.next++];
     const Index recipe = program_->producer[at(value)];
-    if (seen_[at(recipe)] == closure_number_ || available(value, stage)) continue;
+    if (seen_[at(recipe)] == closure_number_ || available(value, stage) || is_fetched(value, stage)) continue;
     if (!enter(recipe, stage, order.size())) return false;
   }
   return true;
+}
+
+// What the recipe reads and only a fetch may bring comes when all else is there.
+void Retention::fetch_missing(Index recipe, Index stage, std::vector<Index>& order) {
+  for (Index value : program_->reads[recipe]) {
+    const Index item = program_->stage_count() + value;
+    if (!is_fetched(value, stage) || seen_[at(item)] == closure_number_ || available(value, stage)) continue;
+    seen_[at(item)] = closure_number_;
+    order.push_back(item);
+  }
 }
 
 void Retention::push_stage(Index stage) {
@@ -136,16 +149,24 @@ void Retention::ask_again(Index value, Index gap, Index after) {
   }
 }
 
-void Retention::note_rerun(Index recipe, Index stage, bool added) {
-  std::vector<Index>& stages = rerun_at_[at(recipe)];
+void Retention::note_rerun(Index item, Index stage, bool added) {
+  std::vector<Index>& stages = rerun_at_[at(item)];
   const auto where = std::lower_bound(stages.begin(), stages.end(), stage);
   if (added) {
     stages.insert(where, stage);
-    time_ += program_->rerun_time[at(recipe)];
   } else {
     stages.erase(where);
-    time_ -= program_->rerun_time[at(recipe)];
   }
+  const Index value = item - program_->stage_count();
+  if (value >= 0) return note_fetch(value, added, stages.size() == (added ? 1 : 0));
+  cost_.compute += added ? program_->rerun_time[at(item)] : -program_->rerun_time[at(item)];
+}
+
+// `only`: there is no other fetch of the value.
+void Retention::note_fetch(Index value, bool added, bool only) {
+  const Bytes sent = only ? program_->send_B[at(value)] : 0, fetched = program_->fetch_B[at(value)];
+  cost_.sent += added ? sent : -sent;
+  cost_.fetched += added ? fetched : -fetched;
 }
 
 // Makes `order` the reruns of the stage and leaves the old ones in it.
@@ -153,25 +174,45 @@ void Retention::replace_reruns(Index stage, std::vector<Index>& order) {
   std::vector<Index>& now = rec_[at(stage)];
   const auto changed = [&](Index recipe, bool added) {
     note_rerun(recipe, stage, added);
+    if (recipe >= program_->stage_count()) return refetched(recipe - program_->stage_count(), stage);
     for (Index v : program_->reads[recipe]) touch_value(v);
     for (Index v : program_->outputs[recipe]) {
       touch_value(v);
       const Index gap = program_->gap_at(v, stage);
       // A rerun before tau is transient: nobody later can tell.
-      if (tau_[at(gap)] != KEEP && tau_[at(gap)] <= stage) ask_again(v, gap, stage);
+      if (tau_[at(gap)] > KEEP && tau_[at(gap)] <= stage) ask_again(v, gap, stage);
     }
   };
   difference(now, order, [&](Index r) { changed(r, false); }, [&](Index r) { changed(r, true); });
   now.swap(order);
 }
 
+// A fetch of the value before the stage has come or gone.
+void Retention::refetched(Index value, Index stage) {
+  touch_value(value);
+  for (const Span& span : spans_[at(value)]) touch_stage(span.end);  // where a run may take it over or not
+  const Index gap = program_->gap_at(value, stage), tau = tau_[at(gap)];
+  if (is_by_fetch(tau) && by_fetch(tau) <= stage) ask_again(value, gap, stage);
+}
+
 // --- spans and bytes --------------------------------------------------------------------------------------------
+
+// The stages in which the value is brought again: by reruns, or by fetches in the gaps that have them.
+const std::vector<Index>& Retention::arrivals(Index value) {
+  const std::vector<Index>& reruns = rerun_at_[at(program_->producer[at(value)])];
+  if (!program_->can_fetch(value)) return reruns;
+  arrivals_ = rerun_at_[at(program_->stage_count() + value)];
+  for (Index stage : reruns)
+    if (!is_fetched(value, stage)) arrivals_.push_back(stage);
+  std::sort(arrivals_.begin(), arrivals_.end());
+  return arrivals_;
+}
 
 void Retention::build_spans(Index value, std::vector<Span>& spans) {
   spans.clear();
   const Index producer = program_->producer[at(value)];
   const Slice uses = program_->uses[value];
-  const std::vector<Index>& reruns = rerun_at_[at(producer)];
+  const std::vector<Index>& reruns = arrivals(value);
   events_.assign(uses.begin(), uses.end());
   for (Index reader : uses) events_.insert(events_.end(), rerun_at_[at(reader)].begin(), rerun_at_[at(reader)].end());
   std::sort(events_.begin(), events_.end());
@@ -191,7 +232,8 @@ void Retention::build_spans(Index value, std::vector<Span>& spans) {
     const Index stage = std::min(event == events_.end() ? NEVER : *event, rerun == reruns.end() ? NEVER : *rerun);
     const bool is_use = event != events_.end() && *event == stage;
     const bool is_rerun = rerun != reruns.end() && *rerun == stage;
-    const bool available = last >= tau_[at(program_->first_gap(value) + k)];
+    const Index tau = tau_[at(program_->first_gap(value) + k)];
+    const bool available = last >= (is_by_fetch(tau) ? by_fetch(tau) : tau);
     if (is_rerun && !available) open(stage);
     if (is_use) {
       span.end = stage;
@@ -245,6 +287,10 @@ void Retention::set_spans(Index value, std::vector<Span>& spans) {
 Index Retention::taken(Index recipe, Index stage, Index run) const {
   for (Index v : program_->takeovers[recipe]) {
     if (last_read_[at(v)] != run) continue;
+    if (program_->can_fetch(v)) {
+      const std::vector<Index>& fetches = rerun_at_[at(program_->stage_count() + v)];
+      if (!fetches.empty() && fetches.back() > stage) continue;
+    }
     const Span* span = span_at(v, stage);
     if (span && span->end == stage && span->start >= program_->opened[at(stage)]) return v;
   }
@@ -255,11 +301,18 @@ Bytes Retention::simulate(Index stage) {
   const std::vector<Index>& reruns = rec_[at(stage)];
   const Index count = static_cast<Index>(reruns.size()) + 1;
   const auto recipe_at = [&](Index i) { return i + 1 == count ? stage : reruns[at(i)]; };
+  const Index stages = program_->stage_count();
+  const auto reads_at = [&](Index i) { return recipe_at(i) < stages ? program_->reads[recipe_at(i)] : Slice{}; };
   for (Index i = 0; i < count; ++i)
-    for (Index v : program_->reads[recipe_at(i)]) last_read_[at(v)] = i;
+    for (Index v : reads_at(i)) last_read_[at(v)] = i;
   Bytes live = 0, top = 0;
   for (Index i = 0; i < count; ++i) {
     const Index recipe = recipe_at(i);
+    if (recipe >= stages) {
+      live += program_->size[at(recipe - stages)];
+      top = std::max(top, live);
+      continue;
+    }
     const Index gone = taken(recipe, stage, i);
     const std::vector<Bytes>& peak = gone >= 0         ? program_->takeover_peak
                                      : recipe == stage ? program_->trace_peak
@@ -267,6 +320,7 @@ Bytes Retention::simulate(Index stage) {
     top = std::max(top, live + peak[at(recipe)]);
     if (gone >= 0) live -= program_->size[at(gone)];
     for (Index v : program_->outputs[recipe]) {
+      if (recipe != stage && is_fetched(v, stage)) continue;
       const Span* span = span_at(v, stage);
       if (span && span->start == stage && (span->end > stage || last_read_[at(v)] > i)) live += program_->size[at(v)];
     }
@@ -278,7 +332,7 @@ Bytes Retention::simulate(Index stage) {
     }
   }
   for (Index i = 0; i < count; ++i)
-    for (Index v : program_->reads[recipe_at(i)]) last_read_[at(v)] = -1;
+    for (Index v : reads_at(i)) last_read_[at(v)] = -1;
   return top;
 }
 
@@ -302,12 +356,12 @@ void Retention::touch_stage(Index stage) {
 }
 
 bool Retention::change(const std::vector<Change>& changes) {
-  journal_.time = time_;
+  journal_.cost = cost_;
   work_ = 0;
   for (const auto [gap, tau] : changes) {
     const Index value = program_->gap_value[at(gap)];
     journal_.taus.push_back({gap, tau_[at(gap)]});
-    tau_[at(gap)] = tau == KEEP && program_->is_lost(gap) ? program_->gap_start(gap) + 1 : tau;
+    tau_[at(gap)] = tau == KEEP && program_->is_lost(gap) ? program_->lost_tau(gap) : tau;
     touch_value(value);
     ask_again(value, gap, -1);
   }
@@ -364,7 +418,7 @@ void Retention::undo() {
     now.swap(e->second);
   }
   for (auto e = journal_.taus.rbegin(); e != journal_.taus.rend(); ++e) tau_[at(e->gap)] = e->tau;
-  time_ = journal_.time;
+  cost_ = journal_.cost;
   journal_.clear();
 }
 
@@ -385,7 +439,7 @@ bool Retention::is_valid() const {
   if (!live_.is_valid() || fresh.excess() != excess()) return false;
   for (Index t = 0; t < program_->stage_count(); ++t)
     if (fresh.live(t) != live(t)) return false;
-  return fresh.rec_ == rec_ && fresh.rerun_at_ == rerun_at_ && fresh.spans_ == spans_ && fresh.time_ == time_;
+  return fresh.rec_ == rec_ && fresh.rerun_at_ == rerun_at_ && fresh.spans_ == spans_ && fresh.cost_ == cost_;
 }
 
 }  // namespace lowtide

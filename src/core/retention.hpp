@@ -6,16 +6,20 @@
 //   gap start + 1   dropped at once; kept again from its first rerun on
 //   s               brought back for each need before stage s; kept from the first rerun at or after s
 //   NEVER           brought back for each need and dropped again
+//   by_fetch(any)   the same, but a fetch brings it back, never a rerun: one that makes it all the same drops it at once
 // Where the caller lets go of the value (Program::is_lost), KEEP stands for gap start + 1.
-// A tau other than KEEP is greater than the start of its gap, and only a free gap (Program::is_free) has one.
+// A tau other than KEEP is greater than the start of its gap, and only a free gap (Program::is_free) has one; only a
+// value that can be fetched has one by fetch.
 //
 // MEANING. Stage t reruns closure(t): the producers of what is read and not available, and of what those read,
-// in depth-first post-order, each once; then its base recipe runs. A value is resident over SPANS [start, end]:
-// from the run that brings it (in stage `start`) to its last use (in stage `end`) before it is dropped. A run of
-// stage r needs what is live plus trace_peak[r] (a rerun: rerun_peak[r]); afterwards its outputs that begin a span
-// are live. An output that begins no span dies with its run. A run that can take over a value (see program.hpp) does
-// so: it is the value's last reader in the stage with which its span ends. `live(t)` is the most bytes at once during
-// stage t.
+// in depth-first post-order, each once; then its base recipe runs. What comes by fetch comes right before the first run
+// that reads it. In the list of reruns, a fetch of value v is the ITEM stage_count + v. A value is resident over SPANS
+// [start, end]: from the run or fetch that brings it (in stage `start`) to its last use (in stage `end`) before it is
+// dropped. A run of stage r needs what is live plus trace_peak[r] (a rerun: rerun_peak[r]); afterwards its outputs that
+// begin a span are live. An output that begins no span dies with its run. A run that can take over a value (see
+// program.hpp) does so: it is the value's last reader in the stage with which its span ends, and no later fetch needs
+// the copy elsewhere. `live(t)` is the most bytes at once during stage t: a fetched value is there from its fetch on, one
+// that was sent until its last use. When copies are on their way is not known here.
 //
 // INVARIANT (is_valid): reruns, spans, live bytes and time equal what a fresh Retention with the same tau has.
 //
@@ -33,8 +37,6 @@
 #include "program.hpp"
 
 namespace lowtide {
-
-constexpr Index KEEP = -1;
 
 struct Change {
   Index gap;
@@ -66,14 +68,17 @@ class Retention {
 
   const std::vector<Index>& taus() const { return tau_; }
   Index tau(Index gap) const { return tau_[at(gap)]; }
-  const std::vector<Index>& reruns(Index stage) const { return rec_[at(stage)]; }      // recipes, in order
-  const std::vector<Index>& rerun_at(Index stage) const { return rerun_at_[at(stage)]; }  // stages, sorted
+  const std::vector<Index>& reruns(Index stage) const { return rec_[at(stage)]; }       // items, in order
+  const std::vector<Index>& rerun_at(Index item) const { return rerun_at_[at(item)]; }  // stages, sorted
   const std::vector<Span>& spans(Index value) const { return spans_[at(value)]; }
   // The span of `value` that contains `stage`, or nullptr.
   const Span* span_at(Index value, Index stage) const;
   bool available(Index value, Index stage) const;
 
-  Picos time() const { return time_; }
+  Picos time() const { return cost_.compute + program_->price(cost_.sent, cost_.fetched); }
+  Picos compute() const { return cost_.compute; }
+  Bytes sent() const { return cost_.sent; }
+  Bytes fetched() const { return cost_.fetched; }
   Bytes live(Index stage) const { return live_[stage]; }
   Bytes peak() const { return live_.count() == 0 ? program_->fixed : live_.top(); }
   Index peak_stage() const { return live_.top_stage(); }
@@ -84,21 +89,35 @@ class Retention {
  private:
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
 
+  struct Cost {
+    Picos compute = 0;
+    Bytes sent = 0, fetched = 0;
+    bool operator==(const Cost& o) const { return compute == o.compute && sent == o.sent && fetched == o.fetched; }
+  };
+
   // What undo() puts back. Vectors are swapped, not copied.
   struct Journal {
     std::vector<Change> taus;
     std::vector<std::pair<Index, std::vector<Index>>> reruns;
     std::vector<std::pair<Index, std::vector<Span>>> spans;
     std::vector<std::pair<Index, Bytes>> local;
-    Picos time = 0;
+    Cost cost;
     void clear();
   };
 
   bool change(const std::vector<Change>& changes);
   bool closure(Index stage, std::vector<Index>& order);
   bool enter(Index recipe, Index stage, std::size_t size);
+  void fetch_missing(Index recipe, Index stage, std::vector<Index>& order);
+  void refetched(Index value, Index stage);
   void replace_reruns(Index stage, std::vector<Index>& order);
-  void note_rerun(Index recipe, Index stage, bool added);
+  void note_rerun(Index item, Index stage, bool added);
+  void note_fetch(Index value, bool added, bool only);
+  // Whether what reruns make of the value at `stage`, after it was produced, is dropped at once.
+  bool is_fetched(Index value, Index stage) const {
+    return program_->can_fetch(value) && is_by_fetch(tau_[at(program_->gap_at(value, stage))]);
+  }
+  const std::vector<Index>& arrivals(Index value);
   void ask_again(Index value, Index gap, Index after);
   void push_stage(Index stage);
   void touch_value(Index value);
@@ -117,26 +136,26 @@ class Retention {
   std::size_t work_cap_;  // most reruns met in one apply()
   std::vector<Index> tau_;
   std::vector<std::vector<Index>> rec_;
-  std::vector<std::vector<Index>> rerun_at_;
+  std::vector<std::vector<Index>> rerun_at_;  // item -> the stages before which it comes
   std::vector<std::vector<Span>> spans_;
   Levels live_;
   std::vector<Bytes> local_;
   bool possible_ = true;
-  Picos time_ = 0;
+  Cost cost_;
 
   // Scratch of apply().
   Journal journal_;
   std::priority_queue<Index, std::vector<Index>, std::greater<Index>> dirty_;
   std::vector<char> is_dirty_, value_touched_, stage_touched_;
   std::vector<Index> touched_values_, touched_stages_;
-  std::vector<std::uint32_t> seen_;  // recipe -> number of the closure that contains it
+  std::vector<std::uint32_t> seen_;  // item -> number of the closure that contains it
   std::uint32_t closure_number_ = 0;
   std::size_t work_ = 0;  // reruns met in this apply()
   struct Frame {
     Index recipe, next;
   };
   std::vector<Frame> stack_;
-  std::vector<Index> order_, events_, last_read_;
+  std::vector<Index> order_, events_, arrivals_, last_read_;
   std::vector<Span> fresh_spans_;
 };
 

@@ -39,6 +39,7 @@ bool Twins::is_valid() const {
 
 Index translated(const Program& program, Index gap, Index tau, Index twin) {
   const Index start = program.gap_start(gap), end = program.gap_end(gap);
+  if (is_by_fetch(tau)) return by_fetch(translated(program, gap, by_fetch(tau), twin));
   if (tau == KEEP || tau == NEVER) return tau;
   const Index first = program.gap_start(twin), last = program.gap_end(twin);
   const Index moved = tau - start <= end - tau ? first + (tau - start) : last - (end - tau);

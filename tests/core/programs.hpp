@@ -25,6 +25,8 @@ struct Builder {
       program.size.push_back(size);
       program.pinned_from.push_back(lowtide::NEVER);
       program.lost_from.push_back(lowtide::NEVER);
+      program.fetch_B.push_back(-1);
+      program.send_B.push_back(0);
       total += size;
     }
     program.outputs.push_row(outputs);
@@ -66,8 +68,8 @@ inline Program chain(int length, lowtide::Bytes size = 100) {
   return b.finish();
 }
 
-// Without `in_place` no run overwrites anything.
-inline Program random(std::uint64_t seed, int stages, bool in_place = true) {
+// Without `in_place` no run overwrites anything; with `fetches` most values can come from elsewhere.
+inline Program random(std::uint64_t seed, int stages, bool in_place = true, bool fetches = false) {
   lowtide::Random dice(seed);
   Builder b;
   std::vector<Index> there{b.stage({64, 32}, {}, 0, false)};
@@ -88,6 +90,12 @@ inline Program random(std::uint64_t seed, int stages, bool in_place = true) {
   std::vector<Index> handed{there.back()};
   b.program.pinned_from[static_cast<std::size_t>(there.back())] = b.program.stage_count() / 2;
   b.stage({}, handed, 0, false);
+  for (std::size_t v = 0; fetches && v < b.program.size.size(); ++v) {
+    if (dice.below(4) == 0) continue;
+    b.program.fetch_B[v] = b.program.size[v];
+    b.program.send_B[v] = v == 0 ? 0 : b.program.size[v];
+  }
+  b.program.send_price = b.program.fetch_price = 0.3;
   return b.finish();
 }
 

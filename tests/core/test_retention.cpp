@@ -15,7 +15,11 @@ std::vector<Change> random_changes(const Program& program, Random& dice) {
     if (!program.is_free(gap) || std::any_of(changes.begin(), changes.end(), same)) continue;
     const Index start = program.gap_start(gap), end = program.gap_end(gap);
     const Index choice[] = {KEEP, start + 1, NEVER, start + 1 + dice.below(std::max(1, end - start))};
-    changes.push_back({gap, choice[dice.below(4)]});
+    Index tau = choice[dice.below(4)];
+    const bool fetched = program.can_fetch(program.gap_value[static_cast<std::size_t>(gap)]) &&
+                         (!program.can_rerun(gap) || dice.below(2) == 0);
+    if (tau != KEEP && fetched) tau = by_fetch(tau);
+    changes.push_back({gap, tau});
   }
   return changes;
 }
@@ -44,9 +48,39 @@ void one_dropped_value() {
   EXPECT(state.is_valid());
 }
 
+void one_fetched_value() {
+  Program chain = programs::chain(3);
+  chain.fetch_B[2] = chain.send_B[2] = 100;
+  chain.send_price = 0.25;
+  chain.fetch_price = 0.5;
+  chain.index();
+  Retention state(chain, 0);
+  const Index gap = chain.gap_at(2, 4), at_once = chain.gap_start(gap) + 1;
+  EXPECT(state.apply({{gap, by_fetch(at_once)}}));
+  EXPECT((state.reruns(5) == std::vector<Index>{chain.stage_count() + 2}));
+  EXPECT(state.time() == 100 + 25 + 50 && state.compute() == 100 && state.sent() == 100 && state.fetched() == 100);
+  EXPECT((state.spans(2) == std::vector<Span>{{2, 3}, {5, 5}}));
+  EXPECT(state.live(4) == 400 && state.live(5) == 500);
+  chain.fetch_price = 2;
+  EXPECT(state.time() == 100 + 25 + 200);
+  state.undo();
+  EXPECT(state.reruns(5).empty() && state.time() == 100 && state.sent() == 0 && state.live(4) == 500);
+  EXPECT(state.is_valid());
+}
+
+void what_is_let_go_comes_by_fetch_where_nothing_can_rerun_it() {
+  Program chain = programs::chain(3);
+  chain.fetch_B[0] = 100;
+  chain.lost_from[0] = 0;
+  chain.index();
+  const Retention state(chain, 0);
+  EXPECT(state.is_possible() && state.is_valid());
+  EXPECT((state.spans(0) == std::vector<Span>{{1, 7}}) && state.fetched() == 100 && state.sent() == 0);
+}
+
 void random_walks_stay_exact() {
-  for (std::uint64_t seed = 0; seed < 60; ++seed) {
-    const Program program = programs::random(seed, 10 + static_cast<int>(seed));
+  for (std::uint64_t seed = 0; seed < 90; ++seed) {
+    const Program program = programs::random(seed, 10 + static_cast<int>(seed % 60), true, seed >= 50);
     Random dice(seed);
     Retention state(program, 300);
     for (int i = 0; i < 60; ++i) {
@@ -146,6 +180,8 @@ int main() {
   keep_all_of_a_chain();
   one_dropped_value();
   random_walks_stay_exact();
+  one_fetched_value();
+  what_is_let_go_comes_by_fetch_where_nothing_can_rerun_it();
   large_closures_are_rejected_whole();
   what_the_caller_lets_go_of_is_brought_back();
   return TEST_RESULT;

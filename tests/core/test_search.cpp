@@ -26,8 +26,8 @@ void greedy_stops_where_nothing_helps() {
 }
 
 void annealing_is_the_same_however_it_is_sliced() {
-  for (std::uint64_t seed = 0; seed < 5; ++seed) {
-    const Program program = programs::random(seed, 40);
+  for (std::uint64_t seed = 0; seed < 8; ++seed) {
+    const Program program = programs::random(seed, 40, true, seed >= 4);
     const Bytes budget = Retention(program, 0).peak() * 7 / 10;
     Retention whole_state(program, budget), sliced_state(program, budget);
     const Cooling cooling{seed, 4000, 2.0, 0.02, 0};
@@ -57,6 +57,18 @@ void annealing_improves_on_greedy() {
   Annealer annealer(state, Cooling{1, 20000, 0.5, 0.005, 0});
   annealer.run(20000);
   EXPECT(annealer.found() && annealer.best_time() <= greedy);
+}
+
+void free_fetches_cost_nothing_but_the_floor() {
+  Program chain = programs::chain(30);
+  for (std::size_t v = 0; v < chain.size.size(); ++v) chain.fetch_B[v] = chain.send_B[v] = chain.size[v];
+  chain.index();
+  Retention state(chain, 300);
+  while (!Greedy(state).run(1)) {
+  }
+  Annealer annealer(state, Cooling{1, 20000, 0.5, 0.005, 30 * 30 + 10});
+  annealer.run(20000);
+  EXPECT(annealer.is_valid() && annealer.found() && annealer.best_time() == 30 * 30 + 10);
 }
 
 void annealing_stops_when_good_enough() {
@@ -121,6 +133,7 @@ int main() {
   greedy_stops_where_nothing_helps();
   annealing_is_the_same_however_it_is_sliced();
   annealing_improves_on_greedy();
+  free_fetches_cost_nothing_but_the_floor();
   annealing_stops_when_good_enough();
   return TEST_RESULT;
 }

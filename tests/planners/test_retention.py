@@ -36,11 +36,15 @@ def random_change(program: _core.Program, dice: random.Random) -> tuple[list[int
     """A few gaps and new taus for them."""
     count = len(program.gap_value)
     gaps = [g for g in dice.sample(range(count), min(count, dice.randint(1, 6))) if program.is_free(g)]
-    taus = []
-    for g in gaps:
-        start, end = program.gap_start(g), program.gap_end(g)
-        taus.append(dice.choice([_core.KEEP, start + 1, _core.NEVER, dice.randint(start + 1, max(start + 1, end))]))
-    return gaps, taus
+    return gaps, [random_tau(program, g, dice) for g in gaps]
+
+
+def random_tau(program: _core.Program, gap: int, dice: random.Random) -> int:
+    """Any that a free gap can have."""
+    start, end = program.gap_start(gap), program.gap_end(gap)
+    tau = dice.choice([_core.KEEP, start + 1, _core.NEVER, dice.randint(start + 1, max(start + 1, end))])
+    fetched = program.can_fetch(gap) and (not program.can_rerun(gap) or dice.random() < 0.5)
+    return ~tau if tau != _core.KEEP and fetched else tau
 
 
 def assert_same(reduced: StageProgram, state: _core.Retention) -> None:
@@ -53,7 +57,7 @@ def assert_same(reduced: StageProgram, state: _core.Retention) -> None:
         tuple(zip(items[a:b:2], items[a + 1 : b : 2], strict=True)) for a, b in itertools.pairwise(begin)
     )
     assert truth.live_B == tuple(state.live_B().tolist())
-    assert truth.time_ps == state.time_ps
+    assert (truth.compute_ps, truth.sent_B, truth.fetched_B) == (state.compute_ps, state.sent_B, state.fetched_B)
     assert max(truth.live_B) == state.peak_B
 
 

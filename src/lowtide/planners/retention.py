@@ -2,7 +2,8 @@
 
 Every gap of a value's life (from production to first use, between uses, after the last) has a number tau. The
 value is available at a stage of the gap iff the last stage before it that produced, reran or used the value is
-at least tau. Everything else follows. Slow and simple on purpose: the kernel is tested against it.
+at least tau. A tau below KEEP is the complement of one, and says that fetches stand for reruns. Everything else
+follows. Slow and simple on purpose: the kernel is tested against it.
 
 Units: `_B` bytes, `_ps` picoseconds.
 """
@@ -24,7 +25,8 @@ class Retained:
     """What a choice of taus comes to.
 
     Arguments:
-        reruns: per stage the stages rerun before it, in order.
+        reruns: per stage the stages rerun before it, in order; the number of stages and a value for its fetch.
+        sent_B, fetched_B: what goes over the links, beside what every plan sends.
         spans: per value its stays, as first and last stage.
         live_B: per stage the most bytes at once.
     """
@@ -32,7 +34,9 @@ class Retained:
     reruns: tuple[tuple[int, ...], ...]
     spans: tuple[Spans, ...]
     live_B: tuple[int, ...]
-    time_ps: int
+    compute_ps: int
+    sent_B: int
+    fetched_B: int
 
 
 def evaluate(program: StageProgram, taus: Sequence[int]) -> Retained | None:
@@ -45,18 +49,22 @@ def evaluate(program: StageProgram, taus: Sequence[int]) -> Retained | None:
 
     O(stages * values * reruns).
     """
-    last = list(program.producer)  # value -> last stage that produced, reran or used it
+    count = len(program.stages)
+    last = list(program.producer)  # value -> last stage that produced, reran (or fetched) or used it
     tau = _Taus(program, taus)
     reruns: list[tuple[int, ...]] = []
     stays: list[list[list[int]]] = [[[program.producer[v], -1]] for v in range(len(program.values))]
-    for t in range(len(program.stages)):
-        missing = {v for v in range(len(program.values)) if program.producer[v] < t and last[v] < tau.at(v, t)}
-        order = _closure(program, t, missing)
+    for t in range(count):
+        there = [v for v in range(len(program.values)) if program.producer[v] < t]
+        fetched = {v for v in there if tau.is_by_fetch(v, t)}
+        missing = {v for v in there if last[v] < tau.at(v, t)}
+        order = _closure(program, t, missing, fetched)
         if order is None:
             return None
         reruns.append(tuple(order))
-        made = {v for r in order for v in _outputs(program, r)}
-        used = {v for r in (*order, t) for v in program.read_ids[r]}
+        made = {v for r in order if r < count for v in _outputs(program, r)} - fetched
+        made |= {r - count for r in order if r >= count}
+        used = {v for r in (*order, t) if r < count for v in program.read_ids[r]}
         for v in made & missing:
             stays[v].append([t, -1])
         for v in used:
@@ -64,9 +72,13 @@ def evaluate(program: StageProgram, taus: Sequence[int]) -> Retained | None:
         for v in made | set(program.read_ids[t]):
             last[v] = t
     spans = tuple(tuple((a, b) for a, b in stay if b >= 0) for stay in stays)
-    live_B = tuple(_live_B(program, t, reruns[t], spans) for t in range(len(program.stages)))
-    time_ps = program.time_ps + sum(program.stages[r].rerun_ps for order in reruns for r in order)
-    return Retained(tuple(reruns), spans, live_B, time_ps)
+    live_B = tuple(_live_B(program, t, reruns, spans) for t in range(count))
+    items = [r for order in reruns for r in order]
+    again_ps = sum(program.stages[r].rerun_ps for r in items if r < count)
+    copied = [program.graph.values[program.values[r - count]] for r in items if r >= count]
+    sent_B = sum(program.movement.send_B(v) for v in set(copied))
+    fetched_B = sum(program.movement.fetch_B(v) for v in copied)
+    return Retained(tuple(reruns), spans, live_B, program.time_ps + again_ps, sent_B, fetched_B)
 
 
 class _Taus:
@@ -81,11 +93,21 @@ class _Taus:
             at += len(uses) + 1
 
     def at(self, value: int, stage: int) -> int:
-        uses = self.program.uses[value]
+        tau = self._given(value, stage)
+        return ~tau if tau < KEEP else tau
+
+    def is_by_fetch(self, value: int, stage: int) -> bool:
+        return self._given(value, stage) < KEEP
+
+    def _given(self, value: int, stage: int) -> int:
+        uses, producer = self.program.uses[value], self.program.producer[value]
         gap = bisect.bisect_left(uses, stage)
-        start = uses[gap - 1] if gap else self.program.producer[value]
+        start = uses[gap - 1] if gap else producer
         tau = self.rows[value][gap]
-        return start + 1 if tau == KEEP and start == self.program.lost_from[value] else tau
+        if tau != KEEP or start != self.program.lost_from[value]:
+            return tau
+        by_fetch = self.program.values[value] in self.program.movement.fetchable
+        return ~(start + 1) if by_fetch and self.program.stages[producer].rerun_through <= start else start + 1
 
 
 def _outputs(program: StageProgram, stage: int) -> range:
@@ -93,14 +115,14 @@ def _outputs(program: StageProgram, stage: int) -> range:
     return range(first, first + len(program.stages[stage].outputs))
 
 
-def _closure(program: StageProgram, t: int, missing: set[int]) -> list[int] | None:
-    """Stages to rerun before stage t, each after those that it needs."""
+def _closure(program: StageProgram, t: int, missing: set[int], fetched: set[int]) -> list[int] | None:
+    """Stages to rerun before stage t, each after those that it needs; what is fetched right before its first reader."""
     graph, order, seen = program.graph, list[int](), set[int]()
 
     def need(stage: int) -> bool:
         for v in program.read_ids[stage]:
             r = program.producer[v]
-            if v not in missing or r in seen:
+            if v not in missing or v in fetched or r in seen:
                 continue
             seen.add(r)
             here, there = program.stages[t], program.stages[r]
@@ -109,27 +131,36 @@ def _closure(program: StageProgram, t: int, missing: set[int]) -> list[int] | No
             if not need(r):
                 return False
             order.append(r)
+        copies = (len(program.stages) + v for v in program.read_ids[stage] if v in missing & fetched)
+        order.extend(c for c in copies if c not in order)
         return True
 
     return order if need(t) else None
 
 
-def _live_B(program: StageProgram, t: int, reruns: tuple[int, ...], spans: tuple[Spans, ...]) -> int:
+def _live_B(program: StageProgram, t: int, reruns: Sequence[tuple[int, ...]], spans: tuple[Spans, ...]) -> int:
     """Most bytes at once during stage t: a plain walk over its runs."""
-    size_B = program.size_B
+    size_B, count = program.size_B, len(program.stages)
     live = {v for v in range(len(spans)) if any(a < t <= b for a, b in spans[v])}
     now_B = top_B = program.core_fixed_B + sum(size_B[v] for v in live)
-    order = (*reruns, t)
+    order = (*reruns[t], t)
+    fetched = {r - count for r in order if r >= count}
+    wanted = {r - count for later in reruns[t + 1 :] for r in later if r >= count}
     for i, r in enumerate(order):
-        later = {v for s in order[i + 1 :] for v in program.read_ids[s]}
-        dying = (v for v in program.takeover_ids[r] if v not in later)
+        if r >= count:
+            live.add(r - count)
+            now_B += size_B[r - count]
+            top_B = max(top_B, now_B)
+            continue
+        later = {v for s in order[i + 1 :] if s < count for v in program.read_ids[s]}
+        dying = (v for v in program.takeover_ids[r] if v not in later | wanted)
         taken = next((v for v in dying if any(program.opened[t] <= a <= t == b for a, b in spans[v])), None)
         stage = program.stages[r]
         plain_B = stage.trace_B if r == t else stage.rerun_trace_B
         top_B = max(top_B, now_B + (plain_B if taken is None else stage.takeover_trace_B))
         live.discard(-1 if taken is None else taken)
         fresh = {v for v in _outputs(program, r) if any(a == t and (b > t or v in later) for a, b in spans[v])}
-        live |= fresh
+        live |= fresh - (fetched if r < t else set())
         now_B = program.core_fixed_B + sum(size_B[v] for v in live)
         top_B = max(top_B, now_B)
         live -= {v for v in program.read_ids[r] if v not in later and any(a <= t == b for a, b in spans[v])}

@@ -2,19 +2,19 @@
 
 One stage per program recipe that has to run, plus two per segment that take no time: ENTRY brings the values that
 the caller gives, EXIT reads those that are handed over. The last exit also reads what the caller holds from
-earlier segments, so it stays live to the end. Persistent values are a constant. Generator states (`replays.py`) and
-what makes reruns cheap (`shortcuts.py`) are hidden. A recipe that has ways in place (`ir/in_place.py`) takes one
-wherever the value that it overwrites dies in that very run.
+earlier segments, so it stays live to the end. Persistent values are a constant; those with their home on the host are
+given by the first entry, let go at once, and come by fetch (`movement.py`). Runs on the host are no stages. Generator
+states (`replays.py`) and what makes reruns cheap (`shortcuts.py`) are hidden. A recipe that has ways in place
+(`ir/in_place.py`) takes one wherever the value that it overwrites dies in that very run.
 
 Units: `_B` bytes, `_ps` picoseconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,47 +23,25 @@ from lowtide._core import NEVER, Program, Retention
 from lowtide.errors import PlanError
 from lowtide.ir.graph import Effect, Graph, Value
 from lowtide.ir.in_place import in_place_ways
-from lowtide.ir.schedule import Boundary, Drop, Run, Schedule, Step
+from lowtide.ir.schedule import HOST_ENGINE, Schedule
 from lowtide.planners.reductions.dead_code import needed_program
 from lowtide.planners.reductions.first_option import allowed_recipes
+from lowtide.planners.reductions.lifting import Lifting
+from lowtide.planners.reductions.movement import (
+    NOTHING_MOVES,
+    Movement,
+    movement,
+    refuses_movement,
+    refuses_to_move,
+)
 from lowtide.planners.reductions.replays import Replay, find_replays, reserve_B, save_states
 from lowtide.planners.reductions.shortcuts import Shortcut, find_shortcuts, hidden_B, hidden_values, keep_hidden
+from lowtide.planners.reductions.stage import ENTRY as ENTRY
+from lowtide.planners.reductions.stage import EXIT as EXIT
+from lowtide.planners.reductions.stage import Stage as Stage
+from lowtide.planners.reductions.stage import Stays as Stays
 from lowtide.planners.reductions.updates import refuses_overwriting, updated_values, updates
-
-ENTRY = -1
-EXIT = -2
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """One stage: a recipe, or ENTRY or EXIT, in a segment; values by their ids in the graph.
-
-    Arguments:
-        takeovers: values that a run may overwrite, the preferred first, and the recipe that does so.
-        takeover_trace_B: the peak of such a recipe's trace.
-    """
-
-    recipe: int
-    segment: int
-    outputs: tuple[int, ...]
-    reads: tuple[int, ...]
-    run_ps: int = 0
-    rerun_ps: int = 0
-    trace_B: int = 0
-    rerun_trace_B: int = 0
-    rerun_through: int = -1
-    takeovers: tuple[tuple[int, int], ...] = ()
-    takeover_trace_B: int = 0
-
-
-class Stays(Protocol):
-    """What `lift` writes down: which stages run again when, and which values stay how long."""
-
-    def reruns(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """Per stage the stages rerun before it, in order, as rows: where each begins, and the items."""
-
-    def spans(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """Per value its stays, as pairs of the stage that brings it and the stage of its last use, as rows."""
+from lowtide.planners.reductions.waits import with_waits
 
 
 @dataclass(frozen=True)
@@ -83,6 +61,7 @@ class StageProgram:
     shortcuts: dict[int, Shortcut]
     hidden_B: int
     reserve_B: int
+    movement: Movement = NOTHING_MOVES
 
     @cached_property
     def again(self) -> dict[int, int]:
@@ -150,10 +129,24 @@ class StageProgram:
         exits = {s.segment: t for t, s in enumerate(self.stages) if s.recipe == EXIT}
         pinned, lost = [], []
         for value in (self.graph.values[v] for v in self.values):
+            if value.id in self.movement.hosted:
+                pinned.append(NEVER)
+                lost.append(0)  # with the first entry: it is not there until it is fetched
+                continue
             end = NEVER if value.leaves is None else exits[value.leaves]
             pinned.append(end if value.held else NEVER)
             lost.append(end if not value.held and end < last else NEVER)
         return tuple(pinned), tuple(lost)
+
+    @cached_property
+    def sent_always_B(self) -> int:
+        """Bytes that every plan sends to the host."""
+        return self.movement.sent_B(self.graph)
+
+    @cached_property
+    def host_ps(self) -> int:
+        """Time of the runs on the host, which go on beside the others."""
+        return sum(round(self.graph.recipes[r].time_s * 1e12) for r in self.movement.host_runs)
 
     @property
     def pinned_from(self) -> tuple[int, ...]:
@@ -185,6 +178,8 @@ class StageProgram:
             *rows(self.takeover_ids),
             _longs(s.takeover_trace_B for s in self.stages),
             _ints(self.opened),
+            _longs(self.movement.fetch_B(self.graph.values[v]) for v in self.values),
+            _longs(self.movement.send_B(self.graph.values[v]) for v in self.values),
             self.core_fixed_B,
         )
 
@@ -194,63 +189,43 @@ class StageProgram:
 
     def lift(self, state: Stays) -> Schedule:
         """Writes a retention, or other stays, down as a schedule of the graph. O(steps)."""
-        rerun_begin, rerun = (a.tolist() for a in state.reruns())
-        span_begin, span = (a.tolist() for a in state.spans())
-        starts: dict[tuple[int, int], int] = {}  # (graph value, first stage) -> last stage
-        ends: list[dict[int, int]] = [{} for _ in self.stages]  # per last stage: graph value -> first stage
-        for i, v in enumerate(self.values):
-            for k in range(span_begin[i], span_begin[i + 1], 2):
-                starts[v, span[k]] = span[k + 1]
-                ends[span[k + 1]][v] = span[k]
-        steps: list[Step] = []
-        for t in range(len(self.stages)):
-            order = [*rerun[rerun_begin[t] : rerun_begin[t + 1]], t]
-            steps.extend(self._stage_steps(t, order, starts, ends[t]))
-        return Schedule(tuple(save_states(keep_hidden(self.graph, steps, self.shortcuts), self.replays)))
+        lifting = Lifting(self.graph, self.stages, self.values, self.opened, self.again, self.movement, state)
+        steps = save_states(keep_hidden(self.graph, list(lifting.steps()), self.shortcuts), self.replays)
+        return with_waits(self.graph, steps) if self._moves else Schedule(tuple(steps))
 
-    def _stage_steps(
-        self, t: int, order: list[int], starts: dict[tuple[int, int], int], ending: dict[int, int]
-    ) -> Iterable[Step]:
-        last_read = {v: i for i, r in enumerate(order) for v in self.stages[r].reads}
-        for i, r in enumerate(order):
-            stage = self.stages[r]
-            kept = [v for v in stage.outputs if starts.get((v, t), -1) > t or last_read.get(v, -1) > i]
-            if stage.recipe == ENTRY:
-                yield Boundary(stage.segment)
-                yield from (Drop(v) for v in stage.outputs if v not in kept)
-            elif stage.recipe != EXIT:
-                recipe = stage.recipe if r == t else self.again.get(stage.recipe, stage.recipe)
-                gone = [v for v in stage.reads if v in ending and last_read[v] == i]
-                for value, way in stage.takeovers:
-                    if value in gone and ending[value] >= self.opened[t]:
-                        gone.remove(value)
-                        recipe = way
-                        break
-                yield Run(recipe, tuple(v for v in kept if (v, t) in starts))
-                yield from map(Drop, gone)
+    @property
+    def _moves(self) -> bool:
+        return bool(self.movement.fetchable or self.movement.host_runs or self.movement.returning)
 
 
-def refuses_stages(graph: Graph) -> str | None:
-    """Says why a graph has no stage program, or None if it has one."""
+def refuses_stages(graph: Graph, *, moving: bool = False) -> str | None:
+    """Says why a graph has no stage program, or None if it has one.
+
+    Arguments:
+        moving: whether values may be moved.
+    """
     for recipe in graph.recipes:
-        if recipe.engine != "compute":
+        if recipe.engine not in ("compute", HOST_ENGINE):
             return f"recipe {recipe.id} ({recipe.op}) runs on engine {recipe.engine!r}; this planner knows one engine"
-    return refuses_overwriting(graph)
+    refusal = refuses_movement(graph, graph.program) if moving else refuses_to_move(graph)
+    return refusal or refuses_overwriting(graph)
 
 
-def stage_program(graph: Graph, *, in_place: bool = True) -> StageProgram:
+def stage_program(graph: Graph, *, in_place: bool = True, movable: Collection[int] | None = None) -> StageProgram:
     """Reduces a graph to what the retention kernel plans.
 
     Arguments:
         graph: profiled and well-formed, not refused.
         in_place: whether runs may overwrite what dies in them.
+        movable: values that are not persistent and may be sent to the host and fetched back, beside those that have
+            their homes there; None where nothing can be moved.
 
     Raises:
         PlanError: if it is refused, or no order of reruns can serve its own program.
 
     O(graph).
     """
-    if reason := refuses_stages(graph):
+    if reason := refuses_stages(graph, moving=movable is not None):
         raise PlanError(reason)
     program = needed_program(graph)
     allowed = allowed_recipes(graph)
@@ -258,11 +233,12 @@ def stage_program(graph: Graph, *, in_place: bool = True) -> StageProgram:
     again = {r: way.recipe for ways in (replays, shortcuts) for r, way in ways.items()}
     hidden = hidden_values(shortcuts).union(r.state for r in replays.values())
     ways = in_place_ways(graph) if in_place else {}
-    stages = _rerun_limits(graph, _stages(graph, program, again, hidden, ways), again)
+    moved = NOTHING_MOVES if movable is None else movement(graph, program, frozenset(movable) - hidden)
+    stages = _rerun_limits(graph, _stages(graph, program, again, hidden, ways, moved), again)
     values = tuple(v for s in stages for v in s.outputs)
     always_B = hidden_B(graph, program, shortcuts)
     reserved_B = always_B + reserve_B(graph, replays)
-    reduced = StageProgram(graph, stages, values, replays, shortcuts, always_B, reserved_B)
+    reduced = StageProgram(graph, stages, values, replays, shortcuts, always_B, reserved_B, moved)
     if not reduced.keep_all(0).is_possible:
         raise PlanError("the program reads a value after the caller let go of it, and nothing can bring it back")
     return reduced
@@ -274,20 +250,26 @@ def _stages(
     again: dict[int, int],
     hidden: frozenset[int],
     ways: dict[int, tuple[int, ...]],
+    moved: Movement,
 ) -> list[Stage]:
     in_segment: list[list[int]] = [[] for _ in graph.segments]
     for r in program:
         in_segment[graph.recipes[r].segment].append(r)
-    movable = [v for v in graph.values if not v.persistent and v.id not in hidden]
+    constant = frozenset(v.id for v in graph.values if v.persistent) - moved.hosted
+    unseen = constant | hidden | moved.returning | {v for r in moved.host_runs for v in graph.recipes[r].outputs}
     stages: list[Stage] = []
     for segment, recipes in enumerate(in_segment):
-        arriving = tuple(v.id for v in movable if v.arrives == segment)
-        arriving_B = sum(graph.values[v].size_B for v in arriving)
+        arriving = tuple(v.id for v in graph.values if v.arrives == segment and v.id not in unseen)
+        arriving_B = sum(graph.values[v].size_B for v in arriving if v not in moved.hosted)
         stages.append(Stage(ENTRY, segment, arriving, (), trace_B=arriving_B))
         for r in recipes:
-            stage = _stage(graph, r, again.get(r), hidden)
+            if r in moved.host_runs:
+                stages[-1] = replace(stages[-1], beside=(*stages[-1].beside, r))
+                continue
+            stage = _stage(graph, r, again.get(r), unseen)
             stages.append(stage if r in again else _in_place(graph, stage, ways.get(r, ())))
-        stages.append(Stage(EXIT, segment, (), tuple(v.id for v in movable if _is_read_at_exit(v, segment, graph))))
+        leaving = (v for v in graph.values if _is_read_at_exit(v, segment, graph))
+        stages.append(Stage(EXIT, segment, (), tuple(v.id for v in leaving if v.id not in unseen | moved.hosted)))
     return stages
 
 
@@ -297,15 +279,15 @@ def _is_read_at_exit(value: Value, segment: int, graph: Graph) -> bool:
     return value.leaves == segment or (segment == len(graph.segments) - 1 and value.held)
 
 
-def _stage(graph: Graph, recipe_id: int, again: int | None, hidden: frozenset[int]) -> Stage:
+def _stage(graph: Graph, recipe_id: int, again: int | None, unseen: frozenset[int]) -> Stage:
     recipe = graph.recipes[recipe_id]
     rerun = recipe if again is None else graph.recipes[again]
     excess_B = rerun.trace.peak_B - recipe.trace.peak_B if recipe.effect is Effect.PURE else 0  # is set aside
     return Stage(
         recipe_id,
         recipe.segment,
-        outputs=tuple(v for v in recipe.outputs if v not in hidden),
-        reads=tuple(v for v in recipe.read_values if not graph.values[v].persistent and v not in hidden),
+        outputs=tuple(v for v in recipe.outputs if v not in unseen),
+        reads=tuple(v for v in recipe.read_values if v not in unseen),
         run_ps=round(recipe.time_s * 1e12),
         rerun_ps=round(rerun.time_s * 1e12),
         trace_B=recipe.trace.peak_B,
@@ -331,8 +313,8 @@ def _in_place(graph: Graph, stage: Stage, ways: Sequence[int]) -> Stage:
 def _rerun_limits(graph: Graph, stages: list[Stage], again: dict[int, int]) -> tuple[Stage, ...]:
     """Turns "may rerun" into the last stage that may: in its own part, while all it reads may be read."""
     last_stage = {s.segment: t for t, s in enumerate(stages)}
-    stage_of = {s.recipe: t for t, s in enumerate(stages)}
-    updated_at = {v: stage_of[r] for v, r in updates(graph, [s.recipe for s in stages if s.recipe >= 0]).items()}
+    stage_of = {r: t for t, s in enumerate(stages) for r in (s.recipe, *s.beside) if r >= 0}
+    updated_at = {v: stage_of[r] for v, r in updates(graph, tuple(stage_of)).items()}
     limited: list[Stage] = []
     for stage in stages:
         if stage.rerun_through < 0:

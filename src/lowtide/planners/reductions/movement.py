@@ -1,0 +1,115 @@
+"""What a plan may move between the device and the host, and what every plan has to move.
+
+A value that a plan brings back by a fetch is sent once, when it comes about. A persistent value with its home on the
+host is never sent: it comes by fetch alone. What an update on the device makes for such a home is sent there, and
+leaves the device at once. What a run on the host reads is sent there when it comes about.
+
+Units: `_B` bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from lowtide.ir.graph import Graph, Value
+from lowtide.ir.schedule import HOST, HOST_ENGINE
+
+LEAST_B = 1 << 16  # smaller values are not worth a copy of their own
+
+
+@dataclass(frozen=True, slots=True)
+class Movement:
+    """What moves; values and recipes by their ids in the graph.
+
+    Arguments:
+        fetchable: values that may come by fetch.
+        hosted: those of them that have their home on the host.
+        returning: what updates on the device make for homes on the host.
+        host_runs: recipes of the program on the host's engine.
+        lent: values that come about on the device and are read by them.
+    """
+
+    fetchable: frozenset[int] = frozenset()
+    hosted: frozenset[int] = frozenset()
+    returning: frozenset[int] = frozenset()
+    host_runs: frozenset[int] = frozenset()
+    lent: frozenset[int] = frozenset()
+
+    def sent_B(self, graph: Graph) -> int:
+        """Bytes that every plan sends."""
+        return sum(graph.values[v].size_B for v in self.returning | self.lent)
+
+    def fetch_B(self, value: Value) -> int:
+        """Bytes that a fetch of the value moves; -1 where it has none."""
+        return value.size_B if value.id in self.fetchable else -1
+
+    def send_B(self, value: Value) -> int:
+        """Bytes that have to be sent before its first fetch, and are not sent anyway."""
+        return value.size_B if value.id in self.fetchable - self.hosted - self.lent else 0
+
+
+NOTHING_MOVES = Movement()
+
+
+def fetchable_values(graph: Graph, least_B: int = LEAST_B) -> frozenset[int]:
+    """Values that may be sent to the host and fetched back: all but persistent, mutated and small ones.
+
+    What the caller lets go of at once is left out: nothing would wait for its copy.
+    """
+    return frozenset(
+        v.id
+        for v in graph.values
+        if v.size_B >= max(1, least_B)
+        and not (v.persistent or v.id in graph.handed or v.readable_through is not None)
+        and (v.leaves is None or v.held)
+    )
+
+
+def movement(graph: Graph, program: Sequence[int], movable: Collection[int]) -> Movement:
+    """Works out what moves.
+
+    Arguments:
+        program: recipes that run.
+        movable: values that are not persistent and may be sent and fetched.
+
+    O(graph).
+    """
+    hosted = frozenset(v.id for v in graph.values if v.persistent and v.memory == HOST)
+    host_runs = frozenset(r for r in program if graph.recipes[r].engine == HOST_ENGINE)
+    made_there = {v for r in host_runs for v in graph.recipes[r].outputs}
+    returning = (v.id for v in graph.values if v.memory == HOST and v.leaves is not None and not v.persistent)
+    read_there = {v for r in host_runs for v in graph.recipes[r].read_values}
+    return Movement(
+        (fetchable_values(graph, 1) & frozenset(movable)) | hosted,
+        hosted,
+        frozenset(returning) - made_there,
+        host_runs,
+        frozenset(read_there) - made_there - hosted,
+    )
+
+
+def refuses_movement(graph: Graph, program: Sequence[int]) -> str | None:
+    """Says which recipe reads or makes something in the wrong memory, or None. O(graph)."""
+    away: set[int] = set()  # what is on the host and was never on the device, or has left it for good
+    for recipe in (graph.recipes[r] for r in program):
+        on_host = recipe.engine == HOST_ENGINE
+        if not on_host and (gone := away.intersection(recipe.read_values)):
+            return f"recipe {recipe.id} ({recipe.op}) reads {graph.values[min(gone)].name}, which has gone to the host"
+        for value in (graph.values[v] for v in recipe.outputs):
+            if on_host and value.leaves is not None and value.memory != HOST:
+                return f"recipe {recipe.id} ({recipe.op}) makes {value.name} on the host, and it leaves on the device"
+            if on_host or value.memory == HOST:
+                away.add(value.id)
+    return None
+
+
+def refuses_to_move(graph: Graph) -> str | None:
+    """Says what has to be moved in any plan, or None: of use where nothing can be. O(graph)."""
+    for value in graph.values:
+        if value.persistent and value.memory == HOST:
+            return f"{value.name} has its home on the host; this planner moves nothing"
+    for recipe in (graph.recipes[r] for r in graph.program):
+        if recipe.engine == HOST_ENGINE:
+            return f"recipe {recipe.id} ({recipe.op}) runs on the host; this planner moves nothing"
+    return None

@@ -1,0 +1,52 @@
+"""One stage of the smaller problem, and what says when stages run again.
+
+Units: `_B` bytes, `_ps` picoseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+ENTRY = -1
+EXIT = -2
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One stage: a recipe, or ENTRY or EXIT, in a segment; values by their ids in the graph.
+
+    Arguments:
+        takeovers: values that a run may overwrite, the preferred first, and the recipe that does so.
+        takeover_trace_B: the peak of such a recipe's trace.
+        beside: recipes of the host's engine that are issued right behind it.
+    """
+
+    recipe: int
+    segment: int
+    outputs: tuple[int, ...]
+    reads: tuple[int, ...]
+    run_ps: int = 0
+    rerun_ps: int = 0
+    trace_B: int = 0
+    rerun_trace_B: int = 0
+    rerun_through: int = -1
+    takeovers: tuple[tuple[int, int], ...] = ()
+    takeover_trace_B: int = 0
+    beside: tuple[int, ...] = ()
+
+
+class Stays(Protocol):
+    """What is written down as a schedule: which stages run again when, and which values stay how long."""
+
+    def reruns(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Per stage what comes before it, in order, as rows: where each begins, and the items.
+
+        An item is a stage that runs again, or the number of stages and a value: a fetch.
+        """
+
+    def spans(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Per value its stays, as pairs of the stage that brings it and the stage of its last use, as rows."""
