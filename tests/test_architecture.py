@@ -19,6 +19,8 @@ LAYERS = [
     {"ops"},
     {"device"},
     {"capture", "profile", "planners", "placers", "runtime", "report", "dynamic"},
+    {"ground"},
+    {"tightening"},
     {"record"},
     {"pipeline"},
     {"frontends"},
@@ -31,6 +33,8 @@ TORCH_FREE_FILES = {
     PACKAGE / name
     for name in (
         "profile/roofline.py",
+        "ground.py",
+        "tightening.py",
         "record.py",
         "frontends/plan_file.py",
         "frontends/plan_in_hand.py",

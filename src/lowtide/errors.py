@@ -24,6 +24,7 @@ class InfeasibleBudget(LowtideError):
         floor_B: proved: no schedule of the planned class lives in fewer bytes.
         smallest_B: the smallest budget for which a plan was found; None when none was.
         operators: the operators that set the floor, largest first.
+        proof: the plan for `smallest_B`, a `PlanRecord`; None where there is none at hand.
     """
 
     def __init__(
@@ -34,12 +35,14 @@ class InfeasibleBudget(LowtideError):
         floor_B: int = 0,
         smallest_B: int | None = None,
         operators: tuple[str, ...] = (),
+        proof: object | None = None,
     ) -> None:
         super().__init__(message)
         self.budget_B = budget_B
         self.floor_B = floor_B
         self.smallest_B = smallest_B
         self.operators = operators
+        self.proof = proof
 
 
 class BudgetWarning(UserWarning):

@@ -97,6 +97,7 @@ def plan_graph(
     at_least_B: int = 0,
     watch: Watch | None = None,
     start: Start | None = None,
+    known: PlanRecord | None = None,
 ) -> PlanRecord:
     """Plans a graph that was profiled here, or predicted for another machine; see `make_record`.
 
@@ -117,6 +118,7 @@ def plan_graph(
         at_least_B=at_least_B,
         watch=watch,
         start=start,
+        known=known,
     )
 
 

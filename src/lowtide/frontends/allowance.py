@@ -43,6 +43,7 @@ class Allowance:
     _between_B: dict[str, int] = field(default_factory=dict)  # graph key -> what the caller's code really took
     _given_up: set[str] = field(default_factory=set)
     _beside_B: dict[str, int] = field(default_factory=dict)  # graph key -> what its plans leave free besides
+    _before: dict[str, tuple[int | None, int]] = field(default_factory=dict)  # both, until plans hold what was raised
     _spends: bool = False
     _asked: set[str] = field(default_factory=set)  # graphs whose reserve was raised, and whose plans do not know it yet
     _spilled_B: int = 0
@@ -89,6 +90,7 @@ class Allowance:
 
     def ask(self, graph: Graph, beside_B: int) -> None:
         """Says what a graph's plans are to leave free from its next step on: when asked again, more."""
+        self._note(graph)
         self._beside_B[graph.key] = max(rounded_B(beside_B), rounded_B(self.beside_B(graph) * 3 // 2))
         self._asked.add(graph.key)
 
@@ -147,12 +149,27 @@ class Allowance:
         before, self._crowded = self._crowded, crowded
         if not (spilled_B or crowded > before) or graph.key in self._given_up:
             return False
+        self._note(graph)
         self._between_B[graph.key] = max(2 * self._between(graph), rounded_B(spilled_B), _LEAST_BETWEEN_B)
         return True
 
+    def hold(self, graph: Graph) -> None:
+        """Says that a graph's plan leaves free what was learnt."""
+        self._before.pop(graph.key, None)
+
     def give_up(self, graph: Graph) -> None:
-        """Leaves a graph's reserve as it is: the budget has no room for more."""
+        """Leaves a graph's reserve as it was: the budget has no room for more, and is to be enough when given again."""
         self._given_up.add(graph.key)
+        if graph.key not in self._before:
+            return
+        between_B, beside_B = self._before.pop(graph.key)
+        self._beside_B[graph.key] = beside_B
+        self._between_B.pop(graph.key, None)
+        if between_B is not None:
+            self._between_B[graph.key] = between_B
+
+    def _note(self, graph: Graph) -> None:
+        self._before.setdefault(graph.key, (self._between_B.get(graph.key), self.beside_B(graph)))
 
     def _between(self, graph: Graph) -> int:
         """Bytes for the caller's code between the segments: measured, or as much as a loss usually takes."""

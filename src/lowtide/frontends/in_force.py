@@ -192,6 +192,7 @@ class PlansInForce:
         except InfeasibleBudget:
             self.enclosure.allowance.give_up(graph)
         else:
+            self.enclosure.allowance.hold(graph)
             _LOG.info("planned anew: code between the segments needs %d B", self.plans[step].reserve_B)
 
     def _plan_around(

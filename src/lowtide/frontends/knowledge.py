@@ -9,12 +9,12 @@ import hashlib
 import logging
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lowtide.errors import IllegalPlan, PlanFileError
+from lowtide.errors import IllegalPlan, InfeasibleBudget, PlanFileError
 from lowtide.frontends.plan_cache import PlanCache
-from lowtide.frontends.question import Question, header_of, manner_of, question_of, revived
+from lowtide.frontends.question import Question, header_of, least_of, manner_of, question_of, revived
 from lowtide.ir.graph import Graph
 from lowtide.ir.likeness import memory, shapes, size_B, structure
 from lowtide.ir.plan import Covers, PlanRecord, Status
@@ -25,6 +25,7 @@ from lowtide.record import Ground, PlanOptions, Start
 
 _LOG = logging.getLogger("lowtide")
 _KEPT = 64  # shapes of one program that are remembered
+_LEAST = "smallest budget"  # plans for it begin no other shape's
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +57,12 @@ class Request:
             limit_s=limit_s,
         )
 
-    def plan(self, watch: Watch | None, start: Start | None = None) -> PlanRecord:
+    @property
+    def least_question(self) -> Question | None:
+        """What the plan for the smallest budget is an answer to; None where it is of no use to anybody else."""
+        return None if self.ground.obstacles else least_of(self.graph, self.ground, self.device)
+
+    def plan(self, watch: Watch | None, start: Start | None = None, known: PlanRecord | None = None) -> PlanRecord:
         """What `plan_graph` makes of it.
 
         Raises:
@@ -72,6 +78,7 @@ class Request:
             covers=self.covers,
             watch=watch,
             start=start,
+            known=known,
         )
 
 
@@ -86,6 +93,7 @@ class Knowledge:
     plans: PlanCache = field(default_factory=PlanCache)
     _graphs: dict[str, list[Graph]] = field(default_factory=dict)
     _records: dict[str, list[PlanRecord]] = field(default_factory=dict)
+    _least: dict[tuple[str, Ground], PlanRecord] = field(default_factory=dict)  # for the smallest budgets named
 
     def measure(self, graph: Graph, held: Sequence[Any], options: PlanOptions, cache: ProfileCache) -> Graph:
         """Measures a graph: quickly, where another shape of the same program has been measured in this session."""
@@ -112,7 +120,7 @@ class Knowledge:
             start = None if record is not None else self._start(request, limit_s)
             searched = searched if start is None else begun
         if record is None:
-            record = request.plan(watch, start)
+            record = self._made(request, watch, start)
             if searched is not None:
                 self._keep(searched, request, record)
         if searched is not None:
@@ -122,6 +130,29 @@ class Knowledge:
     def forget_plans(self) -> None:
         """Begins from none of this session's plans any more: they were made for another budget."""
         self._records.clear()
+
+    def _made(self, request: Request, watch: Watch | None, start: Start | None) -> PlanRecord:
+        """A plan that was not known; what is named where there is none is remembered with the plan that shows it."""
+        here = (memory(request.graph), replace(request.ground, ceiling_B=None))
+        near = [record for (graph, _), record in self._least.items() if graph == here[0]]
+        known = self._least.get(here) or self._least_on_disk(request) or (near[-1] if near else None)
+        try:
+            return request.plan(watch, start, known)
+        except InfeasibleBudget as error:
+            if isinstance(error.proof, PlanRecord):
+                self._least[here] = error.proof
+                question = request.least_question
+                if question is not None:
+                    self.plans.put(header_of(question, error.proof, _LEAST), error.proof)
+            raise
+
+    def _least_on_disk(self, request: Request) -> PlanRecord | None:
+        question = request.least_question
+        record = None if question is None else self.plans.get(question.program, question.key)
+        if question is None or record is None or memory(record.graph) == question.memory:
+            return record
+        self.plans.discard(question.program, question.key, "it is for other bytes than its name says")
+        return None
 
     def _recall(self, question: Question, request: Request) -> PlanRecord | None:
         record = self.plans.get(question.program, question.key)

@@ -83,14 +83,33 @@ def question_of(
     else:
         budget_B = max(budget_B, at_least_B)
         room = (ground.room_B(graph, budget_B, at_least_B),)
-    beside = (ground.outside_B, int(ground.enforced), ground.reserve_B, ground.optimizer_B, ground.alignment_B)
     return Question(
         program=structure(graph),
         memory=memory(graph),
         manner=manner_of(options, limit_s),
         budget_B=budget_B or 0,
-        ground=(*beside, *room),
-        place=f"{fingerprint(device).key} {lowtide.__version__} {_GENERATION}",
+        ground=(*_beside(ground), *room),
+        place=_place(device),
+    )
+
+
+def _beside(ground: Ground) -> tuple[int, ...]:
+    return (ground.outside_B, int(ground.enforced), ground.reserve_B, ground.optimizer_B, ground.alignment_B)
+
+
+def _place(device: str) -> str:
+    return f"{fingerprint(device).key} {lowtide.__version__} {_GENERATION}"
+
+
+def least_of(graph: Graph, ground: Ground, device: str) -> Question:
+    """The question for the smallest budget of a graph, whatever was asked for and however it was searched."""
+    return Question(
+        program=structure(graph),
+        memory=memory(graph),
+        manner="least",
+        budget_B=0,
+        ground=_beside(ground),
+        place=_place(device),
     )
 
 

@@ -5,6 +5,7 @@ Units: `_B` bytes, `_s` seconds.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -65,30 +66,27 @@ def traced(
     """
     if effort.points < 2:
         raise BudgetError(f"a frontier of {effort.points} budgets is none: ask for two at least")
-    seed, work = effort.seed, effort.work
     plans: list[PlanRecord] = []
+    known: PlanRecord | None = None  # for the smallest budget that was named
     fixed_B = ground.fixed_B(graph)
+    options = PlanOptions(budget=Budget(), seed=effort.seed, work=effort.work, numerics=numerics, without=without)
 
     def solve(budget_B: int, start: Schedule | None, limit_s: float | None, tell: PlanWatch | None) -> Solved:
+        nonlocal known
         try:
             made = make_record(
                 graph,
-                PlanOptions(
-                    budget=Budget(size_B=budget_B),
-                    seed=seed,
-                    work=work,
-                    time_limit_s=limit_s,
-                    numerics=numerics,
-                    without=without,
-                ),
+                dataclasses.replace(options, budget=Budget(size_B=budget_B), time_limit_s=limit_s),
                 ground=ground,
                 covers=covers,
                 environment=environment,
                 device_B=lambda: budget_B,
                 watch=tell,
                 start=None if start is None else Start(schedule=start),
+                known=known,
             )
         except InfeasibleBudget as error:
+            known = error.proof if isinstance(error.proof, PlanRecord) else known
             status = Status.INFEASIBLE if budget_B < error.floor_B - ground.reserve_B else Status.UNSOLVED
             return Solved(Outcome(None, status, Portfolio.name, floor_B=error.floor_B, smallest_B=error.smallest_B))
         plans.append(made)
@@ -101,8 +99,8 @@ def traced(
         keep_all_B=plain_B(graph, ground),
         fixed_B=fixed_B,
         methods=QUICK if effort.baselines else (),
-        seed=seed,
-        work=work,
+        seed=effort.seed,
+        work=effort.work,
         time_limit_s=effort.time_limit_s,
         watch=effort.watch,
     )

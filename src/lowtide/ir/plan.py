@@ -69,6 +69,7 @@ class Outcome(msgspec.Struct, frozen=True):
         floor_B: no schedule of `floor_class` lives in fewer bytes.
         floor_recipes: the recipes that set the floor.
         smallest_B: smallest budget for which a plan is known; None when not looked for.
+        smallest: that plan; None where `schedule` is one, and from planners that only know its bytes.
         hosted: persistent values that have their home on the host; the schedule is one of `housed(graph, hosted)`.
         stats: what the solve did, for people (moves tried, nodes, seconds per stage, ...).
     """
@@ -82,6 +83,7 @@ class Outcome(msgspec.Struct, frozen=True):
     floor_class: str = "any schedule"
     floor_recipes: tuple[int, ...] = ()
     smallest_B: int | None = None
+    smallest: Schedule | None = None
     hosted: tuple[int, ...] = ()
     stats: dict[str, Any] = {}
 

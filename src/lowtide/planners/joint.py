@@ -119,7 +119,8 @@ def _script(joint: JointSearch, deep: Deep) -> None:
         _finish(joint, deep)
     if joint.time_ps is None:
         for found in joint.thriftiest():
-            found.search.run("smallest", deep.smallest)
+            if found.search.smallest_B is None:
+                found.search.run("smallest", deep.smallest)
 
 
 def _find_floor(joint: JointSearch) -> None:
@@ -233,7 +234,7 @@ def _outcome(joint: JointSearch, solver: str, interrupted: bool, out_of_time: bo
     if out_of_time:
         stats["out_of_time"] = True
     bound_class = f"any recomputation; first runs in {joint.order}; {JOINT_CLASS}"
-    smallest = [c.search.smallest_B for c in joint.tried.values() if c.search.smallest_B is not None]
+    lowest = _lowest(joint)
     bound_ps = max(0.0, joint.bound_ps - len(joint.ways.ways))
     return replace(
         found,
@@ -243,9 +244,16 @@ def _outcome(joint: JointSearch, solver: str, interrupted: bool, out_of_time: bo
         floor_B=joint.floor_B,
         floor_class=bound_class,
         floor_recipes=joint.floor_recipes,
-        smallest_B=min(smallest, default=None),
+        smallest_B=None if lowest is None else lowest.smallest_B,
+        smallest=None if lowest is None or found.schedule is not None else lowest.smallest(),
         stats=stats,
     )
+
+
+def _lowest(joint: JointSearch) -> Search | None:
+    """The search that came lowest. Only choices count that are always asked, so that the answer is always the same."""
+    asked = [joint.tried[key].search for key in joint.thrifty if key in joint.tried]
+    return min((s for s in asked if s.smallest_B is not None), key=lambda s: s.smallest_B or 0, default=None)
 
 
 def _status(joint: JointSearch, found: Outcome, interrupted: bool) -> Status:

@@ -318,10 +318,15 @@ class JointSearch:
         whole = self.alone | choice
         return {g: self.better.get((g, k), k) for g in self.ways.groups for k in (whole.get(g, 0),)}
 
-    def thriftiest(self) -> list[Candidate]:
+    @property
+    def thrifty(self) -> list[Key]:
         """The choices that are asked for the smallest budget, whatever this one is: thrifty options, the program's."""
+        return list(dict.fromkeys((_key(thrifty(self.ways)), ())))
+
+    def thriftiest(self) -> list[Candidate]:
+        """Those choices, their searches begun."""
         found = []
-        for key in dict.fromkeys((_key(thrifty(self.ways)), ())):
+        for key in self.thrifty:
             candidate = self.tried.get(key) or self._begun(key)
             if candidate is not None:
                 self.tried[key] = candidate

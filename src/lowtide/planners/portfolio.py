@@ -193,7 +193,7 @@ def _limits(search: Search) -> Callable[[threading.Event], CutLimits]:
 def find_smallest(search: Search) -> Smallest:
     """Notes the smallest budget that some plan meets; if it is within the budget after all, offers that plan."""
     found = smallest(search.problem)
-    search.smallest_B = found.budget_B
+    search.smallest_B, search.smallest_taus = found.budget_B, found.taus
     if found.budget_B <= search.problem.budget_B:
         keep_all(search)  # which needs no room for states of the generator
         state = search.program.keep_all(search.budget_B)

@@ -69,6 +69,7 @@ class Search:
         self.proved_impossible = False
         self.floor_B = 0
         self.smallest_B: int | None = None
+        self.smallest_taus: NDArray[np.int32] | None = None  # which meet it
         self.floor_recipes: tuple[int, ...] = ()
         self.stats: dict[str, Any] = {}
         self._watch = watch
@@ -181,8 +182,18 @@ class Search:
             floor_class=self.floor_class + self._choices(),
             floor_recipes=self.floor_recipes,
             smallest_B=self.smallest_B,
+            smallest=None if schedule is not None else self.smallest(),
             stats=self.stats,
         )
+
+    def smallest(self) -> Schedule | None:
+        """The plan that meets `smallest_B`; None where only its bytes are known."""
+        if self.smallest_taus is None:
+            return None
+        state = self.program.keep_all(0)
+        if not state.assign(self.smallest_taus):
+            raise AssertionError("taus that were possible stay possible")
+        return self.program.lift(state)
 
     def _bound_s(self) -> float:
         """The bound in seconds, less what rounding each recipe to picoseconds may have added."""

@@ -1,0 +1,107 @@
+"""How to plan, where to begin, and what a plan has to leave room for. Units: `_B` bytes, `_s` seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from lowtide.ir.graph import Graph
+from lowtide.ir.layout import ALIGNMENT_B, Obstacle
+from lowtide.ir.machine import Link
+from lowtide.ir.numerics import Numerics
+from lowtide.ir.plan import DEFAULT_WORK
+from lowtide.ir.schedule import Schedule
+from lowtide.planners.base import AbstractPlanner
+from lowtide.planners.portfolio import Portfolio
+from lowtide.units import Budget
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """How to plan.
+
+    Arguments:
+        budget: what the device may use.
+        planner: what searches.
+        seed, work, time_limit_s: see `Problem`.
+        machine: plan for a machine that is not here, by name or file, predicting instead of measuring.
+        shape_limit_s: for how long a plan is sought for a shape while there is one of another shape to begin from;
+            the operators' seconds are then scaled from that shape's. None measures and searches every shape in full.
+        numerics: how far results may be from plain PyTorch's.
+        without: kinds of implementations, or families, that are left out; see `lowtide.ops.catalogue.parse_without`.
+        host_budget_B: host bytes for what is moved there; 0 for nothing, None for no limit.
+        link_Bps: what each direction of the link is held to; None for what it can do.
+        links: between device and host, as measured here and limited; empty where nothing is moved, or `machine` has
+            them.
+    """
+
+    budget: Budget
+    planner: AbstractPlanner = field(default_factory=Portfolio)
+    seed: int = 0
+    work: int = DEFAULT_WORK
+    time_limit_s: float | None = None
+    machine: str | None = None
+    shape_limit_s: float | None = None
+    numerics: Numerics = Numerics.EXACT
+    without: frozenset[str] = frozenset()
+    host_budget_B: int | None = 0
+    link_Bps: float | None = None
+    links: tuple[Link, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """A plan for another shape of the same program, or for another budget, to begin from.
+
+    Arguments:
+        schedule: of a graph with the same structure (`lowtide.ir.likeness`).
+        shapes: for which it was made, for people; empty for the same shapes.
+        limit_s: search so long for a better one, None without a limit of its own; the schedule itself, made to fit, is
+            there from the beginning.
+    """
+
+    schedule: Schedule
+    shapes: str = ""
+    limit_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ground:
+    """What a plan finds when it begins, and has to leave room for.
+
+    Arguments:
+        outside_B: bytes that live for the whole step and belong to no value of the graph.
+        enforced: whether allocations are to be given addresses.
+        reserve_B: bytes for tiny blocks, worker threads and the caller's code between the segments.
+        optimizer_B: temporary bytes of the optimizer's step.
+        obstacles: bytes of the arena that tensors of earlier steps hold.
+        ceiling_B: where the arena's part for plans ends; None before there is an arena.
+        alignment_B: of every address.
+    """
+
+    outside_B: int = 0
+    enforced: bool = False
+    reserve_B: int = 0
+    optimizer_B: int = 0
+    obstacles: tuple[Obstacle, ...] = ()
+    ceiling_B: int | None = None
+    alignment_B: int = ALIGNMENT_B
+
+    def room_B(self, graph: Graph, budget_B: int, wall_B: int) -> int:
+        """What the addresses of a plan may take.
+
+        Arguments:
+            wall_B: the budget of the arena that there is; a larger one gets a larger arena.
+        """
+        room_B = budget_B - self.outside_B - graph.persistent_B - self.reserve_B
+        if self.ceiling_B is not None and budget_B <= wall_B:
+            room_B = min(room_B, self.ceiling_B)
+        return max(0, room_B // self.alignment_B * self.alignment_B)
+
+    def fixed_B(self, graph: Graph) -> int:
+        """Bytes of every budget that a schedule's live bytes may not take."""
+        return self.outside_B + self.obstacles_B + graph.beside_B(self.reserve_B)
+
+    @property
+    def obstacles_B(self) -> int:
+        """Bytes that tensors of earlier steps hold."""
+        return sum(o.size_B for o in self.obstacles)

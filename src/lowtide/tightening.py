@@ -1,0 +1,211 @@
+"""A plan whose addresses are too high is made again for fewer bytes; and the plan that shows what would be enough.
+
+Units: `_B` bytes, `_s` seconds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from lowtide.ground import Ground, PlanOptions, Start
+from lowtide.ir.graph import Graph
+from lowtide.ir.layout import SMALL_B
+from lowtide.ir.plan import DEFAULT_WORK, Outcome, PlanRecord, Problem, Status
+from lowtide.ir.simulate import simulate
+from lowtide.placers.addresses import lay_out
+from lowtide.planners.base import Watch
+from lowtide.planners.start import STAGE as START
+
+_EQUAL = 1e-6  # relative; bounds and times are sums in another order
+_SHORTER = 4  # times shorter is a search that begins from the plan for a little more
+_ROUNDS = 8  # of tightening a plan by what its addresses need beyond the budget
+
+
+class Solver:
+    """Solves for one number of live bytes after another.
+
+    Each begins from the plan of the one before, and is shorter than the first. Invariant: after an interruption no
+    search is longer than the default one, since a plan is still to be placed; and all searches that begin from a plan
+    for another shape end together at its limit.
+    """
+
+    def __init__(self, graph: Graph, options: PlanOptions, start: Start | None, watch: Watch | None) -> None:
+        self.graph, self.options, self.watch = graph, options, watch
+        self.hurried = False
+        self.winner: str | None = None  # what found the plan that the next search begins from
+        self.begin = None if start is None else start.schedule
+        self.again = False
+        limit_s = None if start is None else start.limit_s
+        self.until_s = None if limit_s is None else time.monotonic() + limit_s
+
+    def solve(self, live_B: int) -> Outcome:
+        options = self.options
+        work = options.work // _SHORTER if self.again else options.work
+        work = min(work, DEFAULT_WORK) if self.hurried else work
+        problem = Problem(self.graph, live_B, options.seed, work, self._limit_s, self.begin)
+        outcome = options.planner.solve(problem, self.watch)
+        if self.hurried and outcome.status is Status.FEASIBLE:
+            outcome = msgspec.structs.replace(outcome, status=Status.INTERRUPTED)
+        self.hurried = self.hurried or outcome.status is Status.INTERRUPTED
+        if outcome.schedule is not None:
+            self.begin, self.again = outcome.schedule, True
+            winner = outcome.stats.get("winner")
+            self.winner = winner if winner != START else self.winner or START
+            outcome = msgspec.structs.replace(outcome, stats=outcome.stats | {"winner": self.winner})
+        return outcome
+
+    @property
+    def _limit_s(self) -> float | None:
+        if self.until_s is None:
+            return self.options.time_limit_s
+        left_s = max(0.0, self.until_s - time.monotonic())
+        return left_s if self.options.time_limit_s is None else min(left_s, self.options.time_limit_s)
+
+
+class Tightening:
+    """Plans, places, and plans anew for fewer bytes by as much as the addresses took too many.
+
+    Arguments:
+        claims: the plan without a schedule.
+        room_B: what the addresses may take.
+        solve: plans for so many live bytes.
+    """
+
+    def __init__(
+        self, claims: PlanRecord, ground: Ground, room_B: int, solve: Callable[[int], Outcome], seed: int
+    ) -> None:
+        self.claims, self.ground, self.room_B, self.solve, self.seed = claims, ground, room_B, solve, seed
+        self.lowest: PlanRecord | None = None
+        self.last = claims.outcome
+        self.bound_s: float | None = None  # of the first solve: what is proved for fewer bytes need not hold for these
+
+    def run(self, live_B: int) -> PlanRecord | None:
+        """The first plan whose addresses fit; None if there is none, and then `lowest` is how low they came."""
+        for _ in range(_ROUNDS):
+            self.last = self._bounded(self.solve(live_B))
+            if self.last.schedule is None:
+                return None
+            record = self._placed(self.last, self.room_B)
+            if record.layout is None or record.layout.height_B <= self.room_B:
+                return record
+            excess_B = record.reserved_B - record.fixed_B - self.room_B
+            live_B = min(live_B, record.peak_B - self.ground.outside_B - self.ground.obstacles_B) - excess_B
+        return None
+
+    def least(self, known: PlanRecord | None, solve: Callable[[int], Outcome]) -> PlanRecord | None:
+        """The plan that shows what budget is the smallest, once none was found for this one.
+
+        Arguments:
+            known: the one that showed it before.
+            solve: plans for so many live bytes, and begins from nothing.
+        """
+        if known is not None:
+            record = self._taken_over(known)
+            if self.fits(record) or self._is_for_here(known):
+                return record
+        failed = self.last if self.last.schedule is None else self._bounded(solve(0))
+        if failed.smallest_B is None:
+            return None
+        found = msgspec.structs.replace(failed, schedule=failed.smallest, smallest=None, status=Status.FEASIBLE)
+        if self.ground.enforced:  # it has to be placed before anybody is told that it fits
+            solved = self._bounded(solve(failed.smallest_B))
+            found = found if solved.schedule is None else solved
+        return None if found.schedule is None else self._placed(found, None)
+
+    def fits(self, record: PlanRecord) -> bool:
+        """Whether a plan is within the budget: tiny tensors need no addresses, but bytes."""
+        return smallest_for_B(record, self.ground) <= self.claims.budget_B and (
+            record.layout is None or record.layout.height_B <= self.room_B
+        )
+
+    def _taken_over(self, known: PlanRecord) -> PlanRecord:
+        """A plan found before, with the claims of now; at its own addresses, if nothing is in their way."""
+        outcome = msgspec.structs.replace(
+            self.last,
+            schedule=known.schedule,
+            status=Status.FEASIBLE,
+            smallest_B=known.outcome.smallest_B,
+            smallest=None,
+        )
+        if not self._is_for_here(known):
+            return self._placed(outcome, self.room_B)
+        time_s = simulate(self.claims.graph, known.schedule).time_s
+        return msgspec.structs.replace(
+            self.claims,
+            schedule=known.schedule,
+            outcome=outcome,
+            peak_B=known.peak_B,
+            time_s=time_s,
+            layout=known.layout,
+        )
+
+    def _is_for_here(self, known: PlanRecord) -> bool:
+        ground, layout = self.ground, known.layout
+        around = layout is not None and (layout.obstacles or layout.alignment_B != ground.alignment_B)
+        kept_B = (known.outside_B, known.reserve_B, known.optimizer_B)
+        same = kept_B == (ground.outside_B, ground.reserve_B, ground.optimizer_B)
+        return same and not ground.obstacles and not around and (layout is not None) == ground.enforced
+
+    def _bounded(self, outcome: Outcome) -> Outcome:
+        outcome = _at_the_end(outcome, self.claims.graph, self.ground)
+        if self.bound_s is None:
+            self.bound_s = outcome.bound_s
+        if outcome.bound_s <= self.bound_s * (1.0 + _EQUAL):
+            return outcome
+        status = Status.FEASIBLE if outcome.status is Status.OPTIMAL else outcome.status
+        return msgspec.structs.replace(outcome, bound_s=self.bound_s, status=status)
+
+    def _placed(self, outcome: Outcome, room_B: int | None) -> PlanRecord:
+        """The plan for an outcome, as low as is enough, or as low as it goes."""
+        record = _with_addresses(self.claims, outcome, self.ground, room_B, self.seed)
+        if self.lowest is None or record.reserved_B < self.lowest.reserved_B:
+            self.lowest = record
+        return record
+
+
+def smallest_for_B(record: PlanRecord, ground: Ground) -> int:
+    """The least budget that a plan fits: its addresses, its live bytes, and without addresses what its search needs."""
+    beside_B = ground.outside_B + ground.obstacles_B
+    live_B = record.peak_B - beside_B + ground.fixed_B(record.graph)
+    searched_B = 0 if ground.enforced else (record.outcome.smallest_B or 0) + beside_B
+    return max(record.reserved_B, live_B, searched_B)
+
+
+def _at_the_end(outcome: Outcome, graph: Graph, ground: Ground) -> Outcome:
+    """Raises the floor to what is there when the optimizer steps: its temporaries beside all that the caller holds."""
+    least_B = SMALL_B if ground.enforced else 0  # tiny ones have their place in the reserve
+    leaving = (v for v in graph.values if v.leaves is not None and v.held and not v.persistent)
+    held_B = sum(v.size_B for v in leaving if v.size_B >= least_B)
+    end_B = graph.persistent_B + held_B + ground.optimizer_B
+    if end_B <= outcome.floor_B or not ground.optimizer_B:
+        return outcome
+    return msgspec.structs.replace(outcome, floor_B=end_B, floor_class="any schedule", floor_recipes=())
+
+
+def _with_addresses(claims: PlanRecord, outcome: Outcome, ground: Ground, room_B: int | None, seed: int) -> PlanRecord:
+    """The plan for an outcome, its allocations placed if they are to be."""
+    schedule = outcome.schedule
+    assert schedule is not None
+    timeline = simulate(claims.graph, schedule)
+    layout = None
+    if ground.enforced:
+        layout = lay_out(
+            claims.graph,
+            schedule,
+            obstacles=ground.obstacles,
+            after_B=ground.optimizer_B,
+            capacity_B=room_B,
+            alignment_B=ground.alignment_B,
+            seed=seed,
+        )
+    return msgspec.structs.replace(
+        claims,
+        schedule=schedule,
+        outcome=outcome,
+        peak_B=timeline.peak_B + ground.outside_B + ground.obstacles_B,
+        time_s=timeline.time_s,
+        layout=layout,
+    )
