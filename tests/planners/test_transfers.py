@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -21,7 +21,7 @@ from lowtide.planners.reductions.waits import with_waits
 from tests.planners.moving import linked, offloaded
 from tests.planners.tape import NAMED, random_graph
 
-GRAPHS = {**NAMED, **{f"random{s}": functools.partial(random_graph, s, 14, 1 + s % 3, True) for s in range(6)}}
+GRAPHS: dict[str, Callable[[], Graph]] = {**NAMED, **{f"random{s}": functools.partial(random_graph, s, 14, 1 + s % 3, True) for s in range(6)}}
 B = 1000
 
 

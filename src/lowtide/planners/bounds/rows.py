@@ -1,4 +1,4 @@
-"""A linear programme under construction: columns between 0 and 1, rows with a least value.
+"""A linear programme under construction: whole columns between 0 and 1, measures, rows with a least value.
 
 Memory is counted in MiB and time in ms: raw bytes and picoseconds break the solver's tolerances.
 
@@ -24,6 +24,7 @@ class Rows:
 
     def __init__(self) -> None:
         self._costs: list[float] = []
+        self._most: list[float] = []  # infinite where a column is a measure
         self._starts, self._columns, self._numbers = [0], list[int](), list[float]()
         self._least: list[float] = []
 
@@ -35,6 +36,13 @@ class Rows:
     def column(self, cost_ps: int = 0) -> int:
         """Adds a column; returns its index."""
         self._costs.append(cost_ps / PS_PER_MS)
+        self._most.append(1.0)
+        return len(self._costs) - 1
+
+    def measure(self, cost: float = 1.0) -> int:
+        """Adds a column of any size from 0 on, in ms, each of which costs `cost` ms; returns its index."""
+        self._costs.append(cost)
+        self._most.append(highspy.kHighsInf)
         return len(self._costs) - 1
 
     def row(self, entries: Iterable[tuple[int, float]], least: float = 0.0) -> int:
@@ -47,19 +55,20 @@ class Rows:
         return len(self._least) - 1
 
     def model(self) -> highspy.HighsLp:
-        """What HiGHS takes; every column is whole."""
+        """What HiGHS takes; every column is whole but for the measures."""
         count = self.columns
         model = highspy.HighsLp()
         model.num_col_, model.num_row_ = count, len(self._least)
         model.col_cost_ = np.array(self._costs)
-        model.col_lower_, model.col_upper_ = np.zeros(count), np.ones(count)
+        model.col_lower_, model.col_upper_ = np.zeros(count), np.array(self._most)
         model.row_lower_ = np.array(self._least)
         model.row_upper_ = np.full(len(self._least), highspy.kHighsInf)
         model.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
         model.a_matrix_.start_ = np.array(self._starts, dtype=np.int32)
         model.a_matrix_.index_ = np.array(self._columns, dtype=np.int32)
         model.a_matrix_.value_ = np.array(self._numbers)
-        model.integrality_ = [highspy.HighsVarType.kInteger] * count
+        kinds = (highspy.HighsVarType.kInteger, highspy.HighsVarType.kContinuous)
+        model.integrality_ = [kinds[most != 1.0] for most in self._most]
         return model
 
 
