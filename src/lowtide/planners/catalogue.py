@@ -7,10 +7,14 @@ from lowtide.planners.classic.checkmate import Checkmate
 from lowtide.planners.classic.checkpoint_all import CheckpointAll
 from lowtide.planners.classic.chen_greedy import ChenGreedy, ChenGreedyLinear
 from lowtide.planners.classic.chen_sqrt import ChenSqrt, ChenSqrtLinear
+from lowtide.planners.classic.offload_convolutions import ConvolutionOffload
+from lowtide.planners.classic.offload_saved import CheckpointOffload, SavedOffload
+from lowtide.planners.classic.pool_stages import SuperNeurons
 from lowtide.planners.classic.revolve import Revolve, RevolveBlocks
 from lowtide.planners.classic.rotor import Rotor
 from lowtide.planners.classic.rounding import LpRounding, RandomRounding
 from lowtide.planners.classic.superneurons import CostAware, MemoryCentric, SpeedCentric
+from lowtide.planners.classic.tensor_cache import TensorCache
 from lowtide.planners.greedy import Greedy
 from lowtide.planners.keep_all import KeepAll
 from lowtide.planners.local_search import LocalSearch
@@ -43,4 +47,12 @@ CLASSICS: tuple[AbstractPlanner, ...] = (
     LpRounding(most_recipes=24),
     RandomRounding(most_recipes=24),
     Checkmate(most_recipes=24),
+)
+# For comparison where values may be moved to the host; they refuse problems without links.
+MOVERS: tuple[AbstractPlanner, ...] = (
+    ConvolutionOffload(),
+    TensorCache(),
+    SavedOffload(),
+    CheckpointOffload(),
+    SuperNeurons(),
 )

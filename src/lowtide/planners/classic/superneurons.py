@@ -3,7 +3,7 @@
 L. Wang et al., "SuperNeurons: dynamic GPU memory management for training deep neural networks", PPoPP 2018, arXiv
 1801.04380. A recipe computes much if its operator is a convolution, a matrix product or attention: the policy goes by
 the kind of layer, not by its measured time. Where ways fork and join is a checkpoint too. What the paper does beside
-recomputation (copies to the host, a cache of tensors, workspaces) is not here.
+recomputation (copies to the host, a cache of tensors, workspaces) is in `pool_stages`.
 
 Units: `_B` bytes.
 """
@@ -14,6 +14,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from lowtide._core import NEVER
 from lowtide.ir.plan import Outcome, Problem
@@ -82,14 +85,17 @@ class CostAware(AbstractPlanner):
 
 
 def _try(search: Search, layer_by_layer: LayerByLayer) -> None:
-    halves = forwards(search.program)
+    attempt(search, _taus(search, forwards(search.program), layer_by_layer))
+
+
+def _taus(search: Search, halves: tuple[Forward, ...], layer_by_layer: LayerByLayer) -> NDArray[np.int32]:
     when: dict[int, int] = {}
     for half in halves:
         found = segments(half)
         one_by_one = layer_by_layer(half, found)
         for t in (t for segment in found for t in segment):
             when.update(dict.fromkeys(half.outputs[t], NEVER if t in one_by_one else AT_ONCE))
-    attempt(search, taus_of(halves, when, search.program))
+    return taus_of(halves, when, search.program)
 
 
 def segments(half: Forward) -> list[list[int]]:
@@ -115,8 +121,19 @@ def segments(half: Forward) -> list[list[int]]:
     return list({id(segment): segment for segment in found.values()}.values())
 
 
-def _too_large(half: Forward, found: list[list[int]]) -> set[int]:
-    """The stages of segments that, rebuilt as a whole, take more than the largest layer does by itself."""
+def largest_layer_B(half: Forward) -> int:
+    """Most bytes of one layer: what its forward brings, and what its backward reads and allocates. O(edges)."""
+    layers_B = _layers_B(half)
+    return max((half.size_B(t) + layers_B[t] for t in half.stages), default=0)
+
+
+def cost_aware(search: Search, halves: tuple[Forward, ...]) -> NDArray[np.int32]:
+    """The taus of `CostAware`."""
+    return _taus(search, halves, _too_large)
+
+
+def _layers_B(half: Forward) -> dict[int, int]:
+    """Per forward stage what its backward reads and allocates."""
     program = half.program
     backward_B = dict.fromkeys(half.stages, 0)
     for t in range(half.turn, len(program.stages)):
@@ -125,7 +142,12 @@ def _too_large(half: Forward, found: list[list[int]]) -> set[int]:
         for k in {program.producer[v] for v in reads} & backward_B.keys():
             if program.stages[t].recipe >= 0:
                 backward_B[k] = max(backward_B[k], bytes_B)
-    largest_B = max((half.size_B(t) + backward_B[t] for t in half.stages), default=0)
+    return backward_B
+
+
+def _too_large(half: Forward, found: list[list[int]]) -> set[int]:
+    """The stages of segments that, rebuilt as a whole, take more than the largest layer does by itself."""
+    backward_B, largest_B = _layers_B(half), largest_layer_B(half)
     chosen: set[int] = set()
     for segment in found:
         if sum(half.size_B(t) for t in segment) + backward_B[segment[-1]] > largest_B:

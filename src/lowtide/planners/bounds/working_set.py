@@ -1,0 +1,85 @@
+"""Bytes that no schedule can do without, whatever it moves to the host: the largest working set of any recipe.
+
+Class: any recomputation and any movement; one implementation per operator, in place or not.
+
+Units: `_B` bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lowtide.ir.graph import Graph
+from lowtide.ir.in_place import in_place_ways
+from lowtide.planners.reductions.dead_code import needed_program
+
+MOVING_CLASS = "any recomputation; any movement; one implementation per operator"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkingSet:
+    """A proved floor and the program recipes that reach at least 99 % of it, largest first; none where it is set by
+    what the caller gives or gets at once."""
+
+    floor_B: int
+    recipes: tuple[int, ...]
+
+
+def working_set(graph: Graph, *, homes_move: bool = False) -> WorkingSet:
+    """Proves a floor for schedules that may move values.
+
+    While a recipe runs, what it reads is there, and what it allocates; persistent values at home on the device, and
+    what the caller holds since an earlier segment. Where a segment begins or ends, all that arrives or leaves at once.
+
+    Arguments:
+        homes_move: whether movable persistent values may have their home on the host.
+
+    O(graph + segments * values).
+    """
+    values = graph.values
+    fixed = {v.id for v in values if v.persistent and v.memory == "device" and not (homes_move and v.movable)}
+    fixed_B = sum(values[v].size_B for v in fixed)
+    held_B = _held_B(graph)
+    ways = in_place_ways(graph)
+    found: list[tuple[int, int]] = []
+    for r in needed_program(graph):
+        recipe = graph.recipes[r]
+        if recipe.engine != "compute":
+            continue
+        there = {v for v in recipe.read_values if v not in fixed and not _is_held(graph, v, recipe.segment)}
+        inner_B = min(graph.recipes[way].trace.peak_B for way in (r, *ways.get(r, ())))
+        needed_B = sum(values[v].size_B for v in there) + inner_B
+        found.append((fixed_B + held_B[recipe.segment] + needed_B, r))
+    found.sort(key=lambda item: (-item[0], item[1]))
+    floor_B = max([fixed_B, *(fixed_B + b for b in _exchanged_B(graph, held_B)), *(b for b, _ in found[:1])])
+    return WorkingSet(floor_B, tuple(r for b, r in found[:32] if b >= 0.99 * floor_B))
+
+
+def _is_held(graph: Graph, value: int, segment: int) -> bool:
+    v = graph.values[value]
+    return v.leaves is not None and v.leaves < segment and v.held and v.memory == "device" and v.replaces is None
+
+
+def _held_B(graph: Graph) -> list[int]:
+    """Per segment, bytes that the caller holds since an earlier one."""
+    return [
+        sum(v.size_B for v in graph.values if _is_held(graph, v.id, segment)) for segment in range(len(graph.segments))
+    ]
+
+
+def _exchanged_B(graph: Graph, held_B: list[int]) -> list[int]:
+    """Bytes, beside persistent values, where each segment begins and where it ends."""
+    found = []
+    for segment in range(len(graph.segments)):
+        arriving_B = sum(
+            v.size_B
+            for v in graph.values
+            if v.arrives == segment and not v.persistent and not _is_held(graph, v.id, segment)
+        )
+        leaving_B = sum(
+            v.size_B
+            for v in graph.values
+            if v.leaves == segment and v.memory == "device" and not v.persistent and v.replaces is None
+        )
+        found += [held_B[segment] + arriving_B, held_B[segment] + leaving_B]
+    return found
