@@ -7,6 +7,8 @@ it next is a fetch. A = seconds until the moment, Z = seconds from it on. Every 
     minimise   A + Z
     subject to A >= runs before t                        Z >= runs from t on + sum time_r X_r
                A >= sum send_v F_v                       Z >= run of t + sum fetch_v F_v
+               the same for every stretch of A up to the moment, and what is made in it; and for every stretch of Z
+               from the moment on, and what is needed again in it
                S_v + X_producer(v) + F_v >= 1            for v that a later stage needs
                S_v + X_producer(v) + F_v >= X_r          for v that r reads
                sum size_v S_v <= budget - fixed - trace_t,   S_v = 1 for what stage t reads, or the caller holds
@@ -20,7 +22,7 @@ at the moment and read later it is fetched then, G_w; at home on the host and re
 
     S_w >= 1 - Y_w                   S_w + G_w >= 1 if a later stage reads it; S_w = 1 if stage t does
     A >= sum fetch_w Y_w             for w that stage t or an earlier one reads
-    Z >= run of t + sum fetch_v F_v + sum fetch_w G_w
+    Z >= run of t + sum fetch_v F_v + sum fetch_w G_w, and so on
     Z >= run of t + sum send_w Y_w   for w whose new content only a run on the device makes, and no earlier than t
 
 All is taken at its best: any value may move, whatever its size; latencies, reruns before the moment, generator states
@@ -31,7 +33,6 @@ Units: `_B` bytes, `_s` seconds, `_ps` picoseconds, `_Bps` bytes per second.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,6 +43,8 @@ from lowtide.ir.schedule import DEVICE, HOST
 from lowtide.planners.bounds.highs import Effort, solve
 from lowtide.planners.bounds.rows import MIB, PS_PER_MS, Rows, proved_ps, room
 from lowtide.planners.reductions.stages import StageProgram
+
+_STRETCHES = 24  # of the time on either side of the moment
 
 Entry = tuple[int, float]
 
@@ -98,8 +101,10 @@ class MovingCut:
         self.fetch: dict[int, int] = {}
         self.again: dict[int, int] = {}
         self.home: dict[int, int] = {}
-        self._before: list[list[Entry]] = [[], []]  # copies to the host and from it, until the moment and from it on
-        self._behind: list[list[Entry]] = [[], []]
+        self._before: list[tuple[int, Entry]] = []  # sends until the moment, and the stage that makes the value
+        self._behind: list[tuple[int, Entry]] = []  # fetches from the moment on, and the stage that needs the value
+        self._homes_before: list[Entry] = []  # fetches until the moment
+        self._homes_behind: list[Entry] = []  # sends from the moment on
         self._knapsack: list[Entry] = []
         self._free_B = -program.core_fixed_B - program.core.least_peak(stage)
         self._values()
@@ -155,8 +160,8 @@ class MovingCut:
             size_B = program.size_B[v]
             self.stay[v], self.fetch[v] = rows.column(), rows.column()
             self._knapsack.append((self.stay[v], -size_B / MIB))
-            self._before[0].append((self.fetch[v], -size_B * self._send_ms))
-            self._behind[1].append((self.fetch[v], -size_B * self._fetch_ms))
+            self._before.append((program.producer[v], (self.fetch[v], -size_B * self._send_ms)))
+            self._behind.append((self._next_use(v), (self.fetch[v], -size_B * self._fetch_ms)))
         for v in needed:
             rows.row(self._present(v), 1.0)
         for r, column in self.again.items():
@@ -176,6 +181,10 @@ class MovingCut:
         start = max((u for u in uses if u < stage), default=program.producer[value])
         return start >= program.pinned_from[value]
 
+    def _next_use(self, value: int) -> int:
+        uses = self.program.uses[value]
+        return next((u for u in uses if u > self.stage), len(self.program.stages))
+
     def _present(self, value: int) -> list[Entry]:
         columns = (self.stay[value], self.fetch[value], self.again.get(self.program.producer[value]))
         return [(column, 1.0) for column in columns if column is not None]
@@ -185,7 +194,8 @@ class MovingCut:
         read = _readings(program)
         sent, place = _sent_when_hosted(program.graph), self._program_place()
         for w in (v for v in program.graph.values if v.persistent and v.movable and v.size_B):
-            first, last = read.get(w.id, (len(program.stages), -1))
+            reads = read.get(w.id, [])
+            later = [t for t in reads if t > self.stage]
             size_ms = w.size_B * self._fetch_ms
             self.home[w.id] = home = rows.column()
             self._free_B += w.size_B
@@ -195,14 +205,14 @@ class MovingCut:
                 stay = rows.column()
                 self._knapsack.append((stay, -w.size_B / MIB))
                 rows.row([(stay, 1.0), (home, 1.0)], 1.0)
-                if last > self.stage:
+                if later:
                     again = rows.column()
                     rows.row([(stay, 1.0), (again, 1.0)], 1.0)
-                    self._behind[1].append((again, -size_ms))
-            if first <= self.stage:
-                self._before[1].append((home, -size_ms))
+                    self._behind.append((later[0], (again, -size_ms)))
+            if reads and reads[0] <= self.stage:
+                self._homes_before.append((home, -size_ms))
             if sent.get(w.id, -1) >= place:
-                self._behind[0].append((home, -w.size_B * self._send_ms))
+                self._homes_behind.append((home, -w.size_B * self._send_ms))
 
     def _reads_home(self, value: int) -> bool:
         recipe = self.program.stages[self.stage].recipe
@@ -215,29 +225,48 @@ class MovingCut:
         return min((places[r] for r in later), default=len(places))
 
     def _times(self) -> None:
-        stages, t = self.program.stages, self.stage
-        before, behind = self.rows.measure(), self.rows.measure()
-        self.rows.row([(before, 1.0)], sum(s.run_ps for s in stages[:t]) / PS_PER_MS)
+        stages, t, rows = self.program.stages, self.stage, self.rows
+        runs_ps = [s.run_ps for s in stages]
+        before, behind = _stretches(runs_ps, 0, t), _stretches(runs_ps, t + 1, len(stages))
+        past = [rows.measure() for _ in before]
+        future = [rows.measure() for _ in behind]
+        own = rows.measure()
+        for columns, stretches in ((past, before), (future, behind), ([own], [(t, t + 1)])):
+            for column, (a, b) in zip(columns, stretches, strict=True):
+                rows.row([(column, 1.0)], sum(runs_ps[a:b]) / PS_PER_MS)
         reruns = [(column, -stages[r].rerun_ps / PS_PER_MS) for r, column in self.again.items()]
-        self.rows.row([(behind, 1.0), *reruns], sum(s.run_ps for s in stages[t:]) / PS_PER_MS)
-        for copies in self._before:
-            self.rows.row([(before, 1.0), *_weighty(copies)])
-        for copies in self._behind:
-            self.rows.row([(behind, 1.0), *_weighty(copies)], stages[t].run_ps / PS_PER_MS)
+        rest = [*future, own]
+        rows.row([*((c, 1.0) for c in rest), *reruns], sum(runs_ps[t:]) / PS_PER_MS)
+        for k, (a, _) in enumerate(before):
+            rows.row([*((c, 1.0) for c in past[k:]), *(e for made, e in self._before if made >= a and e[1])])
+        for k, (_, b) in enumerate(behind):
+            last = k == len(behind) - 1
+            needed = (e for need, e in self._behind if (need < b or last) and e[1])
+            rows.row([*((c, 1.0) for c in future[: k + 1]), *needed])
+        rows.row([*((c, 1.0) for c in past), *(e for e in self._homes_before if e[1])])
+        rows.row([*((c, 1.0) for c in future), *(e for e in self._homes_behind if e[1])])
 
 
-def _weighty(entries: Iterable[Entry]) -> list[Entry]:
-    return [(column, number) for column, number in entries if number]
+def _stretches(runs_ps: list[int], begin: int, end: int) -> list[tuple[int, int]]:
+    """Stages [begin, end) in stretches that take about as long as each other."""
+    total_ps, found, now_ps = sum(runs_ps[begin:end]), list[tuple[int, int]](), 0
+    first = begin
+    for t in range(begin, end):
+        now_ps += runs_ps[t]
+        if now_ps * _STRETCHES >= total_ps * (len(found) + 1):
+            found.append((first, t + 1))
+            first = t + 1
+    return [*found[:-1], (found[-1][0], end)] if found else [(begin, end)]
 
 
-def _readings(program: StageProgram) -> dict[int, tuple[int, int]]:
-    """Per persistent value the first and the last stage whose base recipe reads it on the device."""
-    found: dict[int, tuple[int, int]] = {}
+def _readings(program: StageProgram) -> dict[int, list[int]]:
+    """Per persistent value the stages whose base recipes read it on the device, in order."""
+    found: dict[int, list[int]] = {}
     for t, stage in enumerate(program.stages):
         if stage.recipe >= 0 and program.graph.recipes[stage.recipe].engine == "compute":
             for v in program.graph.recipes[stage.recipe].read_values:
                 if program.graph.values[v].persistent:
-                    found[v] = (found.get(v, (t, t))[0], t)
+                    found.setdefault(v, []).append(t)
     return found
 
 
