@@ -16,6 +16,7 @@ _HOME = {
     "plan": "lowtide.frontends.plan",
     "max_batch": "lowtide.frontends.max_batch",
     "fits": "lowtide.frontends.fits",
+    "TrainStep": "lowtide.frontends.train_step",
     "install_cuda": "lowtide.device.cuda",
     "plan_file": "lowtide.frontends.plan_file",
     "frontier": "lowtide.frontends.frontier",
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
     from lowtide.frontends.plan import plan as plan
     from lowtide.frontends.plan_file import plan_file as plan_file
     from lowtide.frontends.plan_in_hand import Plan as Plan
+    from lowtide.frontends.train_step import TrainStep as TrainStep
     from lowtide.units import parse_budget as parse_budget
 
 __all__ = sorted([*_HOME, "__version__"])

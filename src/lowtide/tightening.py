@@ -177,7 +177,7 @@ def smallest_for_B(record: PlanRecord, ground: Ground) -> int:
 def _at_the_end(outcome: Outcome, graph: Graph, ground: Ground) -> Outcome:
     """Raises the floor to what is there when the optimizer steps: its temporaries beside all that the caller holds."""
     least_B = SMALL_B if ground.enforced else 0  # tiny ones have their place in the reserve
-    leaving = (v for v in graph.values if v.leaves is not None and v.held and not v.persistent)
+    leaving = (v for v in graph.values if v.leaves is not None and v.held and not v.persistent and v.replaces is None)
     held_B = sum(v.size_B for v in leaving if v.size_B >= least_B)
     end_B = graph.persistent_B + held_B + ground.optimizer_B
     if end_B <= outcome.floor_B or not ground.optimizer_B:

@@ -21,6 +21,7 @@ from lowtide.capture.regions import expand_regions
 from lowtide.capture.rewrite import rewrite
 from lowtide.capture.slots import Slots, honest_modules, slots_of
 from lowtide.capture.symbols import ShapeKey, Symbols, describe_shapes, shape_key
+from lowtide.capture.whole_step import WholeStep
 from lowtide.device.arrivals import watch
 from lowtide.device.semiprivate import (
     aot_autograd,
@@ -103,6 +104,7 @@ class Specialised:
     Arguments:
         graph: before profiling.
         shapes: name and shape of each tensor that the caller gives.
+        whole: the same as one segment with the optimizer's updates, where it runs so.
     """
 
     captured: Captured
@@ -110,11 +112,12 @@ class Specialised:
     symbols: Symbols
     graph: Graph
     shapes: tuple[tuple[str, str], ...]
+    whole: WholeStep | None = None
 
     @property
     def held(self) -> list[Any]:
         """Arguments without a text form, by the index that `Held` names."""
-        return self.extraction.held
+        return self.extraction.held if self.whole is None else self.whole.held
 
     def homeless(self, graph: Graph) -> list[int]:
         """Values of a graph with more implementations that some plan may hand to the backward, and without a slot."""

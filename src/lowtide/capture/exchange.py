@@ -14,6 +14,8 @@ from lowtide.ir.interface import Interface, Result, Slot, Token
 
 def interfaces_of(specialised: Specialised) -> tuple[Interface, ...]:
     """One interface per segment of the specialised graph, in order."""
+    if specialised.whole is not None:
+        return specialised.whole.interfaces
     captured, extraction = specialised.captured, specialised.extraction
     joint, slots = captured.joint, captured.slots
 

@@ -141,8 +141,12 @@ def compiled_autograd_enabled() -> bool:
 
 
 def backward_is_retained() -> bool:
-    """Inside a backward: whether its graph is kept (`retain_graph`, `create_graph`), and all that it saved with it."""
-    return bool(torch._C._autograd._get_current_graph_task_keep_graph())
+    """Inside a backward: whether its graph is kept (`retain_graph`, `create_graph`), and all that it saved with it.
+
+    Returns: False where autograd runs no backward: in a whole step, whose backward lowtide runs itself.
+    """
+    runs = torch._C._current_graph_task_id() != -1
+    return runs and bool(torch._C._autograd._get_current_graph_task_keep_graph())
 
 
 def refuse_second_derivatives(error: Exception) -> None:
@@ -295,6 +299,13 @@ def optimizers_take_fakes_for_real() -> Iterator[None]:
         yield
     finally:
         optimizer._foreach_supported_types = plain
+
+
+def has_global_optimizer_hooks() -> bool:
+    """Whether hooks are registered for the steps of all optimizers."""
+    from torch.optim import optimizer
+
+    return bool(optimizer._global_optimizer_pre_hooks or optimizer._global_optimizer_post_hooks)
 
 
 @contextlib.contextmanager

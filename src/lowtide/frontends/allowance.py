@@ -71,7 +71,7 @@ class Allowance:
     def temporaries_B(self, graph: Graph) -> int:
         """Bytes for the optimizer's step after a step of a graph; none where it has no backward."""
         needs = self.needs
-        return 0 if needs is None or len(graph.segments) < 2 else rounded_B(needs.temporaries_B)
+        return 0 if needs is None or not graph.trains else rounded_B(needs.temporaries_B)
 
     def reserve_B(self, graph: Graph) -> int:
         """Bytes for tiny tensors, worker threads and the caller's code between the segments."""

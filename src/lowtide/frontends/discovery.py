@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from lowtide.capture.aot import Specialised
 from lowtide.capture.exchange import interfaces_of
+from lowtide.capture.whole_step import WholeStep
 from lowtide.errors import CaptureError
 from lowtide.ir.bundle import Bundle, Part, merge
 from lowtide.ir.call import Read
@@ -42,6 +43,15 @@ class Call:
     def interfaces(self) -> tuple[Interface, ...]:
         """How the graph exchanges values with its caller."""
         return interfaces_of(self.specialised)
+
+    def become(self, whole: WholeStep, states: Iterable[int | None]) -> None:
+        """Makes the call one of a whole step.
+
+        Arguments:
+            states: addresses of what it is given besides.
+        """
+        self.specialised = replace(self.specialised, whole=whole, graph=whole.graph)
+        self.inputs = (*self.inputs, *states)
 
     def tangent_of(self, result: int) -> int | None:
         """The value as which the gradient of a result of the forward arrives; None if none is there or known."""

@@ -199,6 +199,11 @@ class Enclosure:
             gc.collect()  # models that nobody names any more hold arenas until then
             return make()
 
+    def bring_home(self) -> None:
+        """Moves what persists and lies elsewhere to the wall's zone of homes."""
+        if self.wall is not None:
+            bring_home(self.persistent(), self.wall.arena)
+
     def beside_B(self, record: PlanRecord) -> int:
         """Bytes of a step's inputs, which lie outside the arena and count: as much of it has to stay empty."""
         assert self.wall is not None

@@ -59,7 +59,7 @@ class PlansInForce:
     def latest(self) -> PlanRecord | None:
         """The latest plan that trains, or else the latest plan; None before the first step."""
         plans = list(self.plans.values())
-        training = [p for p in plans if len(p.graph.segments) > 1] or plans
+        training = [p for p in plans if p.graph.trains] or plans
         return training[-1] if training else None
 
     def install(self, step: Step, measured: MeasuredStep, record: PlanRecord) -> None:

@@ -45,7 +45,7 @@ class MeasuredStep:
     @property
     def trains(self) -> bool:
         """Whether there is a backward."""
-        return any(len(c.specialised.graph.segments) > 1 for c in self.calls)
+        return any(c.specialised.whole is not None or len(c.specialised.graph.segments) > 1 for c in self.calls)
 
 
 def measure_step(

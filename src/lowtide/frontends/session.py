@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from msgspec.structs import replace
@@ -54,6 +54,16 @@ class Discover(BaseException):
     """
 
 
+class Whole(Protocol):
+    """What makes whole training steps of a session's graphs."""
+
+    def complete(self, call: Call) -> None:
+        """Gives a captured graph what the optimizer does, before it is planned."""
+
+    def run(self, executor: PlannedExecutor, key: Key, loaded: Loaded, arguments: list[Any]) -> Sequence[Any]:
+        """Runs such a graph; returns what the captured forward returns."""
+
+
 @dataclass(eq=False)
 class Session:
     """State of one `fit`, one `plan`, or one compiled backend.
@@ -64,6 +74,7 @@ class Session:
         given: a saved plan to use for the training graph instead of planning.
         watch: told of planning's progress.
         asked_with: what else has to live as long.
+        whole: where the session's graphs are whole training steps.
     """
 
     options: PlanOptions
@@ -71,6 +82,7 @@ class Session:
     given: PlanRecord | None = None
     watch: Watch | None = None
     asked_with: object = None
+    whole: Whole | None = None
     executors: list[PlannedExecutor] = field(default_factory=list)
     whole_model: bool = False  # a wrapper of ours sees every call, so discovery is possible
     step_key: Key = ()  # distinguishes the calls of a broken model, set by that wrapper
@@ -217,6 +229,8 @@ class Session:
             lock=self.enclosure.turn,
             unreached=lambda came: () if captured.reach is None else captured.reach.unreached(came),
         )
+        if (whole := self.whole) is not None:
+            executor.carry_out = lambda key, loaded, arguments: whole.run(executor, key, loaded, arguments)
         self.executors.append(executor)
         self._captured[id(executor)] = captured
         return executor
@@ -252,6 +266,8 @@ class Session:
         with nothing_engaged():
             for call in calls:
                 call.specialised = self.menu.served(call.specialised, self.options, call.contents)
+                if self.whole is not None:
+                    self.whole.complete(call)
                 call.contents = {}  # the model may end before what is known of its plans
 
     def _plan(self, step: MeasuredStep, obstacles: tuple[Obstacle, ...] = (), *, runs: bool = True) -> PlanRecord:

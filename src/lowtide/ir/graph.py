@@ -247,6 +247,11 @@ class Graph(msgspec.Struct, frozen=True, dict=True):
         return tuple(tuple(f) for f in found)
 
     @property
+    def trains(self) -> bool:
+        """Whether it has a backward: in a segment of its own, or in one with the forward and the updates."""
+        return len(self.segments) > 1 or any(v.role is Role.GRADIENT or v.replaces is not None for v in self.values)
+
+    @property
     def persistent_B(self) -> int:
         """Bytes that live on the device for the whole step whatever the plan."""
         return sum(v.size_B for v in self.values if v.persistent and v.memory == "device")

@@ -30,6 +30,7 @@ from lowtide.ops.pooling import Pooling
 from lowtide.ops.rms_norm import RmsNorm
 from lowtide.ops.stand_ins import StandIns
 from lowtide.ops.tied_embedding import TiedEmbedding
+from lowtide.ops.updates import UPDATES
 
 FAMILIES: tuple[AbstractFamily, ...] = (
     LinearCrossEntropy(),
@@ -58,7 +59,8 @@ FAMILIES: tuple[AbstractFamily, ...] = (
 @functools.cache
 def kernels() -> Mapping[str, Kernel]:
     """Operators of ours by full name, `"lowtide.pack_positive"`."""
-    return {f"lowtide.{name}": kernel for family in FAMILIES for name, kernel in family.kernels.items()}
+    families = {f"lowtide.{name}": kernel for family in FAMILIES for name, kernel in family.kernels.items()}
+    return {**families, **UPDATES}
 
 
 def parse_without(names: Collection[str]) -> frozenset[str]:

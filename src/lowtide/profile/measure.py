@@ -30,7 +30,7 @@ from lowtide.profile.measurement import Measurement, output_paths, resized
 from lowtide.profile.recording import BRANCHES, isolation, record
 from lowtide.profile.roofline import assumed_trace, predict_s, replayed
 from lowtide.profile.scaled_seconds import scaled_s
-from lowtide.profile.signature import Signature, copies_storage, viewed
+from lowtide.profile.signature import Signature, copies_storage, counting, viewed
 
 _LOG = logging.getLogger("lowtide")
 Watch = Callable[[int, int, str], None]
@@ -173,7 +173,7 @@ class _Walk:
             self._note("failed", (recipe.op, "it reads something that has no geometry"))
             return None
         storages_B = tuple(self.size_B[r.value] for r in recipe.reads) if copies_storage(recipe.op) else ()
-        signature = Signature(recipe.op, recipe.args, recipe.kwargs, known, storages_B)
+        signature = Signature(recipe.op, recipe.args, counting(recipe.kwargs), known, storages_B)
         found = self._recall(signature, recipe)
         if isinstance(found, str):
             self._note("failed", (recipe.op, found))

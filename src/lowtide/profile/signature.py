@@ -11,6 +11,7 @@ import torch
 from lowtide.device.calls import apply_view
 from lowtide.ir.call import Arg, Const, Held, Items, NamedArg, View
 from lowtide.ir.geometry import Geometry
+from lowtide.ops.updates import LIVE
 
 # They copy what they do not replace together with the storage it lies in, however little of it they are shown.
 _COPIES_STORAGE = tuple(f"aten.{kind}." for kind in ("copy", "slice_scatter", "select_scatter", "diagonal_scatter"))
@@ -19,6 +20,11 @@ _COPIES_STORAGE = tuple(f"aten.{kind}." for kind in ("copy", "slice_scatter", "s
 def copies_storage(op: str) -> bool:
     """Whether an operator's memory depends on the storage behind what it is passed."""
     return op.startswith(_COPIES_STORAGE)
+
+
+def counting(kwargs: tuple[NamedArg, ...]) -> tuple[NamedArg, ...]:
+    """The keyword arguments that decide what a call costs: all but the one that says on whose behalf it runs."""
+    return tuple(k for k in kwargs if k[0] != LIVE)
 
 
 class Signature(msgspec.Struct, frozen=True):

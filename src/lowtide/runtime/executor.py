@@ -111,6 +111,7 @@ class PlannedExecutor:
         always_ask: while true, `plan_for` is asked even where a plan is in force.
         lock: held while a segment is chosen and runs: threads take turns, since a plan speaks of one step at a time.
         unreached: given which gradients came, results of the backward to which none flows: they are None, as in eager.
+        carry_out: runs the first segment in place of `Loaded.run`, given the shape and the plan as well.
         forwards, backwards: how often this really ran: the proof that a step did not go past the plan.
     """
 
@@ -120,6 +121,7 @@ class PlannedExecutor:
     always_ask: Callable[[], bool] = lambda: False
     settle: Callable[[Key, Loaded, Sequence[Any]], Loaded] | None = None
     unreached: Callable[[tuple[bool, ...]], Sequence[int]] | None = None
+    carry_out: Callable[[Key, Loaded, list[Any]], Sequence[Any]] | None = None
     lock: AbstractContextManager[Any] = field(default_factory=threading.RLock)
     forwards: int = 0
     backwards: int = 0
@@ -163,7 +165,7 @@ class PlannedExecutor:
             if loaded.walled is not None and self.settle is not None:
                 loaded = self.settle(key, loaded, arguments)
             self.forwards += 1
-            return loaded.run(0, arguments)
+            return loaded.run(0, arguments) if self.carry_out is None else self.carry_out(key, loaded, arguments)
 
     def backward(self, arguments: list[Any]) -> Sequence[Any]:
         """Runs the second segment of the plan that the forward used."""

@@ -72,6 +72,6 @@ def _run_B(ways: Ways, place: int, always: dict[int, int]) -> int:
 
 def _end_B(ways: Ways, segment: int) -> int:
     """What is there together when a segment returns."""
-    leaving = (v for v in ways.graph.values if v.leaves is not None and not v.persistent)
+    leaving = (v for v in ways.graph.values if v.leaves is not None and not v.persistent and v.replaces is None)
     there_B = sum(v.size_B for v in leaving if v.leaves == segment or (v.held and (v.leaves or 0) < segment))
     return ways.graph.persistent_B + there_B

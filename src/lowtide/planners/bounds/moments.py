@@ -149,7 +149,7 @@ class _Look:
                 found |= {Need(v, way.owner, False): None for v in way.reads if self.is_known(v)}
         segment = self.moment.segment
         for value in self.graph.values:
-            if value.leaves is None or value.persistent or not self.is_known(value.id):
+            if value.leaves is None or value.persistent or value.replaces is not None or not self.is_known(value.id):
                 continue
             if (value.leaves == segment and self.is_end) or (value.leaves < segment and value.held):
                 found[Need(value.id, ALWAYS, True)] = None

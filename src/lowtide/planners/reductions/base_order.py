@@ -1,8 +1,8 @@
 """The order of first runs as a decision: what frees memory runs as soon as it can.
 
 Branches that were written side by side hold all their intermediate values at once; one after the other they do not.
-Every recipe stays in its segment, random ones keep their order, and a segment with a recipe that may do more than it
-says (an opaque one) keeps its own.
+Every recipe stays in its segment, random ones keep their order, what reads a weight stays before its update, and a
+segment with a recipe that may do more than it says (an opaque one) keeps its own.
 
 Two list schedules: of the recipes whose inputs are there, one that frees more than it brings comes first, the one that
 frees most of those; where none does, the first of the program, or the one whose inputs came last, so that a branch
@@ -78,10 +78,16 @@ class _Segment:
         self.waiting: dict[int, int] = {}
         self.readers: dict[int, list[int]] = {}
         producer = {v: r for r in own for v in graph.recipes[r].outputs}
+        overwriting = {t.value: r for r in own for t in graph.recipes[r].consumes}
+        earlier: dict[int, set[int]] = {r: set() for r in overwriting.values()}  # who reads what they overwrite
+        for r in own:
+            for v in graph.recipes[r].read_values:
+                if overwriting.get(v, r) != r:
+                    earlier[overwriting[v]].add(r)
         last_random: int | None = None
         for r in own:
             recipe = graph.recipes[r]
-            before = {producer[v] for v in recipe.read_values if v in producer}
+            before = {producer[v] for v in recipe.read_values if v in producer} | earlier.get(r, set())
             if recipe.effect is not Effect.PURE:
                 before |= set() if last_random is None else {last_random}
                 last_random = r

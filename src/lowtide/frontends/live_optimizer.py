@@ -1,0 +1,105 @@
+"""An optimizer as whole steps see it: stepped parameter by parameter where that is the same, else as it is."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from lowtide.device.semiprivate import has_global_optimizer_hooks
+from lowtide.errors import OptimizerError
+from lowtide.ops.updates import SEPARABLE, Separable, options_of
+from lowtide.runtime.updater import Updater
+
+
+class LiveOptimizer:
+    """One optimizer and an updater for each parameter that gets a gradient.
+
+    Arguments:
+        optimizer: named weakly.
+        master_weights: whether parameters of fewer than 32 bits are steps of float32 copies.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, *, master_weights: bool = False) -> None:
+        self._optimizer = weakref.ref(optimizer)
+        self.master_weights = master_weights
+        self._updaters: dict[int, Updater] = {}
+        self._reason: str | None = None
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The real one."""
+        found = self._optimizer()
+        if found is None:
+            raise OptimizerError("the optimizer of this step is gone: keep it as long as the step")
+        return found
+
+    @property
+    def opaque(self) -> str:
+        """Why it is stepped as a whole; empty where parameters are stepped one by one."""
+        return why_opaque(self.optimizer)
+
+    @property
+    def kind(self) -> Separable:
+        """Its class, which is a separable one."""
+        return SEPARABLE[type(self.optimizer).__name__]
+
+    def group_of(self, parameter: torch.Tensor) -> int | None:
+        """Index of a parameter's group; None if it is not stepped. O(parameters)."""
+        for index, group in enumerate(self.optimizer.param_groups):
+            if any(p is parameter for p in group["params"]):
+                return index
+        return None
+
+    def groups(self) -> dict[int, int]:
+        """Identity of a parameter -> index of its group."""
+        return {id(p): i for i, group in enumerate(self.optimizer.param_groups) for p in group["params"]}
+
+    def updater_of(self, parameter: torch.Tensor, group: int) -> Updater:
+        """What steps a parameter, the same one every time."""
+        found = self._updaters.get(id(parameter))
+        if found is None:
+            few = parameter.is_floating_point() and parameter.dtype.itemsize < 4
+            found = Updater(self.optimizer, parameter, group, master=self.master_weights and few)
+            self._updaters[id(parameter)] = found
+        found.group = group
+        return found
+
+    @property
+    def updaters(self) -> dict[int, Updater]:
+        """By identity of the parameter, those that a step has needed so far."""
+        return self._updaters
+
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """What is kept from step to step for the parameters that are stepped one by one."""
+        for updater in self._updaters.values():
+            yield from updater.tensors().values()
+            yield from updater.numbers()
+
+    def layout(self) -> tuple[Any, ...]:
+        """What decides which operators a step runs; numbers only by whether they are zero."""
+        groups = self.optimizer.param_groups
+        return (self.opaque, tuple((len(group["params"]), options_of(group)) for group in groups))
+
+    def forget(self) -> None:
+        """Lets go of state that was made for first steps which never came."""
+        self._updaters.clear()
+
+
+def why_opaque(optimizer: torch.optim.Optimizer) -> str:
+    """Why an optimizer cannot be stepped parameter by parameter; empty if it can."""
+    kind = type(optimizer)
+    if kind.__name__ not in SEPARABLE or getattr(torch.optim, kind.__name__, None) is not kind:
+        return f"{kind.__name__} is not one of the optimizers that are known to step each parameter by itself"
+    step = vars(optimizer).get("step")
+    if step is not None and not hasattr(step, "_wrapped_by_lr_sched"):
+        return "its step was replaced"
+    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks or has_global_optimizer_hooks():
+        return "hooks are registered for its step"
+    if any(group.get("differentiable") for group in optimizer.param_groups):
+        return "its step is to be differentiable"
+    if getattr(optimizer, "grad_scale", None) is not None or getattr(optimizer, "found_inf", None) is not None:
+        return "a gradient scaler steps it"
+    return ""

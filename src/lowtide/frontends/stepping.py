@@ -1,0 +1,188 @@
+"""Whole training steps of one objective: what is added to its captured graphs, and how they run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from lowtide.capture.joint import is_tensor
+from lowtide.capture.whole_step import Clip, Update, whole_step
+from lowtide.errors import CaptureError
+from lowtide.frontends.discovery import Call, address
+from lowtide.frontends.live_optimizer import LiveOptimizer
+from lowtide.ops.updates import LIVE, flags_of
+from lowtide.profile.signature import geometry_of
+from lowtide.runtime.executor import Key, Loaded, PlannedExecutor
+from lowtide.runtime.updater import Updater
+
+_EMPTY, _TOKEN = torch.empty(0), torch.zeros(1, dtype=torch.int64)  # in the slots of what autograd need not keep
+NO_GRADIENT = (
+    "nothing is trained by this step: the loss does not depend on a parameter that requires a gradient and that the "
+    "optimizer steps. Check requires_grad, and whether the optimizer was made of this model's parameters."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Stepping:
+    """One captured graph as a whole step.
+
+    Arguments:
+        results: how many of the forward's results the caller gets.
+        numbers: how many of them are sizes, at the end.
+        tangent: the gradient of the loss.
+        added: what the backward is given besides, in the order in which it takes it.
+        leaving: parameters whose gradients are handed to `.grad`.
+        clips: whether the norm of all gradients is among the backward's results.
+    """
+
+    results: int
+    numbers: int
+    tangent: torch.Tensor
+    added: tuple[tuple[Updater, str], ...]
+    leaving: tuple[torch.Tensor, ...] = ()
+    clips: bool = False
+
+    def kept(self) -> list[torch.Tensor]:
+        """What the backward is given besides."""
+        known: dict[int, dict[str, torch.Tensor]] = {}
+        for updater, name in self.added:
+            if name and id(updater) not in known:
+                known[id(updater)] = updater.tensors()
+        return [known[id(u)][name] if name else u.parameter for u, name in self.added]
+
+    def hand_on(self, results: list[Any]) -> list[Any]:
+        """Takes what is for the backward out of the forward's results, as autograd would pass it."""
+        end = len(results) - self.numbers
+        backward = [*results[end:], *results[self.results : end], self.tangent, *self.kept()]
+        results[self.results : end - 1] = [_EMPTY] * (end - 1 - self.results)
+        results[end - 1] = _TOKEN
+        return backward
+
+
+@dataclass(eq=False)
+class Steps:
+    """What a session asks for whole steps (`lowtide.frontends.session.Whole`).
+
+    Arguments:
+        live: the optimizer.
+        clip_norm, norm_type: of all gradients together; None where nothing is clipped.
+        total_norm: of the latest step, if it clipped.
+    """
+
+    live: LiveOptimizer
+    clip_norm: float | None = None
+    norm_type: float = 2.0
+    total_norm: torch.Tensor | None = None
+    _steppings: dict[tuple[int, Key], Stepping] = field(default_factory=dict)
+
+    def complete(self, call: Call) -> None:
+        """Merges a captured graph's segments and adds what the optimizer does."""
+        joint = call.specialised.captured.joint
+        if not joint.trains:
+            raise CaptureError(NO_GRADIENT)
+        _check_loss(call)
+        groups = self.live.groups()
+        trained = {v: t for v, t in call.contents.items() if _gets_gradient(call, v) and id(t) in groups}
+        if not trained:
+            raise CaptureError(NO_GRADIENT)
+        opaque = bool(self.live.opaque)
+        updates = () if opaque else tuple(self._update(v, t, groups[id(t)]) for v, t in trained.items())
+        whole = whole_step(
+            call.specialised.graph,
+            call.interfaces,
+            call.specialised.held,
+            updates,
+            clip=None if opaque else self._clip(trained),
+            leaving=tuple(trained) if opaque else (),
+        )
+        updaters = {v: self.live.updater_of(t, groups[id(t)]) for v, t in trained.items()}
+        stepping = Stepping(
+            results=len(joint.forward_outputs),
+            numbers=len(call.specialised.captured.slots.numbers),
+            tangent=_ones(joint.tangents[0].meta["val"]),
+            added=tuple((updaters[weight], name) for weight, name in whole.added),
+            leaving=tuple(trained.values()) if opaque else (),
+            clips=self.clip_norm is not None and not opaque,
+        )
+        self._steppings[id(call.executor), call.key] = stepping
+        call.become(whole, tuple(address(t) for t in stepping.kept()))
+
+    def run(self, executor: PlannedExecutor, key: Key, loaded: Loaded, arguments: list[Any]) -> Sequence[Any]:
+        """Runs a whole step; gradients of an optimizer that steps as a whole are in `.grad` then."""
+        stepping = self._steppings[id(executor), key]
+        results = list(loaded.run(0, arguments))
+        backward = stepping.hand_on(results)
+        passage = getattr(backward[executor.token_at], "_lowtide_passage", None)
+        gradients = loaded.run(1, backward, passage, executor.token_at)
+        if stepping.clips:
+            self.total_norm, gradients = gradients[0], gradients[1:]
+        for parameter, gradient in zip(stepping.leaving, gradients, strict=True):
+            _accumulate(parameter, gradient)
+        return results
+
+    def _update(self, value: int, parameter: torch.Tensor, group: int) -> Update:
+        updater, kind = self.live.updater_of(parameter, group), self.live.kind
+        options = self.live.optimizer.param_groups[group]
+        return Update(
+            weight=value,
+            op=kind.op,
+            kwargs=(("optimizer", kind.name), ("flags", flags_of(options))),
+            states=tuple((name, geometry_of(tensor)) for name, tensor in updater.tensors().items()),
+            by=(LIVE, updater),
+            laid_out=kind.sums,
+        )
+
+    def _clip(self, trained: dict[int, torch.Tensor]) -> Clip | None:
+        if self.clip_norm is None:
+            return None
+        order = tuple(trained)
+        return Clip(max_norm=self.clip_norm, norm_type=self.norm_type, order=order)
+
+
+def _gets_gradient(call: Call, value: int) -> bool:
+    """Whether the captured backward makes a gradient for a value."""
+    joint, value_of = call.specialised.captured.joint, call.specialised.extraction.value_of
+    for primal, gradient in zip(joint.primals, joint.backward_outputs, strict=False):
+        if value_of.get(primal) == value:
+            return isinstance(gradient, torch.fx.Node) and is_tensor(gradient)
+    return False
+
+
+def _check_loss(call: Call) -> None:
+    """Refuses what is no scalar loss, and gradients without bytes of their own.
+
+    Raises:
+        CaptureError: then.
+    """
+    joint = call.specialised.captured.joint
+    shapes = [tuple(t.meta["val"].shape) for t in joint.tangents]
+    if len(shapes) != 1 or any(n != 1 for n in shapes[0]):
+        raise CaptureError(
+            f"the loss of a step is one number, and this one has the shape {list(shapes[0]) if shapes else '?'}: "
+            "reduce it (loss.mean()) in loss_fn, or in the model."
+        )
+    for primal, gradient in zip(joint.primals, joint.backward_outputs, strict=False):
+        if isinstance(gradient, torch.fx.Node) and is_tensor(gradient):
+            layout = gradient.meta["val"].layout
+            if layout is not torch.strided:
+                raise CaptureError(
+                    f"the gradient of {primal.name} is sparse ({layout}), and its bytes depend on data: make the layer "
+                    "with sparse=False, or train with lowtide.fit and step the optimizer yourself."
+                )
+
+
+def _accumulate(parameter: torch.Tensor, gradient: torch.Tensor) -> None:
+    """What autograd does with a gradient."""
+    if parameter.grad is not None:
+        parameter.grad += gradient
+    elif gradient.stride() == parameter.stride():
+        parameter.grad = gradient.detach()
+    else:
+        parameter.grad = torch.empty_like(parameter, memory_format=torch.preserve_format).copy_(gradient)
+
+
+def _ones(loss: torch.Tensor) -> torch.Tensor:
+    return torch.ones(tuple(loss.shape), dtype=loss.dtype, device=loss.device)

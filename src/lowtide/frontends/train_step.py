@@ -1,0 +1,275 @@
+"""`lowtide.TrainStep`: forward, loss, backward and the optimizer's step as one plan."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Collection
+from typing import Any
+
+import torch
+
+from lowtide.errors import BudgetWarning, CaptureError, LowtideError, OptimizerError
+from lowtide.frontends.compiling import compiled_call
+from lowtide.frontends.enclosure import Enclosure, Scope
+from lowtide.frontends.fit import Compiled
+from lowtide.frontends.fitted import Fitted, keep
+from lowtide.frontends.live_optimizer import LiveOptimizer
+from lowtide.frontends.member import Member, check_optimizer
+from lowtide.frontends.memory import MemoryStats, memory_stats
+from lowtide.frontends.objective import Objective
+from lowtide.frontends.plan_in_hand import Plan
+from lowtide.frontends.session import Discover, Session
+from lowtide.frontends.stepping import Steps
+from lowtide.frontends.wanted import wanted
+from lowtide.ir.numerics import Numerics
+from lowtide.ir.plan import DEFAULT_WORK
+from lowtide.pipeline import SHAPE_LIMIT_s
+from lowtide.planners.base import Watch
+from lowtide.record import PlanOptions
+from lowtide.units import Budget, parse_budget
+
+_STEPPED: weakref.WeakKeyDictionary[torch.optim.Optimizer, weakref.ref[TrainStep]] = weakref.WeakKeyDictionary()
+
+
+class TrainStep:
+    """One step of training, called with a batch: `loss = step(inputs, targets)`.
+
+    Nothing is planned yet: the first call of each shape captures, measures and plans, before anything has run. The
+    loss comes back detached; `.backward()`, `optimizer.step()` and `zero_grad()` are not called. Model and optimizer
+    stay what they are: evaluate, save and load them, and step schedulers, as ever.
+
+    Arguments:
+        model: any `nn.Module`.
+        loss_fn: called with the model's result and the targets; None where the model itself gives the loss, or an
+            object or dict in which it is called `loss`.
+        optimizer: of parameters of the model. Those of `torch.optim` that step each parameter by itself do so as soon
+            as its gradient is complete; any other one steps at the end, as it is.
+        budget: bytes, "6GiB", "60%" of the device, "60% of plain"; see `parse_budget`.
+        targets: how many of the batch's last arguments are for `loss_fn`.
+        autocast: dtype of an autocast region round model and loss.
+        clip_norm: the most that the norm of all gradients may be; as `torch.nn.utils.clip_grad_norm_`.
+        norm_type: of that norm.
+        master_weights: whether parameters of fewer than 32 bits are roundings of float32 copies, which the optimizer
+            steps. They are saved with `TrainStep.state_dict`.
+        scope, numerics, without, seed, work, time_limit_s, shape_limit_s, dynamic, watch: as for `lowtide.fit`.
+
+    Raises:
+        BudgetError: if the budget is malformed.
+        NumericsError: if there is no such level, or nothing of the name that is to be left out.
+        OptimizerError: if the optimizer is none, steps what is not the model's, or is another step's already.
+        LowtideError: if the model is fitted.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        loss_fn: Callable[..., torch.Tensor] | None,
+        optimizer: torch.optim.Optimizer,
+        budget: int | str | Budget,
+        *,
+        targets: int = 1,
+        autocast: torch.dtype | None = None,
+        clip_norm: float | None = None,
+        norm_type: float = 2.0,
+        master_weights: bool = False,
+        scope: Scope = "step",
+        numerics: str | Numerics = Numerics.EXACT,
+        without: Collection[str] = (),
+        seed: int = 0,
+        work: int = DEFAULT_WORK,
+        time_limit_s: float | None = None,
+        shape_limit_s: float | None = SHAPE_LIMIT_s,
+        dynamic: bool | None = None,
+        watch: Watch | None = None,
+    ) -> None:
+        options = PlanOptions(
+            budget=parse_budget(budget), seed=seed, work=work, time_limit_s=time_limit_s, **wanted(numerics, without)
+        )
+        options = dataclasses.replace(options, shape_limit_s=shape_limit_s)
+        self._objective = Objective(model, loss_fn, targets, autocast, _device_of(model))
+        _check(self._objective, model, optimizer)
+        self._optimizer = optimizer
+        self._live = LiveOptimizer(optimizer, master_weights=master_weights)
+        self._steps = Steps(self._live, clip_norm, norm_type)
+        member = _member(self._objective, self._live)
+        enclosure = Enclosure(scope, [member])
+        session = Session(options, enclosure, None, watch, whole=self._steps, whole_model=True)
+        self._handle = keep(Fitted(session, member))
+        self._objective.lowtide = self._handle  # type: ignore[assignment]
+        self._compiled: Compiled | None = Compiled(lambda: compiled_call(self._objective, session.backend, dynamic))
+        self._turn = threading.RLock()
+        self._layouts: dict[tuple[Any, ...], int] = {}
+        self._moved = False
+        self._hook = optimizer.register_load_state_dict_post_hook(self._loaded)
+        _STEPPED[optimizer] = weakref.ref(self)
+        if reason := self._live.opaque:
+            warnings.warn(
+                f"{reason}: its gradients are kept to the end of the step, and it steps there as a whole.",
+                BudgetWarning,
+                stacklevel=2,
+            )
+
+    def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Takes one step.
+
+        Returns: the loss, detached.
+
+        Raises:
+            InfeasibleBudget: if no plan fits; nothing has been changed.
+            CaptureError: if the step is not one graph with one loss.
+        """
+        with self._turn:
+            loss = self._run(args, kwargs)
+            self._after()
+            return loss
+
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+        if self._compiled is None:
+            raise LowtideError("this step was closed: make a new one")
+        session = self._handle.session
+        layout = self._live.layout()
+        session.step_key = (self._layouts.setdefault(layout, len(self._layouts)),)
+        self._bring_home()
+        before = session.calls
+        try:
+            with session.step(discover=True), torch.enable_grad():
+                result = self._compiled(*args, **kwargs)
+        except Discover:
+            raise CaptureError(_broken(session)) from None
+        if session.calls == before:
+            raise CaptureError(_broken(session))
+        loss: torch.Tensor = result.detach()
+        return loss
+
+    def _after(self) -> None:
+        """What the optimizer does as a whole, and what a scheduler looks for."""
+        if self._live.opaque:
+            if self._steps.clip_norm is not None:
+                trained = [p for p in self._objective.parameters() if p.grad is not None]
+                norm = torch.nn.utils.clip_grad_norm_(trained, self._steps.clip_norm, self._steps.norm_type)
+                self._steps.total_norm = norm
+            self._optimizer.step()
+            self._optimizer.zero_grad()
+        self._optimizer._opt_called = True  # type: ignore[attr-defined]
+
+    def _loaded(self, _: torch.optim.Optimizer) -> None:
+        self._moved = True
+
+    def _bring_home(self) -> None:
+        """Moves state that was loaded to where the state before lay."""
+        if self._moved:
+            self._moved = False
+            self._handle.session.enclosure.bring_home()
+
+    # what people ask -------------------------------------------------------------------------------------------
+
+    @property
+    def plan(self) -> Plan | None:
+        """The latest plan; None before the first step."""
+        return self._handle.plan
+
+    @property
+    def plans(self) -> list[Plan]:
+        """Every plan in force, one per shape."""
+        return self._handle.plans
+
+    @property
+    def total_norm(self) -> torch.Tensor | None:
+        """The norm of all gradients in the latest step, before they were clipped; None without clipping."""
+        return self._steps.total_norm
+
+    @property
+    def opaque(self) -> str:
+        """Why the optimizer steps as a whole at the end; empty where each update stands in the plan."""
+        return self._live.opaque
+
+    def explain(self, top: int = 20) -> str:
+        """What becomes of the values that matter, and how the optimizer steps, as text.
+
+        Raises:
+            LowtideError: before the first step.
+        """
+        plan = self.plan
+        if plan is None:
+            raise LowtideError("there is no plan before the first step: take one, then explain")
+        return f"{plan.explain(top)}\n{self._says()}"
+
+    def _says(self) -> str:
+        name = type(self._optimizer).__name__
+        if reason := self._live.opaque:
+            return f"{name} steps as a whole behind the backward: {reason}."
+        return f"{name} updates each parameter inside the plan, as soon as its gradient is complete."
+
+    def memory_stats(self) -> MemoryStats:
+        """What the budget holds now, and how plans did; see `lowtide.memory_stats`."""
+        return memory_stats(self._objective)
+
+    def set_budget(self, budget: int | str | Budget) -> None:
+        """Changes the budget; the next call of each shape is planned anew, nothing is compiled again."""
+        self._handle.set_budget(budget)
+
+    def close(self) -> None:
+        """Ends the step: model and optimizer are plain ones, their arena closes when its last tensor has gone."""
+        with self._turn:
+            if self._compiled is None:
+                return
+            self._handle.leave()
+            self._hook.remove()
+            self._live.forget()
+            _STEPPED.pop(self._optimizer, None)
+            self._compiled = None
+
+
+def _member(objective: Objective, live: LiveOptimizer) -> Member:
+    """What lives through steps: the objective's tensors, and state that plans know. Named weakly."""
+    alive = weakref.ref(objective)
+
+    def tensors() -> tuple[torch.Tensor, ...]:
+        found = alive()
+        if found is None:
+            return ()
+        state = () if live.opaque else tuple(live.tensors())
+        return (*found.parameters(), *found.buffers(), *state)
+
+    return Member(tensors, lambda: live.optimizer if live.opaque else None)
+
+
+def _check(objective: Objective, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Refuses what cannot be stepped.
+
+    Raises:
+        OptimizerError, LowtideError: see `TrainStep`.
+    """
+    check_optimizer(optimizer)
+    if isinstance(getattr(model, "lowtide", None), Fitted):
+        raise LowtideError("the model is fitted: call lowtide.unfit(model) first; a step has a budget of its own")
+    mine = {id(p) for p in objective.parameters()}
+    foreign = sum(id(p) not in mine for group in optimizer.param_groups for p in group["params"])
+    if foreign:
+        raise OptimizerError(
+            f"{foreign} of the optimizer's parameters belong neither to the model nor to loss_fn: make them part of "
+            "the model, or give them an optimizer of their own."
+        )
+    other = _STEPPED.get(optimizer)
+    if other is not None and other() is not None:
+        raise OptimizerError("the optimizer belongs to another step already: call its close() first")
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise OptimizerError("LBFGS evaluates the model several times a step: use lowtide.fit, and a closure.")
+
+
+def _device_of(model: torch.nn.Module) -> str:
+    first = next(model.parameters(), None)
+    return "cpu" if first is None else first.device.type
+
+
+def _broken(session: Session) -> str:
+    """Why there is no whole step."""
+    where = "; ".join(f"{b.source}: {b.cause}" if b.source else b.cause for b in session.breaks)
+    return (
+        "a whole step is one graph, and this one breaks into several"
+        + (f" ({where})" if where else "")
+        + ". Mend the break (TORCH_LOGS=graph_breaks shows it), or train with lowtide.fit, which takes broken models."
+    )
