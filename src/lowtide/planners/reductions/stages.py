@@ -257,6 +257,7 @@ def _stages(
         in_segment[graph.recipes[r].segment].append(r)
     constant = frozenset(v.id for v in graph.values if v.persistent) - moved.hosted
     unseen = constant | hidden | moved.returning | {v for r in moved.host_runs for v in graph.recipes[r].outputs}
+    at_home = unseen | moved.hosted
     stages: list[Stage] = []
     for segment, recipes in enumerate(in_segment):
         arriving = tuple(v.id for v in graph.values if v.arrives == segment and v.id not in unseen)
@@ -269,7 +270,7 @@ def _stages(
             stage = _stage(graph, r, again.get(r), unseen)
             stages.append(stage if r in again else _in_place(graph, stage, ways.get(r, ())))
         leaving = (v for v in graph.values if _is_read_at_exit(v, segment, graph))
-        stages.append(Stage(EXIT, segment, (), tuple(v.id for v in leaving if v.id not in unseen | moved.hosted)))
+        stages.append(Stage(EXIT, segment, (), tuple(v.id for v in leaving if v.id not in at_home)))
     return stages
 
 
