@@ -18,7 +18,13 @@ using Released = nb::call_guard<nb::gil_scoped_release>;
 
 constexpr std::chrono::duration<double> GLANCE{0.05};
 
-// Waits until the event has happened; a signal's handler runs meanwhile, and what it raises ends the wait.
+// Waits until the event has happened, whatever signals come.
+void settle(const Event& event) {
+  while (!event.wait_for(GLANCE)) {
+  }
+}
+
+// The same; a signal's handler runs meanwhile, and what it raises ends the wait.
 void wait(const Event& event) {
   for (;;) {
     {
@@ -36,6 +42,7 @@ void bind_copier(nb::module_& m) {
       .def(nb::init<>())
       .def("set", &Event::set, Released())
       .def_prop_ro("is_set", &Event::is_set)
+      .def("settle", &settle, Released())
       .def("wait", &wait);
   nb::class_<Copier>(m, "Copier")
       .def(nb::init<double, double>(), nb::arg("rate_Bps") = 0.0, nb::arg("latency_s") = 0.0)

@@ -142,9 +142,10 @@ bool Copier::await(State& state, const Job& job) {
   return true;
 }
 
-// Copies chunk by chunk, and sleeps where the link would not be as far yet. False where the end is wanted before.
+// Copies chunk by chunk, and sleeps where the link would not be as far yet. False where the end is wanted before. What is
+// too short a time to sleep is owed by the next job: the link is free again when it would be.
 bool Copier::carry(State& state, const Job& job, double rate_Bps, double latency_s, double& busy_s) {
-  const Clock::time_point start = Clock::now();
+  const Clock::time_point start = std::max(Clock::now(), state.free);
   std::size_t done_B = 0;
   bool wanted = true;
   for (bool first = true; wanted && (first || done_B < job.size_B); first = false) {
@@ -158,7 +159,9 @@ bool Copier::carry(State& state, const Job& job, double rate_Bps, double latency
       wanted = !state.changed.wait_until(lock, start + in_ticks(due), [&state] { return state.stopping; });
     }
   }
-  busy_s = Seconds(Clock::now() - start).count();
+  const Seconds whole{latency_s + (rate_Bps > 0.0 ? static_cast<double>(job.size_B) / rate_Bps : 0.0)};
+  state.free = std::max(Clock::now(), start + in_ticks(whole));
+  busy_s = Seconds(state.free - start).count();
   return wanted;
 }
 

@@ -81,6 +81,7 @@ class Copier {
     bool stopping = false;
     Traffic traffic;
     std::thread thread;
+    Clock::time_point free{};         // when the link can begin the next job; the thread's own
   };
 
   State& here() const;

@@ -122,7 +122,7 @@ def test_pinning_is_said(pool: HostPool) -> None:
 
 @pytest.mark.parametrize("budget_B", [0, -5, PAGE_B - 1])
 def test_a_pool_of_no_page(budget_B: int) -> None:
-    with pytest.raises(ArenaError, match="whole pages"):
+    with pytest.raises(ArenaError, match=f"have {PAGE_B} B at least"):
         HostPool(budget_B)
 
 

@@ -28,7 +28,8 @@ from lowtide.ir.schedule import Schedule
 from lowtide.ops.catalogue import enlarge
 from lowtide.planners.reductions.choice import Choice, choose
 from lowtide.report.plain import plain_schedule
-from lowtide.runtime.codegen import carried_into, split
+from lowtide.runtime.codegen import carried_into
+from lowtide.runtime.statements import split, statements_of
 from lowtide.runtime.executor import Loaded, PlannedExecutor, load
 
 _UNLIMITED_B = 2**50
@@ -119,7 +120,7 @@ class Forced:
         interfaces = interfaces_of(self._specialised)
         loaded = load(graph, schedule, interfaces, self._specialised.held)
         if len(loaded.segments) > 1:
-            carried = carried_into(graph, split(schedule, 2)[1], 1)
+            carried = carried_into(graph, statements_of(graph, split(schedule, 2)[1]), 1)
             forward = filled(interfaces, carried)[0]
             loaded.segments = (self._weighing(loaded.segments[0], forward), *loaded.segments[1:])
         return loaded

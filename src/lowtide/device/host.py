@@ -1,10 +1,10 @@
 """Host memory for what leaves a device: one pool of a fixed size, from which tensors take exactly what they need.
 
 torch's own pinned memory rounds every block up to a power of two and keeps it; here a block takes its bytes, rounded up
-to pages, and gives them back when the last tensor over it dies. The pool is its own wall: it is reserved at once, and
-what does not fit is refused. Where CUDA is in use the pool is registered with it, so that copies run beside kernels;
-elsewhere it is locked into memory as far as the system allows. `pinning` says which. A tensor that a copy engine still
-reads or writes has to be kept until it has ended: the pool knows nothing of streams.
+to a granule, and gives them back when the last tensor over it dies. The pool is its own wall: it is reserved at once,
+and what does not fit is refused. Where CUDA is in use the pool is registered with it, so that copies run beside
+kernels; elsewhere it is locked into memory as far as the system allows. `pinning` says which. A tensor that a copy
+engine still reads or writes has to be kept until it has ended: the pool knows nothing of streams.
 
 Which offset a block gets is decided by the core's arena (`src/core/arena.hpp`): best fit. Registering with CUDA was not
 run on a GPU yet.
@@ -39,7 +39,7 @@ class HostStats(msgspec.Struct, frozen=True):
 
     Arguments:
         budget_B: the wall.
-        in_use_B, peak_B: bytes of blocks in whole pages, now and at most.
+        in_use_B, peak_B: bytes of blocks in whole granules, now and at most.
         requested_B: the same as they were asked for.
         largest_hole_B: the largest tensor that could still be served.
         blocks: in use.
@@ -63,18 +63,19 @@ class HostPool:
     The memory is given back when the pool is closed, or its object dies, and the last tensor in it is gone.
 
     Arguments:
-        budget_B: the wall; rounded down to whole pages.
+        budget_B: the wall.
         pin: whether to ask for pinned memory; `pinning` says what came of it.
+        granule_B: to which blocks are rounded up, a power of two; the wall is rounded down to it.
 
     Raises:
-        ArenaError: if it is less than a page, or the system or CUDA refuses it.
+        ArenaError: if it is less than a granule, or the system or CUDA refuses it.
     """
 
-    def __init__(self, budget_B: int, *, pin: bool = True) -> None:
-        self.budget_B = budget_B // PAGE_B * PAGE_B
+    def __init__(self, budget_B: int, *, pin: bool = True, granule_B: int = PAGE_B) -> None:
+        self.budget_B = budget_B // granule_B * granule_B
         if self.budget_B <= 0:
-            raise ArenaError(f"a host pool of {budget_B} B: it holds whole pages of {PAGE_B} B, and at least one")
-        self._arena = Arena(self.budget_B, PAGE_B)
+            raise ArenaError(f"a host pool of {budget_B} B: its blocks have {granule_B} B at least")
+        self._arena = Arena(self.budget_B, granule_B)
         self._lock = threading.Lock()
         self._refusals = 0
         try:

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 
 from lowtide.device import cuda, shim
 from lowtide.device.arena import Arena
+from lowtide.device.engines import Engines
 from lowtide.device.fingerprint import device_memory_B
 from lowtide.errors import ArenaError, BudgetError, BudgetWarning
 from lowtide.frontends.allowance import Allowance
@@ -34,6 +35,7 @@ from lowtide.ir.plan import PlanRecord
 from lowtide.profile.optimizer import OptimizerNeeds
 from lowtide.record import Ground
 from lowtide.runtime.homes import bring_home, homeless
+from lowtide.runtime.statements import moves_anything
 from lowtide.runtime.wall import Wall
 
 _LOG = logging.getLogger("lowtide")
@@ -54,6 +56,7 @@ class Enclosure:
         wall: made when the first plan is known.
         allowance: what has to stay free beside a plan.
         turn: held by the thread whose segment allocates.
+        engines: what carries out copies; made for the first plan that has some.
     """
 
     scope: Scope = "step"
@@ -61,6 +64,7 @@ class Enclosure:
     wall: Wall | None = None
     allowance: Allowance = field(init=False)
     turn: AbstractContextManager[bool | None] = field(default_factory=threading.RLock)
+    engines: Engines | None = None
     _grown_B: int = 0
     _adopted_B: int = 0  # parameters and buffers that lie in the arena, as it reserves them
     _agreed_B: dict[str, int] = field(default_factory=dict)  # graph key -> budget, as it came out first
@@ -215,8 +219,25 @@ class Enclosure:
         inputs_B = sum(v.size_B for v in record.graph.values if v.persistent and v.role is Role.INPUT)
         return record.outside_B - self.state_B + record.graph.persistent_B - inputs_B
 
+    def engines_for(self, record: PlanRecord) -> Engines | None:
+        """What carries out a plan's copies, one set for all plans under this budget; None for a plan without any.
+
+        Homes on the host lie elsewhere and count: as much less is left for what is moved there.
+        """
+        if not moves_anything(record.graph, record.schedule):
+            return None
+        device = next((v.geometry.device for v in record.graph.values if v.geometry is not None), "cpu")
+        host_B = device_memory_B("cpu") if record.host_budget_B is None else record.host_budget_B
+        host_B -= record.graph.hosted_B
+        if self.engines is None or (self.engines.host_B, self.engines.limit_Bps) != (host_B, record.link_Bps):
+            self.engines = Engines(host_B, record.link_Bps, device)
+        return self.engines
+
     def release(self) -> None:
         """Takes the wall away, and what the budget came to; tensors in the arena live on where they are."""
+        engines, self.engines = self.engines, None
+        if engines is not None:
+            engines.close()
         self._agreed_B.clear()
         before, self.wall = self.wall, None
         if before is not None:

@@ -131,7 +131,7 @@ class PlansInForce:
         self._now[step] = record
         code = self._code.get((step, id(record)))
         if code is None or code[0] is not record:
-            walled = self._walled(record)
+            walled, engines = self._walled(record), self.enclosure.engines_for(record)
             parts = []
             bundle = unmerged(record.graph) if len(measured.calls) > 1 else None
             for index, call in enumerate(measured.calls):
@@ -141,7 +141,7 @@ class PlansInForce:
                     graph, schedule = bundle.graph_of(index), bundle.schedule_of(schedule, index)
                     segments = bundle.segments[index]
                 part = None if walled is None else walled.part(segments)
-                parts.append(load(graph, schedule, call.interfaces, call.specialised.held, part))
+                parts.append(load(graph, schedule, call.interfaces, call.specialised.held, part, engines))
             code = self._code[step, id(record)] = (record, tuple(parts))
             while len(self._code) > _KEPT:
                 self._code.pop(next(iter(self._code)))

@@ -12,7 +12,7 @@ import msgspec
 
 from lowtide.ir.graph import Graph
 from lowtide.ir.layout import Layout
-from lowtide.ir.machine import Machine
+from lowtide.ir.machine import Link, Machine
 from lowtide.ir.numerics import Numerics
 from lowtide.ir.schedule import Schedule
 
@@ -138,6 +138,9 @@ class PlanRecord(msgspec.Struct, frozen=True, dict=True):
         begun_from: shapes of the plan from which the search began; empty where it began from nothing.
         numerics: how far results may be from plain PyTorch's.
         without: kinds of implementations, or families, that were left out.
+        host_budget_B: host bytes for what is moved there, homes included; 0 for nothing, None for no limit.
+        link_Bps: what each direction of the link is held to; None for what it can do.
+        links: over which the plan moves values, as it counts on them.
         version: of the file format.
     """
 
@@ -161,6 +164,9 @@ class PlanRecord(msgspec.Struct, frozen=True, dict=True):
     begun_from: str = ""
     numerics: Numerics = Numerics.EXACT
     without: tuple[str, ...] = ()
+    host_budget_B: int | None = 0
+    link_Bps: float | None = None
+    links: tuple[Link, ...] = ()
     version: int = 1
 
     @property

@@ -6,15 +6,15 @@ import msgspec
 
 from lowtide.ir.graph import Graph
 from lowtide.ir.layout import Layout
-from lowtide.ir.schedule import Boundary, Run, Schedule
+from lowtide.ir.schedule import Boundary, Fetch, Run, Schedule, Send
 
 
 class ReplayTable(msgspec.Struct, frozen=True):
     """The planned allocations of one segment, in order.
 
     Arguments:
-        names: per run of the segment, its operator and where it comes from.
-        first: per run, the index of its first allocation; one more entry for the end.
+        names: per step of the segment that runs or moves something, its operator and where it comes from.
+        first: per such step, the index of its first allocation; one more entry for the end.
         sizes_B: per allocation, the bytes requested.
         offsets_B: per allocation, where it is served.
     """
@@ -26,7 +26,7 @@ class ReplayTable(msgspec.Struct, frozen=True):
 
 
 def replay_tables(graph: Graph, schedule: Schedule, layout: Layout) -> tuple[ReplayTable, ...]:
-    """Sorts a layout by segments and runs: one table per segment of the graph. O(steps + blocks)."""
+    """Sorts a layout by segments and steps: one table per segment of the graph. O(steps + blocks)."""
     at: dict[int, list[int]] = {}
     for index, block in enumerate(layout.blocks):
         at.setdefault(block.step, []).append(index)
@@ -48,6 +48,11 @@ def replay_tables(graph: Graph, schedule: Schedule, layout: Layout) -> tuple[Rep
         elif isinstance(step, Run):
             recipe = graph.recipes[step.recipe]
             names.append(f"{recipe.op} at {recipe.origin.source}" if recipe.origin.source else recipe.op)
+            blocks += at.get(index, ())
+            first.append(len(blocks))
+        elif isinstance(step, Send | Fetch):
+            way = f"to the {step.memory}" if isinstance(step, Send) else f"back from the {step.memory}"
+            names.append(f"{graph.values[step.value].name} {way}")
             blocks += at.get(index, ())
             first.append(len(blocks))
     end_segment()

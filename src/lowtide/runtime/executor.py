@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from lowtide.device import arrivals
+from lowtide.device.engines import Engines
 from lowtide.device.semiprivate import (
     backward_is_retained,
     compiled_autograd_enabled,
@@ -69,9 +70,11 @@ class Loaded:
         results = self.walled.run(segment, self.segments[segment], arguments, passage, slots)
         if segment == 0 and self.token_result is not None:
             # A token of its own for every call: the wall stays closed round the caller until the last one dies.
-            token = self.token.detach()
-            token._lowtide_plan = self  # type: ignore[attr-defined]
-            token._lowtide_passage = self.walled.passage()  # type: ignore[attr-defined]
+            token = results[self.token_result]
+            if token is self.token:
+                token = self.token.detach()
+                token._lowtide_plan = self
+            token._lowtide_passage = self.walled.passage()
             results = (*results[: self.token_result], token, *results[self.token_result + 1 :])
         return results
 
@@ -82,15 +85,19 @@ def load(
     interfaces: Sequence[Interface],
     held: Sequence[Any],
     walled: Walled | None = None,
+    engines: Engines | None = None,
 ) -> Loaded:
     """Generates the code of a schedule.
 
     Arguments:
         walled: where its allocations are served; None to leave them to torch.
+        engines: carry out its copies; None where it has none.
     """
     number = next(_NUMBER)
     token = torch.tensor([number], dtype=torch.int64)
-    segments = generate(graph, schedule, interfaces, held, token, torch.empty(0), marked=walled is not None)
+    segments = generate(
+        graph, schedule, interfaces, held, token, torch.empty(0), marked=walled is not None, engines=engines
+    )
     tokens = [i for i, result in enumerate(interfaces[0].results) if isinstance(result, Token)]
     loaded = Loaded(number, segments, token, walled, tokens[0] if tokens else None)
     token._lowtide_plan = loaded  # type: ignore[attr-defined]

@@ -18,7 +18,8 @@ from itertools import pairwise
 
 from lowtide.ir.block_search import program_blocks
 from lowtide.ir.graph import Graph
-from lowtide.ir.schedule import Drop, Run, Step
+from lowtide.ir.schedule import Run
+from lowtide.runtime.statements import Name, Statement
 from lowtide.runtime.writer import Writer
 
 LEAST_RUNS = 4
@@ -28,48 +29,47 @@ _HALVINGS = 3
 
 @dataclass(frozen=True)
 class Piece:
-    """Consecutive steps of a segment.
+    """Consecutive statements of a segment.
 
     Arguments:
-        runs: how many it has.
+        numbers: how many of them have one.
         text: its lines with values named by place; empty for what is too short to be a function.
-        given, lost: values that it uses from before; of those, which it drops or overwrites.
-        left: values that it makes and leaves.
+        given, lost: names that it uses from before; of those, which it gives up.
+        left: names that it makes and leaves.
     """
 
-    steps: Sequence[Step]
-    runs: int
+    statements: Sequence[Statement]
+    numbers: int
     text: tuple[str, ...] = ()
-    given: tuple[int, ...] = ()
-    lost: tuple[int, ...] = ()
-    left: tuple[int, ...] = ()
+    given: tuple[Name, ...] = ()
+    lost: tuple[Name, ...] = ()
+    left: tuple[Name, ...] = ()
 
 
-def write_steps(writer: Writer, steps: Sequence[Step], *, marked: bool) -> list[str]:
-    """Writes a segment's steps.
+def write_statements(writer: Writer, statements: Sequence[Statement]) -> list[str]:
+    """Writes a segment.
 
     Arguments:
         writer: gets the lines.
-        marked: whether every run says its number to the arena.
 
     Returns: the lines of the functions that those lines call.
 
-    O(steps), and O(recipes^2) in vector operations the first time for a graph.
+    O(statements), and O(recipes^2) in vector operations the first time for a graph.
     """
-    pieces = _pieces(writer, steps, marked=marked)
+    pieces = _pieces(writer, statements)
     count = Counter(piece.text for piece in pieces)
     names: dict[tuple[str, ...], str] = {}
     lines: list[str] = []
     first = 0
     for piece in pieces:
         if not piece.text or count[piece.text] < 2:
-            writer.steps(piece.steps, partial(_number, first) if marked else None)
+            writer.write(piece.statements, partial(_number, first))
         else:
             if piece.text not in names:
                 names[piece.text] = f"layer{len(names)}"
                 lines += [f"def {names[piece.text]}(values, at):", *piece.text, ""]
-            writer.lines += _call(names[piece.text], piece, first)
-        first += piece.runs
+            writer.lines += _call(writer, names[piece.text], piece, first)
+        first += piece.numbers
     return lines
 
 
@@ -81,40 +81,40 @@ def _number_from(run: int) -> str:
     return f"at + {run}" if run else "at"
 
 
-def _call(name: str, piece: Piece, first: int) -> list[str]:
+def _call(writer: Writer, name: str, piece: Piece, first: int) -> list[str]:
     """The caller's statements: it keeps no reference to what the function drops, not even in a list."""
-    given = f"[{', '.join(f'v{v}' for v in piece.given)}]"
-    left = "".join(f"v{v}, " for v in piece.left)
+    given = f"[{', '.join(map(writer.name, piece.given))}]"
+    left = "".join(f"{writer.name(n)}, " for n in piece.left)
     before = []
     if piece.lost:
-        before = [f"    _ = {given}", f"    del {', '.join(f'v{v}' for v in piece.lost)}"]
+        before = [f"    _ = {given}", f"    del {', '.join(map(writer.name, piece.lost))}"]
         given = "_"
     return [*before, f"    {f'{left.rstrip()} = ' if left else ''}{name}({given}, {first})"]
 
 
-def _pieces(writer: Writer, steps: Sequence[Step], *, marked: bool) -> list[Piece]:
-    """The steps in pieces, as large as they come several times."""
-    levels = _levels(writer.graph, steps)
-    parts = [range(len(steps))]
+def _pieces(writer: Writer, statements: Sequence[Statement]) -> list[Piece]:
+    """The statements in pieces, as large as they come several times."""
+    levels = _levels(writer.graph, statements)
+    parts = [range(len(statements))]
     pieces: dict[range, Piece] = {}
     for level in range(_HALVINGS + 1):
         once = Counter(pieces[p].text for p in parts if p in pieces)
-        cuts = [i for i in range(len(steps)) if levels.get(i, level + 1) <= level]
+        cuts = [i for i in range(len(statements)) if levels.get(i, level + 1) <= level]
         parts = [q for p in parts for q in (_cut(p, cuts) if p not in pieces or once[pieces[p].text] < 2 else [p])]
         for part in parts:
             if part not in pieces:
-                pieces[part] = _piece(writer, steps[part.start : part.stop], marked=marked)
+                pieces[part] = _piece(writer, statements[part.start : part.stop])
     return [pieces[part] for part in parts]
 
 
 def _cut(part: range, cuts: Sequence[int]) -> list[range]:
-    """A range of steps, cut."""
+    """A range of statements, cut."""
     inside = cuts[bisect_right(cuts, part.start) : bisect_left(cuts, part.stop)]
     return [range(a, b) for a, b in pairwise((part.start, *inside, part.stop))]
 
 
-def _levels(graph: Graph, steps: Sequence[Step]) -> dict[int, int]:
-    """Where pieces may begin: step -> how often layers were halved for it.
+def _levels(graph: Graph, statements: Sequence[Statement]) -> dict[int, int]:
+    """Where pieces may begin: statement -> how often layers were halved for it.
 
     A layer begins where its first recipe runs first, or another one that makes the same, and ends where the next one
     begins, or after its last recipe.
@@ -130,7 +130,8 @@ def _levels(graph: Graph, steps: Sequence[Step]) -> dict[int, int]:
     levels: dict[int, int] = {}
     ended = False
     maker = {v: r for r in graph.program for v in graph.recipes[r].outputs}
-    for index, step in enumerate(steps):
+    for index, statement in enumerate(statements):
+        step = statement.step
         if isinstance(step, Run):
             made = graph.recipes[step.recipe].outputs
             recipe = next((maker[v] for v in made if v in maker), step.recipe)
@@ -152,47 +153,36 @@ def _halves(size: int) -> Iterator[tuple[int, int]]:
                 yield place, level
 
 
-def _piece(writer: Writer, steps: Sequence[Step], *, marked: bool) -> Piece:
-    """Steps as a function's body; without a text where there are too few of them."""
-    runs = sum(isinstance(s, Run) for s in steps)
-    if runs < LEAST_RUNS:
-        return Piece(steps, runs)
-    given, lost, left = _passing(writer.graph, steps)
-    places: dict[int, int] = {}
+def _piece(writer: Writer, statements: Sequence[Statement]) -> Piece:
+    """Statements as a function's body; without a text where there are too few of them."""
+    numbers = sum(s.is_numbered for s in statements)
+    if sum(isinstance(s.step, Run) for s in statements) < LEAST_RUNS:
+        return Piece(statements, numbers)
+    given, lost, left = _passing(statements)
+    places: dict[Name, int] = {}
     with writer.apart(places) as lines:
-        lines.append(f"    [{', '.join(writer.name(v) for v in given)}] = values")
+        lines.append(f"    [{', '.join(writer.name(n) for n in given)}] = values")
         lines.append("    values.clear()")
-        writer.steps(steps, _number_from if marked else None)
+        writer.write(statements, _number_from)
         if left:
-            lines.append(f"    return {', '.join(writer.name(v) for v in left)},")
-    return Piece(steps, runs, tuple(lines), given, lost, left)
+            lines.append(f"    return {', '.join(writer.name(n) for n in left)},")
+    return Piece(statements, numbers, tuple(lines), given, lost, left)
 
 
-def _passing(graph: Graph, steps: Sequence[Step]) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Values that steps use from before, those of them that they use up, and those that they make and leave."""
-    given: dict[int, None] = {}
-    lost: dict[int, None] = {}
-    made: dict[int, None] = {}
-    touched: set[int] = set()
-
-    def end(value: int) -> None:
-        if value in made:
-            del made[value]
-        else:
-            lost[value] = None
-
-    for step in steps:
-        if isinstance(step, Run):
-            recipe = graph.recipes[step.recipe]
-            used = recipe.read_values
-            given.update((v, None) for v in used if v not in touched)
-            for takeover in recipe.consumes:
-                end(takeover.value)
-            made.update((v, None) for v in step.keep)
-            touched.update(used, step.keep)
-        elif isinstance(step, Drop):
-            if step.value not in touched:
-                given[step.value] = None
-                touched.add(step.value)
-            end(step.value)
+def _passing(statements: Sequence[Statement]) -> tuple[tuple[Name, ...], tuple[Name, ...], tuple[Name, ...]]:
+    """Names that statements use from before, those of them that they give up, and those that they make and leave."""
+    given: dict[Name, None] = {}
+    lost: dict[Name, None] = {}
+    made: dict[Name, None] = {}
+    touched: set[Name] = set()
+    for statement in statements:
+        given.update((n, None) for n in statement.uses if n not in touched)
+        touched.update(statement.uses)
+        for name in statement.ends:
+            if name in made:
+                del made[name]
+            else:
+                lost[name] = None
+        made.update((n, None) for n in statement.binds)
+        touched.update(statement.binds)
     return tuple(given), tuple(lost), tuple(made)

@@ -1,4 +1,4 @@
-"""Steps of a schedule -> lines of Python: names of values and objects, calls, views in the argument list, `del`."""
+"""Statements -> lines of Python: names of values and objects, calls, views in the argument list, `del`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from lowtide.errors import IllegalPlan
 from lowtide.ir.call import Arg, Const, Held, Items, NamedArg, Read, Ref, View
 from lowtide.ir.graph import Effect, Graph, Recipe
 from lowtide.ir.interface import Result, Slot, Token
-from lowtide.ir.schedule import Drop, Run, Step
+from lowtide.ir.schedule import DEVICE, Drop, Fetch, Run, Send, memory_of
+from lowtide.runtime.moves import HostOutput
+from lowtide.runtime.statements import Name, Names, Statement
 
 _DEEPEST = 50  # calls in one another; the interpreter's parser gives up at 200
 
@@ -23,23 +25,26 @@ class Writer:
     Arguments:
         graph: what the schedule speaks of.
         held: arguments without a text form, by the index that `Held` names.
+        marked: whether what allocates says its number to the arena first.
     """
 
-    def __init__(self, graph: Graph, held: Sequence[Any]) -> None:
+    def __init__(self, graph: Graph, held: Sequence[Any], *, marked: bool = False) -> None:
         self.graph = graph
         self.held = held
+        self.marked = marked
+        self.names = Names(len(graph.values))
         self.lines: list[str] = []
         self.scope: dict[str, Any] = {"_save": generator.save, "_replay": generator.replay}
         self._named: dict[tuple[str, Any], str] = {}
         self._passing: list[str] = []
-        self._places: dict[int, int] | None = None
+        self._places: dict[Name, int] | None = None
 
     @contextlib.contextmanager
-    def apart(self, places: dict[int, int]) -> Iterator[list[str]]:
+    def apart(self, places: dict[Name, int]) -> Iterator[list[str]]:
         """Inside, lines go to a list of their own, and values are named by place: in the order of their appearance.
 
         Arguments:
-            places: filled, value -> place.
+            places: filled, name -> place.
         """
         outer, self.lines, self._places = self.lines, [], places
         try:
@@ -47,9 +52,15 @@ class Writer:
         finally:
             self.lines, self._places = outer, None
 
-    def name(self, value: int) -> str:
-        """A value's name."""
-        return f"v{value}" if self._places is None else f"v{self._places.setdefault(value, len(self._places))}"
+    def name(self, name: Name) -> str:
+        """The name of a value, `v7`, of its copy on the host, `host7`, or of its fetch, `got7`."""
+        kind, value = divmod(name, max(1, self.names.values))
+        number = value if self._places is None else self._places.setdefault(name, len(self._places))
+        return f"{('v', 'host', 'got')[kind]}{number}"
+
+    def transfer(self, name: Name) -> str:
+        """What brings the bytes behind a name, and may be under way."""
+        return f"{self.name(name)}.written" if name < 2 * self.names.values else self.name(name)
 
     def object(self, prefix: str, key: Any, make: Callable[[], Any]) -> str:
         """A name in the function's globals for an object, the same one for the same key."""
@@ -86,12 +97,15 @@ class Writer:
         short = "".join(c if c.isalnum() else "_" for c in op.split(".")[-2 if op.count(".") > 1 else -1])
         return self.object(f"{short}_", op, lambda: resolve(op))
 
-    def read(self, read: Read) -> str:
+    def read(self, read: Read, name: Name | None = None) -> str:
         """A tensor as it is passed: the value's name through its views.
 
         A chain of views too long for one expression passes through locals, which end with the statement.
+
+        Arguments:
+            name: of the value, where it is not on the device.
         """
-        text = self.name(read.value)
+        text = self.tensor(read.value if name is None else name)
         for depth, view in enumerate(read.views, 1):
             text = self.view(view, text)
             if depth % _DEEPEST == 0:
@@ -100,27 +114,80 @@ class Writer:
                 text = self._passing[-1]
         return text
 
-    def steps(self, steps: Sequence[Step], position: Callable[[int], str] | None) -> None:
-        """The statements of some steps.
+    def write(self, statements: Sequence[Statement], position: Callable[[int], str]) -> None:
+        """The lines of some statements.
 
         Arguments:
-            position: how the n-th run among them is numbered, as an expression; None where nobody asks.
+            position: how the n-th among them that has a number is numbered, as an expression.
         """
-        runs = 0
-        for step in steps:
-            if isinstance(step, Run):
-                if position is not None:
-                    self.lines.append(f"    _at({position(runs)})")
-                runs += 1
-                self._run(step)
-                # The value's tensor shares its storage with the output now, and would keep that alive.
-                self.lines += [f"    del {self.name(t.value)}" for t in self.graph.recipes[step.recipe].consumes]
-                self.lines += [f"    del {name}" for name in self._passing]
-                self._passing.clear()
-            elif isinstance(step, Drop):
-                self.lines.append(f"    del {self.name(step.value)}")
-            else:
-                raise IllegalPlan(f"{type(step).__name__} steps need a copy engine; this executor has none")
+        count = 0
+        for statement in statements:
+            at = position(count)
+            count += statement.is_numbered
+            self.lines += [f"    _wait({self.transfer(name)})" for name in statement.waits]
+            match statement.step:
+                case Run(recipe=recipe) as step:
+                    if memory_of(self.graph.recipes[recipe].engine) != DEVICE:
+                        self._host_run(statement, step, at)
+                    else:
+                        self._mark(at)
+                        self._run(step)
+                case Send(value=value):
+                    self._send(statement, value, at)
+                case Fetch(value=value):
+                    self._mark(at)
+                    got = self.name(statement.binds[1]) if statement.is_named else "_"
+                    source = self.name(self.names.on_host(value))
+                    size_B = self.graph.values[value].size_B
+                    call = f"_fetch({source}, {size_B}, {at}{self._after(statement)})"
+                    self.lines.append(f"    {self.name(value)}, {got} = {call}")
+                case Drop():
+                    pass
+            # The tensor of a value that was overwritten shares its storage with the output, and would keep that alive.
+            self.lines += [f"    del {self.name(name)}" for name in statement.ends]
+            self.lines += [f"    del {name}" for name in self._passing]
+            self._passing.clear()
+
+    def _mark(self, at: str) -> None:
+        if self.marked:
+            self.lines.append(f"    _at({at})")
+
+    def _after(self, statement: Statement) -> str:
+        """The argument that says what an engine waits for, if anything."""
+        return f", ({''.join(f'{self.transfer(n)}, ' for n in statement.after).rstrip()})" if statement.after else ""
+
+    def _send(self, statement: Statement, value: int, at: str) -> None:
+        size_B, target = self.graph.values[value].size_B, self.name(self.names.on_host(value))
+        tail = f"{size_B}, {at}{self._after(statement)})"
+        if statement.ends:
+            self.lines.append(f"    {target} = _send_home({self.name(value)}, {self.name(statement.ends[0])}, {tail}")
+        else:
+            self.lines.append(f"    {target} = _send({self.name(value)}, {tail}")
+
+    def _host_run(self, statement: Statement, step: Run, at: str) -> None:
+        """A run beside compute: an expression in the values' names, for their tensors in host memory."""
+        recipe = self.graph.recipes[step.recipe]
+        reads = recipe.read_values
+        if recipe.state is not None or not step.keep or any(len(r.views) >= _DEEPEST for r in recipe.reads):
+            raise IllegalPlan(f"{recipe.op} cannot run on the host: it draws numbers, keeps nothing, or sees too deep")
+        outputs = []
+        for position, value in enumerate(recipe.outputs):
+            if value in step.keep:
+                takes = next((reads.index(t.value) for t in recipe.consumes if t.output == position), None)
+                outputs.append(self._host_output(value, recipe.paths[position], takes))
+        arguments = self.arguments(recipe.args, recipe.kwargs, [self.read(r) for r in recipe.reads])
+        work = f"lambda {', '.join(self.name(v) for v in reads)}: {self.operator(recipe.op)}({arguments})"
+        copies = "".join(f"{self.name(self.names.on_host(v))}, " for v in reads).rstrip()
+        kept = "".join(f"{o}, " for o in outputs).rstrip()
+        targets = "".join(f"{self.name(n)}, " for n in statement.binds).rstrip()
+        self.lines.append(f"    {targets} = _host_run({work}, ({copies}), ({kept}), {at}{self._after(statement)})")
+
+    def _host_output(self, value: int, path: tuple[int, ...], takes: int | None) -> str:
+        found = self.graph.values[value]
+        if found.geometry is None:
+            raise IllegalPlan(f"{found.name} has no geometry: it cannot be made on the host")
+        output = HostOutput(path, found.geometry, found.size_B, takes)
+        return self.object("o", output, lambda: output)
 
     def _run(self, step: Run) -> None:
         """The statements of one run."""
@@ -153,15 +220,19 @@ class Writer:
         geometry = self.graph.values[recipe.outputs[0]].geometry
         return geometry.device if geometry is not None else "cpu"
 
-    def result(self, result: Result, carried: set[int], written: set[int]) -> str:
-        """One element of what a segment returns."""
+    def tensor(self, name: Name) -> str:
+        """The tensor behind the name of a value, or of its copy on the host."""
+        return self.name(name) if name < self.names.values else f"{self.name(name)}.tensor"
+
+    def result(self, result: Result, carried: set[Name], written: set[Name]) -> str:
+        """One element of what a segment returns; its slots stand for names."""
         if isinstance(result, Token):
             return "_token"
         if isinstance(result, Slot):
             if result.value is None or result.value not in carried or result.value in written:
                 return "_empty"
             written.add(result.value)
-            return self.name(result.value)
+            return self.tensor(result.value)
         if isinstance(result, Read):
-            return self.read(result)
+            return self.read(result, self.names.within(self.graph.values[result.value].memory, result.value))
         return repr(result)

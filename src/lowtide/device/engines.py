@@ -1,0 +1,165 @@
+"""Copy engines, host memory and the host's own computing for one budget, as generated code uses them.
+
+A step names what it wants to move; the engines copy beside compute, in order per direction. `wait` lets compute go on
+when a copy has happened, and counts the stall if it was late. A segment ends with `finish`: nothing is under way when
+it returns. Where it raises, `drain` lets every copy end before the bytes of either side are released.
+
+Nothing is begun before it is needed: a plan without moves has no thread and no pool.
+
+Units: `_B` bytes, `_s` seconds, `_Bps` bytes per second.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from lowtide.device.copies import CopyEngine, Happening, ThreadedCopies
+from lowtide.device.cuda_copies import StreamedCopies
+from lowtide.device.host import HostPool
+from lowtide.device.host_engine import HostEngine
+from lowtide.device.transfer_stats import Stalls, Traffic, TransferStats
+from lowtide.errors import LowtideError
+
+GRANULE_B = 64
+"""To which blocks of the host pool are rounded up."""
+
+
+class Transfer:
+    """A copy that may still be under way: `happening` is None when it is known to have happened.
+
+    Arguments:
+        name: of the value.
+    """
+
+    __slots__ = ("happening", "name")
+
+    def __init__(self, happening: Happening | None, name: str) -> None:
+        self.happening, self.name = happening, name
+
+
+class HostCopy:
+    """A value in host memory.
+
+    Arguments:
+        tensor: over its bytes there; it has the value's geometry.
+        written: the copy, or the run, that brings the bytes.
+        device: where it came from, and goes back to.
+    """
+
+    __slots__ = ("device", "tensor", "written")
+
+    def __init__(self, tensor: torch.Tensor, written: Transfer, device: torch.device) -> None:
+        self.tensor, self.written, self.device = tensor, written, device
+
+
+@dataclass(eq=False)
+class Engines:
+    """What moves bytes between a device and the host.
+
+    Arguments:
+        host_B: the wall of what is moved to the host.
+        limit_Bps: the rate of the link in each direction; None for what it can do.
+        device: torch device type.
+    """
+
+    host_B: int
+    limit_Bps: float | None = None
+    device: str = "cpu"
+    stalls: Stalls = field(default_factory=Stalls)
+    host: HostEngine = field(default_factory=HostEngine)
+    _pool: HostPool | None = None
+    _lanes: tuple[CopyEngine, CopyEngine] | None = None
+    _under_way: list[Transfer] = field(default_factory=list)
+
+    @property
+    def pool(self) -> HostPool:
+        """Host memory, reserved when it is first asked for.
+
+        Raises:
+            ArenaError: if the system refuses it.
+        """
+        if self._pool is None:
+            self._pool = HostPool(self.host_B, pin=self.device == "cuda", granule_B=GRANULE_B)
+        return self._pool
+
+    @property
+    def lanes(self) -> tuple[CopyEngine, CopyEngine]:
+        """To the host, and from it."""
+        if self._lanes is None:
+            self._lanes = (self._lane(), self._lane())
+        return self._lanes
+
+    def _lane(self) -> CopyEngine:
+        if self.device == "cuda":
+            return StreamedCopies(torch.cuda.current_device(), self.limit_Bps)
+        return ThreadedCopies(self.limit_Bps)
+
+    def begin(self, transfer: Transfer) -> None:
+        """Notes what `drain` and `finish` have to wait for."""
+        self._under_way.append(transfer)
+
+    def wait(self, transfer: Transfer) -> None:
+        """Lets compute go on when a copy has happened, and not before.
+
+        Raises:
+            LowtideError: if a run on the host has failed, with what it raised as the cause.
+        """
+        happening, transfer.happening = transfer.happening, None
+        if happening is not None and not happening.is_set:
+            try:
+                self.stalls.add(transfer.name, self.lanes[0].wait(happening))
+            except BaseException:
+                transfer.happening = happening  # it is still under way
+                raise
+        if self.host.failure is not None:
+            self._raise_failure()
+
+    def finish(self) -> None:
+        """Waits for all that is under way, as `wait` does."""
+        for transfer in self._under_way:
+            self.wait(transfer)
+        self._under_way.clear()
+        if self.host.failure is not None:
+            self._raise_failure()
+
+    def drain(self) -> None:
+        """Waits until nothing is under way, whatever signals come; then no engine touches any bytes."""
+        self.host.drain()
+        for lane in self._lanes or ():
+            lane.drain()
+        self._under_way.clear()
+        self.host.failed()
+
+    def close(self) -> None:
+        """Lets what is under way end, and takes the threads and the pool away. Tensors in the pool live on."""
+        self.drain()
+        for lane in self._lanes or ():
+            lane.stop()
+        self.host.stop()
+        if self._pool is not None:
+            self._pool.close()
+        self._lanes = self._pool = None
+
+    def stats(self) -> TransferStats:
+        """What was moved, and how long compute waited for it."""
+        by_value = self.stalls.by_value()
+        to_host, from_host = (lane.traffic() for lane in self._lanes) if self._lanes else (Traffic(), Traffic())
+        pool = None if self._pool is None else self._pool.stats()
+        return TransferStats(
+            to_host=to_host,
+            from_host=from_host,
+            stalls=sum(s.count for s in by_value),
+            stalled_s=sum(s.time_s for s in by_value),
+            by_value=by_value,
+            host_runs=self.host.runs,
+            host_busy_s=self.host.busy_s,
+            host_budget_B=self.host_B,
+            host_in_use_B=0 if pool is None else pool.in_use_B,
+            host_peak_B=0 if pool is None else pool.peak_B,
+        )
+
+    def _raise_failure(self) -> None:
+        error = self.host.failed()
+        raise LowtideError(f"an operator on the host failed ({type(error).__name__}: {error})") from error
