@@ -11,6 +11,10 @@ class BudgetError(LowtideError, ValueError):
     """A budget that cannot be read, or that makes no sense on this device."""
 
 
+class LinkError(LowtideError, ValueError):
+    """A link between device and host that cannot be read, or that there is not."""
+
+
 class NumericsError(LowtideError, ValueError):
     """A level of numerics that there is not, or implementations to leave out that there are not."""
 

@@ -6,6 +6,7 @@ no torch of it, from the plan to its record, is `record.py`.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -19,9 +20,10 @@ from lowtide.ir.plan import Covers, Environment, PlanRecord
 from lowtide.ops.catalogue import enlarge
 from lowtide.planners.base import Watch
 from lowtide.planners.reductions.menu import restricted
+from lowtide.profile.bandwidth import bandwidth
 from lowtide.profile.cache import ProfileCache
 from lowtide.profile.exactness import Exactness
-from lowtide.profile.machines import load_machine
+from lowtide.profile.machines import links_of, load_machine
 from lowtide.profile.measure import profile_graph
 from lowtide.profile.roofline import predict_graph
 from lowtide.record import Ground, PlanOptions, Start, budget_in_B, make_record
@@ -84,6 +86,25 @@ def measure(
     if machine is not None:
         return predict_graph(graph, load_machine(machine))
     return profile_graph(graph, held=held, cache=cache, like=like, scaled=scaled).graph
+
+
+def linked(options: PlanOptions, device: str, cache: ProfileCache) -> PlanOptions:
+    """The options with the links over which plans may move values: measured here, or those of another machine.
+
+    Arguments:
+        device: torch device type.
+
+    Raises:
+        LinkError: if that machine has none.
+        LowtideError: if there is no such machine.
+    """
+    if options.host_budget_B == 0 or options.links:
+        return options
+    if options.machine is None:
+        links = bandwidth(device, cache).links(options.link_Bps)
+    else:
+        links = links_of(options.machine, options.link_Bps)
+    return dataclasses.replace(options, links=links)
 
 
 def plan_graph(

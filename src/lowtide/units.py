@@ -1,11 +1,15 @@
-"""Bytes, seconds and fractions as people write them. Units: `_B` bytes, `_s` seconds."""
+"""Bytes, seconds, rates and fractions as people write them.
+
+Units: `_B` bytes, `_s` seconds, `_Bps` bytes per second.
+"""
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
-from lowtide.errors import BudgetError
+from lowtide.errors import BudgetError, LinkError
 
 _SCALE = {
     "": 1, "b": 1,
@@ -14,6 +18,8 @@ _SCALE = {
 }  # fmt: skip
 _SIZE = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?|\.[0-9]+)\s*([a-zA-Z]*)\s*")
 _PERCENT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*%\s*(?:of\s+(plain|device|the\s+device))?\s*")
+_RATE = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*(?:([a-zA-Z]*?)\s*/\s*s)?\s*")
+_RATE_REMEDY = 'write bytes per second as a number, "12e9", or "12 GB/s"'
 _REMEDY = 'write bytes as an integer, "6GiB", "512MiB", "60%" (of the device) or "60% of plain"'
 
 
@@ -73,6 +79,30 @@ def parse_budget(text: int | float | str | Budget) -> Budget:
     return Budget(size_B=_positive(int(float(match[1].replace("_", "")) * _SCALE[match[2].lower()]), text))
 
 
+def parse_rate(text: int | float | str) -> float:
+    """Reads the rate of a link.
+
+    Arguments:
+        text: bytes per second (`12e9`, `"12e9"`), or `"12 GB/s"`, `"11.2 GiB/s"`.
+
+    Raises:
+        LinkError: if it is malformed, zero, negative or without end.
+    """
+    if isinstance(text, bool) or not isinstance(text, int | float | str):
+        raise LinkError(f"the rate of a link cannot be a {type(text).__name__}: {_RATE_REMEDY}")
+    if isinstance(text, str):
+        match = _RATE.fullmatch(text)
+        unit = "" if match is None else (match[2] or "").lower()
+        if match is None or unit not in _SCALE:
+            raise LinkError(f"cannot read the rate {text!r}: {_RATE_REMEDY}")
+        rate_Bps = float(match[1].replace("_", "")) * _SCALE[unit]
+    else:
+        rate_Bps = float(text)
+    if not math.isfinite(rate_Bps) or rate_Bps <= 0:
+        raise LinkError(f"a link of {text!r} moves nothing, or all at once: {_RATE_REMEDY}")
+    return rate_Bps
+
+
 def _positive(size_B: int, text: object) -> int:
     if size_B <= 0:
         raise BudgetError(f"a budget of {text!r} leaves no byte: {_REMEDY}")
@@ -89,6 +119,16 @@ def format_B(size_B: float) -> str:
     unit = units[0]
     digits = 0 if unit == "B" else (2 if size < 10 else 1 if size < 100 else 0)
     return f"{sign}{size:.{digits}f} {unit}"
+
+
+def format_Bps(rate_Bps: float) -> str:
+    """A rate for people, in decimal units with three significant digits, as makers give it: `"12.0 GB/s"`."""
+    for scale, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B")):
+        if rate_Bps >= scale or unit == "B":
+            number = rate_Bps / scale
+            digits = 2 if number < 10 else 1 if number < 100 else 0
+            return f"{number:.{digits}f} {unit}/s"
+    raise AssertionError("unreachable")
 
 
 def format_s(time_s: float) -> str:

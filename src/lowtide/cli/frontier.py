@@ -10,7 +10,9 @@ from rich.console import Console
 
 from lowtide.cli.failure import INTERRUPTED, told
 from lowtide.cli.implementations import Level, Without
+from lowtide.cli.movement import HostBudget, Link
 from lowtide.cli.progress import line
+from lowtide.frontends.moving import moving
 from lowtide.ir.graph_file import is_graph_file
 from lowtide.ir.numerics import parse_numerics
 from lowtide.units import format_B
@@ -34,6 +36,8 @@ def frontier(
     json: Annotated[str | None, typer.Option(metavar="PATH", help="Save the frontier here; - prints it.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write a report that opens in a browser.")] = None,
     png: Annotated[Path | None, typer.Option(help="Draw the frontier here.")] = None,
+    host_budget: HostBudget = None,
+    link: Link = None,
     numerics: Level = "exact",
     without: Without = None,
     baselines: Annotated[bool, typer.Option(help="Whether to ask the quick classical methods, too.")] = True,
@@ -43,13 +47,14 @@ def frontier(
 ) -> None:
     """Find the least time of a training step at every budget, from keeping everything down to the proved floor."""
     with told():
-        if machine is not None and is_graph_file(target):
+        if machine is not None and host_budget is None and is_graph_file(target):
             raise typer.BadParameter(
                 f"--machine: of no effect, {target} says what operators cost; give MODULE:FUNCTION"
             )
         parse_numerics(numerics)
+        moving(host_budget, link)
         given: dict[str, Any] = {"points": points, "machine": machine, "work": work, "time_limit_s": time_limit}
-        given |= {"numerics": numerics, "without": without}
+        given |= {"numerics": numerics, "without": without, "host_budget": host_budget, "link": link}
         found = _trace(target, baselines=baselines, seed=seed, **{k: v for k, v in given.items() if v is not None})
         _show(found, json)
         console = Console(stderr=json == _STDOUT)

@@ -12,7 +12,9 @@ from lowtide.cli.failure import INTERRUPTED, told
 from lowtide.cli.implementations import Level, Without
 from lowtide.cli.max_batch import Variation, find, show
 from lowtide.cli.max_batch import as_json as to_json
+from lowtide.cli.movement import HostBudget, Link
 from lowtide.cli.progress import line
+from lowtide.frontends.moving import moving
 from lowtide.ir.graph_file import is_graph_file
 from lowtide.ir.numerics import parse_numerics
 from lowtide.units import parse_budget
@@ -40,6 +42,8 @@ def plan(
     machine: Annotated[
         str | None, typer.Option(help="Predict for this machine, by name (h200) or file, instead of measuring here.")
     ] = None,
+    host_budget: HostBudget = None,
+    link: Link = None,
     numerics: Level = "exact",
     without: Without = None,
     work: Annotated[int | None, typer.Option(min=1, help="Effort: roughly that many proposed changes.")] = None,
@@ -65,11 +69,12 @@ def plan(
     with told():
         parse_budget(budget)  # a typing error should not cost the import of torch
         parse_numerics(numerics)
-        _refuse_idle_options(variation, batch_dim, vary, overhead_limit, as_json, time_limit)
-        _refuse_for_files(target, variation, machine, save_graph)
+        moves = moving(host_budget, link)["host_budget_B"] > 0
+        _refuse_idle_options(variation, batch_dim, vary, overhead_limit, as_json, time_limit, moves)
+        _refuse_for_files(target, variation, None if moves else machine, save_graph)
         layers = _layers(target, repeat)
         options = {"budget": budget, "machine": machine, "work": work, "time_limit_s": time_limit, "seed": seed}
-        menu = {"numerics": numerics, "without": without}
+        menu = {"numerics": numerics, "without": without, "host_budget": host_budget, "link": link}
         found = _plan(target, variation, save_graph=save_graph, repeat=layers, **options, **menu)
         if variation is not None:
             typer.echo(to_json(found)) if as_json else show(found)
@@ -93,6 +98,7 @@ def _refuse_idle_options(
     overhead_limit: float | None,
     as_json: bool,
     time_limit: float | None,
+    moves: bool,
 ) -> None:
     """Refuses options that would have no effect.
 
@@ -108,6 +114,8 @@ def _refuse_idle_options(
     idle = [name for name, used in given.items() if used]
     if variation is None and idle:
         raise typer.BadParameter(f"{', '.join(idle)}: of no effect without --max-batch")
+    if variation is not None and moves:
+        raise typer.BadParameter("--host-budget: --max-batch plans without the host; give one or the other")
     if variation is not None and vary and batch_dim:
         raise typer.BadParameter("--vary names each argument's dimension: leave --batch-dim out")
     if variation is not None and time_limit is not None:

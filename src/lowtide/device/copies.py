@@ -15,7 +15,7 @@ from typing import Protocol
 
 import torch
 
-from lowtide import _core
+from lowtide._core import Copier, Event
 from lowtide.device.transfer_stats import Traffic
 
 
@@ -67,15 +67,15 @@ class ThreadedCopies(CopyEngine):
     """
 
     def __init__(self, limit_Bps: float | None = None) -> None:
-        self._copier = _core.Copier(limit_Bps or 0.0)
+        self._copier = Copier(limit_Bps or 0.0)
         self._limit_Bps = limit_Bps
 
     def submit(self, target: torch.Tensor, source: torch.Tensor, size_B: int, after: Sequence[Happening]) -> Happening:
-        events = [event for event in after if isinstance(event, _core.Event)]
+        events = [event for event in after if isinstance(event, Event)]
         return self._copier.submit(target.data_ptr(), source.data_ptr(), size_B, events)
 
     def wait(self, happening: Happening) -> float:
-        assert isinstance(happening, _core.Event)
+        assert isinstance(happening, Event)
         start = time.perf_counter()
         happening.wait()
         return time.perf_counter() - start

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from lowtide import _core
+from lowtide._core import Event
 from lowtide.device.arena import nothing_engaged
 from lowtide.device.copies import Happening
 
@@ -20,7 +20,7 @@ from lowtide.device.copies import Happening
 class _Job:
     work: Callable[[], object]
     after: Sequence[Happening]
-    done: _core.Event
+    done: Event
 
 
 @dataclass(eq=False)
@@ -40,15 +40,15 @@ class HostEngine:
     _jobs: queue.SimpleQueue[_Job | None] = field(default_factory=queue.SimpleQueue)
     _thread: threading.Thread | None = None
     _process: int = 0
-    _last: _core.Event | None = None
+    _last: Event | None = None
 
-    def submit(self, work: Callable[[], object], after: Sequence[Happening]) -> _core.Event:
+    def submit(self, work: Callable[[], object], after: Sequence[Happening]) -> Event:
         """Begins a job as soon as its turn has come and all of `after` has happened."""
         if self._thread is None or self._process != os.getpid():
             self._jobs, self._process = queue.SimpleQueue(), os.getpid()
             self._thread = threading.Thread(target=_serve, args=(self, self._jobs), name="lowtide host", daemon=True)
             self._thread.start()
-        done = self._last = _core.Event()
+        done = self._last = Event()
         self._jobs.put(_Job(work, after, done))
         return done
 

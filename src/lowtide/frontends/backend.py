@@ -10,9 +10,10 @@ import torch
 from torch import fx
 
 from lowtide.device.semiprivate import ends_at_a_break
-from lowtide.errors import BudgetError, BudgetWarning, LowtideError, NumericsError
+from lowtide.errors import BudgetError, BudgetWarning, LinkError, LowtideError, NumericsError
 from lowtide.frontends.compilations import session_for
 from lowtide.frontends.enclosure import Enclosure
+from lowtide.frontends.moving import moving
 from lowtide.frontends.session import Session
 from lowtide.frontends.wanted import wanted
 from lowtide.ir.numerics import Numerics
@@ -21,7 +22,18 @@ from lowtide.pipeline import SHAPE_LIMIT_s
 from lowtide.record import PlanOptions
 from lowtide.units import parse_budget
 
-_KNOWN = {"budget", "scope", "numerics", "without", "seed", "work", "time_limit_s", "shape_limit_s"}
+_KNOWN = {
+    "budget",
+    "scope",
+    "host_budget",
+    "link",
+    "numerics",
+    "without",
+    "seed",
+    "work",
+    "time_limit_s",
+    "shape_limit_s",
+}
 
 
 def lowtide(
@@ -35,8 +47,8 @@ def lowtide(
     where it would otherwise go on in eager, outside the budget.
 
     Arguments:
-        options: `budget` (required), `scope`, `numerics`, `without`, `seed`, `work`, `time_limit_s`, `shape_limit_s`,
-            as for `fit`. Models that are given the same dictionary share its budget.
+        options: `budget` (required), `scope`, `host_budget`, `link`, `numerics`, `without`, `seed`, `work`,
+            `time_limit_s`, `shape_limit_s`, as for `fit`. Models that are given the same dictionary share its budget.
 
     Returns: what runs in the graph's place. A missing or malformed budget, or an unknown option, is a `BudgetError`
         at its first call; a level of numerics that there is not, a `NumericsError`.
@@ -44,7 +56,7 @@ def lowtide(
     try:
         given = dict(options or {})
         plan_options, enclosure = _read(given), Enclosure(given.get("scope", "step"))
-    except (BudgetError, NumericsError) as error:
+    except (BudgetError, LinkError, NumericsError) as error:
         return _raising(error)
     torch._dynamo.config.fail_on_recompile_limit_hit = True
     torch._dynamo.config.skip_nnmodule_hook_guards = False
@@ -73,6 +85,7 @@ def _read(options: dict[str, Any]) -> PlanOptions:
         time_limit_s=options.get("time_limit_s"),
         shape_limit_s=options.get("shape_limit_s", SHAPE_LIMIT_s),
         **wanted(options.get("numerics", Numerics.EXACT), options.get("without", ())),
+        **moving(options.get("host_budget"), options.get("link")),
     )
 
 

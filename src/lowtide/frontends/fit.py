@@ -19,6 +19,7 @@ from lowtide.frontends.discovery import Call
 from lowtide.frontends.enclosure import Enclosure, Scope
 from lowtide.frontends.fitted import Fitted, keep
 from lowtide.frontends.member import Member, member_of
+from lowtide.frontends.moving import HostBudget, Moving, Rate, moving
 from lowtide.frontends.plan import NOTHING_CAPTURED
 from lowtide.frontends.plan_in_hand import Plan
 from lowtide.frontends.session import Discover, Session
@@ -43,6 +44,8 @@ def fit(
     plan: str | Path | Plan | None = None,
     share: torch.nn.Module | None = None,
     scope: Scope = "step",
+    host_budget: HostBudget = None,
+    link: Rate = None,
     numerics: str | Numerics | None = None,
     without: Collection[str] | None = None,
     seed: int = 0,
@@ -71,6 +74,8 @@ def fit(
             none is given. Checked against program, shapes, torch, device and threads.
         share: a fitted model whose budget (and scope) this one shares, as generator and discriminator do: parameters,
             buffers and optimizer states of all of them count in every step, and their steps use the same arena.
+        host_budget, link: bytes of host memory, or "64GiB", in which values may wait beside the budget, a wall of its
+            own; to what each way there is held, "12 GB/s". On CPU the host is memory outside the arena.
         numerics: how far results may be from plain PyTorch's: "exact" (the same bits; so it is if nothing is said),
             "reassociated" (the same arithmetic, summed in another order) or "lossy". A saved plan says it itself.
         without: implementations to leave out, by kind ("in-place", "saved values", "algorithms", "loss", "fusion") or
@@ -83,7 +88,7 @@ def fit(
         watch: told of planning's progress.
 
     Raises:
-        BudgetError: if the budget is malformed or missing, or given beside `share`.
+        BudgetError, LinkError: if a budget is malformed or missing, or given beside `share`; if the link is malformed.
         LowtideError: if `share` is not a fitted model.
         NumericsError: if there is no such level, or nothing of the name that is to be left out.
         PlanMismatch: if the saved plan's results may be further from plain PyTorch's than `numerics` says.
@@ -93,17 +98,29 @@ def fit(
     The first call raises `InfeasibleBudget` if no plan fits, and `CaptureError` if nothing was captured.
     """
     given = plan.record if isinstance(plan, Plan) else None if plan is None else load_plan(plan)
-    if given is not None and budget is None:
-        budget = given.budget_B
-    menu = _menu(numerics, without, given)
+    (budget, moves), menu = _budgets(given, budget, host_budget, link), _menu(numerics, without, given)
     host = None if share is None else _host(share, model, budget)
     size = parse_budget(budget) if host is None else host.session.options.budget  # type: ignore[arg-type]
-    options = PlanOptions(budget=size, seed=seed, work=work, time_limit_s=time_limit_s, **menu)
+    options = PlanOptions(budget=size, seed=seed, work=work, time_limit_s=time_limit_s, **menu, **moves)
     options = dataclasses.replace(options, shape_limit_s=shape_limit_s)
     member, enclosure = _enclosed(model, optimizer, host, scope)
     session = Session(options, enclosure, given, watch, whole_model=True)
-    _install(model, Fitted(session, member), dynamic)
-    return model
+    return _install(model, Fitted(session, member), dynamic)
+
+
+def _budgets(
+    given: PlanRecord | None, budget: int | str | Budget | None, host_budget: HostBudget, link: Rate
+) -> tuple[int | str | Budget | None, Moving]:
+    """The budget, and what may be moved to the host: as is said, or else as a saved plan was made.
+
+    Raises:
+        BudgetError, LinkError: see `fit`.
+    """
+    if given is None:
+        return budget, moving(host_budget, link)
+    if host_budget is None:
+        host_budget, link = given.host_budget_B, given.link_Bps if link is None else link
+    return (given.budget_B if budget is None else budget), moving(host_budget, link)
 
 
 def _enclosed(
@@ -137,8 +154,8 @@ def _menu(numerics: str | Numerics | None, without: Collection[str] | None, give
     return menu if without is not None else {"numerics": level, "without": frozenset(left_out)}
 
 
-def _install(model: torch.nn.Module, handle: Fitted, dynamic: bool | None) -> None:
-    """Puts lowtide's call in the place of the model's own."""
+def _install(model: M, handle: Fitted, dynamic: bool | None) -> M:
+    """Puts lowtide's call in the place of the model's own, and returns the model."""
     session = handle.session
     compiled = Compiled(lambda: compiled_call(model, session.backend, dynamic))
 
@@ -150,6 +167,7 @@ def _install(model: torch.nn.Module, handle: Fitted, dynamic: bool | None) -> No
 
     model._compiled_call_impl = call
     model.lowtide = keep(handle)  # type: ignore[assignment]
+    return model
 
 
 def unfit(model: M) -> M:

@@ -11,13 +11,14 @@ from lowtide.device.arena import nothing_engaged
 from lowtide.frontends.enclosure import Enclosure, Scope
 from lowtide.frontends.frontier_in_hand import Frontier as Frontier
 from lowtide.frontends.member import member_of
+from lowtide.frontends.moving import HostBudget, Rate, moving
 from lowtide.frontends.plan import captured_calls
 from lowtide.frontends.planning import covers_within, ground_of, measure_step
 from lowtide.frontends.session import Session
 from lowtide.frontends.tracing import Effort, traced
 from lowtide.frontends.wanted import wanted
 from lowtide.ir.numerics import Numerics
-from lowtide.pipeline import environment
+from lowtide.pipeline import environment, linked
 from lowtide.planners.frontier import POINTS, WORK
 from lowtide.planners.frontier_search import Watch
 from lowtide.record import PlanOptions
@@ -33,6 +34,8 @@ def frontier(
     scope: Scope = "step",
     points: int = POINTS,
     machine: str | None = None,
+    host_budget: HostBudget = None,
+    link: Rate = None,
     baselines: bool = True,
     numerics: str | Numerics = Numerics.EXACT,
     without: Collection[str] = (),
@@ -56,6 +59,7 @@ def frontier(
         scope: as for `fit`.
         points: how many budgets to plan for; the widest steps of the curve get most of them.
         machine: predict for a machine that is not here ("h200", or a machine file) instead of measuring.
+        host_budget, link: what may be moved to the host, and how fast; as for `lowtide.plan`.
         baselines: whether to ask the classical methods that answer within seconds, too. Their plans are counted in
             live bytes: holes between addresses are not held against them. Where one of them is better than the
             curve, the curve is searched again from there.
@@ -70,27 +74,21 @@ def frontier(
     Returns: the points so far, and a mark that says so, if interrupted with Ctrl-C.
 
     Raises:
-        BudgetError: if there are fewer than two points.
+        BudgetError, LinkError: if there are fewer than two points; if the host budget or the link is malformed.
         NumericsError, OptimizerError: if there is no such level, or nothing to leave out so; if the optimizer is none.
         CaptureError: if nothing could be captured.
         KeyboardInterrupt: on Ctrl-C before the first plan.
     """
     effort = Effort(points=points, baselines=baselines, seed=seed, work=work, time_limit_s=time_limit_s, watch=watch)
-    menu = wanted(numerics, without)
-    options = PlanOptions(budget=Budget(of_plain=1.0), seed=seed, work=work, machine=machine, **menu)
+    menu, moves = wanted(numerics, without), moving(host_budget, link)
+    options = PlanOptions(budget=Budget(of_plain=1.0), seed=seed, work=work, machine=machine, **menu, **moves)
     enclosure = Enclosure(scope, [member_of(model, optimizer)])
     session = Session(options, enclosure, whole_model=True)
     calls = captured_calls(session, model, args, kwargs, dynamic)
     with nothing_engaged():
         step = measure_step(calls, enclosure.persistent, options, session.cache, session.knowledge)
         session.expect_between(step)
+        options = linked(options, step.device, session.cache)
         ground = ground_of(step, options, enclosure)
-        return traced(
-            step.graph,
-            effort,
-            ground=ground,
-            covers=covers_within(ground, step, enclosure),
-            environment=environment(step.device),
-            machine=machine,
-            **menu,
-        )
+        covers, here = covers_within(ground, step, enclosure), environment(step.device)
+        return traced(step.graph, effort, options, ground=ground, covers=covers, environment=here)

@@ -7,6 +7,7 @@ from collections.abc import Collection
 
 from lowtide import __version__
 from lowtide.frontends.frontier_in_hand import Frontier
+from lowtide.frontends.moving import HostBudget, Rate, links_named, moving
 from lowtide.frontends.plan_file import COVERS
 from lowtide.frontends.tracing import Effort, traced
 from lowtide.frontends.wanted import wanted
@@ -16,13 +17,17 @@ from lowtide.ir.plan import Environment
 from lowtide.planners.frontier import POINTS, WORK
 from lowtide.planners.frontier_search import Watch
 from lowtide.planners.reductions.menu import restricted
-from lowtide.record import Ground
+from lowtide.record import Ground, PlanOptions
+from lowtide.units import Budget
 
 
 def frontier_file(
     path: str | os.PathLike[str],
     *,
     points: int = POINTS,
+    host_budget: HostBudget = None,
+    link: Rate = None,
+    machine: str | None = None,
     baselines: bool = True,
     numerics: str | Numerics = Numerics.EXACT,
     without: Collection[str] = (),
@@ -35,21 +40,25 @@ def frontier_file(
 
     Arguments:
         path: a graph that lowtide saved (`.json`, `.json.gz`), or an execution trace (`.jsonl`, `.jsonl.gz`).
+        host_budget, link, machine: what may be moved to the host, and how fast; as for `lowtide.plan_file`.
         points, baselines, numerics, without, seed, work, time_limit_s, watch: as for `lowtide.frontier`.
 
     Raises:
         PlanFileError: if there is no such file, or it is damaged or foreign.
-        BudgetError: if there are fewer than two points.
+        BudgetError: if there are fewer than two points, or the host budget is malformed.
+        LinkError: if values may be moved, and nothing says how fast.
         NumericsError: if there is no such level, or nothing of the name that is to be left out.
         KeyboardInterrupt: on Ctrl-C before the first plan.
     """
     effort = Effort(points=points, baselines=baselines, seed=seed, work=work, time_limit_s=time_limit_s, watch=watch)
     menu = wanted(numerics, without)
+    links = links_named(host_budget, link, machine)
+    options = PlanOptions(budget=Budget(of_plain=1.0), links=links, **menu, **moving(host_budget, link))
     return traced(
         restricted(read_graph(path), **menu),
         effort,
+        options,
         ground=Ground(),
         covers=COVERS,
         environment=Environment(lowtide=__version__),
-        **menu,
     )

@@ -13,6 +13,7 @@ from lowtide.frontends.compiling import compiled_call, run_loudly
 from lowtide.frontends.discovery import Call
 from lowtide.frontends.enclosure import Enclosure, Scope
 from lowtide.frontends.member import member_of
+from lowtide.frontends.moving import HostBudget, Rate, moving
 from lowtide.frontends.plan_in_hand import Plan
 from lowtide.frontends.session import Session
 from lowtide.frontends.wanted import wanted
@@ -32,6 +33,8 @@ def plan(
     optimizer: torch.optim.Optimizer | None = None,
     scope: Scope = "step",
     machine: str | None = None,
+    host_budget: HostBudget = None,
+    link: Rate = None,
     numerics: str | Numerics = Numerics.EXACT,
     without: Collection[str] = (),
     seed: int = 0,
@@ -54,6 +57,8 @@ def plan(
         optimizer: its state and temporaries count.
         scope: as for `fit`.
         machine: predict for a machine that is not here ("h200", or a machine file) instead of measuring.
+        host_budget, link: what may be moved to the host, and how fast; as for `fit`. A machine brings its own link,
+            which `link` may hold to less.
         numerics: how far results may be from plain PyTorch's: "exact" (the same bits), "reassociated" (the same
             arithmetic, summed in another order) or "lossy".
         without: implementations to leave out, by kind ("in-place", "saved values", "algorithms", "loss", "fusion") or
@@ -64,7 +69,8 @@ def plan(
         watch: told of planning's progress.
 
     Raises:
-        BudgetError: if the budget is malformed.
+        BudgetError: if a budget is malformed.
+        LinkError: if the link is malformed, or the machine has none.
         NumericsError: if there is no such level, or nothing of the name that is to be left out.
         OptimizerError: if the optimizer is none.
         InfeasibleBudget: if no plan fits.
@@ -77,6 +83,7 @@ def plan(
         time_limit_s=time_limit_s,
         machine=machine,
         **wanted(numerics, without),
+        **moving(host_budget, link),
     )
 
     enclosure = Enclosure(scope, [member_of(model, optimizer)])

@@ -12,6 +12,7 @@ from typing import NoReturn
 from lowtide import __version__
 from lowtide.errors import BudgetError
 from lowtide.frontends.depth import deepened
+from lowtide.frontends.moving import HostBudget, Rate, links_named, moving
 from lowtide.frontends.plan_in_hand import Plan
 from lowtide.frontends.wanted import wanted
 from lowtide.ir.graph_file import read_graph
@@ -33,6 +34,9 @@ def plan_file(
     *,
     budget: int | str | Budget,
     repeat: Mapping[str, int] | None = None,
+    host_budget: HostBudget = None,
+    link: Rate = None,
+    machine: str | None = None,
     numerics: str | Numerics = Numerics.EXACT,
     without: Collection[str] = (),
     seed: int = 0,
@@ -48,6 +52,9 @@ def plan_file(
         budget: see `parse_budget`; a share can only be one of plain.
         repeat: layers of the graph by name, and how often in a row each is to come: the plan of a deeper network, or of
             a shallower one. A layer that there is not is refused with the names of those that there are.
+        host_budget: bytes of host memory in which values may wait, or "64GiB"; None to move nothing.
+        link, machine: how fast they move: a rate, or the machine whose link it is ("h200", or a machine file), or both,
+            where the rate holds the machine's to less. Seconds of operators are those of the file all the same.
         numerics: how far results may be from the program's: of the implementations in the file, those of this level.
         without: implementations to leave out, by kind or by family.
         seed, work, time_limit_s: see `Problem`.
@@ -55,7 +62,9 @@ def plan_file(
 
     Raises:
         PlanFileError: if there is no such file, or it is damaged or foreign.
-        BudgetError: if the budget is malformed, or a share of a device.
+        BudgetError: if a budget is malformed, or a share of a device.
+        LinkError: if values may be moved, and nothing says how fast.
+        LowtideError: if there is no such machine.
         NumericsError: if there is no such level, or nothing of the name that is to be left out.
         PlanError: if there is no such layer to repeat.
         InfeasibleBudget: if no plan fits.
@@ -66,6 +75,8 @@ def plan_file(
         work=work,
         time_limit_s=time_limit_s,
         **wanted(numerics, without),
+        **moving(host_budget, link),
+        links=links_named(host_budget, link, machine),
     )
     if options.budget.of_device is not None:
         _no_device()

@@ -20,6 +20,7 @@ from lowtide.errors import PlanFileError
 from lowtide.frontends.plan_cache import Header
 from lowtide.ir.check import check
 from lowtide.ir.graph import Graph
+from lowtide.ir.housing import housed
 from lowtide.ir.likeness import memory, seconds_apart, shapes, size_B, structure
 from lowtide.ir.plan import Covers, PlanRecord
 from lowtide.ir.simulate import simulate
@@ -117,7 +118,8 @@ def manner_of(options: PlanOptions, limit_s: float | None) -> str:
     """How a plan is searched, as text; equal exactly when a search of the same graph would be the same."""
     budget = (options.budget.size_B, options.budget.of_device, options.budget.of_plain)
     searched = (repr(options.planner), options.seed, options.work, options.time_limit_s, options.machine, limit_s)
-    facts = (budget, *searched, options.numerics, sorted(options.without))
+    moved = () if options.host_budget_B == 0 else (options.host_budget_B, options.link_Bps, options.links)
+    facts = (budget, *searched, options.numerics, sorted(options.without), *moved)
     return msgspec.json.encode(facts).decode()
 
 
@@ -170,7 +172,9 @@ def revived(
         raise PlanFileError("it leaves other room than its name says")
     if seconds_apart(graph, record.graph) > _NEAR:
         return None
-    check(graph, record.schedule, min(record.peak_B, record.budget_B) - ground.outside_B, record.layout)
+    graph = housed(graph, record.outcome.hosted)
+    live_B = min(record.peak_B, record.budget_B) - ground.outside_B
+    check(graph, record.schedule, live_B, record.layout, record.host_budget_B)
     if [r.time_s for r in record.graph.recipes] == [r.time_s for r in graph.recipes]:
         return replace(record, graph=graph, covers=covers, environment=environment(device))
     keep_all_s = simulate(graph, keep_all_schedule(graph)).time_s
@@ -179,7 +183,7 @@ def revived(
         graph=graph,
         covers=covers,
         environment=environment(device),
-        time_s=simulate(graph, record.schedule).time_s,
+        time_s=simulate(graph, record.schedule, record.machine).time_s,
         keep_all_time_s=keep_all_s,
         outcome=replace(record.outcome, bound_s=_bound_s(record, graph, keep_all_s)),
     )

@@ -35,7 +35,7 @@ from lowtide.frontends.planning import MeasuredStep, check_plan_is_for, fit_plan
 from lowtide.ir.layout import Obstacle
 from lowtide.ir.plan import GraphBreak, PlanRecord
 from lowtide.ir.text import save_graph as write_graph
-from lowtide.pipeline import resolve_budget
+from lowtide.pipeline import linked, resolve_budget
 from lowtide.planners.base import Watch
 from lowtide.profile.cache import ProfileCache
 from lowtide.profile.exactness import Exactness
@@ -271,6 +271,7 @@ class Session:
                 call.contents = {}  # the model may end before what is known of its plans
 
     def _plan(self, step: MeasuredStep, obstacles: tuple[Obstacle, ...] = (), *, runs: bool = True) -> PlanRecord:
+        self.options = linked(self.options, step.device, self.cache)
         options = self._options_for(step) if runs else self.options
         record = plan_step(step, options, self.enclosure, obstacles, self.watch, self.knowledge)
         return replace(record, graphs=len(step.calls), breaks=self.breaks)

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from lowtide.errors import BudgetError, InfeasibleBudget
 from lowtide.frontends.frontier_in_hand import Frontier
 from lowtide.ir.graph import Graph
-from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import Covers, Environment, Outcome, PlanRecord, Status
 from lowtide.ir.schedule import Schedule
 from lowtide.planners.base import Watch as PlanWatch
@@ -44,21 +43,20 @@ class Effort:
 def traced(
     graph: Graph,
     effort: Effort,
+    options: PlanOptions,
     *,
     ground: Ground,
     covers: Covers,
     environment: Environment,
-    machine: str | None = None,
-    numerics: Numerics = Numerics.EXACT,
-    without: frozenset[str] = frozenset(),
 ) -> Frontier:
     """Plans a graph at every budget as one plan would be made: addresses, optimizer and reserve included.
 
     Arguments:
+        options: which implementations the graph has, what may be moved to the host, and the machine that it was
+            predicted for; budgets and effort are said elsewhere.
         ground: what the plans have to leave room for.
         covers: what their budgets count.
-        environment, machine: in which the graph was profiled; the machine that it was predicted for.
-        numerics, without: which implementations the graph has.
+        environment: in which the graph was profiled.
 
     Raises:
         BudgetError: if there are fewer than two points.
@@ -69,7 +67,7 @@ def traced(
     plans: list[PlanRecord] = []
     known: PlanRecord | None = None  # for the smallest budget that was named
     fixed_B = ground.fixed_B(graph)
-    options = PlanOptions(budget=Budget(), seed=effort.seed, work=effort.work, numerics=numerics, without=without)
+    options = dataclasses.replace(options, seed=effort.seed, work=effort.work)
 
     def solve(budget_B: int, start: Schedule | None, limit_s: float | None, tell: PlanWatch | None) -> Solved:
         nonlocal known
@@ -105,5 +103,5 @@ def traced(
         watch=effort.watch,
     )
     kind = "enforced" if ground.enforced else "accounted"
-    claims = replace(record, covers=covers, environment=environment, machine=machine or "", budget_kind=kind)
+    claims = replace(record, covers=covers, environment=environment, machine=options.machine or "", budget_kind=kind)
     return Frontier(claims, tuple(plans))

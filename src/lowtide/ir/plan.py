@@ -170,6 +170,11 @@ class PlanRecord(msgspec.Struct, frozen=True, dict=True):
     version: int = 1
 
     @property
+    def machine(self) -> Machine | None:
+        """What times the plan's copies; None for a plan that moves nothing."""
+        return Machine("here", links=self.links) if self.links else None
+
+    @property
     def fixed_B(self) -> int:
         """Bytes that no plan moves: parameters, buffers, inputs, optimizer state, and the reserve."""
         return self.outside_B + self.graph.persistent_B + self.reserve_B

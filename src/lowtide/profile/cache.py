@@ -35,10 +35,12 @@ class _Table(msgspec.Struct):
     Arguments:
         entries: measurements by signature.
         verdicts: why an implementation is not exact, by what was tried; empty where it is.
+        rates: of copying, by what was copied when: bytes per second, or seconds of a copy of nothing.
     """
 
     entries: dict[str, Measurement] = {}
     verdicts: dict[str, str] = {}
+    rates: dict[str, float] = {}
 
 
 class _File(msgspec.Struct):
@@ -48,6 +50,7 @@ class _File(msgspec.Struct):
     fingerprint: Fingerprint
     entries: dict[str, Measurement] = {}
     verdicts: dict[str, str] = {}
+    rates: dict[str, float] = {}
 
 
 def default_folder() -> Path:
@@ -101,6 +104,15 @@ class ProfileCache:
         self._table(fingerprint).verdicts[key] = reason
         self._fresh(fingerprint).verdicts[key] = reason
 
+    def rate(self, fingerprint: Fingerprint, key: str) -> float | None:
+        """What copying was measured to do earlier; None if it was not."""
+        return self._table(fingerprint).rates.get(key)
+
+    def put_rate(self, fingerprint: Fingerprint, key: str, rate: float) -> None:
+        """Remembers what copying does; `flush` writes it."""
+        self._table(fingerprint).rates[key] = rate
+        self._fresh(fingerprint).rates[key] = rate
+
     def flush(self) -> None:
         """Writes everything that is not on disk yet. A disk that cannot be written to is a warning, not an error."""
         self._written_s = time.monotonic()
@@ -110,12 +122,14 @@ class ProfileCache:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 with FileLock(f"{path}.lock", timeout=_PATIENCE_s):
                     file = _merged(_read(path), self._new[fingerprint])
-                    _replace(path, msgspec.json.encode(_File(_VERSION, fingerprint, file.entries, file.verdicts)))
+                    content = _File(_VERSION, fingerprint, file.entries, file.verdicts, file.rates)
+                    _replace(path, msgspec.json.encode(content))
             except (OSError, Timeout) as error:
                 _LOG.warning("measurements could not be saved to %s: %s", path, error)
                 return
             self._table(fingerprint).entries.update(file.entries)
             self._table(fingerprint).verdicts.update(file.verdicts)
+            self._table(fingerprint).rates.update(file.rates)
             del self._new[fingerprint]
 
     def entries(self) -> int:
@@ -181,7 +195,7 @@ def _decoded(content: bytes) -> _File:
 def _merged(old: _Table, new: _Table) -> _Table:
     """Both; of two measurements of one signature the newer, except that a scaled one replaces no real one."""
     kept = {k: m for k, m in new.entries.items() if not m.scaled or k not in old.entries or old.entries[k].scaled}
-    return _Table(old.entries | kept, old.verdicts | new.verdicts)
+    return _Table(old.entries | kept, old.verdicts | new.verdicts, old.rates | new.rates)
 
 
 def _read(path: Path) -> _Table:
@@ -203,7 +217,7 @@ def _read(path: Path) -> _Table:
         except OSError as problem:
             _LOG.warning("%s could not be set aside: %s", path, problem)
         return _Table()
-    return _Table(file.entries, file.verdicts) if file.version == _VERSION else _Table()
+    return _Table(file.entries, file.verdicts, file.rates) if file.version == _VERSION else _Table()
 
 
 def _replace(path: Path, content: bytes) -> None:

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lowtide.errors import LowtideError, PlanError
-from lowtide.ir.machine import Machine
+from msgspec.structs import replace
+
+from lowtide.errors import LinkError, LowtideError, PlanError
+from lowtide.ir.machine import Link, Machine
+from lowtide.ir.schedule import DEVICE, HOST
 from lowtide.ir.text import loads
 from lowtide.profile.gpus import GPUS
 
@@ -20,7 +23,14 @@ MACHINES = {
         Machine("cpu", flops={"float32": 1e11}, traffic_Bps=1e10, launch_s=3e-6),
     )
 }
-_OTHER_NAMES = {"a100-80gb": "a100", "h100-sxm": "h100", "v100-32gb": "v100", "rtx-a6000": "a6000"}
+_THERE, _BACK = (DEVICE, HOST, "to_host"), (HOST, DEVICE, "from_host")
+_OTHER_NAMES = {
+    "a100-80gb": "a100",
+    "h100-sxm": "h100",
+    "grace-hopper": "gh200",
+    "v100-32gb": "v100",
+    "rtx-a6000": "a6000",
+}
 
 
 def load_machine(name: str) -> Machine:
@@ -43,6 +53,29 @@ def load_machine(name: str) -> Machine:
         return loads(path.read_bytes(), Machine, str(path))
     except (PlanError, OSError) as error:
         raise LowtideError(f"cannot read a machine from {name}: {error}") from error
+
+
+def links_of(name: str, limit_Bps: float | None = None) -> tuple[Link, ...]:
+    """The links of a machine by name, or from a file.
+
+    Arguments:
+        limit_Bps: no direction counts as faster; None for no limit.
+
+    Raises:
+        LinkError: if it has none to the host and back.
+        LowtideError: if there is no such machine.
+    """
+    found = load_machine(name).links
+    if len(found) < len((_THERE, _BACK)):
+        raise LinkError(f"the machine {name!r} has no link between device and host: say how fast one is, in its file")
+    if limit_Bps is None:
+        return found
+    return tuple(replace(link, rate_Bps=min(limit_Bps, link.rate_Bps)) for link in found)
+
+
+def named_links(limit_Bps: float) -> tuple[Link, ...]:
+    """A link of one rate in each direction, for a graph whose machine nobody names."""
+    return (Link(*_THERE, limit_Bps), Link(*_BACK, limit_Bps))
 
 
 def nearest_machine(memory_B: int) -> Machine:

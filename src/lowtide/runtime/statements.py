@@ -246,7 +246,7 @@ def _lacking(jobs: Iterable[_Job], known: Clock) -> list[_Job]:
     for job in sorted(jobs, key=lambda j: -len(j.clock)):
         if known.get(job.engine, 0) < job.place:
             found.append(job)
-    latest = {}
+    latest: dict[str, _Job] = {}
     for job in found:
         if job.engine not in latest or latest[job.engine].place < job.place:
             latest[job.engine] = job
