@@ -3,7 +3,7 @@
 An order of first runs -> keep-all -> floor -> greedy -> single cut and replay -> chain -> several cuts, beside a first
 cooling -> coolings, two at a time, from what all of these found. It stops at a gap of half a percent, at the limits of
 work and time, or when round after round of coolings brings nothing more. Given a schedule to begin from, it has that
-one before any limit can strike.
+one before any limit can strike. Where values can be moved to the host, `pool.py` goes on from what moves nothing.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from lowtide.planners.joint_search import Deep
 from lowtide.planners.keep_all import find_floor, keep_all
 from lowtide.planners.lanes import Cooling, Lane, anneal_lanes
 from lowtide.planners.multi_cut import CutLimits, CutsFound, find_cuts, take
+from lowtide.planners.pool import plan_moving
 from lowtide.planners.reductions.stages import refuses_stages
 from lowtide.planners.reductions.twins import twin_gaps
 from lowtide.planners.search import GAP, OutOfTime, Search, conduct, worth_s
@@ -61,11 +62,13 @@ class Portfolio(AbstractPlanner):
 
     def refuses(self, problem: Problem) -> str | None:
         """Only graphs that have no stage program."""
-        return refuses_stages(problem.graph)
+        return refuses_stages(problem.graph, moving=problem.can_move)
 
     def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
         """Plans; see the module. Without a plan the outcome names floor and smallest budget found."""
         refusal = self.refuses(problem)
+        if refusal is None and problem.can_move:
+            return plan_moving(problem, watch, self.name, self.solve)
         if refusal is None and has_choices(problem.graph):
             return plan_jointly(problem, watch, self.name, Deep(self._thoroughly, self._anneal, find_smallest))
         return conduct(problem, watch, self.name, refusal, self._script, any_order=True)

@@ -53,9 +53,15 @@ class Search:
     within the problem's budget.
     """
 
-    def __init__(self, problem: Problem, watch: Watch | None = None, began_s: float | None = None) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        watch: Watch | None = None,
+        began_s: float | None = None,
+        program: StageProgram | None = None,
+    ) -> None:
         self.problem = problem
-        self.program: StageProgram = stage_program(problem.graph)
+        self.program: StageProgram = stage_program(problem.graph) if program is None else program
         self.budget_B = problem.budget_B - self.program.reserve_B
         self.bound_ps = float(self.program.time_ps)
         self.bound_class = self.floor_class = BOUND_CLASS

@@ -39,7 +39,8 @@ def window(search: Search, state: Retention, number: int, dice: random.Random) -
 def _interest(search: Search, state: Retention) -> NDArray[Any]:
     """Per stage how much time its reruns take, and whether memory is short there; each in all as likely."""
     begin, reruns = state.reruns()
-    times = np.array([s.rerun_ps for s in search.program.stages], dtype=np.float64)
+    fetches = [0] * len(search.program.values)  # what comes by fetch stands behind the stages
+    times = np.array([*(s.rerun_ps for s in search.program.stages), *fetches], dtype=np.float64)
     sums = np.concatenate([[0.0], np.cumsum(times[reruns])])
     spent = sums[begin[1:]] - sums[begin[:-1]]
     short = (state.live_B() >= _NEAR * search.budget_B).astype(np.float64)

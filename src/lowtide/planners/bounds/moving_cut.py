@@ -25,8 +25,9 @@ at the moment and read later it is fetched then, G_w; at home on the host and re
     Z >= run of t + sum fetch_v F_v + sum fetch_w G_w, and so on
     Z >= run of t + sum send_w Y_w   for w whose new content only a run on the device makes, and no earlier than t
 
-All is taken at its best: any value may move, whatever its size; latencies, reruns before the moment, generator states
-and the host's budget weigh nothing. Solved by HiGHS; only its dual bound is reported.
+What is away, and homes, are on the host at the moment, and have room there. All is taken at its best: any value may
+move, whatever its size; latencies, reruns before the moment and generator states weigh nothing. Solved by HiGHS; only
+its dual bound is reported.
 
 Units: `_B` bytes, `_s` seconds, `_ps` picoseconds, `_Bps` bytes per second.
 """
@@ -90,9 +91,10 @@ class MovingCut:
         program: of the graph with all homes on the device, in which nothing moves.
         stage: the moment.
         machine: with the links.
+        host_budget_B: for the copies and homes that are on the host at the moment; None for no limit.
     """
 
-    def __init__(self, program: StageProgram, stage: int, machine: Machine) -> None:
+    def __init__(self, program: StageProgram, stage: int, machine: Machine, host_budget_B: int | None = None) -> None:
         self.program, self.stage = program, stage
         to_Bps, from_Bps = _rates(machine)
         self._send_ms, self._fetch_ms = 1e3 / to_Bps, 1e3 / from_Bps  # per byte
@@ -110,6 +112,8 @@ class MovingCut:
         self._values()
         self._homes()
         self._times()
+        if host_budget_B is not None:
+            self._host(host_budget_B)
         self._most_B = int(sum(-size for _, size in self._knapsack) * MIB) + 1
         self._bytes = self.rows.row(self._knapsack)
 
@@ -245,6 +249,13 @@ class MovingCut:
             rows.row([*((c, 1.0) for c in future[: k + 1]), *needed])
         rows.row([*((c, 1.0) for c in past), *(e for e in self._homes_before if e[1])])
         rows.row([*((c, 1.0) for c in future), *(e for e in self._homes_behind if e[1])])
+
+    def _host(self, host_budget_B: int) -> None:
+        """Copies that are fetched later, and homes, all of which are there at the moment."""
+        sizes = [(column, self.program.size_B[v]) for v, column in self.fetch.items()]
+        sizes += [(column, self.program.graph.values[w].size_B) for w, column in self.home.items()]
+        room_MiB = room(host_budget_B, sum(size_B for _, size_B in sizes))
+        self.rows.row([(column, -size_B / MIB) for column, size_B in sizes if size_B], -room_MiB)
 
 
 def _stretches(runs_ps: list[int], begin: int, end: int) -> list[tuple[int, int]]:

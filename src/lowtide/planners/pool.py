@@ -1,0 +1,322 @@
+"""Plans over the device's memory and the host's: what stays, what is made again, what is moved, and what lives where.
+
+1. The best plan that moves nothing, where there is one.
+2. A cut at the fullest moment says what stays there, what is sent before and fetched afterwards, which persistent
+   values live on the host (`bounds/moving_cut.py`), and proves a bound. Its solution is replayed; only what it moves
+   may be moved in the search that follows, at no price. Where copies turn out to come late, the cut is solved again
+   for slower links, and where the replay is fuller elsewhere, there.
+3. In graphs too large for that, and where no plan was found: everything that may move is away whenever it is not used,
+   as far as bytes need it.
+4. What waits in the best plan is tried the other ways, by exact time.
+
+Every plan is timed exactly (`reductions/transfers.py`), and the fastest is taken.
+
+Units: `_B` bytes, `_s` seconds, `_ps` picoseconds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from functools import partial
+
+from msgspec.structs import replace
+
+from lowtide._core import Retention
+from lowtide.ir.graph import Graph
+from lowtide.ir.housing import housed, movable_values
+from lowtide.ir.machine import Link, Machine
+from lowtide.ir.plan import Outcome, Problem, Status
+from lowtide.ir.schedule import Run
+from lowtide.planners.base import Watch
+from lowtide.planners.bounds.highs import Effort
+from lowtide.planners.bounds.joint_floor import joint_floor
+from lowtide.planners.bounds.moving_cut import MovingCut, MovingSolution, moving_class
+from lowtide.planners.bounds.op_floor import op_floor
+from lowtide.planners.bounds.rows import PS_PER_MS
+from lowtide.planners.bounds.working_set import MOVING_CLASS, working_set
+from lowtide.planners.lanes import Cooling, Lane, anneal_lanes
+from lowtide.planners.moving_search import Draft, MovingSearch, Taus
+from lowtide.planners.polish import polish
+from lowtide.planners.reductions.base_order import base_order
+from lowtide.planners.reductions.choice import choose, chosen_options
+from lowtide.planners.reductions.first_option import fixes_choices
+from lowtide.planners.reductions.movement import fetchable_values
+from lowtide.planners.reductions.stages import StageProgram, refuses_stages, stage_program
+from lowtide.planners.reductions.transfers import Timing
+from lowtide.planners.reductions.twins import twin_gaps
+from lowtide.planners.reductions.ways import all_ways
+from lowtide.planners.search import OutOfTime
+
+Plain = Callable[[Problem, Watch | None], Outcome]
+
+_SHARE = 0.4  # of work and time, for the plan that moves nothing
+_LARGE = 6000  # stages: cuts of larger graphs take longer than they are worth
+_MOMENTS = 2  # at which a graph is cut
+_SLOWER = (1.0, 0.85, 0.7)  # times the link's rate, for cuts whose copies come late
+_CLOSE, _NODES = 2e-3, 3  # of a cut: as a fraction of the step, and of the tree
+_COOLINGS = (Cooling(0.5), Cooling(0.5, windowed=True, mirrored=True))
+_COOLED = 0.08  # of the work, for each replay
+_LATE = 1e-3  # as a fraction of the step: waits that are worth another cut
+_EQUAL = 1e-6
+
+
+def plan_moving(problem: Problem, watch: Watch | None, solver: str, plain: Plain) -> Outcome:
+    """Plans over two memories; see the module.
+
+    Arguments:
+        problem: that can move, and is not refused.
+        solver: name of the planner, for the outcome.
+        plain: plans without moving anything.
+
+    Raises:
+        KeyboardInterrupt: on Ctrl-C before there is a plan.
+    """
+    assert problem.machine is not None
+    began_s = time.monotonic()
+    graph = base_order(housed(problem.graph, ()))
+    order = "program order" if graph.program == problem.graph.program else "the order that was chosen"
+    ways = "any implementation of every operator" if fixes_choices(graph) else "one implementation per operator"
+    bound_class = f"{moving_class(problem.machine)}; first runs in {order}; {ways}"
+    pool = MovingSearch(replace(problem, graph=graph), watch, began_s, bound_class)
+    interrupted = False
+    try:
+        _script(pool, plain)
+    except OutOfTime:
+        pool.stats["out_of_time"] = True
+    except KeyboardInterrupt:
+        if pool.best is None:
+            raise
+        interrupted = True
+    return _outcome(pool, solver, interrupted)
+
+
+def _script(pool: MovingSearch, plain: Plain) -> None:
+    graph, problem = pool.graph, pool.problem
+    ways = all_ways(graph) if fixes_choices(graph) else None
+    pool.prove((sum(s.run_ps for s in stage_program(graph).stages) if ways is None else ways.least_ps) * 1e-12)
+    floor = working_set(graph, homes_move=True)
+    impossible = ways is None and floor.floor_B > problem.budget_B
+    pool.stats["floor"] = floor
+    if not impossible:
+        floor_B = op_floor(stage_program(graph)).floor_B if ways is None else joint_floor(ways).floor_B
+        if floor_B <= problem.budget_B:
+            pool.run("plain", lambda: _plain(pool, plain))
+        for chosen in _choices(pool):
+            if not pool.is_close:
+                _move(pool, chosen)
+        if pool.best is not None and pool.best.draft is not None and not pool.is_close:
+            pool.run("polish", lambda: polish(pool))
+    if pool.best is None:
+        pool.run("smallest", lambda: _everything_away(pool, graph, movable_values(graph)))
+
+
+def _plain(pool: MovingSearch, plain: Plain) -> None:
+    problem = pool.problem
+    if len(problem.graph.program) > _LARGE:
+        return
+    limit_s = None if problem.time_limit_s is None else _SHARE * problem.time_limit_s
+    work = int(_SHARE * problem.work)
+    asked = replace(problem, machine=None, host_budget_B=0, work=work, time_limit_s=limit_s)
+    outcome = plain(asked, pool.tell)
+    pool.work += int(outcome.stats.get("work", 0))
+    pool.stats["plain_bound_s"] = outcome.bound_s
+    if outcome.schedule is not None:
+        pool.offer_plain(outcome.schedule)
+        pool.stats["plain_time_s"] = sum(
+            pool.graph.recipes[s.recipe].time_s for s in outcome.schedule.steps if isinstance(s, Run)
+        )
+    elif outcome.smallest_B is not None and outcome.smallest is not None:
+        pool.lowest_B, pool.lowest = outcome.smallest_B, (outcome.smallest, ())
+
+
+def _choices(pool: MovingSearch) -> list[Graph]:
+    """The program of the best plan so far, and the graph's own."""
+    graphs = [pool.graph]
+    if pool.best is not None and fixes_choices(pool.graph):
+        ran = frozenset(s.recipe for s in pool.best.timing.schedule.steps if isinstance(s, Run))
+        chosen = choose(pool.graph, chosen_options(pool.graph, ran))
+        if chosen.program != pool.graph.program:
+            graphs.insert(0, chosen)
+    return graphs
+
+
+# cuts
+
+
+def _move(pool: MovingSearch, graph: Graph) -> None:
+    """Everything that moves something, for one choice of options."""
+    if refuses_stages(graph) is None and len(graph.program) <= _LARGE:
+        program = stage_program(graph)
+        moments, stage = list[int](), program.keep_all(0).peak_stage
+        while 0 <= stage not in moments and len(moments) < _MOMENTS and not pool.is_close:
+            moments.append(stage)
+            stage = pool.run("cut", partial(_cut, pool, graph, program, stage))
+    if not pool.is_close and (pool.best is None or len(graph.program) > _LARGE):
+        pool.run("away", lambda: _away(pool, graph))
+
+
+def _cut(pool: MovingSearch, graph: Graph, program: StageProgram, stage: int) -> int:
+    """Cuts at a stage, replays, and goes on from there; returns where a replay was too full, or -1."""
+    fuller = -1
+    for slower in _SLOWER:
+        cut = MovingCut(program, stage, _slowed(pool.machine, slower), pool.problem.host_budget_B)
+        solution = cut.solve(pool.problem.budget_B, _effort(pool, program))
+        pool.stats["cuts"] = pool.stats.get("cuts", 0) + 1
+        if slower == 1.0 and not fixes_choices(pool.graph):
+            pool.prove(max(0.0, solution.bound_ps - len(program.stages)) * 1e-12 * (1.0 - 1e-9))
+        if solution.kept is None:
+            return fuller
+        draft, taus = _replay(pool, graph, cut, solution)
+        state = draft.program.keep_all(pool.problem.budget_B - draft.program.reserve_B)
+        if state.assign(taus) and not state.fits:
+            fuller = state.peak_stage
+        found = pool.settle(draft, taus)
+        if found is None:
+            draft, found = _wider(pool, graph, draft, taus)
+        if found is None:
+            continue
+        timed = pool.consider(draft, found)
+        if not pool.is_close:
+            timed = _cool(pool, draft, found.taus) or timed
+        pool.tick()
+        if pool.is_close or (timed is not None and timed.stall_s <= _LATE * timed.time_s):
+            break
+    return fuller
+
+
+def _effort(pool: MovingSearch, program: StageProgram) -> Effort:
+    return Effort(_CLOSE * program.time_ps / PS_PER_MS, _NODES, pool.left_s)
+
+
+def _slowed(machine: Machine, factor: float) -> Machine:
+    links = tuple(
+        Link(link.source, link.target, link.engine, link.rate_Bps * factor, link.latency_s) for link in machine.links
+    )
+    return replace(machine, links=links)
+
+
+def _replay(pool: MovingSearch, graph: Graph, cut: MovingCut, solution: MovingSolution) -> tuple[Draft, Taus]:
+    """What a cut's solution means: what does not stay across the moment is brought back when it is needed again."""
+    there = cut.program.values
+    draft = pool.draft(graph, solution.hosted, {there[v] for v in solution.fetched})
+    program, kept = draft.program, solution.kept or frozenset()
+    gone = {there[v]: v in solution.fetched for v in cut.stay if v not in kept}
+    stage = _same_stage(cut.program, cut.stage, program)
+    taus = program.keep_all(0).taus
+    for i, v in enumerate(program.values):
+        if v not in gone or program.producer[i] >= stage:
+            continue
+        gap = program.core.gap_at(i, stage)
+        if program.core.is_free(gap):
+            tau = program.core.gap_start(gap) + 1
+            taus[gap] = ~tau if gone[v] and program.core.can_fetch(gap) else tau
+    return draft, taus
+
+
+def _same_stage(program: StageProgram, stage: int, other: StageProgram) -> int:
+    """Where another program, of the same graph with other homes, has a stage."""
+    wanted = (program.stages[stage].segment, program.stages[stage].recipe)
+    return next((t for t, s in enumerate(other.stages) if (s.segment, s.recipe) == wanted), stage)
+
+
+def _wider(pool: MovingSearch, graph: Graph, draft: Draft, taus: Taus) -> tuple[Draft, Retention | None]:
+    """The same start where everything may move: of use where a few values are not enough."""
+    wide = pool.draft(graph, draft.hosted, fetchable_values(graph) | draft.program.movement.fetchable)
+    wide.price(pool.machine, 0.5)
+    return wide, pool.settle(wide, taus)
+
+
+def _cool(pool: MovingSearch, draft: Draft, taus: Taus) -> Timing | None:
+    """Anneals a draft from a plan of it."""
+    search = pool.search(draft, int(_COOLED * pool.problem.work))
+    search.stage = pool.stage
+    search.prove(pool.bound_s * 1e12)
+    lane = Lane(taus, _COOLINGS, pool.problem.seed)
+    try:
+        anneal_lanes(
+            search, [lane], min(search.problem.work, 4000 * len(draft.program.stages)), twin_gaps(draft.program)
+        )
+    finally:
+        pool.work += search.work
+    if search.taus is None:
+        return None
+    state = pool.settle(draft, search.taus)
+    return None if state is None else pool.consider(draft, state)
+
+
+# without cuts
+
+
+def _away(pool: MovingSearch, graph: Graph) -> None:
+    """Homes on the host as far as bytes need them, and everything else away whenever it is not used."""
+    movable = sorted(movable_values(graph), key=lambda v: (-graph.values[v].size_B, v))
+    total_B = sum(graph.values[v].size_B for v in movable)
+    for share in (0.0, 0.5, 1.0) if movable else (0.0,):
+        hosted, left_B = list[int](), share * total_B
+        for v in movable:
+            if left_B > 0:
+                hosted.append(v)
+                left_B -= graph.values[v].size_B
+        if working_set(housed(graph, hosted)).floor_B <= pool.problem.budget_B:
+            _everything_away(pool, graph, hosted)
+            pool.tick()
+        if pool.best is not None:
+            return
+
+
+def _everything_away(pool: MovingSearch, graph: Graph, hosted: Collection[int]) -> None:
+    draft = pool.draft(graph, hosted, fetchable_values(graph))
+    draft.price(pool.machine, 0.5)
+    state = pool.settle(draft, taus_away(draft.program))
+    if state is not None:
+        pool.consider(draft, state)
+
+
+def taus_away(program: StageProgram) -> Taus:
+    """Everything that may come by fetch does so for every need. O(gaps)."""
+    core, taus = program.core, program.keep_all(0).taus
+    for gap in range(len(taus)):
+        if core.is_free(gap) and core.can_fetch(gap):
+            taus[gap] = ~(core.gap_start(gap) + 1)
+    return taus
+
+
+# the result
+
+
+def _outcome(pool: MovingSearch, solver: str, interrupted: bool) -> Outcome:
+    floor = pool.stats.pop("floor", None)
+    best, problem = pool.best, pool.problem
+    stats = pool.stats | {"work": pool.work, "elapsed_s": pool.elapsed_s}
+    if best is not None:
+        timed = best.timing
+        stats |= {
+            "winner": best.by,
+            "peak_B": timed.peak_B,
+            "host_peak_B": timed.host_peak_B,
+            "sent_B": timed.sent_B,
+            "fetched_B": timed.fetched_B,
+            "stall_predicted_s": timed.stall_s,
+        }
+    floor_B = 0 if floor is None else floor.floor_B
+    lowest = pool.lowest if best is None else None
+    impossible = best is None and not fixes_choices(problem.graph) and floor_B > problem.budget_B
+    status = Status.INFEASIBLE if impossible else Status.UNSOLVED
+    if best is not None:
+        status = Status.INTERRUPTED if interrupted else Status.FEASIBLE
+        status = Status.OPTIMAL if best.timing.time_s <= pool.bound_s * (1.0 + _EQUAL) else status
+    return Outcome(
+        None if best is None else best.timing.schedule,
+        status,
+        solver,
+        bound_s=pool.bound_s * (1.0 - 1e-9),
+        bound_class=pool.bound_class,
+        floor_B=floor_B,
+        floor_class=MOVING_CLASS,
+        floor_recipes=() if floor is None else floor.recipes,
+        smallest_B=pool.lowest_B,
+        smallest=None if lowest is None else lowest[0],
+        hosted=best.hosted if best is not None else () if lowest is None else lowest[1],
+        stats=stats,
+    )
