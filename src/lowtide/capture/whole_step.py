@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from lowtide.ir.call import Arg, Held, Items, NamedArg, Read, Ref
+from lowtide.ir.call import Arg, Const, Held, Items, NamedArg, Read, Ref
 from lowtide.ir.geometry import Geometry
 from lowtide.ir.graph import Graph, MiniTrace, Origin, Recipe, Role, Takeover, Value
 from lowtide.ir.interface import Interface, Result
@@ -179,7 +179,7 @@ class _Merging:
         scalar = norms[0].geometry
         total, scale = self._value("total_norm", scalar), self._value("clip_coefficient", scalar)
         many = Items(tuple(Ref(i) for i in range(len(norms))))
-        kwargs = (("max_norm", clip.max_norm), ("norm_type", clip.norm_type))
+        kwargs = (("max_norm", clip.max_norm), ("norm_type", Const("float", repr(clip.norm_type))))
         self._add("lowtide.clip_coefficient", norms, (many,), (total, scale), kwargs=kwargs)
         self._leave(total, Role.OUTPUT)
         self.results.append(Read(total, (), scalar))
@@ -192,7 +192,9 @@ class _Merging:
     def _norm(self, gradient: Read, norm_type: float) -> Read:
         assert gradient.geometry is not None, "capture gives every value a geometry"
         scalar = Geometry(gradient.geometry.dtype, (), (), device=gradient.geometry.device)
-        return self._call("aten.linalg_vector_norm.default", (gradient,), (Ref(0), norm_type), scalar, "norm")
+        return self._call(
+            "aten.linalg_vector_norm.default", (gradient,), (Ref(0), Const("float", repr(norm_type))), scalar, "norm"
+        )
 
     def _in_place(self, plain: Recipe) -> None:
         """The same product over the gradient's own bytes, where those are wanted no more."""

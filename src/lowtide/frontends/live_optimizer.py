@@ -75,8 +75,11 @@ class LiveOptimizer:
     def tensors(self) -> Iterator[torch.Tensor]:
         """What is kept from step to step for the parameters that are stepped one by one."""
         for updater in self._updaters.values():
-            yield from updater.tensors().values()
-            yield from updater.numbers()
+            if updater.gathered is not None:
+                yield updater.gathered
+            if not self.opaque:
+                yield from updater.tensors().values()
+                yield from updater.numbers()
 
     def layout(self) -> tuple[Any, ...]:
         """What decides which operators a step runs; numbers only by whether they are zero."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from lowtide.capture.joint import is_tensor
-from lowtide.capture.whole_step import Clip, Update, whole_step
+from lowtide.capture.whole_step import GATHERED, WEIGHT, Clip, Update, whole_step
 from lowtide.errors import CaptureError
 from lowtide.frontends.discovery import Call, address
 from lowtide.frontends.live_optimizer import LiveOptimizer
@@ -34,7 +34,8 @@ class Stepping:
         numbers: how many of them are sizes, at the end.
         tangent: the gradient of the loss.
         added: what the backward is given besides, in the order in which it takes it.
-        leaving: parameters whose gradients are handed to `.grad`.
+        updaters: of the parameters that get a gradient.
+        leaves: whether their gradients are handed to `.grad`, in that order.
         clips: whether the norm of all gradients is among the backward's results.
     """
 
@@ -42,16 +43,24 @@ class Stepping:
     numbers: int
     tangent: torch.Tensor
     added: tuple[tuple[Updater, str], ...]
-    leaving: tuple[torch.Tensor, ...] = ()
+    updaters: tuple[Updater, ...]
+    leaves: bool = False
     clips: bool = False
 
     def kept(self) -> list[torch.Tensor]:
         """What the backward is given besides."""
         known: dict[int, dict[str, torch.Tensor]] = {}
+        found: list[torch.Tensor] = []
         for updater, name in self.added:
-            if name and id(updater) not in known:
-                known[id(updater)] = updater.tensors()
-        return [known[id(u)][name] if name else u.parameter for u, name in self.added]
+            if name == WEIGHT:
+                found.append(updater.parameter)
+            elif name == GATHERED:
+                found.append(updater.gather())
+            else:
+                if id(updater) not in known:
+                    known[id(updater)] = updater.tensors()
+                found.append(known[id(updater)][name])
+        return found
 
     def hand_on(self, results: list[Any]) -> list[Any]:
         """Takes what is for the backward out of the forward's results, as autograd would pass it."""
@@ -68,15 +77,22 @@ class Steps:
 
     Arguments:
         live: the optimizer.
+        order: gives the parameters in the order in which people pass them to be clipped.
         clip_norm, norm_type: of all gradients together; None where nothing is clipped.
+        gathers: whether gradients of several calls are added up.
+        updates: whether the call at hand is the last of them.
         total_norm: of the latest step, if it clipped.
     """
 
     live: LiveOptimizer
+    order: Callable[[], Iterable[torch.Tensor]]
     clip_norm: float | None = None
     norm_type: float = 2.0
+    gathers: bool = False
+    updates: bool = True
     total_norm: torch.Tensor | None = None
     _steppings: dict[tuple[int, Key], Stepping] = field(default_factory=dict)
+    _gathered: dict[int, Updater] = field(default_factory=dict)  # with gradients of earlier calls
 
     def complete(self, call: Call) -> None:
         """Merges a captured graph's segments and adds what the optimizer does."""
@@ -84,28 +100,31 @@ class Steps:
         if not joint.trains:
             raise CaptureError(NO_GRADIENT)
         _check_loss(call)
-        groups = self.live.groups()
-        trained = {v: t for v, t in call.contents.items() if _gets_gradient(call, v) and id(t) in groups}
+        groups, rank = self.live.groups(), {id(p): i for i, p in enumerate(self.order())}
+        trained = [(v, t) for v, t in call.contents.items() if id(t) in groups and _gets_gradient(call, v)]
         if not trained:
             raise CaptureError(NO_GRADIENT)
-        opaque = bool(self.live.opaque)
-        updates = () if opaque else tuple(self._update(v, t, groups[id(t)]) for v, t in trained.items())
+        trained.sort(key=lambda entry: rank.get(id(entry[1]), len(rank)))
+        updaters = {v: self.live.updater_of(t, groups[id(t)]) for v, t in trained}
+        inside = not self.live.opaque
+        stepped, leaves = inside and self.updates, not inside and not self.gathers
         whole = whole_step(
             call.specialised.graph,
             call.interfaces,
             call.specialised.held,
-            updates,
-            clip=None if opaque else self._clip(trained),
-            leaving=tuple(trained) if opaque else (),
+            tuple(self._update(v, updaters[v]) for v in updaters) if stepped else (),
+            clip=self._clip(updaters) if stepped else None,
+            gathered=tuple(updaters) if self.gathers else (),
+            leaving=tuple(updaters) if leaves else (),
         )
-        updaters = {v: self.live.updater_of(t, groups[id(t)]) for v, t in trained.items()}
         stepping = Stepping(
             results=len(joint.forward_outputs),
             numbers=len(call.specialised.captured.slots.numbers),
             tangent=_ones(joint.tangents[0].meta["val"]),
             added=tuple((updaters[weight], name) for weight, name in whole.added),
-            leaving=tuple(trained.values()) if opaque else (),
-            clips=self.clip_norm is not None and not opaque,
+            updaters=tuple(updaters.values()),
+            leaves=leaves,
+            clips=stepped and self.clip_norm is not None,
         )
         self._steppings[id(call.executor), call.key] = stepping
         call.become(whole, tuple(address(t) for t in stepping.kept()))
@@ -119,13 +138,57 @@ class Steps:
         gradients = loaded.run(1, backward, passage, executor.token_at)
         if stepping.clips:
             self.total_norm, gradients = gradients[0], gradients[1:]
-        for parameter, gradient in zip(stepping.leaving, gradients, strict=True):
-            _accumulate(parameter, gradient)
+        if stepping.leaves:
+            for updater, gradient in zip(stepping.updaters, gradients, strict=True):
+                _accumulate(updater.parameter, gradient)
+        elif self.gathers:
+            self._gathered.update((id(u), u) for u in stepping.updaters)
+        if self.updates and not self.live.opaque:
+            self._finish(stepping.updaters)
         return results
 
-    def _update(self, value: int, parameter: torch.Tensor, group: int) -> Update:
-        updater, kind = self.live.updater_of(parameter, group), self.live.kind
-        options = self.live.optimizer.param_groups[group]
+    def _finish(self, updaters: Sequence[Updater]) -> None:
+        """The step of these has been done; those that only earlier calls had gradients for follow."""
+        done = {id(u) for u in updaters}
+        late = [u for key, u in self._gathered.items() if key not in done]
+        self.forget_gathered(done)
+        for updater in updaters:
+            updater.stepped()
+        if late:
+            self.flush()
+
+    def flush(self) -> bool:
+        """Steps with the gradients that were gathered; returns whether there were any."""
+        updaters = [self._gathered[k] for k in sorted(self._gathered, key=self._rank().__getitem__)]
+        gradients = [u.gather() for u in updaters]
+        if self.clip_norm is not None and gradients:
+            self.total_norm = torch.nn.utils.get_total_norm(gradients, self.norm_type)
+            torch.nn.utils.clip_grads_with_norm_(
+                [_carrier(g) for g in gradients], self.clip_norm, self.total_norm
+            )  # fmt: skip
+        for updater, gradient in zip(updaters, gradients, strict=True):
+            updater.refresh()
+            updater.step(updater.parameter, gradient, {})
+            updater.stepped()
+        self.forget_gathered()
+        return bool(updaters)
+
+    def hand_over_gathered(self) -> None:
+        """Puts what was gathered where an optimizer that steps as a whole looks for it."""
+        for updater in self._gathered.values():
+            updater.parameter.grad = updater.gather()
+
+    def _rank(self) -> dict[int, int]:
+        place = {id(p): i for i, p in enumerate(self.order())}
+        return {key: place.get(id(u.parameter), len(place)) for key, u in self._gathered.items()}
+
+    def forget_gathered(self, keys: Collection[int] | None = None) -> None:
+        """Lets go of gradients that were gathered, of all parameters or of some."""
+        for key in list(self._gathered) if keys is None else [k for k in keys if k in self._gathered]:
+            self._gathered.pop(key).gather().fill_(-0.0)
+
+    def _update(self, value: int, updater: Updater) -> Update:
+        kind, options = self.live.kind, self.live.optimizer.param_groups[updater.group]
         return Update(
             weight=value,
             op=kind.op,
@@ -135,11 +198,17 @@ class Steps:
             laid_out=kind.sums,
         )
 
-    def _clip(self, trained: dict[int, torch.Tensor]) -> Clip | None:
+    def _clip(self, order: Iterable[int]) -> Clip | None:
         if self.clip_norm is None:
             return None
-        order = tuple(trained)
-        return Clip(max_norm=self.clip_norm, norm_type=self.norm_type, order=order)
+        return Clip(max_norm=self.clip_norm, norm_type=self.norm_type, order=tuple(order))
+
+
+def _carrier(gradient: torch.Tensor) -> torch.Tensor:
+    """Something that has a tensor as its gradient, and no bytes for a content."""
+    carrier = torch.empty((), dtype=gradient.dtype, device=gradient.device).expand(gradient.shape)
+    carrier.grad = gradient
+    return carrier
 
 
 def _gets_gradient(call: Call, value: int) -> bool:

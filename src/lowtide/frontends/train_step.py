@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
 import warnings
@@ -20,6 +21,7 @@ from lowtide.frontends.live_optimizer import LiveOptimizer
 from lowtide.frontends.member import Member, check_optimizer
 from lowtide.frontends.memory import MemoryStats, memory_stats
 from lowtide.frontends.objective import Objective
+from lowtide.frontends.optimizer_watch import STEPPING
 from lowtide.frontends.plan_in_hand import Plan
 from lowtide.frontends.session import Discover, Session
 from lowtide.frontends.stepping import Steps
@@ -52,6 +54,8 @@ class TrainStep:
         autocast: dtype of an autocast region round model and loss.
         clip_norm: the most that the norm of all gradients may be; as `torch.nn.utils.clip_grad_norm_`.
         norm_type: of that norm.
+        accumulate: how many calls make one step: gradients of the others are added up, as autograd adds them to
+            `.grad`. Their mean is the step's if `loss_fn` divides by that number.
         master_weights: whether parameters of fewer than 32 bits are roundings of float32 copies, which the optimizer
             steps. They are saved with `TrainStep.state_dict`.
         scope, numerics, without, seed, work, time_limit_s, shape_limit_s, dynamic, watch: as for `lowtide.fit`.
@@ -74,6 +78,7 @@ class TrainStep:
         autocast: torch.dtype | None = None,
         clip_norm: float | None = None,
         norm_type: float = 2.0,
+        accumulate: int = 1,
         master_weights: bool = False,
         scope: Scope = "step",
         numerics: str | Numerics = Numerics.EXACT,
@@ -93,7 +98,9 @@ class TrainStep:
         _check(self._objective, model, optimizer)
         self._optimizer = optimizer
         self._live = LiveOptimizer(optimizer, master_weights=master_weights)
-        self._steps = Steps(self._live, clip_norm, norm_type)
+        self._accumulate, self._waiting = accumulate, 0
+        alive = weakref.ref(self._objective)
+        self._steps = Steps(self._live, lambda: _parameters(alive), clip_norm, float(norm_type), accumulate > 1)
         member = _member(self._objective, self._live)
         enclosure = Enclosure(scope, [member])
         session = Session(options, enclosure, None, watch, whole=self._steps, whole_model=True)
@@ -122,16 +129,48 @@ class TrainStep:
             CaptureError: if the step is not one graph with one loss.
         """
         with self._turn:
+            last = self._waiting + 1 >= self._accumulate
+            self._steps.updates = last
             loss = self._run(args, kwargs)
-            self._after()
+            self._waiting = 0 if last else self._waiting + 1
+            if last:
+                self._after()
             return loss
+
+    @property
+    def waiting(self) -> int:
+        """How many calls have been made whose gradients wait for their step."""
+        return self._waiting
+
+    def flush(self) -> bool:
+        """Steps with the gradients of the calls so far, where fewer were made than make a step.
+
+        Returns: whether there were any.
+        """
+        with self._turn:
+            waited, self._waiting = self._waiting, 0
+            if waited and self._live.opaque:
+                self._after()
+            elif waited:
+                wall = self._handle.session.enclosure.wall
+                with wall.rested(STEPPING) if wall is not None else contextlib.nullcontext(), torch.no_grad():
+                    self._steps.flush()
+                self._optimizer._opt_called = True  # type: ignore[attr-defined]
+            return bool(waited)
+
+    def zero_grad(self) -> None:
+        """Lets go of gradients that wait for their step."""
+        with self._turn:
+            self._waiting = 0
+            self._steps.forget_gathered()
+            self._optimizer.zero_grad()
 
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
         if self._compiled is None:
             raise LowtideError("this step was closed: make a new one")
         session = self._handle.session
         layout = self._live.layout()
-        session.step_key = (self._layouts.setdefault(layout, len(self._layouts)),)
+        session.step_key = (self._layouts.setdefault(layout, len(self._layouts)), self._steps.updates)
         self._bring_home()
         before = session.calls
         try:
@@ -147,12 +186,14 @@ class TrainStep:
     def _after(self) -> None:
         """What the optimizer does as a whole, and what a scheduler looks for."""
         if self._live.opaque:
+            self._steps.hand_over_gathered()
             if self._steps.clip_norm is not None:
                 trained = [p for p in self._objective.parameters() if p.grad is not None]
                 norm = torch.nn.utils.clip_grad_norm_(trained, self._steps.clip_norm, self._steps.norm_type)
                 self._steps.total_norm = norm
             self._optimizer.step()
             self._optimizer.zero_grad()
+            self._steps.forget_gathered()
         self._optimizer._opt_called = True  # type: ignore[attr-defined]
 
     def _loaded(self, _: torch.optim.Optimizer) -> None:
@@ -223,6 +264,11 @@ class TrainStep:
             self._compiled = None
 
 
+def _parameters(objective: weakref.ref[Objective]) -> tuple[torch.Tensor, ...]:
+    found = objective()
+    return () if found is None else tuple(found.parameters())
+
+
 def _member(objective: Objective, live: LiveOptimizer) -> Member:
     """What lives through steps: the objective's tensors, and state that plans know. Named weakly."""
     alive = weakref.ref(objective)
@@ -231,7 +277,7 @@ def _member(objective: Objective, live: LiveOptimizer) -> Member:
         found = alive()
         if found is None:
             return ()
-        state = () if live.opaque else tuple(live.tensors())
+        state = tuple(live.tensors())
         return (*found.parameters(), *found.buffers(), *state)
 
     return Member(tensors, lambda: live.optimizer if live.opaque else None)

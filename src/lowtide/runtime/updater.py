@@ -31,7 +31,9 @@ class Updater:
         self._parameter = weakref.ref(parameter)
         self.group = group
         self.master: torch.Tensor | None = None
+        self.gathered: torch.Tensor | None = None  # the sum of gradients so far, where several calls make a step
         self._prepared: dict[str, Any] | None = None  # state for a first step that is still to come
+        self._version = parameter._version
         if master:
             self.master = parameter.detach().float()
 
@@ -70,6 +72,23 @@ class Updater:
         wants = isinstance(self.optimizer, torch.optim.SGD) and bool(group["momentum"])
         return wants and state.get("momentum_buffer") is None
 
+    def refresh(self) -> None:
+        """Makes the master anew where somebody else has written to the parameter."""
+        if self.master is not None and self.parameter._version != self._version:
+            self.master.copy_(self.parameter.detach())
+            self.stepped()
+
+    def stepped(self) -> None:
+        """The parameter is as the updater left it."""
+        self._version = self.parameter._version
+
+    def gather(self) -> torch.Tensor:
+        """Where gradients are added up: at first negative zeros, to which anything is added as it is."""
+        if self.gathered is None:
+            like = self.parameter.detach()
+            self.gathered = torch.full_like(like, -0.0, memory_format=torch.preserve_format)
+        return self.gathered
+
     def tensors(self) -> dict[str, torch.Tensor]:
         """What is kept for the parameter from step to step and is more than a number, by name."""
         found = {} if self.master is None else {MASTER: self.master}
@@ -92,6 +111,6 @@ class Updater:
         for name, value in state.items():
             if name not in states:
                 real[name] = value
-        if begins:
+        if begins and real:
             optimizer.state[self.parameter] = real
             self._prepared = None

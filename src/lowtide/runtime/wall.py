@@ -9,9 +9,10 @@ Units: `_B` bytes.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -137,6 +138,15 @@ class Wall:
         self.arena.resting = False
         self.arena.set_phase(AFTER)
         self._close_window(owner)
+
+    @contextlib.contextmanager
+    def rested(self, name: str) -> Iterator[None]:
+        """Inside, code of the caller's allocates in the wall while no plan needs its places."""
+        self.rest(name)
+        try:
+            yield
+        finally:
+            self.wake()
 
     def keep_free(self, size_B: int, top_B: int = 0) -> None:
         """Keeps bytes of the arena free for what lies outside it and counts.
