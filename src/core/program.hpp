@@ -74,7 +74,7 @@ struct Program {
   Index gap_end(Index gap) const { return gap_through[static_cast<std::size_t>(gap)]; }
   // The gap of `value` that covers `stage`; requires producer < stage.
   Index gap_at(Index value, Index stage) const;
-  bool can_fetch(Index value) const { return fetch_B[static_cast<std::size_t>(value)] >= 0; }
+  bool can_fetch(Index value) const { return fetches && fetch_B[static_cast<std::size_t>(value)] >= 0; }
   // Whether reruns can bring the value back in this gap.
   bool can_rerun(Index gap) const;
   // Whether dropping in this gap can ever be legal and useful.

@@ -12,7 +12,7 @@ from lowtide import _core
 from lowtide.ir.check import check
 from lowtide.ir.check_graph import check_graph
 from lowtide.ir.graph import Effect, Role
-from lowtide.ir.schedule import Run, Schedule
+from lowtide.ir.schedule import Drop, Fetch, Run, Schedule
 from lowtide.ir.simulate import simulate
 from lowtide.planners.keep_all import keep_all_schedule
 from lowtide.planners.reductions.stages import StageProgram, stage_program
@@ -141,21 +141,26 @@ def plain_peak_B(reduced: StageProgram, schedule: Schedule) -> int:
     """A second, smaller simulation that knows nothing of generator states."""
     graph = reduced.graph
     hidden = {r.state for r in reduced.replays.values()}
-    live = {v.id for v in graph.values if v.persistent}
+    live = {v.id for v in graph.values if v.persistent and v.memory == "device"}
     top_B = 0
     for step in schedule.steps:
         now_B = sum(graph.values[v].size_B for v in live - hidden)
         match step:
+            case Run(recipe=recipe) if graph.recipes[recipe].engine == "host":
+                pass
             case Run(recipe=recipe, keep=keep):
                 top_B = max(top_B, now_B + graph.recipes[recipe].trace.peak_B)
                 live -= {t.value for t in graph.recipes[recipe].consumes}
                 live |= set(keep)
             case _ if hasattr(step, "segment"):
                 live -= {v.id for v in graph.values if v.leaves == step.segment - 1 and not (v.held or v.persistent)}
-                live |= {v.id for v in graph.values if v.arrives == step.segment}
+                live |= {v.id for v in graph.values if v.arrives == step.segment and v.memory == "device"}
                 top_B = max(top_B, now_B, sum(graph.values[v].size_B for v in live - hidden))
-            case _:
-                live.remove(step.value)
+            case Fetch(value=value):
+                live.add(value)
+                top_B = max(top_B, now_B + graph.values[value].size_B)
+            case Drop(value=value, memory="device"):
+                live.remove(value)
     return max(top_B, sum(graph.values[v].size_B for v in live - hidden))
 
 

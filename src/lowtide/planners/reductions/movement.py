@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from lowtide.ir.graph import Graph, Value
 from lowtide.ir.schedule import HOST, HOST_ENGINE
+from lowtide.planners.reductions.updates import updated_values
 
 LEAST_B = 1 << 16  # smaller values are not worth a copy of their own
 
@@ -53,15 +54,16 @@ NOTHING_MOVES = Movement()
 
 
 def fetchable_values(graph: Graph, least_B: int = LEAST_B) -> frozenset[int]:
-    """Values that may be sent to the host and fetched back: all but persistent, mutated and small ones.
+    """Values that may be sent to the host and fetched back: all but persistent ones, what is at home, and small ones.
 
-    What the caller lets go of at once is left out: nothing would wait for its copy.
+    What the caller overwrites, or lets go of at once, is left out: nothing would wait for its copy. O(graph).
     """
+    stays = graph.handed | updated_values(graph, graph.program)
     return frozenset(
         v.id
         for v in graph.values
         if v.size_B >= max(1, least_B)
-        and not (v.persistent or v.id in graph.handed or v.readable_through is not None)
+        and not (v.persistent or v.replaces is not None or v.id in stays or v.readable_through is not None)
         and (v.leaves is None or v.held)
     )
 
