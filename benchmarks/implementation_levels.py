@@ -5,6 +5,7 @@ Units: `_B` bytes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from benchmarks.implementation_parts import Effort, Found, Part, Row, gib, percent, rows_of, say
@@ -77,7 +78,7 @@ def least_B(subject: Case, most: float, limit_s: float, close_B: int | None = No
     close_B = int(CLOSE * subject.plain_B) if close_B is None else close_B
     while high_B - low_B > close_B:
         budget_B = (low_B + high_B) // 2
-        point, _ = planned(subject, f"{most:.0%}", budget_B, limit_s)
+        point, _ = planned(subject, f"{most:.0%}", budget_B, limit_s, enough=most if math.isfinite(most) else None)
         say(f"{subject.network}, {subject.menu.name}, {gib(budget_B)} GiB: {summary(point)}")
         if point.overhead is not None and point.overhead <= most:
             best, high_B = point, point.peak_B if point.peak_B is not None else budget_B

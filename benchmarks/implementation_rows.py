@@ -21,6 +21,7 @@ from lowtide.ir.schedule import Run, Schedule
 from lowtide.ir.simulate import simulate
 from lowtide.ops.base import IN_PLACE
 from lowtide.ops.catalogue import enlarge
+from lowtide.planners.base import Progress
 from lowtide.planners.bounds.joint_floor import joint_floor
 from lowtide.planners.bounds.op_floor import op_floor
 from lowtide.planners.joint import has_choices
@@ -167,15 +168,29 @@ def climb(
 
 
 def planned(
-    subject: Case, label: str, budget_B: int, limit_s: float | None, larger: Point | None = None
+    subject: Case,
+    label: str,
+    budget_B: int,
+    limit_s: float | None,
+    larger: Point | None = None,
+    enough: float | None = None,
 ) -> tuple[Point, Schedule | None]:
     """Plans one budget from nothing.
 
     Arguments:
         larger: of a budget that is no smaller, whose bound holds here too.
+        enough: overhead of a plan that ends the search, as does a bound above it once there is a plan.
     """
+
+    def watch(progress: Progress) -> None:
+        if enough is None or progress.time_s is None:
+            return
+        most_s = (1.0 + enough) * subject.plain_s
+        if progress.time_s <= most_s or progress.bound_s > most_s:
+            raise KeyboardInterrupt  # as a person would end it
+
     began_s = time.perf_counter()
-    outcome = Portfolio().solve(Problem(subject.graph, budget_B, time_limit_s=limit_s))
+    outcome = Portfolio().solve(Problem(subject.graph, budget_B, time_limit_s=limit_s), watch)
     seconds = time.perf_counter() - began_s
     bound_s, bound_class = outcome.bound_s, outcome.bound_class
     if larger is not None and larger.bound_s > bound_s:

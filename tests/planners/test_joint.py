@@ -124,7 +124,7 @@ def test_a_larger_menu_does_not_end_slower(name: str, percent: int) -> None:
     graph = with_other_bits(graph_of(name))
     budget_B = keep_all_B(graph) * percent // 100
     exact = plan(restricted(graph, Numerics.EXACT), budget_B)
-    assert time_s(graph, plan(graph, budget_B)) <= time_s(restricted(graph, Numerics.EXACT), exact) * (1 + 2e-3)
+    assert time_s(graph, plan(graph, budget_B)) <= time_s(restricted(graph, Numerics.EXACT), exact) * (1 + 1e-9)
 
 
 def test_among_exact_options_nothing_else_is_settled_on() -> None:

@@ -2,9 +2,10 @@
 
 1. The fastest option of every group, if all is kept then.
 2. The cut at the fullest moment, over all choices at once (`bounds/joint_cut.py`): what it chooses is planned quickly,
-   like any program; where its replay is too full, there is the next cut; then both moments in one model.
-3. Where some options give other bits, all of this first without them, with a part of the work: what a larger menu
-   offers is looked for from the best plan of the smaller one, so that more freedom does not end slower.
+   like any program; where its replay is too full, there is the next cut; then both moments in one model. Cuts beside
+   the one that proves most are for the bound alone: the fullest moment need not be the most telling one.
+3. Where some options give other bits, all that is here first without them, as if there were no others; with half as
+   much work again what they offer is looked for from there, so that more freedom does not end slower.
 4. The choice of which least is proved, and the one with the best plan, are planned thoroughly.
 5. In the best plan, with everything else as it is: other options for all groups that are alike, and for single ones,
    where the plan is full or runs things again. Then it is annealed once more.
@@ -42,7 +43,9 @@ from lowtide.planners.start import begin
 
 _SINGLES = 5  # cuts over all choices, one by one
 _SHARES = (0.5, 0.2)  # of the work, for each of the most promising choices
-_EXACT = 0.4  # of what is left of work and time, without options that give other bits
+_BESIDE = 8  # more, beside the one that proves most
+_EXACT = 0.6  # of what is left of the time, without options that give other bits
+_MORE = 0.5  # of the work, beyond that
 _REPLAYS = 5  # with smaller budgets, where a choice is planned thoroughly
 _POLISHES = 2  # times that other options are tried in the best plan
 _PROBES = 60  # each time at most
@@ -109,14 +112,7 @@ def _script(joint: JointSearch, deep: Deep) -> None:
         first = joint.candidate(chosen_options(problem.graph, ran))
         if first is not None:
             begin(first.search, problem.start)
-    for choice in (joint.settled(joint.core.fastest), {}):
-        joint.keep(choice)
-    if joint.gap <= GAP:
-        return
-    if not joint.impossible:
-        _choose(joint)
-        _finish_exact(joint, deep)
-        _finish(joint, deep)
+    _solve(joint, deep)
     if joint.time_ps is None:
         for found in joint.thriftiest():
             if found.search.smallest_B is None:
@@ -141,6 +137,11 @@ def _choose(joint: JointSearch) -> None:
     while cut < min(len(joint.moments), _SINGLES) and not joint.is_done and not (joint.impossible or joint.is_late):
         _try(joint, joint.moments[cut : cut + 1])
         cut += 1
+    for _ in range(_BESIDE):
+        beside = joint.beside_best()
+        if beside is None or joint.is_done or joint.impossible or joint.is_late:
+            break
+        joint.cut([beside])
     pair = joint.telling_moments()
     if not joint.is_done and not (joint.impossible or joint.is_late) and len(pair) > 1:
         _try(joint, pair)
@@ -161,20 +162,29 @@ def _try(joint: JointSearch, moments: list[Moment]) -> bool:
 
 
 def _finish_exact(joint: JointSearch, deep: Deep) -> None:
-    """Plans among the options that give the same bits; what is found is there to go on from."""
+    """Plans among the options that give the same bits, as if there were no others, to go on from what that finds."""
     ways = exact_only(joint.ways)
     if joint.is_done or ways.options == joint.ways.options:
         return
     smaller = joint.narrowed(ways, _EXACT)
     _find_floor(smaller)
     try:
-        if not smaller.impossible:
-            _choose(smaller)
-            _finish(smaller, deep)
+        _solve(smaller, deep)
     except OutOfTime:  # of its share
         joint.stats["exact_out_of_time"] = True
     finally:
-        joint.tried.update(smaller.tried)
+        joint.take(smaller, _MORE)
+
+
+def _solve(joint: JointSearch, deep: Deep) -> None:
+    """From the choices that come first to the finish."""
+    for choice in (joint.settled(joint.core.fastest), {}):
+        joint.keep(choice)
+    if joint.gap <= GAP or joint.impossible:
+        return
+    _choose(joint)
+    _finish_exact(joint, deep)
+    _finish(joint, deep)
 
 
 def _finish(joint: JointSearch, deep: Deep) -> None:

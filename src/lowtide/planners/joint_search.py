@@ -37,6 +37,7 @@ _NODES, _NODES_OF_TWO = 10, 3  # of the tree of a model of one moment, and of tw
 _LOOKING = 0.4  # of a limit of time, for the choice
 _CUT, _PROBE = 2_000, 200  # proposals that take as long
 _LEAST_s = 1.0  # of searching: what is worth less is left
+_BESIDE = (1, 2, -1, -2)  # places
 _APART = 5  # places: closer moments say the same
 _CLOSE = 1e-3  # as a fraction of the step
 _WORTH = 1e-5  # as a fraction of the step: what another option has to bring
@@ -155,21 +156,27 @@ class JointSearch:
         return sum(c.search.work for c in self.tried.values())
 
     def narrowed(self, ways: Ways, share: float) -> JointSearch:
-        """A search among fewer options, with a share of what is left; it begins from what was tried of them.
+        """A search of its own among fewer options, with as much work and a share of the time that is left.
 
         Arguments:
             ways: some of these.
         """
-        problem, limit_s = self.problem, self.problem.time_limit_s
+        limit_s = self.problem.time_limit_s
         if limit_s is not None:
             elapsed_s = time.monotonic() - self.began_s
             limit_s = elapsed_s + share * max(0.0, limit_s - elapsed_s)
-        work = self.work + int(share * max(0, problem.work - self.work))
-        begun = {key: found for key, found in self.tried.items() if all(k in ways.options.get(g, ()) for g, k in key)}
-        smaller = replace(problem, work=work, time_limit_s=limit_s)
-        found = JointSearch(smaller, ways, self.tell, self.began_s, self.order, tried=begun)
+        smaller = replace(self.problem, time_limit_s=limit_s, start=None)
+        found = JointSearch(smaller, ways, self.tell, self.began_s, self.order)
         found.prove(max(self.bound_ps, ways.least_ps))
         return found
+
+    def take(self, smaller: JointSearch, share: float) -> None:
+        """Takes what was tried among fewer options, and grants itself a share of the work from there on."""
+        for key, found in smaller.tried.items():
+            mine = self.tried.get(key)
+            if mine is None or found.rank < mine.rank:
+                self.tried[key] = found
+        self.problem = replace(self.problem, work=self.work + int(share * self.problem.work))
 
     def tell(self, progress: Progress) -> None:
         """What the search of one choice says, told of all of them."""
@@ -297,6 +304,16 @@ class JointSearch:
         self.impossible = self.impossible or solution.impossible
         self.stats["joint_cuts"] = self.stats.get("joint_cuts", 0) + 1
         return None if solution.choice is None else self.settled(solution.choice)
+
+    def beside_best(self) -> Moment | None:
+        """A moment close to the one at which a single cut proves most, not cut at yet; None if there is none."""
+        if not self.singles:
+            return None
+        best = max(self.singles, key=lambda m: self.singles[m])
+        begins, end = self.ways.begins[best.segment : best.segment + 2]
+        places = (best.place + apart for apart in _BESIDE)
+        near = (Moment(best.segment, p) for p in places if begins <= p < end)
+        return next((m for m in near if m not in self.singles), None)
 
     def telling_moments(self) -> list[Moment]:
         """The moment at which one cut proves most, and the last one noted that lies apart from it."""
