@@ -29,6 +29,7 @@ class InfeasibleBudget(LowtideError):
         smallest_B: the smallest budget for which a plan was found; None when none was.
         operators: the operators that set the floor, largest first.
         proof: the plan for `smallest_B`, a `PlanRecord`; None where there is none at hand.
+        host_budget_B: what may be used of the host; 0 where nothing may be moved, None for no limit.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class InfeasibleBudget(LowtideError):
         smallest_B: int | None = None,
         operators: tuple[str, ...] = (),
         proof: object | None = None,
+        host_budget_B: int | None = 0,
     ) -> None:
         super().__init__(message)
         self.budget_B = budget_B
@@ -47,6 +49,7 @@ class InfeasibleBudget(LowtideError):
         self.smallest_B = smallest_B
         self.operators = operators
         self.proof = proof
+        self.host_budget_B = host_budget_B
 
 
 class BudgetWarning(UserWarning):

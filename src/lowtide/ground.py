@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from lowtide.ir.graph import Graph
 from lowtide.ir.layout import ALIGNMENT_B, Obstacle
-from lowtide.ir.machine import Link
+from lowtide.ir.machine import Link, Machine
 from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import DEFAULT_WORK
 from lowtide.ir.schedule import Schedule
@@ -46,6 +46,11 @@ class PlanOptions:
     host_budget_B: int | None = 0
     link_Bps: float | None = None
     links: tuple[Link, ...] = ()
+
+    @property
+    def moves(self) -> Machine | None:
+        """What moves values; None where nothing may be moved."""
+        return Machine("here", links=self.links) if self.links and self.host_budget_B != 0 else None
 
 
 @dataclass(frozen=True, kw_only=True)

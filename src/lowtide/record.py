@@ -8,6 +8,7 @@ Units: `_B` bytes, `_s` seconds.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import msgspec
 
@@ -17,9 +18,10 @@ from lowtide.ground import PlanOptions as PlanOptions
 from lowtide.ground import Start as Start
 from lowtide.ir.check import check
 from lowtide.ir.graph import Graph, Recipe
+from lowtide.ir.housing import housed
 from lowtide.ir.layout import ALIGNMENT_B, Obstacle
 from lowtide.ir.plan import Covers, Environment, Outcome, PlanRecord, Status
-from lowtide.ir.schedule import Schedule
+from lowtide.ir.schedule import HOST, Schedule
 from lowtide.ir.simulate import Timeline, simulate
 from lowtide.placers.addresses import lay_out
 from lowtide.planners.base import Watch
@@ -70,6 +72,9 @@ def make_record(
         _claims(graph, ground, budget_B, plain, environment, covers),
         numerics=options.numerics,
         without=tuple(sorted(options.without)),
+        host_budget_B=options.host_budget_B,
+        link_Bps=options.link_Bps,
+        links=() if options.moves is None else options.links,
     )
     live_B = budget_B - ground.fixed_B(graph)
 
@@ -85,8 +90,10 @@ def make_record(
         least = tightening.least(known, anew.solve)
         record = least if least is not None and tightening.fits(least) else None
         if record is None:
-            raise _infeasible(graph, tightening.last, budget_B, ground, least or tightening.lowest)
-    check(graph, record.schedule, min(record.peak_B, budget_B) - beside_B, record.layout)
+            beyond = _beyond_the_host(graph, options, anew.hurried)
+            raise _infeasible(graph, tightening.last, budget_B, ground, least or tightening.lowest, options, beyond)
+    room_B = min(record.peak_B, budget_B) - beside_B
+    check(record.graph, record.schedule, room_B, record.layout, options.host_budget_B if record.links else None)
     return record if begin is None else msgspec.structs.replace(record, begun_from=begin.shapes)
 
 
@@ -148,6 +155,17 @@ def plain_B(graph: Graph, ground: Ground) -> int:
     return max(placed_B, live_B + ground.fixed_B(graph))  # a planner counts tiny tensors, which have no place
 
 
+def _beyond_the_host(graph: Graph, options: PlanOptions, hurried: bool) -> tuple[int, int] | None:
+    """Least device bytes of a plan with more room on the host, and what it needs there; None for no such plan."""
+    if options.moves is None or options.host_budget_B is None or hurried:
+        return None
+    found = Solver(graph, replace(options, host_budget_B=None), None, None).solve(0)
+    if found.smallest is None or found.smallest_B is None:
+        return None
+    host_B = dict(simulate(housed(graph, found.hosted), found.smallest).memory_peaks_B).get(HOST, 0)
+    return (found.smallest_B, host_B) if host_B > options.host_budget_B else None
+
+
 def _whereabouts(recipe: Recipe) -> str:
     """An operator with its place in the user's source, or in the model where no line of the user's led to it."""
     origin = recipe.origin
@@ -156,12 +174,19 @@ def _whereabouts(recipe: Recipe) -> str:
 
 
 def _infeasible(
-    graph: Graph, outcome: Outcome, budget_B: int, ground: Ground, least: PlanRecord | None
+    graph: Graph,
+    outcome: Outcome,
+    budget_B: int,
+    ground: Ground,
+    least: PlanRecord | None,
+    options: PlanOptions,
+    beyond: tuple[int, int] | None,
 ) -> InfeasibleBudget:
     """The error that says what would fit.
 
     Arguments:
         least: the plan that shows it.
+        beyond: device and host bytes of a plan that needs more of the host than it may have.
     """
     floor_B = outcome.floor_B + ground.fixed_B(graph)
     smallest_B = None
@@ -190,6 +215,9 @@ def _infeasible(
         )
     if smallest_B is not None:
         lines.append(f"Smallest budget for which a plan was found: {format_B(smallest_B)}; use budget={smallest_B}.")
+    host_B = options.host_budget_B
+    if options.moves is not None:
+        lines.append(_of_the_host(host_B, smallest_B, beyond, ground))
     if names:
         lines.append("The floor is set by: " + "; ".join(names) + ".")
     if smallest_B is None and budget_B >= floor_B:
@@ -199,5 +227,27 @@ def _infeasible(
     elif smallest_B is None:
         lines.append("Raise the budget above the floor, or lower the batch size or the sequence length.")
     return InfeasibleBudget(
-        "\n".join(lines), budget_B=budget_B, floor_B=floor_B, smallest_B=smallest_B, operators=names, proof=least
+        "\n".join(lines),
+        budget_B=budget_B,
+        floor_B=floor_B,
+        smallest_B=smallest_B,
+        operators=names,
+        proof=least,
+        host_budget_B=host_B,
+    )
+
+
+def _of_the_host(host_B: int | None, smallest_B: int | None, beyond: tuple[int, int] | None, ground: Ground) -> str:
+    """What the other wall has to do with it."""
+    if host_B is None:
+        return "The host has no wall: only the device is too small."
+    wall = f"The host's wall is at {format_B(host_B)} ({host_B:,} B)"
+    if beyond is None:
+        return f"{wall}; more host memory was not found to help."
+    device_B = beyond[0] + ground.outside_B + ground.obstacles_B + ground.reserve_B
+    if smallest_B is not None and device_B >= smallest_B:
+        return f"{wall}; more host memory was not found to help."
+    return (
+        f"{wall}, which is in the way as well: with host_budget={beyond[1]} a plan was found that needs about "
+        f"{format_B(device_B)} of the device."
     )

@@ -12,11 +12,12 @@ import msgspec
 
 from lowtide.ground import Ground, PlanOptions, Start
 from lowtide.ir.graph import Graph
+from lowtide.ir.housing import housed, movable_values
 from lowtide.ir.layout import SMALL_B
 from lowtide.ir.plan import DEFAULT_WORK, Outcome, PlanRecord, Problem, Status
-from lowtide.ir.simulate import simulate
 from lowtide.placers.addresses import lay_out
 from lowtide.planners.base import Watch
+from lowtide.planners.reductions.transfers import measured
 from lowtide.planners.start import STAGE as START
 
 _EQUAL = 1e-6  # relative; bounds and times are sums in another order
@@ -45,7 +46,9 @@ class Solver:
         options = self.options
         work = options.work // _SHORTER if self.again else options.work
         work = min(work, DEFAULT_WORK) if self.hurried else work
-        problem = Problem(self.graph, live_B, options.seed, work, self._limit_s, self.begin)
+        problem = Problem(
+            self.graph, live_B, options.seed, work, self._limit_s, self.begin, options.moves, options.host_budget_B
+        )
         outcome = options.planner.solve(problem, self.watch)
         if self.hurried and outcome.status is Status.FEASIBLE:
             outcome = msgspec.structs.replace(outcome, status=Status.INTERRUPTED)
@@ -88,10 +91,11 @@ class Tightening:
             self.last = self._bounded(self.solve(live_B))
             if self.last.schedule is None:
                 return None
-            record = self._placed(self.last, self.room_B)
-            if record.layout is None or record.layout.height_B <= self.room_B:
+            record = self._placed(self.last, self._room_for(self.last))
+            room_B = self._room_for(self.last)
+            if record.layout is None or record.layout.height_B <= room_B:
                 return record
-            excess_B = record.reserved_B - record.fixed_B - self.room_B
+            excess_B = record.reserved_B - record.fixed_B - room_B
             live_B = min(live_B, record.peak_B - self.ground.outside_B - self.ground.obstacles_B) - excess_B
         return None
 
@@ -118,8 +122,12 @@ class Tightening:
     def fits(self, record: PlanRecord) -> bool:
         """Whether a plan is within the budget: tiny tensors need no addresses, but bytes."""
         return smallest_for_B(record, self.ground) <= self.claims.budget_B and (
-            record.layout is None or record.layout.height_B <= self.room_B
+            record.layout is None or record.layout.height_B <= self._room_for(record.outcome)
         )
+
+    def _room_for(self, outcome: Outcome) -> int:
+        """What the addresses of a plan may take: where homes are on the host, their bytes as well."""
+        return self.room_B + sum(self.claims.graph.values[v].size_B for v in outcome.hosted)
 
     def _taken_over(self, known: PlanRecord) -> PlanRecord:
         """A plan found before, with the claims of now; at its own addresses, if nothing is in their way."""
@@ -129,18 +137,12 @@ class Tightening:
             status=Status.FEASIBLE,
             smallest_B=known.outcome.smallest_B,
             smallest=None,
+            hosted=known.outcome.hosted,
         )
         if not self._is_for_here(known):
-            return self._placed(outcome, self.room_B)
-        time_s = simulate(self.claims.graph, known.schedule).time_s
-        return msgspec.structs.replace(
-            self.claims,
-            schedule=known.schedule,
-            outcome=outcome,
-            peak_B=known.peak_B,
-            time_s=time_s,
-            layout=known.layout,
-        )
+            return self._placed(outcome, self._room_for(outcome))
+        record = _carried_out(self.claims, outcome, self.ground)
+        return msgspec.structs.replace(record, peak_B=known.peak_B, layout=known.layout)
 
     def _is_for_here(self, known: PlanRecord) -> bool:
         ground, layout = self.ground, known.layout
@@ -150,7 +152,7 @@ class Tightening:
         return same and not ground.obstacles and not around and (layout is not None) == ground.enforced
 
     def _bounded(self, outcome: Outcome) -> Outcome:
-        outcome = _at_the_end(outcome, self.claims.graph, self.ground)
+        outcome = _at_the_end(outcome, self.claims, self.ground)
         if self.bound_s is None:
             self.bound_s = outcome.bound_s
         if outcome.bound_s <= self.bound_s * (1.0 + _EQUAL):
@@ -174,8 +176,9 @@ def smallest_for_B(record: PlanRecord, ground: Ground) -> int:
     return max(record.reserved_B, live_B, searched_B)
 
 
-def _at_the_end(outcome: Outcome, graph: Graph, ground: Ground) -> Outcome:
+def _at_the_end(outcome: Outcome, claims: PlanRecord, ground: Ground) -> Outcome:
     """Raises the floor to what is there when the optimizer steps: its temporaries beside all that the caller holds."""
+    graph = claims.graph if claims.machine is None else housed(claims.graph, movable_values(claims.graph))
     least_B = SMALL_B if ground.enforced else 0  # tiny ones have their place in the reserve
     leaving = (v for v in graph.values if v.leaves is not None and v.held and not v.persistent and v.replaces is None)
     held_B = sum(v.size_B for v in leaving if v.size_B >= least_B)
@@ -185,27 +188,37 @@ def _at_the_end(outcome: Outcome, graph: Graph, ground: Ground) -> Outcome:
     return msgspec.structs.replace(outcome, floor_B=end_B, floor_class="any schedule", floor_recipes=())
 
 
-def _with_addresses(claims: PlanRecord, outcome: Outcome, ground: Ground, room_B: int | None, seed: int) -> PlanRecord:
-    """The plan for an outcome, its allocations placed if they are to be."""
-    schedule = outcome.schedule
-    assert schedule is not None
-    timeline = simulate(claims.graph, schedule)
-    layout = None
-    if ground.enforced:
-        layout = lay_out(
-            claims.graph,
-            schedule,
-            obstacles=ground.obstacles,
-            after_B=ground.optimizer_B,
-            capacity_B=room_B,
-            alignment_B=ground.alignment_B,
-            seed=seed,
-        )
+def _carried_out(claims: PlanRecord, outcome: Outcome, ground: Ground) -> PlanRecord:
+    """The plan for an outcome: its graph, with the homes that were chosen, and what it comes to."""
+    assert outcome.schedule is not None
+    graph = housed(claims.graph, outcome.hosted) if outcome.hosted else claims.graph
+    timed = measured(graph, outcome.schedule, claims.machine)
     return msgspec.structs.replace(
         claims,
-        schedule=schedule,
+        graph=graph,
+        schedule=outcome.schedule,
         outcome=outcome,
-        peak_B=timeline.peak_B + ground.outside_B + ground.obstacles_B,
-        time_s=timeline.time_s,
-        layout=layout,
+        peak_B=timed.peak_B + ground.outside_B + ground.obstacles_B,
+        time_s=timed.time_s,
+        host_peak_B=timed.host_peak_B,
+        sent_B=timed.sent_B,
+        fetched_B=timed.fetched_B,
+        stall_s=timed.stall_s if timed.sent_B or timed.fetched_B else 0.0,
     )
+
+
+def _with_addresses(claims: PlanRecord, outcome: Outcome, ground: Ground, room_B: int | None, seed: int) -> PlanRecord:
+    """The plan for an outcome, its allocations placed if they are to be."""
+    record = _carried_out(claims, outcome, ground)
+    if not ground.enforced:
+        return record
+    layout = lay_out(
+        record.graph,
+        record.schedule,
+        obstacles=ground.obstacles,
+        after_B=ground.optimizer_B,
+        capacity_B=room_B,
+        alignment_B=ground.alignment_B,
+        seed=seed,
+    )
+    return msgspec.structs.replace(record, layout=layout)

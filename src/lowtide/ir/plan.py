@@ -141,6 +141,9 @@ class PlanRecord(msgspec.Struct, frozen=True, dict=True):
         host_budget_B: host bytes for what is moved there, homes included; 0 for nothing, None for no limit.
         link_Bps: what each direction of the link is held to; None for what it can do.
         links: over which the plan moves values, as it counts on them.
+        host_peak_B: predicted most bytes on the host at once, homes included.
+        sent_B, fetched_B: bytes that one step moves to the host and back.
+        stall_s: predicted seconds of one step in which nothing is computed.
         version: of the file format.
     """
 
@@ -167,6 +170,10 @@ class PlanRecord(msgspec.Struct, frozen=True, dict=True):
     host_budget_B: int | None = 0
     link_Bps: float | None = None
     links: tuple[Link, ...] = ()
+    host_peak_B: int = 0
+    sent_B: int = 0
+    fetched_B: int = 0
+    stall_s: float = 0.0
     version: int = 1
 
     @property

@@ -158,7 +158,7 @@ def _rank(timed: Timing) -> tuple[float, int]:
     return timed.time_s * (1.0 + _EQUAL), timed.sent_B + timed.fetched_B
 
 
-def measured(graph: Graph, schedule: Schedule, machine: Machine) -> Timing:
+def measured(graph: Graph, schedule: Schedule, machine: Machine | None) -> Timing:
     """What a schedule comes to as it stands. O(steps)."""
     timeline = simulate(graph, schedule, machine)
     compute_s = sum(m.stop_s - m.start_s for m in timeline.moments if m.engine == "compute" and m.stop_s > m.start_s)
