@@ -47,7 +47,8 @@ class Movement:
 
     def send_B(self, value: Value) -> int:
         """Bytes that have to be sent before its first fetch, and are not sent anyway."""
-        return value.size_B if value.id in self.fetchable - self.hosted - self.lent else 0
+        is_sent = value.id in self.fetchable and value.id not in self.hosted and value.id not in self.lent
+        return value.size_B if is_sent else 0
 
 
 NOTHING_MOVES = Movement()
