@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 
 from benchmarks.implementation_parts import Effort, Found, Part, Row, percent, rows_of, say
@@ -115,7 +116,8 @@ def _summary(rows: list[Row]) -> str:
         lines.append([
             rate,
             len(there),
-            *(_better(there, lambda r, k=key: r[k]["time_s"]) for key in ("recompute", "move")),
+            _better(there, lambda r: r["recompute"]["time_s"]),
+            _better(there, lambda r: r["move"]["time_s"]),
             _better(there, lambda r: min((s["time_s"] for s in r["static"].values() if s["time_s"]), default=None)),
             percent(_median([max(0.0, r["joint"]["time_s"] / r["joint"]["bound_s"] - 1.0) for r in there])),
         ])  # fmt: skip
@@ -130,7 +132,7 @@ def _summary(rows: list[Row]) -> str:
     return table("Joint choice, per link", columns, lines, len(lines), note)
 
 
-def _better(rows: list[Row], other_s) -> str:  # type: ignore[no-untyped-def]
+def _better(rows: list[Row], other_s: Callable[[Row], float | None]) -> str:
     pairs = [(r["joint"]["time_s"], other_s(r)) for r in rows]
     saved = [1.0 - a / b for a, b in pairs if b]
     none = f"{len(pairs) - len(saved)} without; "
