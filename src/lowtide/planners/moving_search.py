@@ -23,6 +23,7 @@ from lowtide.ir.plan import Problem
 from lowtide.ir.schedule import Schedule
 from lowtide.planners.base import Progress, Watch
 from lowtide.planners.greedy import mend
+from lowtide.planners.reductions.movement import LEAST_B
 from lowtide.planners.reductions.stages import StageProgram, stage_program
 from lowtide.planners.reductions.transfers import Timing, estimated_s, measured, timing
 from lowtide.planners.reductions.waits import with_waits
@@ -169,6 +170,11 @@ class MovingSearch:
     def prove(self, bound_s: float) -> None:
         """Notes a proved lower bound on the time of any schedule."""
         self.bound_s = max(self.bound_s, bound_s)
+
+    @property
+    def least_B(self) -> int:
+        """Smaller values are not worth a copy of their own."""
+        return min(LEAST_B, max(1, self.problem.budget_B >> 11))
 
     def draft(self, graph: Graph, hosted: Collection[int], movable: Collection[int]) -> Draft:
         """Begins with some homes and some values that may move."""

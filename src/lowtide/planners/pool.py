@@ -222,7 +222,7 @@ def _same_stage(program: StageProgram, stage: int, other: StageProgram) -> int:
 
 def _wider(pool: MovingSearch, graph: Graph, draft: Draft, taus: Taus) -> tuple[Draft, Retention | None]:
     """The same start where everything may move: of use where a few values are not enough."""
-    wide = pool.draft(graph, draft.hosted, fetchable_values(graph) | draft.program.movement.fetchable)
+    wide = pool.draft(graph, draft.hosted, fetchable_values(graph, pool.least_B) | draft.program.movement.fetchable)
     wide.price(pool.machine, 0.5)
     return wide, pool.settle(wide, taus)
 
@@ -266,7 +266,7 @@ def _away(pool: MovingSearch, graph: Graph) -> None:
 
 
 def _everything_away(pool: MovingSearch, graph: Graph, hosted: Collection[int]) -> None:
-    draft = pool.draft(graph, hosted, fetchable_values(graph))
+    draft = pool.draft(graph, hosted, fetchable_values(graph, pool.least_B))
     draft.price(pool.machine, 0.5)
     state = pool.settle(draft, taus_away(draft.program))
     if state is not None:

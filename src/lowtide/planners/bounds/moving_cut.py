@@ -26,8 +26,9 @@ at the moment and read later it is fetched then, G_w; at home on the host and re
     Z >= run of t + sum send_w Y_w   for w whose new content only a run on the device makes, and no earlier than t
 
 What is away, and homes, are on the host at the moment, and have room there. All is taken at its best: any value may
-move, whatever its size; latencies, reruns before the moment and generator states weigh nothing. Solved by HiGHS; only
-its dual bound is reported.
+move, whatever its size; latencies, reruns before the moment and generator states weigh nothing. A little is added for
+what is moved, to break ties, and taken off again: neither direction of the link is busy for longer than A + Z. Solved
+by HiGHS; only its dual bound is reported.
 
 Units: `_B` bytes, `_s` seconds, `_ps` picoseconds, `_Bps` bytes per second.
 """
@@ -46,6 +47,8 @@ from lowtide.planners.bounds.rows import MIB, PS_PER_MS, Rows, proved_ps, room
 from lowtide.planners.reductions.stages import StageProgram
 
 _STRETCHES = 24  # of the time on either side of the moment
+
+_TIE = 1e-4  # what a second of the link costs, so that nothing is moved for nothing
 
 Entry = tuple[int, float]
 
@@ -128,7 +131,7 @@ class MovingCut:
         least[self._bytes] = -room(self._free_B + budget_B, self._most_B)
         model.row_lower_ = least
         solved = solve(model, effort or Effort())
-        bound_ps = max(float(self.program.time_ps), proved_ps(solved.bound_ms))
+        bound_ps = max(float(self.program.time_ps), proved_ps(solved.bound_ms) / (1.0 + 2.0 * _TIE))
         x = solved.columns
         if x is None:
             return MovingSolution(bound_ps, solved.impossible)
@@ -162,7 +165,8 @@ class MovingCut:
             stack.extend(fresh)
         for v in sorted(seen):
             size_B = program.size_B[v]
-            self.stay[v], self.fetch[v] = rows.column(), rows.column()
+            moved_ms = size_B * (self._send_ms + self._fetch_ms)
+            self.stay[v], self.fetch[v] = rows.column(), rows.column(self._tie_ps(moved_ms))
             self._knapsack.append((self.stay[v], -size_B / MIB))
             self._before.append((program.producer[v], (self.fetch[v], -size_B * self._send_ms)))
             self._behind.append((self._next_use(v), (self.fetch[v], -size_B * self._fetch_ms)))
@@ -185,6 +189,9 @@ class MovingCut:
         start = max((u for u in uses if u < stage), default=program.producer[value])
         return start >= program.pinned_from[value]
 
+    def _tie_ps(self, moved_ms: float) -> int:
+        return round(_TIE * moved_ms * PS_PER_MS)
+
     def _next_use(self, value: int) -> int:
         uses = self.program.uses[value]
         return next((u for u in uses if u > self.stage), len(self.program.stages))
@@ -201,7 +208,7 @@ class MovingCut:
             reads = read.get(w.id, [])
             later = [t for t in reads if t > self.stage]
             size_ms = w.size_B * self._fetch_ms
-            self.home[w.id] = home = rows.column()
+            self.home[w.id] = home = rows.column(self._tie_ps(size_ms))
             self._free_B += w.size_B
             if self._reads_home(w.id):
                 self._free_B -= w.size_B  # it is being read
@@ -210,7 +217,7 @@ class MovingCut:
                 self._knapsack.append((stay, -w.size_B / MIB))
                 rows.row([(stay, 1.0), (home, 1.0)], 1.0)
                 if later:
-                    again = rows.column()
+                    again = rows.column(self._tie_ps(size_ms))
                     rows.row([(stay, 1.0), (again, 1.0)], 1.0)
                     self._behind.append((later[0], (again, -size_ms)))
             if reads and reads[0] <= self.stage:
