@@ -29,10 +29,14 @@ _HOME = {
     "MemoryStats": "lowtide.frontends.memory",
     "snapshot": "lowtide.frontends.memory",
     "departures": "lowtide.frontends.memory",
+    "transfers": "lowtide.frontends.transfers",
+    "Transfers": "lowtide.frontends.transfers",
+    "TransferStats": "lowtide.device.transfer_stats",
     "parse_budget": "lowtide.units",
     "LowtideError": "lowtide.errors",
     "BudgetError": "lowtide.errors",
     "BudgetWarning": "lowtide.errors",
+    "LinkError": "lowtide.errors",
     "NumericsError": "lowtide.errors",
     "InfeasibleBudget": "lowtide.errors",
     "OptimizerError": "lowtide.errors",
@@ -48,12 +52,14 @@ _HOME = {
 
 if TYPE_CHECKING:
     from lowtide.device.cuda import install_cuda as install_cuda
+    from lowtide.device.transfer_stats import TransferStats as TransferStats
     from lowtide.errors import BackwardError as BackwardError
     from lowtide.errors import BudgetError as BudgetError
     from lowtide.errors import BudgetWarning as BudgetWarning
     from lowtide.errors import CaptureError as CaptureError
     from lowtide.errors import IllegalPlan as IllegalPlan
     from lowtide.errors import InfeasibleBudget as InfeasibleBudget
+    from lowtide.errors import LinkError as LinkError
     from lowtide.errors import LowtideError as LowtideError
     from lowtide.errors import NumericsError as NumericsError
     from lowtide.errors import OptimizerError as OptimizerError
@@ -79,6 +85,8 @@ if TYPE_CHECKING:
     from lowtide.frontends.plan_file import plan_file as plan_file
     from lowtide.frontends.plan_in_hand import Plan as Plan
     from lowtide.frontends.train_step import TrainStep as TrainStep
+    from lowtide.frontends.transfers import Transfers as Transfers
+    from lowtide.frontends.transfers import transfers as transfers
     from lowtide.units import parse_budget as parse_budget
 
 __all__ = sorted([*_HOME, "__version__"])

@@ -5,17 +5,23 @@ Units: `_B` bytes.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import torch
 
 from lowtide.device.arena import ArenaStats, Departure
+from lowtide.device.transfer_stats import TransferStats
 from lowtide.errors import LowtideError
 from lowtide.frontends.compilations import compiled_sessions
 from lowtide.frontends.fitted import Fitted, fitted_models
 from lowtide.frontends.session import Session
 from lowtide.runtime.wall import Wall
+
+_MOVED = ("host_budget_B", "host_in_use_B", "host_peak_B", "stalls", "stalled_s")
+_COUNTED = (
+    "largest_hole_B", "planned_hits", "planned_misses", "departures", "small", "workers", "spills", "spilled_B",
+)  # fmt: skip
 
 
 class MemoryStats(msgspec.Struct, frozen=True):
@@ -40,6 +46,9 @@ class MemoryStats(msgspec.Struct, frozen=True):
             and their bytes in sum; `BudgetWarning` was given. Never with the scope "process".
         refusals_for_room, refusals_for_contiguity: requests that did not fit, each an out-of-memory error: too few
             free bytes; enough, but in pieces.
+        host_budget_B, host_in_use_B, host_peak_B: the wall of what is moved to the host, bytes there now and at most;
+            values that live there are not among them. `lowtide.transfers` says more.
+        stalls, stalled_s: how often, and how long, compute waited for a copy that was late.
         forwards, backwards: how often a graph really ran in lowtide's code.
     """
 
@@ -61,6 +70,11 @@ class MemoryStats(msgspec.Struct, frozen=True):
     spilled_B: int = 0
     refusals_for_room: int = 0
     refusals_for_contiguity: int = 0
+    host_budget_B: int = 0
+    host_in_use_B: int = 0
+    host_peak_B: int = 0
+    stalls: int = 0
+    stalled_s: float = 0.0
     forwards: int = 0
     backwards: int = 0
 
@@ -90,16 +104,18 @@ def memory_stats(model: torch.nn.Module | None = None) -> MemoryStats:
     Raises:
         LowtideError: if the model was not fitted, or none was named and there are none or several.
     """
-    session = _session(model)
+    session = session_of(model)
     plans = list(session.in_force.plans.values())
-    predicted_B = max((p.reserved_B for p in (*plans, *session.in_force.now)), default=0)
-    forwards, backwards = session.calls, sum(e.backwards for e in session.executors)
-    wall = session.enclosure.wall
+    engines, wall = session.enclosure.engines, session.enclosure.wall
+    moved = TransferStats() if engines is None else engines.stats()
+    common: dict[str, Any] = {
+        "predicted_B": max((p.reserved_B for p in (*plans, *session.in_force.now)), default=0),
+        "forwards": session.calls,
+        "backwards": sum(e.backwards for e in session.executors),
+        **{name: getattr(moved, name) for name in _MOVED},
+    }
     if wall is None:
-        budget_B = max((p.budget_B for p in plans), default=0)
-        return MemoryStats(
-            budget_B, "accounted", predicted_B=predicted_B, forwards=forwards, backwards=backwards
-        )  # fmt: skip
+        return MemoryStats(max((p.budget_B for p in plans), default=0), "accounted", **common)
     seen = wall.arena.stats()
     beside_B = wall.outside_B
     return MemoryStats(
@@ -109,20 +125,11 @@ def memory_stats(model: torch.nn.Module | None = None) -> MemoryStats:
         in_use_B=beside_B + seen.in_use_B,
         peak_B=beside_B + seen.peak_B,
         reserved_B=_reserved_B(wall, seen),
-        predicted_B=predicted_B,
-        largest_hole_B=seen.largest_hole_B,
-        planned_hits=seen.planned_hits,
-        planned_misses=seen.planned_misses,
-        departures=seen.departures,
-        small=seen.small,
-        workers=seen.workers,
         overflows=seen.overflow,
-        spills=seen.spills,
-        spilled_B=seen.spilled_B,
         refusals_for_room=seen.failures_for_room,
         refusals_for_contiguity=seen.failures_for_contiguity,
-        forwards=forwards,
-        backwards=backwards,
+        **{name: getattr(seen, name) for name in _COUNTED},
+        **common,
     )
 
 
@@ -138,7 +145,7 @@ def snapshot(model: torch.nn.Module | None = None) -> tuple[Holding, ...]:
     Raises:
         LowtideError: as for `memory_stats`.
     """
-    wall = _session(model).enclosure.wall
+    wall = session_of(model).enclosure.wall
     if wall is None:
         return ()
     return tuple(
@@ -156,7 +163,7 @@ def departures(model: torch.nn.Module | None = None) -> tuple[Departure, ...]:
     Raises:
         LowtideError: as for `memory_stats`.
     """
-    wall = _session(model).enclosure.wall
+    wall = session_of(model).enclosure.wall
     return () if wall is None else wall.arena.departures()
 
 
@@ -164,7 +171,7 @@ def _reserved_B(wall: Wall, seen: ArenaStats) -> int:
     return wall.outside_B + seen.high_water_B
 
 
-def _session(model: torch.nn.Module | None) -> Session:
+def session_of(model: torch.nn.Module | None) -> Session:
     """The session of a fitted model; without one, of the only fitted model, or else of the only compiled one.
 
     Raises:

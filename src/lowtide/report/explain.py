@@ -17,10 +17,11 @@ from rich.text import Text
 
 from lowtide.ir.graph import Graph, Role
 from lowtide.ir.plan import PlanRecord
-from lowtide.ir.schedule import Boundary
+from lowtide.ir.schedule import DEVICE, Boundary
 from lowtide.report.fate import Fate, fates
 from lowtide.report.headline import Headline, headline, headline_rows
 from lowtide.report.implementations import Implementations, Site, implementations
+from lowtide.report.movement import movement
 from lowtide.units import format_B, format_s
 
 _SHORT = 0.1  # of the schedule, and at least _FEW steps: what stays for less, inside one segment, is short-lived
@@ -34,10 +35,10 @@ class Row:
 
     Arguments:
         name: of the value in the captured graph.
-        fate: "kept", "short-lived", "given", "handed over", "rematerialised n times", "replayed n times" or
-            "moved n times".
+        fate: "kept", "short-lived", "given", "handed over", "rematerialised n times", "replayed n times", "moved to the
+            host n times" or "lives on the host".
         because: why, in a sentence without a verb to spare.
-        cost_s: seconds that the plan pays to bring it back; 0 for what it keeps.
+        cost_s: seconds that the plan pays to bring it back, waits for its copies included; 0 for what it keeps.
         module: qualified name of the submodule that made it.
         source: "model.py:88", and `text` is that line.
     """
@@ -75,8 +76,8 @@ class Explanation:
 def explain(record: PlanRecord, top: int = 20) -> Explanation:
     """Explains a plan, value by value.
 
-    A value matters when the device holds it at the peak, or when the plan brings it back. Values that live for
-    the whole step whatever the plan are in the headline's persistent bytes instead.
+    A value matters when the device holds it at the peak, or when the plan brings it back. Values that live on the
+    device for the whole step whatever the plan are in the headline's persistent bytes instead.
 
     Arguments:
         record: a legal plan.
@@ -86,10 +87,11 @@ def explain(record: PlanRecord, top: int = 20) -> Explanation:
         The headline and the rows, by size, then in order of appearance.
     """
     head, graph, chosen = headline(record), record.graph, implementations(record)
+    stalls_s = dict(movement(record).stalls_s)
     matter = [
         fate
         for fate in fates(graph, record.schedule)
-        if not graph.values[fate.value].persistent
+        if not (graph.values[fate.value].persistent and graph.values[fate.value].memory == DEVICE)
         and graph.values[fate.value].size_B > 0
         and (fate.reruns or fate.fetches or fate.covering(head.peak.step))
     ]
@@ -97,7 +99,7 @@ def explain(record: PlanRecord, top: int = 20) -> Explanation:
     cuts = tuple(i for i, step in enumerate(record.schedule.steps) if isinstance(step, Boundary))
     return Explanation(
         headline=head,
-        rows=tuple(_row(graph, fate, head, cuts) for fate in matter[: max(top, 0)]),
+        rows=tuple(_row(graph, fate, head, cuts, stalls_s.get(fate.value, 0.0)) for fate in matter[: max(top, 0)]),
         matter=len(matter),
         matter_B=sum(graph.values[fate.value].size_B for fate in matter),
         implementations=chosen,
@@ -105,7 +107,7 @@ def explain(record: PlanRecord, top: int = 20) -> Explanation:
     )
 
 
-def _row(graph: Graph, fate: Fate, head: Headline, cuts: tuple[int, ...]) -> Row:
+def _row(graph: Graph, fate: Fate, head: Headline, cuts: tuple[int, ...], stalled_s: float) -> Row:
     value = graph.values[fate.value]
     producers = graph.producers[fate.value]
     origin = graph.recipes[producers[0]].origin if producers else None
@@ -115,7 +117,7 @@ def _row(graph: Graph, fate: Fate, head: Headline, cuts: tuple[int, ...]) -> Row
         size_B=value.size_B,
         fate=name,
         because=because,
-        cost_s=fate.paid_s,
+        cost_s=fate.paid_s + stalled_s,
         module=origin.module if origin else "",
         source=origin.source if origin else "",
         text=origin.text.strip() if origin else "",
@@ -125,8 +127,10 @@ def _row(graph: Graph, fate: Fate, head: Headline, cuts: tuple[int, ...]) -> Row
 def _verdict(graph: Graph, fate: Fate, head: Headline, cuts: tuple[int, ...]) -> tuple[str, str]:
     """The fate's name and the reason for it."""
     value, peak = graph.values[fate.value], head.peak.step
+    if value.persistent and value.memory != DEVICE:
+        return "lives on the host", f"comes {_times(fate.fetches)}; {_away(fate, peak, 'copied')}"
     if fate.fetches:
-        return f"moved {_times(fate.fetches)}", _away(fate, peak, "copied back")
+        return f"moved to the host {_times(fate.fetches)}", _away(fate, peak, "copied back")
     if fate.reruns:
         verb = "replayed" if fate.replays == len(fate.reruns) else "rematerialised"
         return f"{verb} {_times(len(fate.reruns))}", _away(fate, peak, f"{format_s(fate.redo_s)} to redo")
@@ -233,7 +237,7 @@ def _cut(line: str) -> str:
 
 
 def _style(fate: str) -> str:
-    if fate.startswith(("rematerialised", "replayed", "moved")):
+    if fate.startswith(("rematerialised", "replayed", "moved", "lives")):
         return "yellow"
     return "green" if fate == "kept" else ""
 

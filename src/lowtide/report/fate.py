@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from lowtide.ir.graph import Effect, Graph
-from lowtide.ir.schedule import DEVICE, Boundary, Drop, Fetch, Run, Schedule
+from lowtide.ir.schedule import DEVICE, Boundary, Drop, Fetch, Run, Schedule, memory_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,8 @@ def fates(graph: Graph, schedule: Schedule) -> tuple[Fate, ...]:
             _let_go(graph, logs, segment, index)
             segment = step.segment
             for value in graph.values:
-                if value.persistent or value.arrives == segment:
+                at_home = value.persistent and value.memory != DEVICE
+                if not at_home and (value.persistent or value.arrives == segment):
                     logs[value.id].arrive(index)
         elif isinstance(step, Run):
             _run(graph, logs, step, index)
@@ -110,6 +111,8 @@ def _let_go(graph: Graph, logs: list[_Log], segment: int | None, index: int) -> 
 
 def _run(graph: Graph, logs: list[_Log], step: Run, index: int) -> None:
     recipe = graph.recipes[step.recipe]
+    if memory_of(recipe.engine) != DEVICE:
+        return
     for takeover in recipe.consumes:
         logs[takeover.value].go(index)
     for value in recipe.outputs:

@@ -14,6 +14,7 @@ from lowtide.ir.plan import Environment, GraphBreak, PlanRecord
 from lowtide.ir.schedule import Boundary, Drop, Fetch, Run, Send, Step
 from lowtide.ir.simulate import simulate
 from lowtide.report.implementations import implementations
+from lowtide.report.movement import describe_movement
 from lowtide.units import format_B, format_percent, format_s
 
 
@@ -53,6 +54,7 @@ class Headline:
         begun: from which other shapes' plan the search began, and what became of that plan; empty where from none.
         covers_inside, covers_outside: what the budget counts, and what it could not know.
         numerics: how far results may be from plain PyTorch's, and what was left out.
+        moved: what moves between device and host; empty where nothing does.
         implementations: how many call sites run something else than the program, and what; empty where there is no
             choice.
     """
@@ -88,6 +90,7 @@ class Headline:
     breaks: tuple[str, ...] = ()
     numerics: str = Numerics.EXACT.value
     implementations: str = ""
+    moved: str = ""
 
 
 def headline(record: PlanRecord) -> Headline:
@@ -129,6 +132,7 @@ def headline(record: PlanRecord) -> Headline:
         breaks=tuple(_told(b) for b in record.breaks),
         numerics=record.numerics.value + (f", without {', '.join(record.without)}" if record.without else ""),
         implementations=str(implementations(record)),
+        moved=describe_movement(record),
     )
 
 
@@ -159,7 +163,7 @@ def _graphs(head: Headline) -> str:
 def peak_of(record: PlanRecord) -> Peak:
     """The step at which the plan lives in the most bytes."""
     steps = record.schedule.steps
-    index = simulate(record.graph, record.schedule).peak_step or 0  # a legal schedule has a step
+    index = simulate(record.graph, record.schedule, record.machine).peak_step or 0  # a legal schedule has a step
     segment = max((s.segment for s in steps[: index + 1] if isinstance(s, Boundary)), default=0)
     step = steps[index]
     origin = record.graph.recipes[step.recipe].origin if isinstance(step, Run) else Origin()
@@ -215,6 +219,7 @@ def headline_rows(head: Headline) -> tuple[tuple[str, str], ...]:
         ("overhead", format_percent(head.overhead)),
         ("numerics", head.numerics),
         ("implementations", head.implementations),
+        ("moved", head.moved),
         ("proved bound", bound if head.bound_s > 0 else "none"),
         ("gap", gap),
         ("status", f"{head.status.lower()}: {head.status_text}"),
