@@ -207,7 +207,7 @@ class MovingSearch:
         """Times a retention exactly, and takes it if it is the best plan; None if it does not fit after all."""
         if not state.fits:
             return None
-        schedule = draft.program.lift(state)
+        schedule = draft.program.lift(state, waits=False)
         timed = timing(draft.program.graph, schedule, self.machine, self.problem.budget_B, self.problem.host_budget_B)
         self.stats["timings"] = self.stats.get("timings", 0) + 1
         if not self._fits(timed):
@@ -218,7 +218,7 @@ class MovingSearch:
 
     def estimate_s(self, draft: Draft, state: Retention) -> float:
         """About how long a retention will take."""
-        schedule, problem = draft.program.lift(state), self.problem
+        schedule, problem = draft.program.lift(state, waits=False), self.problem
         return estimated_s(draft.program.graph, schedule, self.machine, problem.budget_B, problem.host_budget_B)
 
     def offer_plain(self, schedule: Schedule) -> None:

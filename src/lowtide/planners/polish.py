@@ -42,7 +42,9 @@ def _wide(pool: MovingSearch, best: Found) -> Draft:
     """The same homes, and everything may move."""
     assert best.draft is not None
     graph = best.draft.program.graph
-    draft = pool.redraft(graph, best.hosted, fetchable_values(graph, pool.least_B) | best.draft.program.movement.fetchable)
+    draft = pool.redraft(
+        graph, best.hosted, fetchable_values(graph, pool.least_B) | best.draft.program.movement.fetchable
+    )
     draft.price(pool.machine, _PRICE)
     return draft
 

@@ -20,7 +20,6 @@ from lowtide.errors import IllegalPlan
 from lowtide.ir.graph import Effect, Graph, Recipe
 from lowtide.ir.schedule import DEVICE, Boundary, Drop, Fetch, Run, Schedule, Send, memory_of
 
-COMPUTE = "compute"
 NEVER_THERE = -1
 
 
@@ -65,6 +64,9 @@ class Anchor:
     Arguments:
         inner_B: device bytes that it takes beside what is live before it.
         change_B: what it changes of the live bytes, by what it brings, overwrites and lets go.
+        time_s: of the run.
+        computes: whether it runs on the device.
+        reads: values that it reads and that come by fetch at some time.
         drops: values given up for good between it and the next one.
     """
 
@@ -75,14 +77,9 @@ class Anchor:
     change_B: int = 0
     drops: list[int] = field(default_factory=list)
     host_change_B: int = 0
-
-    @property
-    def time_s(self) -> float:
-        return 0.0 if self.recipe is None else self.recipe.time_s
-
-    @property
-    def computes(self) -> bool:
-        return self.recipe is None or self.recipe.engine == COMPUTE
+    time_s: float = 0.0
+    computes: bool = True
+    reads: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -172,6 +169,10 @@ class _Walk:
 
     def result(self) -> Absences:
         self._settle(list(self.left))
+        away = {a.value for a in self.absences}
+        for anchor in self.anchors:
+            if anchor.recipe is not None:
+                anchor.reads = tuple(v for v in away.intersection(self._reads(anchor.recipe)))
         self.room_B.append(self.live_B)
         count = self.place + 1
         return Absences(
@@ -183,6 +184,12 @@ class _Walk:
             self.start_B,
             self.host_start_B,
         )
+
+    def _reads(self, recipe: Recipe) -> list[int]:
+        found = [read.value for read in recipe.reads]
+        if recipe.state is not None:
+            found.append(recipe.state)
+        return found
 
     def _copy(self, value: int, copy: Copy) -> int:
         self.copies.append(copy)
@@ -216,7 +223,7 @@ class _Walk:
             replay = recipe.effect is Effect.PURE and recipe.state is not None
             if recipe.state is not None and (replay or recipe.state in step.keep):
                 inner_B += self.size_B[recipe.state]
-        anchor = Anchor(step, recipe, self.segment, inner_B)
+        anchor = Anchor(step, recipe, self.segment, inner_B, time_s=recipe.time_s, computes=on_device)
         if on_device:
             self._settle(step.keep)
             for takeover in recipe.consumes:

@@ -187,11 +187,17 @@ class StageProgram:
         """The retention that keeps everything, for a search under `budget_B` to start from."""
         return Retention(self.core, budget_B)
 
-    def lift(self, state: Stays) -> Schedule:
-        """Writes a retention, or other stays, down as a schedule of the graph. O(steps)."""
+    def lift(self, state: Stays, *, waits: bool = True) -> Schedule:
+        """Writes a retention, or other stays, down as a schedule of the graph.
+
+        Arguments:
+            waits: whether steps say what they wait for; without that a schedule that moves something is not complete.
+
+        O(steps).
+        """
         lifting = Lifting(self.graph, self.stages, self.values, self.opened, self.again, self.movement, state)
         steps = save_states(keep_hidden(self.graph, list(lifting.steps()), self.shortcuts), self.replays)
-        return with_waits(self.graph, steps) if self._moves else Schedule(tuple(steps))
+        return with_waits(self.graph, steps) if self._moves and waits else Schedule(tuple(steps))
 
     @property
     def _moves(self) -> bool:

@@ -347,8 +347,9 @@ class Walk:
     def _wait_for(self, anchor: Anchor) -> None:
         """When the run behind a place will end: after that there is another chance to issue copies."""
         start_s = self.now_s
-        if anchor.recipe is not None and anchor.computes:
-            start_s = max([start_s, *(self.came_s.get(v, 0.0) for v in anchor.recipe.read_values)])
+        if anchor.computes:
+            for v in anchor.reads:
+                start_s = max(start_s, self.came_s.get(v, 0.0))
         self.end_s = start_s + (anchor.time_s if anchor.computes else 0.0)
 
     def _pass(self, p: int) -> None:
@@ -361,7 +362,9 @@ class Walk:
             for takeover in recipe.consumes:
                 if takeover.value in self.on_host:
                     self._drop_copy(self.on_host[takeover.value])
-            start_s = max([self.now_s, *(self.came_s.get(v, 0.0) for v in recipe.read_values)])
+            start_s = self.now_s
+            for v in anchor.reads:
+                start_s = max(start_s, self.came_s.get(v, 0.0))
             self.starts.append(start_s)
             self.now_s = start_s + recipe.time_s
         else:
