@@ -35,8 +35,8 @@ class Execution:
     def __init__(self, network: str, limit_s: float) -> None:
         self.network, self.limit_s = network, limit_s
         if network in NETWORKS:
-            self.build, count = NETWORKS[network].build, NETWORKS[network].small
-            self.batch: dict[str, Any] = {"x": NETWORKS[network].images(count)}
+            self.build = NETWORKS[network].build
+            self.batch: dict[str, Any] = {"x": NETWORKS[network].few_images()}
         else:
             self.build, self.batch = SUBJECTS[network].build, SUBJECTS[network].batch()
         model = self.fresh()

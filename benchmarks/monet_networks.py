@@ -27,6 +27,7 @@ class Network:
         batch: images, of the published tables.
         small: images of a step that a few CPU cores run.
         height, width: of an image with three channels.
+        shrink: how many times smaller the sides of the few images are.
     """
 
     name: str
@@ -35,14 +36,23 @@ class Network:
     small: int
     height: int = 224
     width: int = 224
+    shrink: int = 1
 
     def build(self) -> nn.Module:
         """The network with its loss inside, in training mode."""
         return Summed(self.make()).train()
 
-    def images(self, count: int) -> torch.Tensor:
-        """A batch from a fixed seed; without bytes where the default device is "meta"."""
-        shape = (count, 3, self.height, self.width)
+    def few_images(self) -> torch.Tensor:
+        """The batch that a few CPU cores run."""
+        return self.images(self.small, self.shrink)
+
+    def images(self, count: int, shrink: int = 1) -> torch.Tensor:
+        """A batch from a fixed seed; without bytes where the default device is "meta".
+
+        Arguments:
+            shrink: how many times smaller the sides are.
+        """
+        shape = (count, 3, self.height // shrink, self.width // shrink)
         if torch.get_default_device().type == "meta":
             return torch.empty(shape)
         return torch.randn(shape, generator=torch.Generator().manual_seed(1))
@@ -107,8 +117,8 @@ NETWORKS = {
     for n in (
         Network("resnet50", _torchvision("resnet50"), 184, 8),
         Network("googlenet", _torchvision("googlenet", init_weights=False, aux_logits=True), 320, 16),
-        Network("unet", BilinearUNet, 11, 1, 416, 608),
-        Network("vgg16", _torchvision("vgg16"), 176, 8),
+        Network("unet", BilinearUNet, 11, 1, 416, 608, 2),
+        Network("vgg16", _torchvision("vgg16"), 176, 2),
         Network("mobilenet_v2", _torchvision("mobilenet_v2"), 272, 16),
     )
 }
