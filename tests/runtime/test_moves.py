@@ -218,6 +218,8 @@ def test_a_host_budget_that_is_too_small_is_said() -> None:
     model = fitted(twin(plain), x)
     record = moving(model)
     need_B = sum(record.graph.values[s.value].size_B for s in record.schedule.steps if isinstance(s, Send))
+    with pytest.raises(lowtide.InfeasibleBudget, match=rf"Use host_budget={need_B}, or less"):
+        model.lowtide.use(Plan(replace(record, host_budget_B=need_B - 1)))  # type: ignore[union-attr]
     model.lowtide.use(Plan(replace(record, host_budget_B=need_B + 4096)))  # type: ignore[union-attr]
     first = model(x)
     with pytest.raises(torch.OutOfMemoryError, match=r"(?s)was to wait on the host.*raise host_budget") as raised:

@@ -21,9 +21,7 @@ from lowtide.device.host import HostPool
 from lowtide.device.host_engine import HostEngine
 from lowtide.device.transfer_stats import Stalls, Traffic, TransferStats
 from lowtide.errors import LowtideError
-
-GRANULE_B = 64
-"""To which blocks of the host pool are rounded up."""
+from lowtide.ir.layout import ALIGNMENT_B
 
 
 class Transfer:
@@ -81,7 +79,7 @@ class Engines:
             ArenaError: if the system refuses it.
         """
         if self._pool is None:
-            self._pool = HostPool(self.host_B, pin=self.device == "cuda", granule_B=GRANULE_B)
+            self._pool = HostPool(self.host_B, pin=self.device == "cuda", granule_B=ALIGNMENT_B)
         return self._pool
 
     @property
