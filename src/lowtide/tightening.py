@@ -127,7 +127,7 @@ class Tightening:
 
     def _room_for(self, outcome: Outcome) -> int:
         """What the addresses of a plan may take: where homes are on the host, their bytes as well."""
-        return self.room_B + sum(self.claims.graph.values[v].size_B for v in outcome.hosted)
+        return max(0, self.room_B + sum(self.claims.graph.values[v].size_B for v in outcome.hosted))
 
     def _taken_over(self, known: PlanRecord) -> PlanRecord:
         """A plan found before, with the claims of now; at its own addresses, if nothing is in their way."""

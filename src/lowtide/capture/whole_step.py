@@ -65,16 +65,19 @@ class WholeStep:
     """A captured graph with updates.
 
     Arguments:
-        interfaces: of forward and backward. Behind what autograd would give it the backward takes the values of
-            `added`, and gives the total norm, if there is clipping, and the gradients that are handed over.
+        interfaces: of forward and backward. Behind what autograd would give them both take the values of `added`, the
+            forward without parameters, which it has. The backward gives the total norm, if there is clipping, and the
+            gradients that are handed over.
         held: what the `Held` arguments of its recipes stand for.
         added: what the backward is given besides: per value its parameter, and the name of the state, or `WEIGHT`.
+        movable: the same for everything that may have its home on the host.
     """
 
     graph: Graph
     interfaces: tuple[Interface, Interface]
     held: list[Any]
-    added: tuple[tuple[int, str], ...]
+    added: dict[int, tuple[int, str]]
+    movable: dict[int, tuple[int, str]]
 
 
 def whole_step(
@@ -311,8 +314,11 @@ class _Merging:
         graph = replace(self.graph, values=tuple(self.values), recipes=tuple(self.recipes), program=tuple(program))
         forward, backward = self.interfaces
         arguments = (*backward.arguments, *self.added)
+        kept = (v for v, (_, name) in self.added.items() if name != WEIGHT)
+        forward = replace_(forward, arguments=(*forward.arguments, *kept))
         interfaces = (forward, replace_(backward, arguments=arguments, results=tuple(self.results)))
-        return WholeStep(_named(graph), interfaces, self.held, tuple(self.added.values()))
+        movable = {v.id: self.added.get(v.id, (v.id, WEIGHT)) for v in graph.values if v.persistent and v.movable}
+        return WholeStep(_named(graph), interfaces, self.held, self.added, movable)
 
 
 def _kept(value: Value) -> Value:

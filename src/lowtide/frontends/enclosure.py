@@ -13,6 +13,8 @@ import gc
 import logging
 import threading
 import warnings
+import weakref
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -27,6 +29,7 @@ from lowtide.device.engines import Engines
 from lowtide.device.fingerprint import device_memory_B
 from lowtide.errors import ArenaError, BudgetError, BudgetWarning
 from lowtide.frontends.allowance import Allowance
+from lowtide.frontends.host_room import host_room_B
 from lowtide.frontends.member import Member, optimizers_of, tensors_of
 from lowtide.frontends.optimizer_watch import STEPPING, OptimizerWatch
 from lowtide.ir.graph import Graph, Role
@@ -34,7 +37,7 @@ from lowtide.ir.layout import ALIGNMENT_B, Obstacle, rounded_B
 from lowtide.ir.plan import PlanRecord
 from lowtide.profile.optimizer import OptimizerNeeds
 from lowtide.record import Ground
-from lowtide.runtime.homes import bring_home, homeless
+from lowtide.runtime.homes import bring_home, homeless, send_away
 from lowtide.runtime.statements import moves_anything
 from lowtide.runtime.wall import Wall
 
@@ -56,6 +59,7 @@ class Enclosure:
         wall: made when the first plan is known.
         allowance: what has to stay free beside a plan.
         turn: held by the thread whose segment allocates.
+        rehouses: whether plans may give what persists homes on the host.
         engines: what carries out copies; made for the first plan that has some.
     """
 
@@ -65,6 +69,9 @@ class Enclosure:
     allowance: Allowance = field(init=False)
     turn: AbstractContextManager[bool | None] = field(default_factory=threading.RLock)
     engines: Engines | None = None
+    rehouses: bool = False
+    _visitors: dict[int, weakref.ref[torch.Tensor]] = field(default_factory=dict)  # at home on the host, by identity
+    _former: Arena | None = None  # whose arena's homes may still lie there
     _grown_B: int = 0
     _adopted_B: int = 0  # parameters and buffers that lie in the arena, as it reserves them
     _agreed_B: dict[str, int] = field(default_factory=dict)  # graph key -> budget, as it came out first
@@ -79,6 +86,11 @@ class Enclosure:
     def persistent(self) -> tuple[torch.Tensor, ...]:
         """Parameters and buffers of all members: they live through every step, whether or not it reads them."""
         return tensors_of(self.members)
+
+    def residents(self) -> tuple[torch.Tensor, ...]:
+        """What persists and has its home on the device."""
+        away = self._visitors
+        return tuple(t for t in self.persistent() if id(t) not in away or away[id(t)]() is not t)
 
     def leave(self, member: Member) -> None:
         """A model goes; the last one takes the wall with it."""
@@ -139,7 +151,7 @@ class Enclosure:
             reserve_B=reserve_B,
             optimizer_B=self.allowance.temporaries_B(graph),
             obstacles=obstacles,
-            ceiling_B=None if self.wall is None else self._room_B(reserve_B),
+            ceiling_B=None if self.wall is None or self.rehouses else self._room_B(reserve_B),
         )
 
     @property
@@ -147,7 +159,7 @@ class Enclosure:
         """Bytes by which parameters and buffers grow when they move into the arena."""
         if self.wall is not None:
             return self._grown_B
-        return sum(rounded_B(s.nbytes()) - s.nbytes() for s in homeless(self.persistent()))
+        return sum(rounded_B(s.nbytes()) - s.nbytes() for s in homeless(self.residents()))
 
     def room_B(self, record: PlanRecord) -> int:
         """Where the part of the arena ends that a plan may use."""
@@ -166,11 +178,17 @@ class Enclosure:
         """Notes what the budget came to."""
         self._agreed_B.setdefault(record.graph.key, record.budget_B)
 
-    def enclose(self, record: PlanRecord) -> Wall:
-        """The wall for a plan: the one there is, or a new one where there is none yet or it is too low."""
+    def enclose(self, record: PlanRecord, visitors: Iterable[torch.Tensor] = ()) -> Wall:
+        """The wall for a plan: the one there is, or a new one where there is none yet or it is too low.
+
+        Arguments:
+            visitors: what has its home on the host under that plan; of account for a new wall.
+        """
         if self.wall is not None and self.wall.budget_B >= record.budget_B:
             return self.wall
-        model = homeless(self.persistent())
+        visiting = {id(t): t for t in visitors}
+        self._visitors = {key: weakref.ref(t) for key, t in visiting.items()}
+        model = homeless(self.residents())
         model_B = sum(s.nbytes() for s in model)
         grown_B = sum(rounded_B(s.nbytes()) for s in model) - model_B
         inside_B = record.budget_B - self._model_B(record) + model_B + grown_B
@@ -182,7 +200,12 @@ class Enclosure:
         self.allowance.begin_anew()
         _LOG.info("an arena of %d B for a budget of %d B", inside_B, record.budget_B)
         arena.set_phase(MODEL)
-        self._adopted_B, self._grown_B = bring_home(self.persistent(), arena), grown_B
+        if before is not None:
+            self._former = before.arena
+        if self._former is not None:
+            send_away(visiting.values(), self._former)
+            self._former = None
+        self._adopted_B, self._grown_B = bring_home(self.residents(), arena), grown_B
         if self.scope == "process":
             self.wall.stand()
         arena.set_phase(STEPPING)
@@ -206,7 +229,23 @@ class Enclosure:
     def bring_home(self) -> None:
         """Moves what persists and lies elsewhere to the wall's zone of homes."""
         if self.wall is not None:
-            bring_home(self.persistent(), self.wall.arena)
+            bring_home(self.residents(), self.wall.arena)
+
+    def house(self, visitors: Iterable[torch.Tensor]) -> None:
+        """Moves homes between the arena and the host, where another plan had them elsewhere.
+
+        Arguments:
+            visitors: what has its home on the host now.
+        """
+        wanted = {id(t): weakref.ref(t) for t in visitors}
+        if self.wall is None or wanted == self._visitors:
+            return
+        arena, self._visitors = self.wall.arena, wanted
+        send_away(self.persistent(), arena)  # all of them, so that the zone of homes has no holes afterwards
+        model = homeless(self.residents())
+        arena.home_B = self.state_B + sum(rounded_B(s.nbytes()) for s in model)
+        self._grown_B = sum(rounded_B(s.nbytes()) - s.nbytes() for s in model)
+        self._adopted_B = bring_home(self.residents(), arena)
 
     def beside_B(self, record: PlanRecord) -> int:
         """Bytes of a step's inputs, which lie outside the arena and count: as much of it has to stay empty."""
@@ -222,13 +261,13 @@ class Enclosure:
     def engines_for(self, record: PlanRecord) -> Engines | None:
         """What carries out a plan's copies, one set for all plans under this budget; None for a plan without any.
 
-        Homes on the host lie elsewhere and count: as much less is left for what is moved there.
+        Raises:
+            InfeasibleBudget: if they do not fit into the host budget; nothing has been run.
         """
         if not moves_anything(record.graph, record.schedule):
             return None
         device = next((v.geometry.device for v in record.graph.values if v.geometry is not None), "cpu")
-        host_B = device_memory_B("cpu") if record.host_budget_B is None else record.host_budget_B
-        host_B -= record.graph.hosted_B
+        host_B = host_room_B(record)
         if self.engines is None or (self.engines.host_B, self.engines.limit_Bps) != (host_B, record.link_Bps):
             self.engines = Engines(host_B, record.link_Bps, device)
         return self.engines
@@ -241,6 +280,7 @@ class Enclosure:
         self._agreed_B.clear()
         before, self.wall = self.wall, None
         if before is not None:
+            self._former = before.arena
             before.retire()
 
     def dismiss(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,11 +38,13 @@ class PlansInForce:
     Arguments:
         enclosure: the wall round the steps.
         plan_again: plans a measured step around what is in the way.
+        visitors: gives what has its home on the host under a step's plan; None where everything is on the device.
         plans: per step, the plan of an arena that holds nothing else.
     """
 
     enclosure: Enclosure
     plan_again: Callable[[MeasuredStep, tuple[Obstacle, ...]], PlanRecord]
+    visitors: Callable[[MeasuredStep, PlanRecord], Iterable[torch.Tensor]] | None = None
     plans: dict[Step, PlanRecord] = field(default_factory=dict)
     _measured: dict[Step, MeasuredStep] = field(default_factory=dict)
     _around: dict[tuple[Step, tuple[Obstacle, ...]], PlanRecord] = field(default_factory=dict)
@@ -65,8 +67,8 @@ class PlansInForce:
     def install(self, step: Step, measured: MeasuredStep, record: PlanRecord) -> None:
         """Puts the plan of a step in force."""
         self._measured[step] = measured
-        self.plans[step] = record
         self._put(step, record)
+        self.plans[step] = record
 
     def use(self, record: PlanRecord) -> None:
         """Puts a plan in force for every step of its program and shapes that has been met. Compiles nothing again.
@@ -110,6 +112,7 @@ class PlansInForce:
         if self.enclosure.allowance.learn(self.plans[step].graph, wall):
             self._plan_roomier(step)
         plan, now = self.plans[step], self._now.get(step)
+        self._house(step, plan)
         assert plan.layout is not None
         wall.make_way(plan.layout.height_B)
         trains = len(plan.graph.segments) > 1
@@ -120,7 +123,13 @@ class PlansInForce:
             wanted = self._plan_around(step, wall, obstacles, arguments)
         if wanted is not now:
             self._put(step, wanted)
+        if wanted is not plan:
+            self._house(step, wanted)
         return executor.in_force(first[1])
+
+    def _house(self, step: Step, record: PlanRecord) -> None:
+        if self.visitors is not None:
+            self.enclosure.house(self.visitors(self._measured[step], record))
 
     def _forget_code(self) -> None:
         for known in (self._code, self._around, self._now):
@@ -131,7 +140,7 @@ class PlansInForce:
         self._now[step] = record
         code = self._code.get((step, id(record)))
         if code is None or code[0] is not record:
-            walled, engines = self._walled(record), self.enclosure.engines_for(record)
+            walled, engines = self._walled(step, record), self.enclosure.engines_for(record)
             parts = []
             bundle = unmerged(record.graph) if len(measured.calls) > 1 else None
             for index, call in enumerate(measured.calls):
@@ -148,11 +157,12 @@ class PlansInForce:
         for call, loaded in zip(measured.calls, code[1], strict=True):
             call.executor.install(call.key, loaded)
 
-    def _walled(self, record: PlanRecord) -> Walled | None:
+    def _walled(self, step: Step, record: PlanRecord) -> Walled | None:
         if record.layout is None:
             self.enclosure.limit(record)
             return None
-        wall = self.enclosure.enclose(record)
+        away = () if self.visitors is None else self.visitors(self._measured[step], record)
+        wall = self.enclosure.enclose(record, away)
         tables = replay_tables(record.graph, record.schedule, record.layout)
         beside_B = self.enclosure.beside_B(record)
         detours = Detours(

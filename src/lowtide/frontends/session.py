@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -60,6 +60,9 @@ class Whole(Protocol):
     def complete(self, call: Call) -> None:
         """Gives a captured graph what the optimizer does, before it is planned."""
 
+    def visitors(self, step: MeasuredStep, record: PlanRecord) -> Iterable[torch.Tensor]:
+        """What has its home on the host under a plan."""
+
     def run(self, executor: PlannedExecutor, key: Key, loaded: Loaded, arguments: list[Any]) -> Sequence[Any]:
         """Runs such a graph; returns what the captured forward returns."""
 
@@ -104,6 +107,8 @@ class Session:
         self.backend = make_backend(self._executor_for)
         self.menu = Menu(Exactness(self.cache))
         self.in_force = PlansInForce(self.enclosure, self._plan)
+        if self.whole is not None:
+            self.in_force.visitors = self.whole.visitors
 
     # what the rest of lowtide asks ----------------------------------------------------------------------------
 

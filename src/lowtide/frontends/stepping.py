@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,9 @@ from lowtide.capture.whole_step import GATHERED, WEIGHT, Clip, Update, whole_ste
 from lowtide.errors import CaptureError
 from lowtide.frontends.discovery import Call, address
 from lowtide.frontends.live_optimizer import LiveOptimizer
+from lowtide.frontends.planning import MeasuredStep
+from lowtide.ir.housing import hosted_values
+from lowtide.ir.plan import PlanRecord
 from lowtide.ops.updates import LIVE, flags_of
 from lowtide.profile.signature import geometry_of
 from lowtide.runtime.executor import Key, Loaded, PlannedExecutor
@@ -37,6 +40,7 @@ class Stepping:
         updaters: of the parameters that get a gradient.
         leaves: whether their gradients are handed to `.grad`, in that order.
         clips: whether the norm of all gradients is among the backward's results.
+        movable: values that may have their home on the host, and what they are.
     """
 
     results: int
@@ -46,12 +50,20 @@ class Stepping:
     updaters: tuple[Updater, ...]
     leaves: bool = False
     clips: bool = False
+    movable: Mapping[int, tuple[Updater, str]] = field(default_factory=dict)
+
+    def visitors(self, values: Iterable[int]) -> list[torch.Tensor]:
+        """The tensors of values that have their home on the host."""
+        return self._tensors(self.movable[v] for v in values)
 
     def kept(self) -> list[torch.Tensor]:
         """What the backward is given besides."""
+        return self._tensors(self.added)
+
+    def _tensors(self, wanted: Iterable[tuple[Updater, str]]) -> list[torch.Tensor]:
         known: dict[int, dict[str, torch.Tensor]] = {}
         found: list[torch.Tensor] = []
-        for updater, name in self.added:
+        for updater, name in wanted:
             if name == WEIGHT:
                 found.append(updater.parameter)
             elif name == GATHERED:
@@ -62,10 +74,14 @@ class Stepping:
                 found.append(known[id(updater)][name])
         return found
 
-    def hand_on(self, results: list[Any]) -> list[Any]:
-        """Takes what is for the backward out of the forward's results, as autograd would pass it."""
+    def hand_on(self, results: list[Any], kept: Sequence[torch.Tensor]) -> list[Any]:
+        """Takes what is for the backward out of the forward's results, as autograd would pass it.
+
+        Arguments:
+            kept: what it is given besides.
+        """
         end = len(results) - self.numbers
-        backward = [*results[end:], *results[self.results : end], self.tangent, *self.kept()]
+        backward = [*results[end:], *results[self.results : end], self.tangent, *kept]
         results[self.results : end - 1] = [_EMPTY] * (end - 1 - self.results)
         results[end - 1] = _TOKEN
         return backward
@@ -121,19 +137,27 @@ class Steps:
             results=len(joint.forward_outputs),
             numbers=len(call.specialised.captured.slots.numbers),
             tangent=_ones(joint.tangents[0].meta["val"]),
-            added=tuple((updaters[weight], name) for weight, name in whole.added),
+            added=tuple((updaters[weight], name) for weight, name in whole.added.values()),
             updaters=tuple(updaters.values()),
             leaves=leaves,
             clips=stepped and self.clip_norm is not None,
+            movable={v: (updaters[weight], name) for v, (weight, name) in whole.movable.items()},
         )
         self._steppings[id(call.executor), call.key] = stepping
         call.become(whole, tuple(address(t) for t in stepping.kept()))
 
+    def visitors(self, step: MeasuredStep, record: PlanRecord) -> list[torch.Tensor]:
+        """What has its home on the host under a plan."""
+        call = step.calls[0]
+        return self._steppings[id(call.executor), call.key].visitors(hosted_values(record.graph))
+
     def run(self, executor: PlannedExecutor, key: Key, loaded: Loaded, arguments: list[Any]) -> Sequence[Any]:
         """Runs a whole step; gradients of an optimizer that steps as a whole are in `.grad` then."""
         stepping = self._steppings[id(executor), key]
+        kept = stepping.kept()
+        arguments += [t for t, (_, name) in zip(kept, stepping.added, strict=True) if name != WEIGHT]
         results = list(loaded.run(0, arguments))
-        backward = stepping.hand_on(results)
+        backward = stepping.hand_on(results, kept)
         passage = getattr(backward[executor.token_at], "_lowtide_passage", None)
         gradients = loaded.run(1, backward, passage, executor.token_at)
         if stepping.clips:

@@ -20,6 +20,7 @@ from lowtide.frontends.fitted import Fitted, keep
 from lowtide.frontends.live_optimizer import LiveOptimizer
 from lowtide.frontends.member import Member, check_optimizer
 from lowtide.frontends.memory import MemoryStats, memory_stats
+from lowtide.frontends.moving import HostBudget, Rate, moving
 from lowtide.frontends.objective import Objective
 from lowtide.frontends.optimizer_watch import STEPPING
 from lowtide.frontends.plan_in_hand import Plan
@@ -50,6 +51,9 @@ class TrainStep:
         optimizer: of parameters of the model. Those of `torch.optim` that step each parameter by itself do so as soon
             as its gradient is complete; any other one steps at the end, as it is.
         budget: bytes, "6GiB", "60%" of the device, "60% of plain"; see `parse_budget`.
+        host_budget, link: bytes of host memory, or "64GiB", in which values, parameters and optimizer state may live
+            beside the budget, a wall of its own; to what each way there is held, "12 GB/s". On CPU the host is memory
+            outside the arena.
         targets: how many of the batch's last arguments are for `loss_fn`.
         autocast: dtype of an autocast region round model and loss.
         clip_norm: the most that the norm of all gradients may be; as `torch.nn.utils.clip_grad_norm_`.
@@ -61,7 +65,7 @@ class TrainStep:
         scope, numerics, without, seed, work, time_limit_s, shape_limit_s, dynamic, watch: as for `lowtide.fit`.
 
     Raises:
-        BudgetError: if the budget is malformed.
+        BudgetError, LinkError: if a budget or the link is malformed.
         NumericsError: if there is no such level, or nothing of the name that is to be left out.
         OptimizerError: if the optimizer is none, steps what is not the model's, or is another step's already.
         LowtideError: if the model is fitted.
@@ -74,6 +78,8 @@ class TrainStep:
         optimizer: torch.optim.Optimizer,
         budget: int | str | Budget,
         *,
+        host_budget: HostBudget = None,
+        link: Rate = None,
         targets: int = 1,
         autocast: torch.dtype | None = None,
         clip_norm: float | None = None,
@@ -90,8 +96,9 @@ class TrainStep:
         dynamic: bool | None = None,
         watch: Watch | None = None,
     ) -> None:
+        moves, menu = moving(host_budget, link), wanted(numerics, without)
         options = PlanOptions(
-            budget=parse_budget(budget), seed=seed, work=work, time_limit_s=time_limit_s, **wanted(numerics, without)
+            budget=parse_budget(budget), seed=seed, work=work, time_limit_s=time_limit_s, **menu, **moves
         )
         options = dataclasses.replace(options, shape_limit_s=shape_limit_s)
         self._objective = Objective(model, loss_fn, targets, autocast, _device_of(model))
@@ -102,7 +109,7 @@ class TrainStep:
         alive = weakref.ref(self._objective)
         self._steps = Steps(self._live, lambda: _parameters(alive), clip_norm, float(norm_type), accumulate > 1)
         member = _member(self._objective, self._live)
-        enclosure = Enclosure(scope, [member])
+        enclosure = Enclosure(scope, [member], rehouses=moves["host_budget_B"] != 0)
         session = Session(options, enclosure, None, watch, whole=self._steps, whole_model=True)
         self._handle = keep(Fitted(session, member))
         self._objective.lowtide = self._handle  # type: ignore[assignment]
@@ -180,7 +187,7 @@ class TrainStep:
             raise CaptureError(_broken(session)) from None
         if session.calls == before:
             raise CaptureError(_broken(session))
-        loss: torch.Tensor = result.detach()
+        loss: torch.Tensor = result.detach().clone()  # some losses are one number in as many bytes as the output
         return loss
 
     def _after(self) -> None:

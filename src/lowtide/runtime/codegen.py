@@ -141,7 +141,8 @@ def _in_slots(
     forward, *others, backward = interfaces
     arguments = list(backward.arguments)
     results = list(forward.results)
-    placed: set[Name] = set()
+    passed = {slot.argument for slot in forward.slots.values()}
+    placed = {n for i, n in enumerate(arguments) if n is not None and i not in passed}  # the caller gives it again
     for position, slot in forward.slots.items():
         if slot.value in away and slot.value not in carried:
             results[position] = replace(slot, value=away[slot.value])

@@ -49,6 +49,19 @@ def bring_home(tensors: Iterable[torch.Tensor], arena: Arena) -> int:
     return sum(rounded_B(storage.nbytes()) for storage in moved)
 
 
+def send_away(tensors: Iterable[torch.Tensor], arena: Arena) -> int:
+    """Moves tensors that lie in an arena out of every arena, under everything that refers to them.
+
+    Returns: bytes moved. What others see through an array of their own stays where it is.
+    """
+    found: dict[int, torch.UntypedStorage] = {}
+    for tensor in tensors:
+        storage = tensor.untyped_storage()
+        if not storages.objection(storage) and storages.home_of(storage, arena) is not None:
+            found[storage.data_ptr()] = storage
+    return sum(s.nbytes() for s in found.values() if storages.relocate(s, None))
+
+
 def move_together(gradients: Iterable[torch.Tensor], arena: Arena) -> int:
     """Moves gradients that lie below the plan's top to the arena's low end, one after another.
 
