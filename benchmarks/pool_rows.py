@@ -37,7 +37,7 @@ class Result:
         time_s, peak_B, host_B, sent_B: simulated; None without a plan.
         bound_s: no plan of the planner's class is faster.
         smallest_B: where there is no plan, the smallest budget for which one is known; None if none is.
-        seconds: of planning.
+        seconds: of planning, by the clock; `processor_s` by the processor, threads added up.
         hosted: persistent values that have their home on the host.
     """
 
@@ -48,6 +48,7 @@ class Result:
     smallest_B: int | None
     status: str
     seconds: float
+    processor_s: float = 0.0
     hosted: int = 0
 
     def as_data(self) -> dict[str, Any]:
@@ -65,22 +66,21 @@ def result(planner: AbstractPlanner, problem: Problem) -> Result:
     """Plans, checks and simulates; a planner that refuses the problem has no plan."""
     if reason := planner.refuses(problem):
         return Result(None, 0.0, None, None, None, f"refused: {reason}", 0.0)
-    began_s = time.perf_counter()
+    began_s, spent_s = time.perf_counter(), time.process_time()
     outcome = planner.solve(problem)
-    seconds = time.perf_counter() - began_s
-    return scored(problem, outcome, seconds)
+    return scored(problem, outcome, time.perf_counter() - began_s, time.process_time() - spent_s)
 
 
-def scored(problem: Problem, outcome: Outcome, seconds: float) -> Result:
+def scored(problem: Problem, outcome: Outcome, seconds: float, processor_s: float) -> Result:
     """An outcome by the one simulator, after the one checker."""
     status, homes = outcome.status.name.lower(), len(outcome.hosted)
     if outcome.schedule is None:
-        return Result(None, outcome.bound_s, None, None, outcome.smallest_B, status, seconds)
+        return Result(None, outcome.bound_s, None, None, outcome.smallest_B, status, seconds, processor_s)
     graph = housed(problem.graph, outcome.hosted)
     check(graph, outcome.schedule, problem.budget_B, host_budget_B=problem.host_budget_B)
     timeline = simulate(graph, outcome.schedule, problem.machine)
     host_B = dict(timeline.memory_peaks_B).get("host", 0)
-    return Result(timeline.time_s, outcome.bound_s, timeline.peak_B, host_B, None, status, seconds, homes)
+    return Result(timeline.time_s, outcome.bound_s, timeline.peak_B, host_B, None, status, seconds, processor_s, homes)
 
 
 def ours(graph: Graph, budget_B: int, machine: Machine | None, *, work: int, limit_s: float | None = None) -> Result:
