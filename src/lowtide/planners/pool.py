@@ -5,8 +5,8 @@
    values live on the host (`bounds/moving_cut.py`), and proves a bound. Its solution is replayed; only what it moves
    may be moved in the search that follows, at no price. Where copies turn out to come late, the cut is solved again
    for slower links, and where the replay is fuller elsewhere, there.
-3. In graphs too large for that, and where no plan was found: everything that may move is away whenever it is not used,
-   as far as bytes need it.
+3. In graphs too large for that, and where no plan was found: what pays best is dropped, with a price for what moves; or
+   everything that may move is away whenever it is not used, as far as bytes need it.
 4. What waits in the best plan is tried the other ways, by exact time.
 
 Every plan is timed exactly (`reductions/transfers.py`), and the fastest is taken.
@@ -22,7 +22,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from lowtide._core import Retention
+from lowtide._core import Greedy, Retention
 from lowtide.ir.graph import Graph
 from lowtide.ir.housing import housed, movable_values
 from lowtide.ir.machine import Link, Machine
@@ -58,6 +58,10 @@ _CLOSE, _NODES = 2e-3, 3  # of a cut: as a fraction of the step, and of the tree
 _COOLINGS = (Cooling(0.5), Cooling(0.5, windowed=True, mirrored=True))
 _COOLED = 0.08  # of the work, for each replay
 _LATE = 1e-3  # as a fraction of the step: waits that are worth another cut
+_HOMES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the bytes that may have their home on the host
+_PRICES = (0.5, 2.0)  # of a second of the link, in seconds of compute
+_WAITS = 0.02  # of the step: more waiting than that asks for the higher price
+_CANDIDATES, _SLICE = 6, 32  # values examined exactly per drop, and drops between two looks at the clock
 _EQUAL = 1e-6
 
 
@@ -74,7 +78,8 @@ def plan_moving(problem: Problem, watch: Watch | None, solver: str, plain: Plain
     """
     assert problem.machine is not None
     began_s = time.monotonic()
-    graph = base_order(housed(problem.graph, ()))
+    graph = housed(problem.graph, ())
+    graph = graph if len(graph.program) > _LARGE else base_order(graph)
     order = "program order" if graph.program == problem.graph.program else "the order that was chosen"
     ways = "any implementation of every operator" if fixes_choices(graph) else "one implementation per operator"
     bound_class = f"{moving_class(problem.machine)}; first runs in {order}; {ways}"
@@ -114,6 +119,10 @@ def _script(pool: MovingSearch, plain: Plain) -> None:
 def _plain(pool: MovingSearch, plain: Plain) -> None:
     problem = pool.problem
     if len(problem.graph.program) > _LARGE:
+        program = stage_program(problem.graph)
+        state = program.keep_all(problem.budget_B - program.reserve_B)
+        if state.fits:
+            pool.offer_plain(program.lift(state))
         return
     limit_s = None if problem.time_limit_s is None else _SHARE * problem.time_limit_s
     work = int(_SHARE * problem.work)
@@ -249,20 +258,39 @@ def _cool(pool: MovingSearch, draft: Draft, taus: Taus) -> Timing | None:
 
 
 def _away(pool: MovingSearch, graph: Graph) -> None:
-    """Homes on the host as far as bytes need them, and everything else away whenever it is not used."""
+    """Homes on the host as far as bytes need them; what pays best is dropped where bytes are short, or everything."""
     movable = sorted(movable_values(graph), key=lambda v: (-graph.values[v].size_B, v))
     total_B = sum(graph.values[v].size_B for v in movable)
-    for share in (0.0, 0.5, 1.0) if movable else (0.0,):
+    for share in _HOMES if movable else (0.0,):
         hosted, left_B = list[int](), share * total_B
         for v in movable:
             if left_B > 0:
                 hosted.append(v)
                 left_B -= graph.values[v].size_B
-        if working_set(housed(graph, hosted)).floor_B <= pool.problem.budget_B:
+        if working_set(housed(graph, hosted)).floor_B > pool.problem.budget_B:
+            continue
+        for price in _PRICES:
+            timed = _descend(pool, graph, hosted, price)
+            if timed is None or timed.stall_s <= _WAITS * timed.time_s:
+                break
+        if pool.best is None:
             _everything_away(pool, graph, hosted)
             pool.tick()
         if pool.best is not None:
             return
+
+
+def _descend(pool: MovingSearch, graph: Graph, hosted: Collection[int], price: float) -> Timing | None:
+    """Drops what pays best until bytes suffice, to be made again or fetched."""
+    draft = pool.draft(graph, hosted, fetchable_values(graph, pool.least_B))
+    draft.price(pool.machine, price)
+    state = draft.program.keep_all(pool.problem.budget_B - draft.program.reserve_B)
+    kernel = Greedy(state, _CANDIDATES)
+    while not kernel.run(_SLICE):
+        pool.tick()
+    pool.work += kernel.tried
+    found = pool.settle(draft, state.taus) if state.fits else None
+    return None if found is None else pool.consider(draft, found)
 
 
 def _everything_away(pool: MovingSearch, graph: Graph, hosted: Collection[int]) -> None:

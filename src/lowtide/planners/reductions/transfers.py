@@ -29,12 +29,13 @@ from numpy.typing import NDArray
 
 from lowtide.ir.graph import Graph
 from lowtide.ir.machine import Link, Machine
-from lowtide.ir.schedule import DEVICE, HOST, Boundary, Drop, Fetch, Schedule, Send, Step
+from lowtide.ir.schedule import DEVICE, HOST, Boundary, Drop, Fetch, Run, Schedule, Send, Step
 from lowtide.ir.simulate import simulate
 from lowtide.planners.reductions.absences import NEVER_THERE, Absences, Anchor, find_absences, is_spare
 from lowtide.planners.reductions.waits import with_waits
 
 _ROUNDS = 4  # of timing anew
+_MANY = 20_000  # steps, of which fewer rounds have to do
 _LOOKED_AT = 12  # fetches that are due by now and have no room, per place
 _EQUAL = 1e-9  # relative
 _LAST = 1 << 60
@@ -90,8 +91,10 @@ def timing(
     if not any(isinstance(s, Send | Fetch) and s.memory == HOST for s in schedule.steps):
         return best
     found = find_absences(graph, schedule)
-    for kept in dict.fromkeys((frozenset[int](), _what_fits(graph, found, budget_B))):
-        timed = _best_of_rounds(graph, found, machine, budget_B, host_budget_B, kept)
+    large = len(schedule.steps) > _MANY
+    starts = (frozenset[int](),) if large else (frozenset[int](), _what_fits(graph, found, budget_B))
+    for kept in dict.fromkeys(starts):
+        timed = _best_of_rounds(graph, found, machine, budget_B, host_budget_B, kept, 2 if large else _ROUNDS)
         if timed is not None and _rank(timed) < _rank(best):
             best = timed
     return best
@@ -116,13 +119,19 @@ def estimated_s(
 
 
 def _best_of_rounds(
-    graph: Graph, found: Absences, machine: Machine, budget_B: int, host_budget_B: int | None, kept: frozenset[int]
+    graph: Graph,
+    found: Absences,
+    machine: Machine,
+    budget_B: int,
+    host_budget_B: int | None,
+    kept: frozenset[int],
+    rounds: int,
 ) -> Timing | None:
     """Times copies, then all but those that were needless, for as long as that helps. None where bytes run out."""
     rates, starts = Rates.of(machine), _first_starts(found)
     best: Timing | None = None
     moved: frozenset[int] | None = None
-    for _ in range(_ROUNDS):
+    for _ in range(rounds):
         walk = Walk(graph, found, rates, budget_B, host_budget_B, starts, kept, moved)
         if not walk.run():
             break
@@ -307,6 +316,9 @@ class Walk:
             if not self._send(p, segment):
                 return False
             self._leave(p)
+            for v in anchor.step.keep if anchor is not None and isinstance(anchor.step, Run) else ():
+                if v in self.dead:  # made again before its first bytes were given up
+                    self._give_up(self.dead[v])
             if not (self._return(p) and self._make_room(self.budget_B - inner_B)):
                 return False
             if anchor is not None:
