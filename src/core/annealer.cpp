@@ -10,7 +10,7 @@ namespace lowtide {
 namespace {
 
 constexpr Index MIRRORED = 12;   // percent of the proposals, where layers repeat
-constexpr Index OTHER_WAY = 15;  // percent of the proposals, where values can be fetched
+constexpr Index OTHER_WAY = 25;  // percent of the proposals, where values can be fetched
 constexpr std::size_t MOST = 4096;  // changes in one proposal
 
 // Per stage how many stretches begin at it or before, less those that ended before it.
@@ -122,7 +122,7 @@ void Annealer::flip(Index gap) {
 
 // Says how what the proposal drops comes back: by fetch if that costs at most so many reruns of its producer.
 void Annealer::choose_ways() {
-  constexpr double FEW[] = {0.0, 0.5, 2.0, 8.0, 1e30};
+  constexpr double FEW[] = {0.0, 0.5, 1.0, 2.0, 4.0};
   const Program& program = state_->program();
   const Index dice = random_.below(8);
   if (dice >= 5) return;
@@ -136,12 +136,50 @@ void Annealer::choose_ways() {
   }
 }
 
-// Lets what is dropped come back in the other way.
+// A gap that is not kept, one with a fetch if a few tries find any.
+Index Annealer::pick_fetched() {
+  Index gap = pick_dropped();
+  for (int i = 0; i < 6 && gap >= 0 && !is_by_fetch(state_->tau(gap)); ++i) gap = pick_dropped();
+  return gap;
+}
+
+// Keeps what is fetched, and drops others across the same stage until as many bytes are gone.
+void Annealer::keep_for_others(Index gap, Index stage) {
+  const Program& program = state_->program();
+  Bytes room = -program.size[at(program.gap_value[at(gap)])];
+  changes_.push_back({gap, KEEP});
+  for (int i = 0; i < 48 && room < 0; ++i) {
+    const Index other = pick_gap(), value = program.gap_value[at(other)];
+    if (other == gap || program.gap_start(other) >= stage || program.gap_end(other) <= stage) continue;
+    const std::size_t before = changes_.size();
+    if (!drop_across(*state_, value, stage, changes_)) continue;
+    drop_parents(*state_, value, stage, random_.below(3), changes_);
+    for (std::size_t c = before; c < changes_.size(); ++c)
+      room += program.size[at(program.gap_value[at(changes_[c].gap)])];
+  }
+}
+
+// Lets what is dropped come back in the other way: made again, with what it is made of if that was fetched; or fetched,
+// without what it is made of. Or keeps what was fetched, and drops others.
 void Annealer::change_way() {
   const Program& program = state_->program();
-  const Index gap = pick_dropped();
-  if (gap < 0 || !program.can_fetch(program.gap_value[at(gap)]) || !program.can_rerun(gap)) return;
+  const Index gap = random_.below(2) == 0 ? pick_fetched() : pick_dropped();
+  if (gap < 0) return;
+  const Index value = program.gap_value[at(gap)], stage = program.gap_end(gap);
+  if (!program.can_fetch(value)) return;
+  const bool fetched = is_by_fetch(state_->tau(gap));
+  if (fetched && random_.below(3) == 0) return keep_for_others(gap, pick_stage(gap));
+  if (!program.can_rerun(gap)) return;
   changes_.push_back({gap, by_fetch(state_->tau(gap))});
+  const Index depth = random_.below(4);
+  if (!fetched) {
+    drop_parents(*state_, value, stage, depth, changes_);
+  } else if (random_.below(2) == 0) {
+    rerun_parents(*state_, value, stage, depth, changes_);
+  } else if (depth > 0) {
+    for (Index parent : program.reads[program.producer[at(value)]])
+      keep_across(*state_, parent, stage, depth - 1, changes_);
+  }
 }
 
 // Exchanges what becomes of a value and of one that it is made of, or that is made of it: a kept value moves along.
@@ -183,7 +221,16 @@ void Annealer::slide(Index gap) {
 void Annealer::propose() {
   const Program& program = state_->program();
   changes_.clear();
-  if (program.fetches && random_.below(100) < OTHER_WAY) return change_way();
+  if (program.fetches) {
+    if (random_.below(100) < OTHER_WAY) return change_way();
+    propose_drops();
+    return choose_ways();
+  }
+  propose_drops();
+}
+
+void Annealer::propose_drops() {
+  const Program& program = state_->program();
   const Index dice = random_.below(100);
   const Index gap = pick_gap();
   const Index value = program.gap_value[at(gap)];
@@ -273,13 +320,11 @@ void Annealer::adapt() {
 
 bool Annealer::run(std::int64_t moves) {
   if (free_.empty()) return true;
-  const bool fetches = state_->program().fetches;
   for (std::int64_t i = 0; i < moves && !done(); ++i) {
     ++tried_;
     temperature_ *= cool_;
     if (tried_ % 1000 == 0) adapt();
     propose();
-    if (fetches && !changes_.empty()) choose_ways();
     if (!twins_.empty() && !changes_.empty() && random_.below(100) < MIRRORED) mirror();
     if (changes_.empty() || !state_->apply(changes_)) continue;
     const double energy = this->energy();

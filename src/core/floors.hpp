@@ -1,7 +1,7 @@
 // Floors: bytes that no schedule of a program can do without, proved in exact integers.
 //
-// Class: any recomputation, any fetches; first runs in program order; one recipe per value, in place or not. All floors are for
-// the moment when the base recipe of a stage starts: then exactly the earlier stages have had their first run.
+// Class: any recomputation, any fetches; first runs in program order; one recipe per value, in place or not. All floors
+// are for the moment when the base recipe of a stage starts: then exactly the earlier stages have had their first run.
 #pragma once
 #include <vector>
 
@@ -9,7 +9,7 @@
 
 namespace lowtide {
 
-// Per stage: fixed bytes + what the stage reads + what is needed later and cannot be rerun after it or fetched + the least that
+// Per stage: fixed bytes + what the stage reads + what is needed later and cannot be brought back + the least that
 // its own run allocates. O(stages + reads).
 std::vector<Bytes> operator_floors(const Program& program);
 

@@ -38,8 +38,8 @@ void Greedy::rank(Index stage) {
     const Index gap = changes_[0].gap;
     const Index next = std::min(span->end, program.gap_end(gap));
     const double length = static_cast<double>(next - program.gap_start(gap));
-    Picos back = closure_time(*state_, v, next, 32);
-    if (program.can_fetch(v)) back = program.can_rerun(gap) ? std::min(back, fetch_time(*state_, v)) : fetch_time(*state_, v);
+    Picos back = program.can_rerun(gap) ? closure_time(*state_, v, next, 32) : fetch_time(*state_, v);
+    if (program.can_fetch(v)) back = std::min(back, fetch_time(*state_, v));
     const double time = static_cast<double>(back) + 1.0;
     const double size = static_cast<double>(program.size[static_cast<std::size_t>(v)]);
     ranked_.push_back({size * std::min(1.0, length / fair_gap) / time, v});

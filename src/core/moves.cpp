@@ -62,6 +62,18 @@ void drop_siblings(const Retention& state, Index value, Index stage, std::vector
     if (sibling != value) drop_across(state, sibling, stage, changes);
 }
 
+void rerun_parents(const Retention& state, Index value, Index stage, Index depth, std::vector<Change>& changes) {
+  if (depth == 0 || changes.size() >= 64) return;
+  const Program& program = state.program();
+  for (Index parent : program.reads[program.producer[at(value)]]) {
+    if (program.producer[at(parent)] >= stage) continue;
+    const Index gap = program.gap_at(parent, stage);
+    if (!is_by_fetch(state.tau(gap)) || !program.can_rerun(gap) || has_change(changes, gap)) continue;
+    changes.push_back({gap, by_fetch(state.tau(gap))});
+    rerun_parents(state, parent, stage, depth - 1, changes);
+  }
+}
+
 void keep_across(const Retention& state, Index value, Index stage, Index depth, std::vector<Change>& changes) {
   const Program& program = state.program();
   if (program.producer[at(value)] >= stage || changes.size() >= 64) return;

@@ -21,11 +21,15 @@ void drop_parents(const Retention& state, Index value, Index stage, Index depth,
 // Appends drops across `stage` of the other outputs of the producer of `value`: one rerun brings them all back.
 void drop_siblings(const Retention& state, Index value, Index stage, std::vector<Change>& changes);
 
+// Appends, for what the producer of `value` reads and fetches bring back across `stage`, that reruns do; `depth`
+// levels deep.
+void rerun_parents(const Retention& state, Index value, Index stage, Index depth, std::vector<Change>& changes);
+
 // Appends KEEP for the gap of `value` at `stage`, and for what its producer reads, `depth` levels deep.
 void keep_across(const Retention& state, Index value, Index stage, Index depth, std::vector<Change>& changes);
 
-// Time to bring `value` back at `stage`: reruns of its producer and of what that misses, at most `limit` of them, with the
-// price of what of it is fetched.
+// Time to bring `value` back at `stage`: reruns of its producer and of what that misses, at most `limit` of them, and
+// the price of what of it is fetched.
 Picos closure_time(const Retention& state, Index value, Index stage, Index limit);
 
 

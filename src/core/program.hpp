@@ -12,9 +12,9 @@
 // before it is dropped, and the value came in the same segment (what crosses a boundary may be wanted once more). Its
 // bytes are given up before the outputs come, and the run itself needs takeover_peak instead of trace_peak.
 //
-// FETCHES. A copy of some values may lie in another memory. Such a value may be fetched from there instead of being made
-// again: that reads nothing and needs no bytes but its own. `fetch_B` moves over the link each time, `send_B` once, before
-// the first fetch (0 where the value lives in the other memory anyway). What moves has a price per byte; bounds and plans
+// FETCHES. A copy of some values may lie in another memory. Such a value may be fetched from there instead of being
+// made again: that reads nothing and needs no bytes but its own. `fetch_B` moves over the link each time, `send_B` once,
+// before the first fetch (0 where the value lives in the other memory anyway). What moves has a price per byte; plans
 // for several prices come from one program, so prices can be changed at any time.
 //
 // Units: Bytes, Picos (1e-12 s), Index = position of a stage, a value or a gap.
@@ -31,8 +31,8 @@ namespace lowtide {
 constexpr Index KEEP = -1;
 constexpr Index NEVER = std::numeric_limits<Index>::max();
 
-// What becomes of a value in a gap is one number, tau (see retention.hpp). The complement of a tau that brings the value
-// back by reruns is the tau that brings it back at the same stages by fetches.
+// What becomes of a value in a gap is one number, tau (see retention.hpp). The complement of a tau that brings the
+// value back by reruns is the tau that brings it back at the same stages by fetches.
 constexpr bool is_by_fetch(Index tau) { return tau < KEEP; }
 constexpr Index by_fetch(Index tau) { return ~tau; }  // and back
 

@@ -302,7 +302,9 @@ Bytes Retention::simulate(Index stage) {
   const Index count = static_cast<Index>(reruns.size()) + 1;
   const auto recipe_at = [&](Index i) { return i + 1 == count ? stage : reruns[at(i)]; };
   const Index stages = program_->stage_count();
-  const auto reads_at = [&](Index i) { return recipe_at(i) < stages ? program_->reads[recipe_at(i)] : Slice{nullptr, nullptr}; };
+  const auto reads_at = [&](Index i) {
+    return recipe_at(i) < stages ? program_->reads[recipe_at(i)] : Slice{nullptr, nullptr};
+  };
   for (Index i = 0; i < count; ++i)
     for (Index v : reads_at(i)) last_read_[at(v)] = i;
   Bytes live = 0, top = 0;

@@ -6,7 +6,7 @@
 //   gap start + 1   dropped at once; kept again from its first rerun on
 //   s               brought back for each need before stage s; kept from the first rerun at or after s
 //   NEVER           brought back for each need and dropped again
-//   by_fetch(any)   the same, but a fetch brings it back, never a rerun: one that makes it all the same drops it at once
+//   by_fetch(any)   the same, but a fetch brings it back, never a rerun: what a rerun makes of it is dropped at once
 // Where the caller lets go of the value (Program::is_lost), KEEP stands for gap start + 1.
 // A tau other than KEEP is greater than the start of its gap, and only a free gap (Program::is_free) has one; only a
 // value that can be fetched has one by fetch.
@@ -18,8 +18,8 @@
 // dropped. A run of stage r needs what is live plus trace_peak[r] (a rerun: rerun_peak[r]); afterwards its outputs that
 // begin a span are live. An output that begins no span dies with its run. A run that can take over a value (see
 // program.hpp) does so: it is the value's last reader in the stage with which its span ends, and no later fetch needs
-// the copy elsewhere. `live(t)` is the most bytes at once during stage t: a fetched value is there from its fetch on, one
-// that was sent until its last use. When copies are on their way is not known here.
+// the copy elsewhere. `live(t)` is the most bytes at once during stage t: a fetched value is there from its fetch on,
+// one that was sent until its last use. When copies are on their way is not known here.
 //
 // INVARIANT (is_valid): reruns, spans, live bytes and time equal what a fresh Retention with the same tau has.
 //
