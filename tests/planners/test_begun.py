@@ -6,16 +6,20 @@ import msgspec
 import numpy as np
 import pytest
 
+from lowtide._core import Greedy
 from lowtide.ir.check import check
 from lowtide.ir.graph import Graph
+from lowtide.ir.housing import housed, movable_values
 from lowtide.ir.likeness import structure
 from lowtide.ir.plan import Problem, Status
 from lowtide.ir.schedule import Run, Schedule
 from lowtide.ir.simulate import simulate
 from lowtide.planners.portfolio import Portfolio
 from lowtide.planners.reductions.begun import read_back
+from lowtide.planners.reductions.movement import fetchable_values
 from lowtide.planners.reductions.stages import stage_program
 from tests.planners.tape import NAMED, chain, gpt, random_graph
+from tests.planners.training import with_updates
 from tests.planners.ways import with_ways
 
 GRAPHS = {
@@ -55,6 +59,28 @@ def test_reading_back_is_the_inverse_of_lifting(name: str, percent: int) -> None
     state = program.keep_all(0)
     assert state.assign(read_back(program, schedule))
     assert program.lift(state) == schedule
+
+
+MOVING = {
+    **{name: GRAPHS[name] for name in ("chain", "bundle", "unet", "random3", "ways2")},
+    "step": lambda: with_updates(chain(4)),
+    "hosted step": lambda: (lambda g: housed(g, movable_values(g)))(with_updates(chain(4), merged=True)),
+}
+
+
+@pytest.mark.parametrize("name", MOVING)
+@pytest.mark.parametrize("price", [0.0, 1e3])
+def test_reading_back_fetches_is_the_inverse_of_lifting(name: str, price: float) -> None:
+    graph = MOVING[name]()
+    program = stage_program(graph, movable=fetchable_values(graph, 1))
+    program.core.set_prices(price, price)
+    state = program.keep_all(int(program.core.operator_floors().max()))
+    Greedy(state).run(1000)
+    schedule = program.lift(state)
+    again = program.keep_all(0)
+    assert again.assign(read_back(program, schedule))
+    assert program.lift(again) == schedule
+    assert state.fetched_B > 0
 
 
 @every_graph

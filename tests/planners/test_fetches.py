@@ -43,7 +43,7 @@ GRAPHS = [
     pytest.param(lambda: with_ways(resnet((1, 1)), ("relu", "add")), id="resnet-ways"),
     *(pytest.param(lambda s=s: at_host(with_updates(chain(5)), s), id=f"step{s}") for s in range(4)),
     pytest.param(lambda: everywhere(with_updates(gpt(1), states=2)), id="gpt-step"),
-    pytest.param(lambda: everywhere(with_updates(chain(4), at_end=True)), id="at-end"),
+    pytest.param(lambda: everywhere(with_updates(chain(4), at_end=True, merged=True)), id="at-end"),
     pytest.param(lambda: everywhere(with_updates(chain(4), engine="host")), id="updates-on-host"),
     pytest.param(lambda: at_host(with_updates(unet(2), states=0), 2), id="unet-step"),
 ]

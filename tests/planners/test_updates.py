@@ -19,7 +19,7 @@ from tests.planners.training import with_updates
 
 STEPS = {
     "chain": lambda: with_updates(chain(5)),
-    "chain-at-end": lambda: with_updates(chain(5), at_end=True),
+    "chain-at-end": lambda: with_updates(chain(5), at_end=True, merged=True),
     "gpt": lambda: with_updates(gpt(1), states=2),
     "unet": lambda: with_updates(unet(2), states=0),
 }

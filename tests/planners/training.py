@@ -1,4 +1,4 @@
-"""Whole steps of training to plan: forward, backward and one update per weight, in one segment."""
+"""Whole steps of training to plan: forward, backward and one update per weight."""
 
 from __future__ import annotations
 
@@ -12,17 +12,21 @@ from lowtide.ir.graph import Graph, MiniTrace, Recipe, Role, Segment, Takeover, 
 PERSISTENT: dict[str, Any] = {"arrives": 0, "persistent": True, "movable": True}
 
 
-def with_updates(graph: Graph, states: int = 1, *, at_end: bool = False, engine: str = "compute") -> Graph:
-    """Merges the segments into one and lets no gradient leave: each updates its weight and some state of its size.
+def with_updates(
+    graph: Graph, states: int = 1, *, at_end: bool = False, engine: str = "compute", merged: bool = False
+) -> Graph:
+    """Lets no gradient leave: each updates its weight and some state of its size, in the last segment.
 
     Arguments:
         graph: of one part, written by a tape.
         states: how many values the optimizer keeps per weight.
         at_end: all updates last; else each right behind its gradient.
         engine: of the updates.
+        merged: whether all is one segment.
     """
-    values = [_merged(v) for v in graph.values]
-    recipes = [replace(r, segment=0) for r in graph.recipes]
+    last = 0 if merged else len(graph.segments) - 1
+    values = [_inside(v, last) for v in graph.values]
+    recipes = [replace(r, segment=min(r.segment, last)) for r in graph.recipes]
     program: list[int] = []
     late: list[int] = []
     for r in graph.program:
@@ -39,24 +43,25 @@ def with_updates(graph: Graph, states: int = 1, *, at_end: bool = False, engine:
             for old in held:
                 made.append(len(values))
                 name, role = f"{values[old].name}'", values[old].role
-                values.append(Value(made[-1], name, weight.size_B, role, leaves=0, replaces=old))
+                values.append(Value(made[-1], name, weight.size_B, role, leaves=last, replaces=old))
             (late if at_end else program).append(len(recipes))
             recipes.append(Recipe(
                 len(recipes), "update", tuple(made), tuple(Read(v) for v in (*held, gradient.id)),
+                segment=last,
                 consumes=tuple(Takeover(v, k) for k, v in enumerate(held)), engine=engine, time_s=1e-6,
                 trace=MiniTrace((512, -1), (None,) * len(made), measured=True),
             ))  # fmt: skip
     facts: dict[str, Any] = {"values": tuple(values), "recipes": tuple(recipes), "program": (*program, *late)}
-    return replace(graph, segments=(Segment("step"),), **facts)
+    return replace(graph, segments=(Segment("step"),) if merged else graph.segments, **facts)
 
 
-def _merged(value: Value) -> Value:
+def _inside(value: Value, last: int) -> Value:
     if value.persistent:
         return replace(value, movable=value.role is Role.PARAMETER)
-    arrives = None if value.arrives is None else 0
     if value.role is Role.GRADIENT:
         return replace(value, role=Role.ACTIVATION, leaves=None)
-    return replace(value, arrives=arrives, leaves=None if value.leaves is None else 0)
+    arrives, leaves = (None if k is None else min(k, last) for k in (value.arrives, value.leaves))
+    return replace(value, arrives=arrives, leaves=leaves)
 
 
 def _weight_of(graph: Graph, recipe: Recipe, gradient: Value) -> Value | None:

@@ -1,7 +1,8 @@
 """A schedule read back as a retention: the inverse of `StageProgram.lift`, for a search to begin from.
 
-The schedule may have been made for other sizes. What a retention cannot say (another order of first runs, a copy to
-the host) is not read; what comes out is legal whatever went in, and gives the same schedule where it came from `lift`.
+The schedule may have been made for other sizes. What a retention cannot say (another order of first runs, when copies
+are on their way) is not read, nor fetches of what the program does not move; what comes out is legal whatever went in,
+and gives the same schedule where it came from `lift`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowtide.ir.graph import Effect
-from lowtide.ir.schedule import Boundary, Drop, Run, Schedule
+from lowtide.ir.schedule import DEVICE, Boundary, Drop, Fetch, Run, Schedule
 from lowtide.planners.reductions.stages import ENTRY, StageProgram
 
 
@@ -18,7 +19,7 @@ def read_back(program: StageProgram, schedule: Schedule) -> NDArray[np.int32]:
     """Finds, per gap, the tau with which the program's retention drops and keeps as the schedule does.
 
     A value that is gone at the end of a stage that touched it (made it, made it again, or used it) is dropped there:
-    the gap's tau lies just behind the last such stage.
+    the gap's tau lies just behind the last such stage. If a fetch comes next in the gap, that brings it back.
 
     Arguments:
         schedule: of a graph with the same ids.
@@ -27,11 +28,15 @@ def read_back(program: StageProgram, schedule: Schedule) -> NDArray[np.int32]:
     """
     core = program.core
     taus: NDArray[np.int32] = program.keep_all(0).taus
-    for stage, gone in enumerate(_Walk(program).run(schedule)[:-1]):
+    walk = _Walk(program)
+    touched_and_gone = walk.run(schedule)[:-1]
+    fetches = {core.gap_at(value, stage) for value, stage in walk.fetches}
+    for stage, gone in enumerate(touched_and_gone):
         for value in gone:
             gap = core.gap_at(value, stage + 1)
             if core.is_free(gap):
-                taus[gap] = stage + 1
+                fetched = core.can_fetch(gap) and (gap in fetches or not core.can_rerun(gap))
+                taus[gap] = ~(stage + 1) if fetched else stage + 1
     return taus
 
 
@@ -39,7 +44,7 @@ class _Walk:
     """Goes through a schedule, stage by stage.
 
     Invariant: `live` holds the values that the device holds after the last step, by their place in the program; the
-    own run of stage `at` came last, and reruns since belong to the stage after it.
+    own run of stage `at` came last, and reruns and fetches since belong to the stage after it.
     """
 
     def __init__(self, program: StageProgram) -> None:
@@ -48,6 +53,8 @@ class _Walk:
         self.live: set[int] = set()
         self.touched = [set(reads) for reads in program.read_ids]
         self.gone: list[set[int]] = []
+        self.fetches: list[tuple[int, int]] = []  # value, and the stage before which it comes
+        self.hosted = {self.number[v] for v in program.movement.hosted}
         self.at = -1
         self.entry_of = {s.segment: t for t, s in enumerate(program.stages) if s.recipe == ENTRY}
         self.graph = program.graph
@@ -74,8 +81,13 @@ class _Walk:
                 case Boundary(segment=segment):
                     self.at = self.entry_of[segment]
                     self._close(self.at - 1)
-                    self.live |= self._made(self.at, self.at)
-                case Drop(value=value):
+                    self.live |= self._made(self.at, self.at) - self.hosted
+                case Fetch(value=value) if value in self.number and self.at + 1 < len(self.stages):
+                    self._close(self.at)
+                    self.live.add(self.number[value])
+                    self.touched[self.at + 1].add(self.number[value])
+                    self.fetches.append((self.number[value], self.at + 1))
+                case Drop(value=value, memory=memory) if memory == DEVICE:
                     self.live.discard(self.number.get(value, -1))
         self._close(len(self.stages) - 1)
         return self.gone
