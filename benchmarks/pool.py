@@ -1,7 +1,7 @@
 """`python -m benchmarks.pool [--only PART ...] [--keys TEXT ...] [--quick] [--limit S] [--resume]`
 
 One pool over the device's memory and the host's: how low steps come, how deep and how wide networks can be, and what
-choosing together brings, all of it planned, checked and simulated. Rows that a run leaves out stay as an earlier one
+choosing together brings, planned, checked and simulated, and then carried out. Rows that a run leaves out stay as an earlier one
 measured them. It fails if a row is missing; the files are written after each key.
 """
 
@@ -14,10 +14,11 @@ from benchmarks.implementation_parts import Effort, Part, Row, say
 from benchmarks.pool_depth import DEPTH_PART
 from benchmarks.pool_floor import FLOOR_PART
 from benchmarks.pool_joint import JOINT_PART
+from benchmarks.pool_whole_steps import STEPS_PART
 from benchmarks.pool_width import WIDTH_PART
 from benchmarks.results_file import MissingRow, read_numbers, write
 
-PARTS = {part.name: part for part in (FLOOR_PART, DEPTH_PART, WIDTH_PART, JOINT_PART)}
+PARTS = {part.name: part for part in (FLOOR_PART, DEPTH_PART, WIDTH_PART, JOINT_PART, STEPS_PART)}
 Rows = dict[str, dict[str, list[Row]]]
 """Part -> key -> rows."""
 

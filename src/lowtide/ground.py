@@ -97,12 +97,13 @@ class Ground:
         Arguments:
             wall_B: the budget of the arena that there is; a larger one gets a larger arena.
 
-        Returns: fewer than none where even what persists takes more: some of that may live on the host yet.
+        Returns: fewer than none where even what persists takes more: some of that may live on the host yet. Not
+            rounded: the heights that are compared with it are.
         """
         room_B = budget_B - self.outside_B - graph.persistent_B - self.reserve_B
         if self.ceiling_B is not None and budget_B <= wall_B:
             room_B = min(room_B, self.ceiling_B)
-        return room_B // self.alignment_B * self.alignment_B
+        return room_B
 
     def fixed_B(self, graph: Graph) -> int:
         """Bytes of every budget that a schedule's live bytes may not take."""

@@ -148,7 +148,7 @@ def fit_plan(record: PlanRecord, step: MeasuredStep, enclosure: Enclosure) -> Pl
         budget_kind="enforced",
         covers=covers_of(step.trains, enclosure.needs, len(step.calls), enclosure.scope),
     )
-    room_B = ground.room_B(step.graph, fitted.budget_B, enclosure.budget_B)
+    room_B = ground.room_B(record.graph, fitted.budget_B, enclosure.budget_B)
     if record.layout is not None and record.layout.height_B <= room_B and record.optimizer_B == ground.optimizer_B:
         return fitted
     placed = place_around(fitted, (), room_B)

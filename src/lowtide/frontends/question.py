@@ -164,6 +164,7 @@ def revived(
     """
     if memory(record.graph) != memory(graph) or (record.layout is not None) != ground.enforced:
         raise PlanFileError("it is for other bytes than its name says")
+    graph = housed(graph, record.outcome.hosted)
     room_B = ground.room_B(graph, record.budget_B, at_least_B)
     if record.layout is not None and record.layout.height_B > room_B:
         raise PlanFileError("its addresses reach past the budget")
@@ -172,7 +173,6 @@ def revived(
         raise PlanFileError("it leaves other room than its name says")
     if seconds_apart(graph, record.graph) > _NEAR:
         return None
-    graph = housed(graph, record.outcome.hosted)
     live_B = min(record.peak_B, record.budget_B) - ground.outside_B
     check(graph, record.schedule, live_B, record.layout, record.host_budget_B)
     if [r.time_s for r in record.graph.recipes] == [r.time_s for r in graph.recipes]:
