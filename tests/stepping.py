@@ -32,7 +32,8 @@ def perceptron() -> nn.Module:
     """Dropout, batch norm, and layers of different sizes, from a fixed seed."""
     torch.manual_seed(0)
     return nn.Sequential(
-        nn.Linear(12, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 32), nn.BatchNorm1d(32), nn.GELU(), nn.Linear(32, 5)
+        nn.Linear(12, 32), nn.ReLU(), nn.Dropout(0.1),
+        nn.Linear(32, 32), nn.BatchNorm1d(32), nn.GELU(), nn.Linear(32, 5),
     )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from lowtide.ir.call import Arg, Const, Held, Items, NamedArg, Read, Ref
 from lowtide.ir.geometry import Geometry
 from lowtide.ir.graph import Graph, MiniTrace, Origin, Recipe, Role, Takeover, Value
+from lowtide.ir.housing import movable_values
 from lowtide.ir.interface import Interface, Result
 
 WEIGHT = ""
@@ -37,6 +38,7 @@ class Update:
         states: names and geometries of what is kept for it from step to step.
         by: the object on whose behalf the kernel runs, as the keyword of that name.
         laid_out: whether the gradient has to lie in memory as the parameter does.
+        waits: whether it is for a later call; what is kept for the parameter is there all the same.
     """
 
     weight: int
@@ -45,6 +47,7 @@ class Update:
     states: tuple[tuple[str, Geometry], ...]
     by: tuple[str, object]
     laid_out: bool = False
+    waits: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,14 +73,14 @@ class WholeStep:
             gradients that are handed over.
         held: what the `Held` arguments of its recipes stand for.
         added: what the backward is given besides: per value its parameter, and the name of the state, or `WEIGHT`.
-        movable: the same for everything that may have its home on the host.
+        movable: what may have its home on the host: those, and all parameters.
     """
 
     graph: Graph
     interfaces: tuple[Interface, Interface]
     held: list[Any]
     added: dict[int, tuple[int, str]]
-    movable: dict[int, tuple[int, str]]
+    movable: tuple[int, ...]
 
 
 def whole_step(
@@ -104,9 +107,12 @@ def whole_step(
     """
     merging = _Merging(graph, interfaces, held)
     gradients = merging.gradients()
+    last = any(not u.waits for u in updates)
     for weight in gathered:
-        gradients[weight] = merging.gather(weight, gradients[weight])
-    for weight in dict.fromkeys((*(u.weight for u in updates if u.laid_out), *(() if clip is None else clip.order))):
+        gradients[weight] = merging.gather(weight, gradients[weight], last)
+    for weight in dict.fromkeys(
+        (*(u.weight for u in updates if u.laid_out and not u.waits), *(() if clip is None else clip.order))
+    ):
         gradients[weight] = merging.laid_out(weight, gradients[weight])
     if clip is not None:
         merging.clip(clip, gradients)
@@ -167,13 +173,20 @@ class _Merging:
         reads = (gradient, Read(weight, (), geometry))
         return self._call("lowtide.laid_out", reads, (Ref(0), Ref(1)), geometry, "gradient")
 
-    def gather(self, weight: int, gradient: Read) -> Read:
-        """Adds a gradient to those of earlier calls, in place."""
+    def gather(self, weight: int, gradient: Read, last: bool) -> Read:
+        """Adds a gradient and those of earlier calls; where more are to come, over those.
+
+        Returns: where the sum is.
+        """
         parameter = self.values[weight]
         there = self._persistent(weight, GATHERED, parameter.geometry, Role.GRADIENT)
+        read = Read(there, (), parameter.geometry)
+        if last:
+            total = self._call("aten.add.Tensor", (gradient, read), (Ref(0), Ref(1)), parameter.geometry, "sum")
+            self._in_place(self.recipes[-1], "aten.add_.Tensor")
+            return total
         heir = self._heir(there)
-        reads = (Read(there, (), parameter.geometry), gradient)
-        self._add("lowtide.gather", reads, (Ref(0), Ref(1)), (heir,), consumes=(Takeover(there, 0),))
+        self._add("lowtide.gather", (read, gradient), (Ref(0), Ref(1)), (heir,), consumes=(Takeover(there, 0),))
         return Read(heir, (), parameter.geometry)
 
     def clip(self, clip: Clip, gradients: dict[int, Read]) -> None:
@@ -189,7 +202,7 @@ class _Merging:
         for weight in clip.order:
             reads = (gradients[weight], Read(scale, (), scalar))
             scaled = self._call("aten.mul.Tensor", reads, (Ref(0), Ref(1)), gradients[weight].geometry, "clipped")
-            self._in_place(self.recipes[-1])
+            self._in_place(self.recipes[-1], "aten.mul_.Tensor")
             gradients[weight] = scaled
 
     def _norm(self, gradient: Read, norm_type: float) -> Read:
@@ -199,22 +212,26 @@ class _Merging:
             "aten.linalg_vector_norm.default", (gradient,), (Ref(0), Const("float", repr(norm_type))), scalar, "norm"
         )
 
-    def _in_place(self, plain: Recipe) -> None:
-        """The same product over the gradient's own bytes, where those are wanted no more."""
+    def _in_place(self, plain: Recipe, op: str) -> None:
+        """The same over the gradient's own bytes, where those are wanted no more."""
         value, heir = self.values[plain.reads[0].value], self.values[plain.outputs[0]]
         geometry = plain.reads[0].geometry
         free = not value.persistent and value.arrives is None and value.leaves is None
-        if not free or geometry is None or not geometry.is_dense or value.size_B != heir.size_B:
+        if not free or geometry is None or heir.geometry is None or value.size_B != heir.size_B:
             return
-        way = replace(plain, id=len(self.recipes), op="aten.mul_.Tensor", consumes=(Takeover(value.id, 0),))
+        if not (geometry.is_dense and geometry.has_bytes_of(heir.geometry)):
+            return
+        way = replace(plain, id=len(self.recipes), op=op, consumes=(Takeover(value.id, 0),))
         self.recipes.append(replace(way, trace=MiniTrace((), (None,))))
 
     def update(self, update: Update, gradient: Read) -> None:
         """Adds one update."""
+        self._change(update.weight, role=Role.PARAMETER)
         weight = self.values[update.weight]
         names = " ".join(name for name, _ in update.states)
         states = [self._persistent(update.weight, name, g, Role.STATE) for name, g in update.states]
-        self._change(update.weight, movable=True)
+        if update.waits:
+            return
         heirs = tuple(self._heir(v) for v in (update.weight, *states))
         kept = (Read(v, (), g) for v, (_, g) in zip(states, update.states, strict=True))
         reads = (Read(update.weight, (), weight.geometry), gradient, *kept)
@@ -317,14 +334,18 @@ class _Merging:
         kept = (v for v, (_, name) in self.added.items() if name != WEIGHT)
         forward = replace_(forward, arguments=(*forward.arguments, *kept))
         interfaces = (forward, replace_(backward, arguments=arguments, results=tuple(self.results)))
-        movable = {v.id: self.added.get(v.id, (v.id, WEIGHT)) for v in graph.values if v.persistent and v.movable}
-        return WholeStep(_named(graph), interfaces, self.held, self.added, movable)
+        return WholeStep(_named(graph), interfaces, self.held, self.added, movable_values(graph))
 
 
 def _kept(value: Value) -> Value:
-    """A value as it is inside: gradients are not handed over; what replaces a buffer's content is kept to the end."""
+    """A value as it is inside: gradients are not handed over; what replaces a buffer's content is kept to the end.
+
+    Parameters, frozen or not, and buffers that stay as they are may have their home on the host.
+    """
     if value.leaves == _BACKWARD:
         return replace(value, leaves=None, role=Role.ACTIVATION if value.role is Role.GRADIENT else value.role)
+    if value.persistent and value.role in (Role.PARAMETER, Role.BUFFER) and value.readable_through is None:
+        return replace(value, movable=True)
     return value if value.leaves is None else replace(value, held=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 
 from lowtide.capture.joint import is_tensor
-from lowtide.capture.whole_step import GATHERED, WEIGHT, Clip, Update, whole_step
+from lowtide.capture.whole_step import GATHERED, WEIGHT, Clip, Update, WholeStep, whole_step
 from lowtide.errors import CaptureError
 from lowtide.frontends.discovery import Call, address
 from lowtide.frontends.live_optimizer import LiveOptimizer
@@ -40,7 +41,7 @@ class Stepping:
         updaters: of the parameters that get a gradient.
         leaves: whether their gradients are handed to `.grad`, in that order.
         clips: whether the norm of all gradients is among the backward's results.
-        movable: values that may have their home on the host, and what they are.
+        movable: values that may have their home on the host: a parameter, or what else is kept.
     """
 
     results: int
@@ -50,11 +51,14 @@ class Stepping:
     updaters: tuple[Updater, ...]
     leaves: bool = False
     clips: bool = False
-    movable: Mapping[int, tuple[Updater, str]] = field(default_factory=dict)
+    movable: Mapping[int, weakref.ref[torch.Tensor] | tuple[Updater, str]] = field(default_factory=dict)
 
     def visitors(self, values: Iterable[int]) -> list[torch.Tensor]:
         """The tensors of values that have their home on the host."""
-        return self._tensors(self.movable[v] for v in values)
+        found = [self.movable[v] for v in values]
+        parameters = [f() for f in found if isinstance(f, weakref.ref)]
+        kept = self._tensors(f for f in found if not isinstance(f, weakref.ref))
+        return [*(p for p in parameters if p is not None), *kept]
 
     def kept(self) -> list[torch.Tensor]:
         """What the backward is given besides."""
@@ -98,6 +102,7 @@ class Steps:
         gathers: whether gradients of several calls are added up.
         updates: whether the call at hand is the last of them.
         total_norm: of the latest step, if it clipped.
+        gathered: by identity of the parameter, those with gradients of earlier calls.
     """
 
     live: LiveOptimizer
@@ -107,8 +112,8 @@ class Steps:
     gathers: bool = False
     updates: bool = True
     total_norm: torch.Tensor | None = None
+    gathered: dict[int, Updater] = field(default_factory=dict)
     _steppings: dict[tuple[int, Key], Stepping] = field(default_factory=dict)
-    _gathered: dict[int, Updater] = field(default_factory=dict)  # with gradients of earlier calls
 
     def complete(self, call: Call) -> None:
         """Merges a captured graph's segments and adds what the optimizer does."""
@@ -128,7 +133,7 @@ class Steps:
             call.specialised.graph,
             call.interfaces,
             call.specialised.held,
-            tuple(self._update(v, updaters[v]) for v in updaters) if stepped else (),
+            tuple(self._update(v, updaters[v]) for v in updaters) if inside else (),
             clip=self._clip(updaters) if stepped else None,
             gathered=tuple(updaters) if self.gathers else (),
             leaving=tuple(updaters) if leaves else (),
@@ -141,7 +146,7 @@ class Steps:
             updaters=tuple(updaters.values()),
             leaves=leaves,
             clips=stepped and self.clip_norm is not None,
-            movable={v: (updaters[weight], name) for v, (weight, name) in whole.movable.items()},
+            movable={v: self._movable(call, whole, updaters, v) for v in whole.movable},
         )
         self._steppings[id(call.executor), call.key] = stepping
         call.become(whole, tuple(address(t) for t in stepping.kept()))
@@ -154,6 +159,8 @@ class Steps:
     def run(self, executor: PlannedExecutor, key: Key, loaded: Loaded, arguments: list[Any]) -> Sequence[Any]:
         """Runs a whole step; gradients of an optimizer that steps as a whole are in `.grad` then."""
         stepping = self._steppings[id(executor), key]
+        for updater in stepping.updaters:
+            updater.refresh()
         kept = stepping.kept()
         arguments += [t for t, (_, name) in zip(kept, stepping.added, strict=True) if name != WEIGHT]
         results = list(loaded.run(0, arguments))
@@ -166,15 +173,15 @@ class Steps:
             for updater, gradient in zip(stepping.updaters, gradients, strict=True):
                 _accumulate(updater.parameter, gradient)
         elif self.gathers:
-            self._gathered.update((id(u), u) for u in stepping.updaters)
+            self.gathered.update((id(u.parameter), u) for u in stepping.updaters)
         if self.updates and not self.live.opaque:
             self._finish(stepping.updaters)
         return results
 
     def _finish(self, updaters: Sequence[Updater]) -> None:
         """The step of these has been done; those that only earlier calls had gradients for follow."""
-        done = {id(u) for u in updaters}
-        late = [u for key, u in self._gathered.items() if key not in done]
+        done = {id(u.parameter) for u in updaters}
+        late = [u for key, u in self.gathered.items() if key not in done]
         self.forget_gathered(done)
         for updater in updaters:
             updater.stepped()
@@ -183,7 +190,7 @@ class Steps:
 
     def flush(self) -> bool:
         """Steps with the gradients that were gathered; returns whether there were any."""
-        updaters = [self._gathered[k] for k in sorted(self._gathered, key=self._rank().__getitem__)]
+        updaters = [self.gathered[k] for k in sorted(self.gathered, key=self._rank().__getitem__)]
         gradients = [u.gather() for u in updaters]
         if self.clip_norm is not None and gradients:
             self.total_norm = torch.nn.utils.get_total_norm(gradients, self.norm_type)
@@ -199,17 +206,17 @@ class Steps:
 
     def hand_over_gathered(self) -> None:
         """Puts what was gathered where an optimizer that steps as a whole looks for it."""
-        for updater in self._gathered.values():
+        for updater in self.gathered.values():
             updater.parameter.grad = updater.gather()
 
     def _rank(self) -> dict[int, int]:
         place = {id(p): i for i, p in enumerate(self.order())}
-        return {key: place.get(id(u.parameter), len(place)) for key, u in self._gathered.items()}
+        return {key: place.get(id(u.parameter), len(place)) for key, u in self.gathered.items()}
 
     def forget_gathered(self, keys: Collection[int] | None = None) -> None:
         """Lets go of gradients that were gathered, of all parameters or of some."""
-        for key in list(self._gathered) if keys is None else [k for k in keys if k in self._gathered]:
-            self._gathered.pop(key).gather().fill_(-0.0)
+        for key in list(self.gathered) if keys is None else [k for k in keys if k in self.gathered]:
+            self.gathered.pop(key).gather().fill_(-0.0)
 
     def _update(self, value: int, updater: Updater) -> Update:
         kind, options = self.live.kind, self.live.optimizer.param_groups[updater.group]
@@ -220,7 +227,16 @@ class Steps:
             states=tuple((name, geometry_of(tensor)) for name, tensor in updater.tensors().items()),
             by=(LIVE, updater),
             laid_out=kind.sums,
+            waits=not self.updates,
         )
+
+    def _movable(
+        self, call: Call, whole: WholeStep, updaters: Mapping[int, Updater], value: int
+    ) -> weakref.ref[torch.Tensor] | tuple[Updater, str]:
+        if value in call.contents:
+            return weakref.ref(call.contents[value])
+        weight, name = whole.added[value]
+        return updaters[weight], name
 
     def _clip(self, order: Iterable[int]) -> Clip | None:
         if self.clip_norm is None:

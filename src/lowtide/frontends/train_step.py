@@ -7,11 +7,12 @@ import dataclasses
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
 
+from lowtide.capture.whole_step import GATHERED
 from lowtide.errors import BudgetWarning, CaptureError, LowtideError, OptimizerError
 from lowtide.frontends.compiling import compiled_call
 from lowtide.frontends.enclosure import Enclosure, Scope
@@ -29,6 +30,7 @@ from lowtide.frontends.stepping import Steps
 from lowtide.frontends.wanted import wanted
 from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import DEFAULT_WORK
+from lowtide.ops.updates import MASTER
 from lowtide.pipeline import SHAPE_LIMIT_s
 from lowtide.planners.base import Watch
 from lowtide.record import PlanOptions
@@ -103,7 +105,7 @@ class TrainStep:
         options = dataclasses.replace(options, shape_limit_s=shape_limit_s)
         self._objective = Objective(model, loss_fn, targets, autocast, _device_of(model))
         _check(self._objective, model, optimizer)
-        self._optimizer = optimizer
+        self._model, self._optimizer = model, optimizer
         self._live = LiveOptimizer(optimizer, master_weights=master_weights)
         self._accumulate, self._waiting = accumulate, 0
         alive = weakref.ref(self._objective)
@@ -211,6 +213,44 @@ class TrainStep:
         if self._moved:
             self._moved = False
             self._handle.session.enclosure.bring_home()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What model and optimizer do not hold: float32 copies of parameters, and gradients that wait for their step.
+
+        Save it beside `model.state_dict()` and `optimizer.state_dict()` where either is in use; it is empty otherwise.
+
+        Returns: by the parameter's name, tensors that go on living in the step: copy or save them before the next one.
+        """
+        names = {id(p): name for name, p in self._model.named_parameters()}
+        updaters = {names[key]: u for key, u in self._live.updaters.items() if key in names}
+        return {
+            "waiting": self._waiting,
+            MASTER: {name: u.master for name, u in updaters.items() if u.master is not None},
+            GATHERED: {names[key]: u.gather() for key, u in self._steps.gathered.items() if key in names},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from a saved state; load the model's and the optimizer's first.
+
+        Raises:
+            OptimizerError: if it names a parameter that this step does not train.
+        """
+        parameters, groups = dict(self._model.named_parameters()), self._live.groups()
+        with self._turn, torch.no_grad():
+            self._steps.forget_gathered()
+            self._waiting = int(state["waiting"])
+            for kind in (MASTER, GATHERED):
+                for name, tensor in state[kind].items():
+                    parameter = parameters.get(name)
+                    if parameter is None or id(parameter) not in groups:
+                        raise OptimizerError(f"the saved state is of another model: this step does not train {name!r}")
+                    updater = self._live.updater_of(parameter, groups[id(parameter)])
+                    if kind == GATHERED:
+                        self._steps.gathered[id(parameter)] = updater
+                        updater.gather().copy_(tensor)
+                    elif updater.master is not None:
+                        updater.master.copy_(tensor)
+                        updater.stepped()
 
     # what people ask -------------------------------------------------------------------------------------------
 

@@ -1,0 +1,239 @@
+"""What stands round whole steps: schedulers, checkpoints, mixed precision, other batches, errors, the way out."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn, optim
+
+import lowtide
+from tests.stepping import batches, perceptron, plainly, same, wholly
+
+
+@pytest.fixture(autouse=True)
+def _fresh_dynamo() -> None:
+    torch._dynamo.reset()
+
+
+def adamw(model: nn.Module) -> optim.Optimizer:
+    return optim.AdamW(model.parameters(), 1e-3)
+
+
+def stepped(model: nn.Module, optimizer: optim.Optimizer, **options: Any) -> lowtide.TrainStep:
+    loss = options.pop("loss_fn", F.cross_entropy)
+    return lowtide.TrainStep(model, loss, optimizer, options.pop("budget", "100% of plain"), work=1_000, **options)
+
+
+def grouped(model: nn.Module) -> optim.Optimizer:
+    """Two groups with options of their own; the first parameter is frozen."""
+    first, *others = model.parameters()
+    first.requires_grad_(False)
+    return optim.AdamW(
+        [{"params": [first, *others[:3]], "lr": 1e-2}, {"params": others[3:], "weight_decay": 0.5}], lr=1e-3
+    )
+
+
+def test_schedulers_groups_other_batches_and_evaluation_between() -> None:
+    plain, model = perceptron(), perceptron()
+    one, other = grouped(plain), grouped(model)
+    schedules = [optim.lr_scheduler.StepLR(o, 2, 0.5) for o in (one, other)]
+    data = [*batches(2), *batches(1, 7), *batches(2)]
+    expected = plainly(plain, one, data, after=schedules[0].step)
+    step = stepped(model, other)
+
+    def between() -> None:
+        schedules[1].step()
+        model.eval()
+        model(data[0][0])
+        model.train()
+        other.zero_grad()
+
+    assert wholly(step, model, other, data, after=between).apart(expected) == []
+    assert other.param_groups[0]["lr"] == one.param_groups[0]["lr"] < 1e-2
+    assert len(step.plans) >= 2
+
+
+def test_checkpoints_go_both_ways() -> None:
+    plain, model = perceptron(), perceptron()
+    one, other = adamw(plain), adamw(model)
+    step = stepped(model, other)
+    wholly(step, model, other, batches(3))
+    checkpoint = copy.deepcopy((model.state_dict(), other.state_dict()))
+    plain.load_state_dict(checkpoint[0])
+    one.load_state_dict(copy.deepcopy(checkpoint[1]))
+    expected = plainly(plain, one, batches(3))
+    assert wholly(step, model, other, batches(3)).apart(expected) == []
+    back = copy.deepcopy((plain.state_dict(), one.state_dict()))
+    step(*batches(1)[0])
+    model.load_state_dict(back[0])
+    other.load_state_dict(copy.deepcopy(back[1]))
+    expected = plainly(plain, one, batches(3))
+    assert wholly(step, model, other, batches(3)).apart(expected) == []
+    assert step.memory_stats().departures == 0
+
+
+def test_the_way_out_and_a_second_step() -> None:
+    plain, model = perceptron(), perceptron()
+    one, other = adamw(plain), adamw(model)
+    step = stepped(model, other)
+    with pytest.raises(lowtide.OptimizerError, match="another step already"):
+        stepped(model, other)
+    expected = plainly(plain, one, batches(2))
+    assert wholly(step, model, other, batches(2)).apart(expected) == []
+    step.close()
+    with pytest.raises(lowtide.LowtideError, match="closed"):
+        step(*batches(1)[0])
+    expected = plainly(plain, one, batches(2))
+    assert plainly(model, other, batches(2)).apart(expected) == []
+    again = stepped(model, other)
+    expected = plainly(plain, one, batches(2))
+    assert wholly(again, model, other, batches(2)).apart(expected) == []
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_autocast(inside: bool) -> None:
+    plain, model = perceptron(), perceptron()
+    optimizer = adamw(model)
+
+    def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(outputs.float(), targets)
+
+    class Cast(nn.Module):
+        def __init__(self, body: nn.Module) -> None:
+            super().__init__()
+            self.body = body
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.autocast("cpu", torch.bfloat16):
+                return self.body(x)
+
+    expected = plainly(Cast(plain), adamw(plain), batches(3), loss_fn=loss)
+    if inside:
+        step = stepped(Cast(model), optimizer, loss_fn=loss)
+    else:
+        step = stepped(model, optimizer, loss_fn=loss, autocast=torch.bfloat16)
+    found = wholly(step, Cast(model), optimizer, batches(3))
+    assert found.apart(expected) == []
+
+
+def test_master_weights_are_stepped_and_saved() -> None:
+    plain = perceptron().bfloat16()
+    model = copy.deepcopy(plain)
+    data = [(x.bfloat16(), y) for x, y in batches(4)]
+    masters = [p.detach().float() for p in plain.parameters()]
+    one, other = optim.AdamW(masters, 1e-3), adamw(model)
+    torch.manual_seed(7)
+    losses = []
+    for x, y in data:
+        loss = F.cross_entropy(plain(x), y)
+        loss.backward()
+        for p, master in zip(plain.parameters(), masters, strict=True):
+            master.grad = p.grad.float()
+            p.grad = None
+        one.step()
+        with torch.no_grad():
+            for p, master in zip(plain.parameters(), masters, strict=True):
+                p.copy_(master)
+        losses.append(loss.detach())
+    step = stepped(model, other, master_weights=True)
+    found = wholly(step, model, other, data)
+    assert all(same(a, b) for a, b in zip(losses, found.losses, strict=True))
+    saved = copy.deepcopy(step.state_dict())
+    for (name, p), q, master in zip(model.named_parameters(), plain.parameters(), masters, strict=True):
+        assert same(p.detach(), q.detach())
+        assert same(saved["master"][name], master)
+        assert same(other.state[p]["exp_avg_sq"], one.state[master]["exp_avg_sq"])
+    weights = {k: v.clone() for k, v in model.state_dict().items()}
+    state = [{k: v.clone() for k, v in other.state[p].items()} for p in model.parameters()]
+    expected = wholly(step, model, other, data)
+    model.load_state_dict(weights)
+    for p, kept in zip(model.parameters(), state, strict=True):
+        other.state[p] = kept
+    step.load_state_dict(saved)
+    assert wholly(step, model, other, data).apart(expected) == []
+
+
+def test_gathered_gradients_are_saved() -> None:
+    plain, model = perceptron(), perceptron()
+    expected = plainly(plain, adamw(plain), batches(2), accumulate=2)
+    optimizer = adamw(model)
+    step = stepped(model, optimizer, accumulate=2)
+    torch.manual_seed(7)
+    first = step(*batches(2)[0])
+    saved, generator = copy.deepcopy((step.state_dict(), model.state_dict())), torch.get_rng_state()
+    step.zero_grad()
+    other = perceptron()
+    second = adamw(other)
+    again = stepped(other, second, accumulate=2)
+    other.load_state_dict(saved[1])
+    again.load_state_dict(saved[0])
+    assert again.waiting == 1
+    torch.set_rng_state(generator)
+    last = again(*batches(2)[1])
+    assert [same(a, b) for a, b in zip((first, last), expected.losses, strict=True)] == [True, True]
+    assert [k for k, v in other.state_dict().items() if not same(v, expected.tensors[k])] == []
+
+
+def test_hooks_make_the_optimizer_opaque_and_are_called() -> None:
+    plain, model = perceptron(), perceptron()
+    optimizer = adamw(model)
+    seen: list[float] = []
+
+    def note(stepping: optim.Optimizer, *_: Any) -> None:
+        seen.append(float(stepping.param_groups[0]["params"][0].grad.sum()))
+
+    optimizer.register_step_pre_hook(note)
+    expected = plainly(plain, adamw(plain), batches(2))
+    with pytest.warns(lowtide.BudgetWarning, match="hooks are registered"):
+        step = stepped(model, optimizer)
+    assert wholly(step, model, optimizer, batches(2)).apart(expected) == []
+    assert len(seen) == 2
+    assert "as a whole" in step.explain()
+
+
+class Breaks(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(12, 12), nn.Linear(12, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        torch._dynamo.graph_break()
+        return self.second(x)
+
+
+def test_errors_name_the_remedy() -> None:
+    x, y = batches(1)[0]
+    model = perceptron()
+    start = copy.deepcopy(model.state_dict())
+    optimizer = adamw(model)
+    step = stepped(model, optimizer, loss_fn=lambda out, y: F.cross_entropy(out, y, reduction="none"))
+    with pytest.raises(lowtide.CaptureError, match="one number"):
+        step(x, y)
+    step.close()
+    assert all(same(v, start[k]) for k, v in model.state_dict().items())
+    assert optimizer.state_dict()["state"] == {}
+    with pytest.raises(lowtide.OptimizerError, match="belong neither"):
+        stepped(model, optim.SGD([*model.parameters(), nn.Parameter(torch.ones(2))], 0.1))
+    with pytest.raises(lowtide.OptimizerError, match="LBFGS"):
+        stepped(model, optim.LBFGS(model.parameters()))
+    with pytest.raises(lowtide.OptimizerError, match="no torch.optim"):
+        stepped(model, "adam")  # type: ignore[arg-type]
+    frozen = perceptron().requires_grad_(False)
+    with pytest.raises(lowtide.CaptureError, match="nothing is trained"):
+        stepped(frozen, optim.SGD(frozen.parameters(), 0.1))(x, y)
+    broken = Breaks()
+    with pytest.raises(lowtide.CaptureError, match=r"breaks into several.*lowtide\.fit"):
+        stepped(broken, adamw(broken))(x, y)
+    sparse = nn.Sequential(nn.Embedding(9, 12, sparse=True), nn.Flatten(), nn.Linear(24, 5))
+    with pytest.raises(lowtide.CaptureError, match="sparse"):
+        stepped(sparse, optim.SGD(sparse.parameters(), 0.1))(torch.zeros(24, 2, dtype=torch.int64), y)
+    fitted = lowtide.fit(perceptron(), budget="100% of plain")
+    with pytest.raises(lowtide.LowtideError, match="unfit"):
+        stepped(fitted, adamw(fitted))
+    with pytest.raises(lowtide.LowtideError, match="no plan before"):
+        stepped(model, optimizer).explain()

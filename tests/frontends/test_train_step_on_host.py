@@ -1,0 +1,124 @@
+"""Whole steps whose parameters and optimizer state live on the host, and visit."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn, optim
+
+import lowtide
+from lowtide.device import storage as storages
+from tests.stepping import plainly, wholly
+
+
+@pytest.fixture(autouse=True)
+def _fresh_dynamo() -> None:
+    torch._dynamo.reset()
+
+
+def wide() -> nn.Module:
+    """Layers whose weights and state take far more than a batch does."""
+    torch.manual_seed(0)
+    return nn.Sequential(*(m for _ in range(8) for m in (nn.Linear(64, 64), nn.GELU())))
+
+
+def batches(count: int, size: int = 16) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(1)
+    return [
+        (torch.randn(size, 64, generator=generator), torch.randn(size, 64, generator=generator)) for _ in range(count)
+    ]
+
+
+def adamw(model: nn.Module) -> optim.Optimizer:
+    return optim.AdamW(model.parameters(), 1e-3)
+
+
+def stepped(model: nn.Module, optimizer: optim.Optimizer, budget: int | str, **options: Any) -> lowtide.TrainStep:
+    return lowtide.TrainStep(
+        model, F.mse_loss, optimizer, budget, host_budget="64MiB", link="8 GB/s", work=2_000, **options
+    )
+
+
+def kept_B(model: nn.Module) -> int:
+    """Bytes of the parameters with Adam's state."""
+    return 3 * sum(p.nbytes for p in model.parameters())
+
+
+def smallest(step: lowtide.TrainStep, batch: tuple[Any, ...]) -> int:
+    step.set_budget(1)
+    with pytest.raises(lowtide.InfeasibleBudget) as caught:
+        step(*batch)
+    assert caught.value.smallest_B is not None
+    return caught.value.smallest_B
+
+
+def in_arena(step: lowtide.TrainStep, tensor: torch.Tensor) -> bool:
+    wall = step._handle.session.enclosure.wall
+    return wall is not None and storages.home_of(tensor.untyped_storage(), wall.arena) is not None
+
+
+def test_training_in_less_than_the_parameters_take() -> None:
+    plain, model = wide(), wide()
+    optimizer = adamw(model)
+    expected = plainly(plain, adamw(plain), batches(10), loss_fn=F.mse_loss)
+    step = stepped(model, optimizer, 1)
+    low_B = smallest(step, batches(1)[0])
+    assert low_B < kept_B(model) / 2
+    step.set_budget(low_B)
+    assert wholly(step, model, optimizer, batches(10)).apart(expected) == []
+    stats, plan = step.memory_stats(), step.plan
+    assert plan is not None
+    assert stats.reserved_B <= low_B
+    assert stats.departures == stats.spills == 0
+    assert plan.record.graph.hosted_B > kept_B(model) / 2
+    assert not in_arena(step, model[0].weight)
+
+
+def test_homes_move_when_the_budget_does() -> None:
+    plain, model = wide(), wide()
+    one, other = adamw(plain), adamw(model)
+    step = stepped(model, other, "100% of plain")
+    step(*batches(1)[0])
+    assert in_arena(step, model[0].weight)
+    low_B = smallest(step, batches(1)[0])
+    plainly(plain, one, batches(1), loss_fn=F.mse_loss)
+    for budget in (low_B, "100% of plain", low_B):
+        expected = plainly(plain, one, batches(2), loss_fn=F.mse_loss)
+        step.set_budget(budget)
+        assert wholly(step, model, other, batches(2)).apart(expected) == []
+        assert in_arena(step, model[0].weight) == (budget != low_B)
+    step.close()
+    expected = plainly(plain, one, batches(2), loss_fn=F.mse_loss)
+    assert plainly(model, other, batches(2), loss_fn=F.mse_loss).apart(expected) == []
+
+
+def test_other_batches_and_checkpoints() -> None:
+    plain, model = wide(), wide()
+    one, other = adamw(plain), adamw(model)
+    data = [*batches(2), *batches(1, 5), *batches(1, 40), *batches(1)]
+    step = stepped(model, other, 1)
+    step.set_budget(int(1.1 * smallest(step, batches(1, 40)[0])))
+    expected = plainly(plain, one, data, loss_fn=F.mse_loss)
+    assert wholly(step, model, other, data).apart(expected) == []
+    checkpoint = copy.deepcopy((plain.state_dict(), one.state_dict()))
+    step(*batches(1)[0])
+    model.load_state_dict(checkpoint[0])
+    other.load_state_dict(copy.deepcopy(checkpoint[1]))
+    expected = plainly(plain, one, data, loss_fn=F.mse_loss)
+    assert wholly(step, model, other, data).apart(expected) == []
+    assert step.memory_stats().spills == 0
+
+
+@pytest.mark.parametrize("options", [{"clip_norm": 0.1}, {"accumulate": 2}, {"accumulate": 2, "clip_norm": 0.1}])
+def test_clipping_and_accumulation(options: dict[str, Any]) -> None:
+    plain, model = wide(), wide()
+    optimizer = adamw(model)
+    clip = (lambda p: nn.utils.clip_grad_norm_(p, 0.1)) if "clip_norm" in options else None
+    accumulate = options.get("accumulate", 1)
+    expected = plainly(plain, adamw(plain), batches(5), loss_fn=F.mse_loss, clip=clip, accumulate=accumulate)
+    step = stepped(model, optimizer, kept_B(model), **options)
+    assert wholly(step, model, optimizer, batches(5)).apart(expected) == []
