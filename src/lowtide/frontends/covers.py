@@ -8,13 +8,14 @@ from lowtide.profile.optimizer import OptimizerNeeds
 NO_OPTIMIZER = "optimizer state and temporaries (no optimizer was given)"
 
 
-def covers_of(trains: bool, needs: OptimizerNeeds | None, graphs: int, scope: str) -> Covers:
+def covers_of(trains: bool, needs: OptimizerNeeds | None, graphs: int, scope: str, *, updates: bool = False) -> Covers:
     """The coverage of a plan.
 
     Arguments:
         trains: whether there is a backward.
         needs: what the optimizer takes, where it counts.
         graphs: how many captured graphs the plan spans.
+        updates: whether the optimizer's updates are in the plan.
         scope: what is held inside an arena: "step", "process", or "none" where the budget is accounted.
     """
     enforced = scope != "none"
@@ -22,22 +23,28 @@ def covers_of(trains: bool, needs: OptimizerNeeds | None, graphs: int, scope: st
     outside: list[str] = []
     if enforced:
         inside.append("tiny tensors, and the holes between all of them")
-        inside.append("code between forward and backward, such as a loss computed by the caller")
+        if not updates:
+            inside.append("code between forward and backward, such as a loss computed by the caller")
         if scope == "process":
             inside.append("whatever else the process allocates on torch's CPU allocator")
         else:
             outside.append("what the process allocates outside forward, backward and the optimizer's step")
     else:
-        outside.append("code outside the model, such as a loss computed by the caller")
+        if not updates:
+            outside.append("code outside the model, such as a loss computed by the caller")
         if graphs > 1:
             outside.append(f"code between the {graphs} captured graphs")
     if trains:
         inside.append("gradients of one backward pass")
+        if updates:
+            inside.append("optimizer state, and the optimizer's update of every parameter")
         if enforced:
             inside.append("gradients and outputs that earlier steps left")
         else:
             outside.append("gradients accumulated by earlier backward passes")
-        if needs is None:
+        if updates:
+            pass
+        elif needs is None:
             outside.append(NO_OPTIMIZER)
         elif needs.method == "unknown":
             outside.append(f"optimizer state and temporaries ({needs.note})")

@@ -47,6 +47,11 @@ class MeasuredStep:
         """Whether there is a backward."""
         return any(c.specialised.whole is not None or len(c.specialised.graph.segments) > 1 for c in self.calls)
 
+    @property
+    def updates(self) -> bool:
+        """Whether the optimizer's updates are in it, or what it takes for them to come in another call."""
+        return any(v.replaces is not None for v in self.graph.values)
+
 
 def measure_step(
     calls: Sequence[Call],
@@ -126,7 +131,7 @@ def ground_of(
 def covers_within(ground: Ground, step: MeasuredStep, enclosure: Enclosure) -> Covers:
     """What the budget of such plans counts, and what it could not know."""
     scope = enclosure.scope if ground.enforced else "none"
-    return covers_of(step.trains, enclosure.needs, len(step.calls), scope)
+    return covers_of(step.trains, enclosure.needs, len(step.calls), scope, updates=step.updates)
 
 
 def fit_plan(record: PlanRecord, step: MeasuredStep, enclosure: Enclosure) -> PlanRecord:
@@ -146,7 +151,7 @@ def fit_plan(record: PlanRecord, step: MeasuredStep, enclosure: Enclosure) -> Pl
         reserve_B=ground.reserve_B,
         optimizer_B=ground.optimizer_B,
         budget_kind="enforced",
-        covers=covers_of(step.trains, enclosure.needs, len(step.calls), enclosure.scope),
+        covers=covers_of(step.trains, enclosure.needs, len(step.calls), enclosure.scope, updates=step.updates),
     )
     room_B = ground.room_B(record.graph, fitted.budget_B, enclosure.budget_B)
     if record.layout is not None and record.layout.height_B <= room_B and record.optimizer_B == ground.optimizer_B:
