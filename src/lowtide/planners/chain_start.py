@@ -30,7 +30,7 @@ _REPAIRS = 60  # drops that mend one plan
 _SHARE = 16  # at most the problem's work divided by this goes into mending
 _CANDIDATES = 6  # values examined for each
 _WIDER = 1.25  # how much larger the next budget is, where a table has no plan for one
-_WIDEST = 6  # times that it is made larger
+_WIDEST, _WIDEST_BRIEFLY = 6, 2  # times that it is made larger
 
 
 def chain_start(search: Search, most_links: Sequence[int] = MOST_LINKS, slots: int = SLOTS) -> Retention | None:
@@ -44,14 +44,18 @@ def chain_start(search: Search, most_links: Sequence[int] = MOST_LINKS, slots: i
 
     O(links^2 * slots * splits), and tens of simulations.
     """
-    large = len(search.program.stages) >= _LARGE
-    ways = [_chains(search, most) for most in (most_links[:1] if large else most_links)]
+    if search.is_brief:  # one way of cutting, coarser slots, fewer budgets
+        most_links, slots = most_links[-1:], slots // 2
+    elif len(search.program.stages) >= _LARGE:
+        most_links = most_links[:1]
+    ways = [_chains(search, most) for most in most_links]
     ways = [chains for chains in ways if chains]
     if not ways:
         return None
     walk = _Walk(search)
     budget_B, before_B = search.budget_B, None
-    for _ in range(_WIDEST):  # where tables have no plan, or poor ones: until a larger budget brings nothing lower
+    # Where tables have no plan, or poor ones: until a larger budget brings nothing lower.
+    for _ in range(_WIDEST_BRIEFLY if search.is_brief else _WIDEST):
         for hopeful in (False, True):
             for chains in ways:
                 walk.take(_Tables.of(chains, budget_B, slots, hopeful))

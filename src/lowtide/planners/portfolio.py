@@ -43,6 +43,7 @@ _WINDOW = Cooling(0.5, windowed=True, mirrored=True)
 _WINDOWS = (_WINDOW, _WINDOW, Cooling(3.0, windowed=True), _WINDOW)
 _PER_STAGE = 20_000  # proposals at most
 _PER_s = 400_000  # proposals that a core tries in a second, roughly
+_CUTS_s = 60.0  # of worth: for less, several cuts are not followed to their limits
 _WORTH = 5e-4  # a round of coolings that brings less, as a fraction of the step, was idle
 
 
@@ -178,9 +179,11 @@ def _seed(search: Search, number: int) -> int:
 
 
 def _limits(search: Search) -> Callable[[threading.Event], CutLimits]:
-    """How far to go with cuts: as far as the work allows, compared with the default."""
+    """How far to go with cuts: as far as the work allows, compared with the default, and as can pay for itself."""
     until_s = search.until_s
     effort = min(4.0, search.problem.work / DEFAULT_WORK)
+    if search.time_ps is not None:
+        effort = min(effort, worth_s(search.time_ps, search.bound_ps, search.problem.work) / _CUTS_s)
 
     def limits(stop: threading.Event) -> CutLimits:
         return CutLimits(

@@ -19,6 +19,7 @@ from lowtide.ir.plan import DEFAULT_WORK, Outcome, Problem, Status
 from lowtide.ir.schedule import Schedule
 from lowtide.ir.simulate import simulate
 from lowtide.planners.base import Progress, Watch
+from lowtide.planners.bounds.single_cut import CutSolution
 from lowtide.planners.reductions.base_order import base_order
 from lowtide.planners.reductions.first_option import fixes_choices
 from lowtide.planners.reductions.stages import StageProgram, stage_program
@@ -30,6 +31,7 @@ _EXACT = 1e-9  # relative; float sums of seconds are not closer
 _EQUAL = 1e-6  # relative; the solver's dual bounds are not closer
 
 
+BRIEF = 10_000  # proposals: a search for less work does not spend many times as much on cuts and chains
 STEPS = 10_000  # of training in which the default search has to pay for itself
 
 
@@ -78,6 +80,7 @@ class Search:
         self.smallest_taus: NDArray[np.int32] | None = None  # which meet it
         self.floor_recipes: tuple[int, ...] = ()
         self.stats: dict[str, Any] = {}
+        self.cuts_solved: dict[tuple[int, int, int, frozenset[int]], CutSolution] = {}  # stage, budget, nodes, kept
         self._watch = watch
         self._began_s = time.monotonic() if began_s is None else began_s
 
@@ -97,6 +100,11 @@ class Search:
         """The time limit by the monotonic clock; None without one."""
         limit_s = self.problem.time_limit_s
         return None if limit_s is None else self._began_s + limit_s
+
+    @property
+    def is_brief(self) -> bool:
+        """Whether so little work was asked for that cuts and chains, which do not count as work, are kept short."""
+        return self.problem.work < BRIEF
 
     @property
     def gap(self) -> float:

@@ -23,6 +23,7 @@ from lowtide.planners.search import GAP, Search, conduct
 _CLOSE = 1e-3  # as a fraction of the step: closer solutions of a cut cost more than they bring
 _FAR = 1.05  # times the budget: a replay that takes more is not mended but solved anew, with rungs
 _CLIMBS = 4  # solves with rungs
+_BRIEFLY = 2  # solves with smaller budgets in a search for little work
 _NODES = 5  # more of the tree takes most of the planning time and moves the plan by a tenth of a percent
 
 
@@ -77,6 +78,8 @@ def cut_and_replay(search: Search, rounds: int = 6, cuts: int = 2, *, climb: boo
 
     Returns: the replay with the lowest peak, to start a search from; None if there is none.
     """
+    if search.is_brief:
+        rounds, cuts, climb = min(rounds, _BRIEFLY), 1, False
     stage = search.program.keep_all(0).peak_stage
     lowest: Retention | None = None
     lowest_cut: SingleCut | None = None
@@ -163,9 +166,13 @@ def _mend(search: Search, state: Retention) -> None:
 def solve_cut(
     search: Search, cut: SingleCut, budget_B: int, nodes: int = _NODES, keep: Collection[int] = ()
 ) -> CutSolution:
-    """Solves a cut within the limits of the search, and counts."""
+    """Solves a cut within the limits of the search, once, and counts."""
+    question = (cut.stage, budget_B, nodes, frozenset(keep))
+    if question in search.cuts_solved:
+        return search.cuts_solved[question]
     close_ps = int(_CLOSE * search.program.time_ps)
     solution = cut.solve(budget_B, keep=keep, close_ps=close_ps, nodes=nodes, limit_s=search.left_s)
+    search.cuts_solved[question] = solution
     search.stats["ilp_solves"] = search.stats.get("ilp_solves", 0) + 1
     search.stats["ilp_nodes"] = search.stats.get("ilp_nodes", 0) + solution.nodes
     return solution
