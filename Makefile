@@ -1,7 +1,8 @@
 # lowtide from a fresh machine: python >= 3.11, make and g++ are all it takes; cmake and ninja come from pip.
 #
 #   make demo      train a GPT-2 plainly and inside half of the memory, and compare every bit
-#   make test      everything: C++ tests, their sanitizer builds, the Python suite
+#   make test      C++ tests under sanitizers, and the Python suite: ten minutes on two cores
+#   make test-all  the same with every network of the zoo, and C++ tests without sanitizers
 #   make check     format, lint, types, architecture and the tests that need no torch; two minutes
 #   make docs      the guide and the reference as HTML in build/docs; a warning is an error
 #   make bench     regenerate benchmarks/results/ from real runs
@@ -12,7 +13,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check docs bench clean format core-test
+.PHONY: help install demo test test-all check docs bench clean format core-test core-test-plain
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -89,19 +90,27 @@ docs: $(VENV)/.docs
 # --- what a contributor runs ----------------------------------------------------------------------------------------
 
 core-test: $(VENV)/.test
-	cmake -S . -B build/core -G Ninja -DLOWTIDE_EXTENSION=OFF -DLOWTIDE_TESTS=ON >/dev/null
-	cmake --build build/core
-	ctest --test-dir build/core --output-on-failure --no-tests=error
 	cmake -S . -B build/core-sanitized -G Ninja -DLOWTIDE_EXTENSION=OFF -DLOWTIDE_TESTS=ON -DLOWTIDE_SANITIZE=address >/dev/null
 	cmake --build build/core-sanitized
-	ctest --test-dir build/core-sanitized --output-on-failure --no-tests=error
+	ctest --test-dir build/core-sanitized -j $(JOBS) --output-on-failure --no-tests=error
 	cmake -S . -B build/core-threads -G Ninja -DLOWTIDE_EXTENSION=OFF -DLOWTIDE_TESTS=ON -DLOWTIDE_SANITIZE=thread >/dev/null
 	cmake --build build/core-threads
-	ctest --test-dir build/core-threads --output-on-failure --no-tests=error
+	ctest --test-dir build/core-threads -j $(JOBS) --output-on-failure --no-tests=error
 
-# A file of tests stays with one worker; one thread each, or the workers' threads would wait for each other.
+core-test-plain: $(VENV)/.test
+	cmake -S . -B build/core -G Ninja -DLOWTIDE_EXTENSION=OFF -DLOWTIDE_TESTS=ON >/dev/null
+	cmake --build build/core
+	ctest --test-dir build/core -j $(JOBS) --output-on-failure --no-tests=error
+
+# A file of tests stays with one worker, long ones first (tests/conftest.py); one thread each, or the workers' threads
+# would wait for each other.
+PYTEST = OMP_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+
 test: core-test
-	OMP_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS) --dist loadfile
+	$(PYTEST) -m "not breadth"
+
+test-all: core-test core-test-plain
+	$(PYTEST)
 
 check: $(VENV)/.test
 	$(VENV)/bin/ruff format --check

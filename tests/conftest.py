@@ -5,6 +5,7 @@ import signal
 from pathlib import Path
 
 import platformdirs
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
@@ -25,3 +26,38 @@ os.environ.setdefault("LOWTIDE_PLAN_CACHE", "0")
 
 # Tests that bring an empty cache still share one build of the arena.
 os.environ.setdefault("LOWTIDE_SHIM_DIR", str(Path(platformdirs.user_cache_dir("lowtide")) / "shim"))
+
+# Files that take longest, longest first: what is begun last should be short, or one worker waits for the other.
+_LONG = (
+    "zoo/test_zoo.py",
+    "test_examples.py",
+    "frontends/test_wall.py",
+    "semantics/test_passes.py",
+    "frontends/test_equality.py",
+    "docs/test_code.py",
+    "runtime/test_routines.py",
+    "frontends/test_repeated_layers.py",
+    "frontends/test_max_batch.py",
+    "frontends/test_shapes.py",
+    "planners/test_contract.py",
+    "ops/test_contract.py",
+    "frontends/test_shared_budget.py",
+    "semantics/test_structures.py",
+    "planners/test_fetches.py",
+    "docs/test_build.py",
+    "planners/test_planning_rows.py",
+    "device/test_cuda.py",
+)
+_RANK = {str(Path(__file__).parent / name): rank for rank, name in enumerate(_LONG)}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first; otherwise as they come."""
+    items.sort(key=lambda item: _RANK.get(str(item.path), len(_LONG)))
+
+
+@pytest.fixture(scope="session")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache for what any test of this run measures: of all workers together, and never the user's own."""
+    base = tmp_path_factory.getbasetemp()
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "measured"

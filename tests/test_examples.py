@@ -22,8 +22,8 @@ SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda p: p.stem)
-def test_example_runs(script: Path, tmp_path: Path) -> None:
-    environment = os.environ | {"LOWTIDE_CACHE_DIR": str(tmp_path)}
+def test_example_runs(script: Path, tmp_path: Path, measured: Path) -> None:
+    environment = os.environ | {"LOWTIDE_CACHE_DIR": str(measured)}
     code = RUN.format(root=str(ROOT), script=str(script))
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False

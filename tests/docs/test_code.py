@@ -26,9 +26,9 @@ _FIGURE = re.compile(r"-?\d[\d,]*(\.\d+)?(e-?\d+)?( ?(KiB|MiB|GiB|B|ms|us|s|%)(?
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _one_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _one_cache(measured: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LOWTIDE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("LOWTIDE_CACHE_DIR", str(measured))
         yield
 
 

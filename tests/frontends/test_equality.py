@@ -32,7 +32,7 @@ def smallest(fitted: torch.nn.Module, network: Network) -> int:
 def test_training_is_unchanged_at_every_budget(name: str, autocast: bool) -> None:
     network = NETWORKS[name]
     plain = network.build()
-    fitted = lowtide.fit(twin(plain), budget="100% of plain", work=20_000)
+    fitted = lowtide.fit(twin(plain), budget="100% of plain", work=5_000)
     start = {k: v.clone() for k, v in plain.state_dict().items()}
     batches = network.batches(3)
     expected = train(plain, network.loss, batches, autocast)
@@ -60,7 +60,7 @@ def smallest_under(fitted: torch.nn.Module, network: Network, autocast: bool) ->
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_peak_is_what_was_predicted(name: str) -> None:
     network = NETWORKS[name]
-    fitted = lowtide.fit(network.build(), budget="100% of plain", work=20_000)
+    fitted = lowtide.fit(network.build(), budget="100% of plain", work=5_000)
     batch = network.batches(1)[0]
 
     def outputs_held() -> None:

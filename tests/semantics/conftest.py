@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _shared_cache(measured: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LOWTIDE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("LOWTIDE_CACHE_DIR", str(measured))
         yield
 
 

@@ -17,6 +17,28 @@ CATALOGUE: dict[str, Network] = {
     for network in networks
 }
 
+# More of a kind that another network stands for: `make test` leaves them out, `make test-all` trains them all.
+BREADTH = frozenset(
+    {
+        "transformers/gpt2-all-attended",  # as GPT-2 of `tests/networks.py`
+        "transformers/swin",  # torchvision/swin3d: shifted windows
+        "transformers/llama",  # transformers/llama-padded
+        "transformers/opt",  # transformers/gpt2-default-loss: a decoder
+        "transformers/distilbert",  # transformers/bert
+        "transformers/mamba2",  # transformers/mamba
+        "timm/efficientnet",  # timm/mobilenetv2 and timm/convnext: inverted bottlenecks, stochastic depth
+        "timm/maxvit",  # torchvision/swin3d and timm/mobilenetv2: windows beside convolutions
+        "timm/deit",  # transformers/vit
+        "torchvision/densenet121",  # the DenseNet of `test_zoo.py`
+        "torchvision/inception_v3",  # torchvision/googlenet: wide branches
+        "torchvision/deeplabv3",  # torchvision/fcn_resnet50: dilation, several outputs
+        "own/lstm-two-ways",  # own/lstm
+        "own/gru",
+        "own/rnn",
+        "own/last-layers",  # own/lora: most parameters frozen
+    }
+)
+
 # What lowtide refuses, and what it says then.
 REFUSED: dict[str, tuple[type[lowtide.LowtideError], str]] = {
     "transformers/wav2vec2": (lowtide.CaptureError, "code between them failed.*return zeros"),

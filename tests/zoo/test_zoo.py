@@ -9,11 +9,12 @@ import lowtide
 from lowtide.report.implementations import implementations
 from tests.frontends.test_equality import smallest
 from tests.networks import Network, Trace, differences, train, twin
-from tests.zoo.catalogue import CATALOGUE, IN_PIECES, REFUSED
+from tests.zoo.catalogue import BREADTH, CATALOGUE, IN_PIECES, REFUSED
 from tests.zoo.inputs import images
 from tests.zoo.torchvision_networks import densenet
 
 STEPS = 3
+NETWORKS = [pytest.param(n, marks=pytest.mark.breadth) if n in BREADTH else n for n in CATALOGUE if n not in REFUSED]
 WITH_OTHERS = ("transformers/bert", "transformers/vit", "torchvision/vgg16")
 
 
@@ -35,7 +36,7 @@ def check(network: Network, fitted: torch.nn.Module, expected: Trace) -> None:
 
 # torch warns of `functools.lru_cache` in a model's code, which it looks through.
 @pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`:UserWarning")
-@pytest.mark.parametrize("name", [n for n in CATALOGUE if n not in REFUSED])
+@pytest.mark.parametrize("name", NETWORKS)
 def test_training_is_unchanged_with_room_and_without(name: str) -> None:
     network = CATALOGUE[name]
     plain = network.build()
