@@ -6,6 +6,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator
 
+import msgspec
 import pytest
 
 from lowtide.errors import IllegalPlan
@@ -21,30 +22,33 @@ from lowtide.planners.reductions.waits import with_waits
 from tests.planners.moving import linked, offloaded
 from tests.planners.tape import NAMED, random_graph
 
-GRAPHS: dict[str, Callable[[], Graph]] = {**NAMED, **{f"random{s}": functools.partial(random_graph, s, 14, 1 + s % 3, True) for s in range(6)}}
+GRAPHS: dict[str, Callable[[], Graph]] = {
+    **NAMED,
+    **{f"random{s}": functools.partial(random_graph, s, 14, 1 + s % 3, True) for s in range(6)},
+}
 B = 1000
 
 
 def there_and_back(runs_s: tuple[float, ...], sizes_B: tuple[int, ...]) -> Graph:
     """Runs one after another; the first ones make a value each, which the last ones read in the opposite order.
 
-    What is between them makes as many bytes as all of these together, for itself alone.
+    What is between them makes as many bytes as all of these together, for itself alone. Each run reads an empty value
+    that the one before makes.
     """
     count, steps = len(sizes_B), len(runs_s)
     values = [Value(i, f"saved{i}", size_B, Role.ACTIVATION) for i, size_B in enumerate(sizes_B)]
-    values.append(Value(count, "loss", 0, Role.OUTPUT, leaves=0))
+    values += [Value(count + t, f"token{t}", 0, Role.ACTIVATION) for t in range(steps)]
+    values[-1] = msgspec.structs.replace(values[-1], role=Role.OUTPUT, leaves=0)
     recipes = []
     for t, time_s in enumerate(runs_s):
-        made = (t,) if t < count else (count,) if t == steps - 1 else ()
-        read = (Read(steps - 1 - t),) if t >= steps - count else ()
+        made = (t, count + t) if t < count else (count + t,)
+        read = (count + t - 1,) if t else ()
+        read += (steps - 1 - t,) if t >= steps - count else ()
         events: tuple[int, ...] = (sizes_B[t],) if t < count else ()
         if count <= t < steps - count:
             events = (sum(sizes_B), -1)
-        if not made:
-            values.append(Value(len(values), f"nothing{t}", 0, Role.ACTIVATION))
-            made = (len(values) - 1,)
-        outputs = tuple(0 if t < count else None for _ in made)
-        recipes.append(Recipe(t, f"run{t}", made, read, time_s=time_s, trace=MiniTrace(events, outputs)))
+        trace = MiniTrace(events, (0, None) if t < count else (None,))
+        recipes.append(Recipe(t, f"run{t}", made, tuple(map(Read, read)), time_s=time_s, trace=trace))
     return Graph(tuple(values), tuple(recipes), tuple(range(steps)), (Segment("step"),))
 
 
@@ -55,8 +59,7 @@ def naive_of(graph: Graph, saved: int, moved: tuple[int, ...]) -> Schedule:
         reads = [v for v in recipe.read_values if v < saved]
         for v in (v for v in reads if v in moved):
             steps += [Fetch(v, HOST), Drop(v, HOST)]
-        kept = tuple(v for v in recipe.outputs if v < saved or graph.values[v].leaves is not None)
-        steps.append(Run(recipe.id, kept))
+        steps.append(Run(recipe.id, recipe.outputs))
         for v in (v for v in recipe.outputs if v in moved):
             steps += [Send(v, HOST), Drop(v)]
         steps += [Drop(v) for v in reads]
@@ -163,7 +166,6 @@ def _written(graph: Graph, ways: dict[int, Way | None], order: tuple[int, ...]) 
                 way = ways[v]
                 if way is not None and way[kind] == t:
                     steps.append((Send(v, HOST), Drop(v), Fetch(v, HOST))[kind])
-        kept = tuple(v for v in recipe.outputs if v < 2 or graph.values[v].leaves is not None)
-        steps.append(Run(t, kept))
+        steps.append(Run(t, recipe.outputs))
         steps += [Drop(v) for v in recipe.read_values if v < 2]
     return Schedule(tuple(steps))

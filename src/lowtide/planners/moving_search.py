@@ -9,6 +9,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -111,6 +112,11 @@ class MovingSearch:
     @property
     def graph(self) -> Graph:
         return self.problem.graph
+
+    @cached_property
+    def still(self) -> StageProgram:
+        """The graph's own program, in which nothing moves."""
+        return stage_program(self.graph)
 
     @property
     def elapsed_s(self) -> float:

@@ -7,7 +7,8 @@
    for slower links, and where the replay is fuller elsewhere, there.
 3. In graphs too large for that, and where no plan was found: what pays best is dropped, with a price for what moves; or
    everything that may move is away whenever it is not used, as far as bytes need it.
-4. What waits in the best plan is tried the other ways, by exact time.
+4. The best plan is annealed where everything may move, at prices for a second of the link.
+5. What waits in it is tried the other ways, by exact time.
 
 Every plan is timed exactly (`reductions/transfers.py`), and the fastest is taken.
 
@@ -17,7 +18,7 @@ Units: `_B` bytes, `_s` seconds, `_ps` picoseconds.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import partial
 
 from msgspec.structs import replace
@@ -39,6 +40,7 @@ from lowtide.planners.lanes import Cooling, Lane, anneal_lanes
 from lowtide.planners.moving_search import Draft, MovingSearch, Taus
 from lowtide.planners.polish import polish
 from lowtide.planners.reductions.base_order import base_order
+from lowtide.planners.reductions.begun import read_back
 from lowtide.planners.reductions.choice import choose, chosen_options
 from lowtide.planners.reductions.first_option import fixes_choices
 from lowtide.planners.reductions.movement import fetchable_values
@@ -54,10 +56,12 @@ _SHARE = 0.4  # of work and time, for the plan that moves nothing
 _LARGE = 6000  # stages: cuts of larger graphs take longer than they are worth
 _MOMENTS = 2  # at which a graph is cut
 _SLOWER = (1.0, 0.85, 0.7)  # times the link's rate, for cuts whose copies come late
+_THOROUGH = 50_000  # proposals: with less work one cut has to do
 _CLOSE, _NODES = 2e-3, 3  # of a cut: as a fraction of the step, and of the tree
 _COOLINGS = (Cooling(0.5), Cooling(0.5, windowed=True, mirrored=True))
 _COOLED = 0.08  # of the work, for each replay
 _LATE = 1e-3  # as a fraction of the step: waits that are worth another cut
+_PRICED = (1.0, 0.4)  # of a second of the link, in seconds of compute, for annealing
 _HOMES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the bytes that may have their home on the host
 _PRICES = (0.5, 2.0)  # of a second of the link, in seconds of compute
 _WAITS = 0.02  # of the step: more waiting than that asks for the higher price
@@ -99,30 +103,32 @@ def plan_moving(problem: Problem, watch: Watch | None, solver: str, plain: Plain
 def _script(pool: MovingSearch, plain: Plain) -> None:
     graph, problem = pool.graph, pool.problem
     ways = all_ways(graph) if fixes_choices(graph) else None
-    pool.prove((sum(s.run_ps for s in stage_program(graph).stages) if ways is None else ways.least_ps) * 1e-12)
+    pool.prove((pool.still.time_ps - len(pool.still.stages) if ways is None else ways.least_ps) * 1e-12)
     floor = working_set(graph, homes_move=True)
     impossible = ways is None and floor.floor_B > problem.budget_B
     pool.stats["floor"] = floor
     if not impossible:
-        floor_B = op_floor(stage_program(graph)).floor_B if ways is None else joint_floor(ways).floor_B
+        floor_B = op_floor(pool.still).floor_B if ways is None else joint_floor(ways).floor_B
         if floor_B <= problem.budget_B:
             pool.run("plain", lambda: _plain(pool, plain))
         for chosen in _choices(pool):
             if not pool.is_close:
                 _move(pool, chosen)
+        if pool.best is not None and not pool.is_close and len(graph.program) <= _LARGE:
+            pool.run("prices", lambda: _at_prices(pool))
         if pool.best is not None and pool.best.draft is not None and not pool.is_close:
             pool.run("polish", lambda: polish(pool))
     if pool.best is None:
-        pool.run("smallest", lambda: _everything_away(pool, graph, movable_values(graph)))
+        movable = fetchable_values(graph, pool.least_B)
+        pool.run("smallest", lambda: _everything_away(pool, pool.draft(graph, movable_values(graph), movable)))
 
 
 def _plain(pool: MovingSearch, plain: Plain) -> None:
     problem = pool.problem
     if len(problem.graph.program) > _LARGE:
-        program = stage_program(problem.graph)
-        state = program.keep_all(problem.budget_B - program.reserve_B)
+        state = pool.still.keep_all(problem.budget_B - pool.still.reserve_B)
         if state.fits:
-            pool.offer_plain(program.lift(state))
+            pool.offer_plain(pool.still.lift(state))
         return
     limit_s = None if problem.time_limit_s is None else _SHARE * problem.time_limit_s
     work = int(_SHARE * problem.work)
@@ -155,8 +161,8 @@ def _choices(pool: MovingSearch) -> list[Graph]:
 
 def _move(pool: MovingSearch, graph: Graph) -> None:
     """Everything that moves something, for one choice of options."""
-    if refuses_stages(graph) is None and len(graph.program) <= _LARGE:
-        program = stage_program(graph)
+    if len(graph.program) <= _LARGE and refuses_stages(graph) is None:
+        program = pool.still if graph is pool.graph else stage_program(graph)
         moments, stage = list[int](), program.keep_all(0).peak_stage
         while 0 <= stage not in moments and len(moments) < _MOMENTS and not pool.is_close:
             moments.append(stage)
@@ -168,7 +174,7 @@ def _move(pool: MovingSearch, graph: Graph) -> None:
 def _cut(pool: MovingSearch, graph: Graph, program: StageProgram, stage: int) -> int:
     """Cuts at a stage, replays, and goes on from there; returns where a replay was too full, or -1."""
     fuller = -1
-    for slower in _SLOWER:
+    for slower in _SLOWER if pool.problem.work >= _THOROUGH else _SLOWER[:1]:
         cut = MovingCut(program, stage, _slowed(pool.machine, slower), pool.problem.host_budget_B)
         solution = cut.solve(pool.problem.budget_B, _effort(pool, program))
         pool.stats["cuts"] = pool.stats.get("cuts", 0) + 1
@@ -254,6 +260,29 @@ def _cool(pool: MovingSearch, draft: Draft, taus: Taus) -> Timing | None:
     return None if state is None else pool.consider(draft, state)
 
 
+# prices
+
+
+def _at_prices(pool: MovingSearch) -> None:
+    """Anneals the best plan where everything may move, at prices for a second of the link."""
+    for price in _PRICED:
+        best = pool.best
+        if best is None or pool.is_close:
+            return
+        graph = _choices(pool)[0] if best.draft is None else best.draft.program.graph
+        movable = fetchable_values(graph, pool.least_B)
+        if best.draft is None:
+            draft = pool.draft(graph, (), movable)
+            taus = read_back(draft.program, best.timing.schedule)
+        else:
+            draft = pool.redraft(graph, best.hosted, movable | best.draft.program.movement.fetchable)
+            assert best.taus is not None
+            taus = best.taus
+        draft.price(pool.machine, price)
+        _cool(pool, draft, taus)
+        pool.tick()
+
+
 # without cuts
 
 
@@ -269,20 +298,20 @@ def _away(pool: MovingSearch, graph: Graph) -> None:
                 left_B -= graph.values[v].size_B
         if working_set(housed(graph, hosted)).floor_B > pool.problem.budget_B:
             continue
+        draft = pool.draft(graph, hosted, fetchable_values(graph, pool.least_B))
         for price in _PRICES:
-            timed = _descend(pool, graph, hosted, price)
+            timed = _descend(pool, draft, price)
             if timed is None or timed.stall_s <= _WAITS * timed.time_s:
                 break
         if pool.best is None:
-            _everything_away(pool, graph, hosted)
+            _everything_away(pool, draft)
             pool.tick()
         if pool.best is not None:
             return
 
 
-def _descend(pool: MovingSearch, graph: Graph, hosted: Collection[int], price: float) -> Timing | None:
+def _descend(pool: MovingSearch, draft: Draft, price: float) -> Timing | None:
     """Drops what pays best until bytes suffice, to be made again or fetched."""
-    draft = pool.draft(graph, hosted, fetchable_values(graph, pool.least_B))
     draft.price(pool.machine, price)
     state = draft.program.keep_all(pool.problem.budget_B - draft.program.reserve_B)
     kernel = Greedy(state, _CANDIDATES)
@@ -293,9 +322,8 @@ def _descend(pool: MovingSearch, graph: Graph, hosted: Collection[int], price: f
     return None if found is None else pool.consider(draft, found)
 
 
-def _everything_away(pool: MovingSearch, graph: Graph, hosted: Collection[int]) -> None:
-    draft = pool.draft(graph, hosted, fetchable_values(graph, pool.least_B))
-    draft.price(pool.machine, 0.5)
+def _everything_away(pool: MovingSearch, draft: Draft) -> None:
+    draft.price(pool.machine, _PRICES[0])
     state = pool.settle(draft, taus_away(draft.program))
     if state is not None:
         pool.consider(draft, state)
