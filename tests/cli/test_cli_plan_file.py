@@ -117,6 +117,28 @@ def test_progress_tells_what_plan_and_bound_cost() -> None:
     assert line(Progress("start", 1.0, None, 0.0, 0)) == "planning: start, 1.0 s"
 
 
+def test_a_file_is_planned_with_host_memory(tmp_path: Path) -> None:
+    path, saved = tmp_path / "net.json", tmp_path / "plan.json"
+    save_graph(tape.gpt(3), path)
+    moved = ["--budget", "60% of plain", "--work", "100", "--host-budget", "64GiB"]
+    result = _run(path, *moved, "--link", "25 GB/s", "--machine", "h100", "-o", saved)
+    assert result.exit_code == 0, result.output
+    record = load_plan(saved)
+    assert (record.host_budget_B, record.link_Bps) == (2**36, 25e9)
+    assert [link.rate_Bps for link in record.links] == [25e9, 25e9]
+    assert "copies to the host" in result.output
+    refusals = {
+        "says nothing about a link": moved,
+        "cannot read the rate": [*moved, "--link", "fast"],
+        "say with host_budget=": ["--budget", "60% of plain", "--link", "25 GB/s"],
+        "--machine: of no effect": ["--budget", "60% of plain", "--machine", "h100"],
+    }
+    for words, options in refusals.items():
+        result = _run(path, *options)
+        assert result.exit_code == 2, result.output
+        assert words in " ".join(result.output.replace("│", " ").split())
+
+
 def test_a_layer_of_a_file_is_repeated(tmp_path: Path) -> None:
     path, deep = tmp_path / "net.json.gz", tmp_path / "deep.json.gz"
     save_graph(tape.gpt(3), path)

@@ -14,7 +14,7 @@ from lowtide.ir.check import check
 from lowtide.ir.geometry import Geometry
 from lowtide.ir.graph import Graph, MiniTrace, Recipe, Role, Segment, Takeover, Value
 from lowtide.ir.interface import Interface
-from lowtide.ir.schedule import HOST, HOST_ENGINE, Boundary, Drop, Fetch, Run, Schedule, Send
+from lowtide.ir.schedule import HOST, HOST_ENGINE, Boundary, Drop, Fetch, Run, Schedule, Send, Step
 from lowtide.planners.reductions.waits import with_waits
 from lowtide.runtime.codegen import Segment as Code
 from lowtide.runtime.codegen import generate
@@ -70,7 +70,7 @@ def graph(update: str = "add_.Tensor") -> Graph:
 
 def schedule(of: Graph) -> Schedule:
     """Fetches what is needed, lets the host work beside the device, and gives everything up."""
-    steps = [
+    steps: list[Step] = [
         Boundary(0), Fetch(_WEIGHT, HOST), Run(0, (_Y,)), Run(1, (_GRADIENT,)), Drop(_WEIGHT), Send(_GRADIENT, HOST),
         Drop(_GRADIENT), Run(4, (_DOUBLE,)), Fetch(_STATE, HOST), Fetch(_DOUBLE, HOST), Run(2, (_NEW_WEIGHT,)),
         Drop(_DOUBLE), Drop(_DOUBLE, HOST), Run(3, (_NEW_STATE,)), Send(_NEW_STATE, HOST), Drop(_GRADIENT, HOST),
