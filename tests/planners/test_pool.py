@@ -124,7 +124,7 @@ def test_weights_that_do_not_fit_live_on_the_host() -> None:
 
 
 def test_a_spent_time_limit_stops_the_search() -> None:
-    outcome = Portfolio().solve(problem_of(graph_of("unet"), 45, 1.0, work=10**9, time_limit_s=0.0))
+    outcome = Portfolio().solve(problem_of(graph_of("unet"), 70, 1.0, work=10**9, time_limit_s=0.0))
     assert outcome.status in (Status.UNSOLVED, Status.FEASIBLE)
     assert outcome.stats["out_of_time"]
 

@@ -42,7 +42,7 @@ def there_and_back(runs_s: tuple[float, ...], sizes_B: tuple[int, ...]) -> Graph
     recipes = []
     for t, time_s in enumerate(runs_s):
         made = (t, count + t) if t < count else (count + t,)
-        read = (count + t - 1,) if t else ()
+        read: tuple[int, ...] = (count + t - 1,) if t else ()
         read += (steps - 1 - t,) if t >= steps - count else ()
         events: tuple[int, ...] = (sizes_B[t],) if t < count else ()
         if count <= t < steps - count:
