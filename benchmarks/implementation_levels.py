@@ -29,7 +29,8 @@ SHARES_NOTE = (
     "Whole training steps, seconds by roofline for the machine named, lowtide's own kernels like torch's by bytes moved and "
     "arithmetic; what is exact is what the families declare, there being no such card to try it on. Overhead: over keeping everything with the program's own "
     "implementations. Bound: of any recomputation and any choice from the implementations of the row. Points gained: over "
-    "schedule only, where there is a plan at all. Mark: reached, or what the bound says instead."
+    "schedule only, where there is a plan at all. Mark: reached, or what the bound says instead. Planning ended after 8 s at most; in "
+    "rows that took longer, planned anew, at the limit of work, beside other work on both cores (load 9), which their seconds show."
 )
 BUDGETS_NOTE = (
     "MONeT's overheads are its README's, measured on a P100 of 16 GB over PyTorch with the fastest convolutions; ours are planned "
