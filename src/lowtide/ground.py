@@ -30,6 +30,7 @@ class PlanOptions:
         without: kinds of implementations, or families, that are left out; see `lowtide.ops.catalogue.parse_without`.
         host_budget_B: host bytes for what is moved there; 0 for nothing, None for no limit.
         link_Bps: what each direction of the link is held to; None for what it can do.
+        homes: see `Problem`.
         links: between device and host, as measured here and limited; empty where nothing is moved, or `machine` has
             them.
     """
@@ -46,6 +47,7 @@ class PlanOptions:
     host_budget_B: int | None = 0
     link_Bps: float | None = None
     links: tuple[Link, ...] = ()
+    homes: tuple[int, ...] | None = None
 
     @property
     def moves(self) -> Machine | None:

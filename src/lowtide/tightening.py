@@ -47,7 +47,15 @@ class Solver:
         work = options.work // _SHORTER if self.again else options.work
         work = min(work, DEFAULT_WORK) if self.hurried else work
         problem = Problem(
-            self.graph, live_B, options.seed, work, self._limit_s, self.begin, options.moves, options.host_budget_B
+            self.graph,
+            live_B,
+            options.seed,
+            work,
+            self._limit_s,
+            self.begin,
+            options.moves,
+            options.host_budget_B,
+            options.homes,
         )
         outcome = options.planner.solve(problem, self.watch)
         if self.hurried and outcome.status is Status.FEASIBLE:

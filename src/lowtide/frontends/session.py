@@ -25,7 +25,7 @@ from lowtide.device.arena import nothing_engaged
 from lowtide.device.generator_guard import unchanged_generators
 from lowtide.device.observer import observe_if_free
 from lowtide.device.semiprivate import graph_breaks
-from lowtide.errors import BudgetWarning
+from lowtide.errors import BudgetWarning, InfeasibleBudget
 from lowtide.frontends.discovery import Call, address, call_of, unchanged_tensors
 from lowtide.frontends.enclosure import Enclosure
 from lowtide.frontends.in_force import PlansInForce
@@ -59,6 +59,15 @@ class Whole(Protocol):
 
     def complete(self, call: Call) -> None:
         """Gives a captured graph what the optimizer does, before it is planned."""
+
+    def homes(self, step: MeasuredStep) -> tuple[int, ...] | None:
+        """Which values have their home on the host, where another plan has chosen that already."""
+
+    def settle(self, step: MeasuredStep, record: PlanRecord) -> None:
+        """Notes where a plan has put homes, so that others keep them there."""
+
+    def unsettle(self) -> None:
+        """Lets the next plan choose."""
 
     def visitors(self, step: MeasuredStep, record: PlanRecord) -> Iterable[torch.Tensor]:
         """What has its home on the host under a plan."""
@@ -177,7 +186,7 @@ class Session:
             self.expect_between(found)
             record = self._given_for(found)
             if record is None:
-                record = self._plan(found, runs=install)
+                record = self._plan(found, runs=install) if self.whole is None else self._plan_whole(found, install)
         if install:
             step = tuple((self.executors.index(c.executor), c.key) for c in calls)
             self.in_force.install(step, found, record)
@@ -197,6 +206,8 @@ class Session:
     def forget(self) -> None:
         """Takes every plan out of force: what counts under the budget has changed."""
         self._given_used = False
+        if self.whole is not None:
+            self.whole.unsettle()
         self.enclosure.release()
         self.in_force.clear()
         self.knowledge.forget_plans()
@@ -281,8 +292,24 @@ class Session:
         record = plan_step(step, options, self.enclosure, obstacles, self.watch, self.knowledge)
         return replace(record, graphs=len(step.calls), breaks=self.breaks)
 
+    def _plan_whole(self, step: MeasuredStep, runs: bool) -> PlanRecord:
+        """A plan with homes where the others have them, if there is one; else all plans are made anew round its own."""
+        assert self.whole is not None
+        try:
+            record = self._plan(step, runs=runs)
+        except InfeasibleBudget:
+            if self.whole.homes(step) is None:
+                raise
+            self.forget()
+            record = self._plan(step, runs=runs)
+        if runs:
+            self.whole.settle(step, record)
+        return record
+
     def _options_for(self, step: MeasuredStep) -> PlanOptions:
         """A share of plain is one of a training step: an evaluation that comes before the first gets what it takes."""
+        if self.whole is not None and self.options.host_budget_B != 0:
+            return dataclasses.replace(self.options, homes=self.whole.homes(step))
         share, members = self.options.budget.of_plain, self.enclosure.members
         trains = step.trains or (members and not any(t.requires_grad for t in self.enclosure.persistent()))
         if trains or share is None or share >= 1.0 or self.enclosure.budget_B:

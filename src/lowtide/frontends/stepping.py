@@ -114,6 +114,7 @@ class Steps:
     total_norm: torch.Tensor | None = None
     gathered: dict[int, Updater] = field(default_factory=dict)
     _steppings: dict[tuple[int, Key], Stepping] = field(default_factory=dict)
+    _homes: frozenset[tuple[int, str]] | None = None  # what lives on the host, by parameter and name
 
     def complete(self, call: Call) -> None:
         """Merges a captured graph's segments and adds what the optimizer does."""
@@ -151,10 +152,28 @@ class Steps:
         self._steppings[id(call.executor), call.key] = stepping
         call.become(whole, tuple(address(t) for t in stepping.kept()))
 
+    def homes(self, step: MeasuredStep) -> tuple[int, ...] | None:
+        """Which values have their home on the host, where another plan has chosen that already."""
+        if self._homes is None:
+            return None
+        return tuple(v for v, what in self._stepping(step).movable.items() if _named(what) in self._homes)
+
+    def settle(self, step: MeasuredStep, record: PlanRecord) -> None:
+        """Notes where a plan has put homes, so that others keep them there."""
+        movable = self._stepping(step).movable
+        self._homes = frozenset(_named(movable[v]) for v in hosted_values(record.graph)) | (self._homes or frozenset())
+
+    def unsettle(self) -> None:
+        """Lets the next plan choose."""
+        self._homes = None
+
+    def _stepping(self, step: MeasuredStep) -> Stepping:
+        call = step.calls[0]
+        return self._steppings[id(call.executor), call.key]
+
     def visitors(self, step: MeasuredStep, record: PlanRecord) -> list[torch.Tensor]:
         """What has its home on the host under a plan."""
-        call = step.calls[0]
-        return self._steppings[id(call.executor), call.key].visitors(hosted_values(record.graph))
+        return self._stepping(step).visitors(hosted_values(record.graph))
 
     def run(self, executor: PlannedExecutor, key: Key, loaded: Loaded, arguments: list[Any]) -> Sequence[Any]:
         """Runs a whole step; gradients of an optimizer that steps as a whole are in `.grad` then."""
@@ -242,6 +261,14 @@ class Steps:
         if self.clip_norm is None:
             return None
         return Clip(max_norm=self.clip_norm, norm_type=self.norm_type, order=tuple(order))
+
+
+def _named(what: weakref.ref[torch.Tensor] | tuple[Updater, str]) -> tuple[int, str]:
+    """What a movable value is, in any graph: of which parameter, and what is kept for it."""
+    if isinstance(what, weakref.ref):
+        return id(what()), WEIGHT
+    updater, name = what
+    return id(updater.parameter), name
 
 
 def _carrier(gradient: torch.Tensor) -> torch.Tensor:

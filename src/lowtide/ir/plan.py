@@ -42,6 +42,7 @@ class Problem(msgspec.Struct, frozen=True):
             not; what uses it has a plan at once if it fits, or can be made to.
         machine: whose links move values between the device and the host; None where nothing can be moved.
         host_budget_B: host bytes for what is moved, homes on the host included; 0 for nothing, None for no limit.
+        homes: persistent values that have their home on the host, and no others; None where that is to be chosen.
     """
 
     graph: Graph
@@ -52,6 +53,7 @@ class Problem(msgspec.Struct, frozen=True):
     start: Schedule | None = None
     machine: Machine | None = None
     host_budget_B: int | None = 0
+    homes: tuple[int, ...] | None = None
 
     @property
     def can_move(self) -> bool:

@@ -184,7 +184,7 @@ class MovingSearch:
 
     def draft(self, graph: Graph, hosted: Collection[int], movable: Collection[int]) -> Draft:
         """Begins with some homes and some values that may move."""
-        homes = tuple(sorted(hosted))
+        homes = tuple(sorted(hosted if self.problem.homes is None else self.problem.homes))
         return Draft(stage_program(housed(graph, homes), movable=movable), homes)
 
     def redraft(self, graph: Graph, hosted: Collection[int], movable: Collection[int]) -> Draft:

@@ -109,7 +109,7 @@ def _script(pool: MovingSearch, plain: Plain) -> None:
     pool.stats["floor"] = floor
     if not impossible:
         floor_B = op_floor(pool.still).floor_B if ways is None else joint_floor(ways).floor_B
-        if floor_B <= problem.budget_B:
+        if floor_B <= problem.budget_B and not problem.homes:
             pool.run("plain", lambda: _plain(pool, plain))
         for chosen in _choices(pool):
             if not pool.is_close:
@@ -296,6 +296,7 @@ def _away(pool: MovingSearch, graph: Graph) -> None:
             if left_B > 0:
                 hosted.append(v)
                 left_B -= graph.values[v].size_B
+        hosted = hosted if pool.problem.homes is None else list(pool.problem.homes)
         if working_set(housed(graph, hosted)).floor_B > pool.problem.budget_B:
             continue
         draft = pool.draft(graph, hosted, fetchable_values(graph, pool.least_B))
