@@ -27,7 +27,7 @@ from lowtide.planners.keep_all import find_floor, keep_all
 from lowtide.planners.reductions.begun import read_back
 from lowtide.planners.reductions.choice import choose
 from lowtide.planners.reductions.dominance import better_options, reduced, thrifty
-from lowtide.planners.reductions.stages import EXIT
+from lowtide.planners.reductions.stage import EXIT
 from lowtide.planners.reductions.ways import Ways
 from lowtide.planners.search import GAP, Search, worth_s
 from lowtide.planners.single_cut import cut_and_replay

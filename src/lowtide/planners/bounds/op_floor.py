@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lowtide.planners.reductions.stages import EXIT, StageProgram
+from lowtide.planners.reductions.stage import EXIT
+from lowtide.planners.reductions.stages import StageProgram
 
 CUTS = 12  # stages at which the minimum cut is computed
 

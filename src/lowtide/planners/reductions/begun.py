@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from lowtide.ir.graph import Effect
 from lowtide.ir.schedule import DEVICE, Boundary, Drop, Fetch, Run, Schedule
-from lowtide.planners.reductions.stages import ENTRY, StageProgram
+from lowtide.planners.reductions.stage import ENTRY
+from lowtide.planners.reductions.stages import StageProgram
 
 
 def read_back(program: StageProgram, schedule: Schedule) -> NDArray[np.int32]:

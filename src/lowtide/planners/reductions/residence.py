@@ -16,7 +16,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from lowtide.planners.reductions.stages import ENTRY, StageProgram, Stays, rows
+from lowtide.planners.reductions.stage import ENTRY, Stays
+from lowtide.planners.reductions.stages import StageProgram, rows
 
 RESIDENCE_CLASS = (
     "first runs in program order; between two of them reruns in program order, each recipe at most once; "

@@ -36,10 +36,7 @@ from lowtide.planners.reductions.movement import (
 )
 from lowtide.planners.reductions.replays import Replay, find_replays, reserve_B, save_states
 from lowtide.planners.reductions.shortcuts import Shortcut, find_shortcuts, hidden_B, hidden_values, keep_hidden
-from lowtide.planners.reductions.stage import ENTRY as ENTRY
-from lowtide.planners.reductions.stage import EXIT as EXIT
-from lowtide.planners.reductions.stage import Stage as Stage
-from lowtide.planners.reductions.stage import Stays as Stays
+from lowtide.planners.reductions.stage import ENTRY, EXIT, Stage, Stays
 from lowtide.planners.reductions.updates import refuses_overwriting, updated_values, updates
 from lowtide.planners.reductions.waits import with_waits
 
