@@ -23,21 +23,21 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from lowtide._core import Greedy, Retention
+from lowtide._core import Greedy
+from lowtide.errors import PlanError
 from lowtide.ir.graph import Graph
 from lowtide.ir.housing import housed, movable_values
-from lowtide.ir.machine import Link, Machine
 from lowtide.ir.plan import Outcome, Problem, Status
 from lowtide.ir.schedule import Run
 from lowtide.planners.base import Watch
-from lowtide.planners.bounds.highs import Effort
 from lowtide.planners.bounds.joint_floor import joint_floor
-from lowtide.planners.bounds.moving_cut import MovingCut, MovingSolution, moving_class
+from lowtide.planners.bounds.joint_moving_cut import JointMovingCut
+from lowtide.planners.bounds.moments import end_of, moment_of
+from lowtide.planners.bounds.moving_cut import moving_class
 from lowtide.planners.bounds.op_floor import op_floor
-from lowtide.planners.bounds.rows import PS_PER_MS
 from lowtide.planners.bounds.working_set import MOVING_CLASS, working_set
-from lowtide.planners.lanes import Cooling, Lane, anneal_lanes
-from lowtide.planners.moving_search import Draft, MovingSearch, Taus
+from lowtide.planners.cut_and_move import cool, cut_and_move, effort_for
+from lowtide.planners.moving_search import CLOSE, Draft, MovingSearch, Taus
 from lowtide.planners.polish import polish
 from lowtide.planners.reductions.base_order import base_order
 from lowtide.planners.reductions.begun import read_back
@@ -46,22 +46,15 @@ from lowtide.planners.reductions.first_option import fixes_choices
 from lowtide.planners.reductions.movement import fetchable_values
 from lowtide.planners.reductions.stages import StageProgram, refuses_stages, stage_program
 from lowtide.planners.reductions.transfers import Timing
-from lowtide.planners.reductions.twins import twin_gaps
-from lowtide.planners.reductions.ways import all_ways
+from lowtide.planners.reductions.ways import Ways, all_ways
 from lowtide.planners.search import OutOfTime
 
 Plain = Callable[[Problem, Watch | None], Outcome]
 
 _SHARE = 0.4  # of work and time, for the plan that moves nothing
 _LARGE = 6000  # stages: cuts of larger graphs take longer than they are worth
-_MOMENTS = 2  # at which a graph is cut
-_SLOWER = (1.0, 0.85, 0.7)  # times the link's rate, for cuts whose copies come late
-_THOROUGH = 50_000  # proposals: with less work one cut has to do
-_CLOSE, _NODES = 2e-3, 3  # of a cut: as a fraction of the step, and of the tree
-_COOLINGS = (Cooling(0.5), Cooling(0.5, windowed=True, mirrored=True))
-_COOLED = 0.08  # of the work, for each replay
-_LATE = 1e-3  # as a fraction of the step: waits that are worth another cut
 _PRICED = (1.0, 0.4)  # of a second of the link, in seconds of compute, for annealing
+_FAR = 0.03  # from the bound: so far from it, what costs little is tried as well
 _HOMES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the bytes that may have their home on the host
 _PRICES = (0.5, 2.0)  # of a second of the link, in seconds of compute
 _WAITS = 0.02  # of the step: more waiting than that asks for the higher price
@@ -111,7 +104,10 @@ def _script(pool: MovingSearch, plain: Plain) -> None:
         floor_B = op_floor(pool.still).floor_B if ways is None else joint_floor(ways).floor_B
         if floor_B <= problem.budget_B and not problem.homes:
             pool.run("plain", lambda: _plain(pool, plain))
-        for chosen in _choices(pool):
+        graphs = _choices(pool)
+        if ways is not None and not pool.is_close and len(graph.program) <= _LARGE:
+            graphs = pool.run("joint_cut", partial(_with_choice, pool, ways, graphs))
+        for chosen in graphs:
             if not pool.is_close:
                 _move(pool, chosen)
         if pool.best is not None and not pool.is_close and len(graph.program) <= _LARGE:
@@ -156,108 +152,29 @@ def _choices(pool: MovingSearch) -> list[Graph]:
     return graphs
 
 
-# cuts
+def _with_choice(pool: MovingSearch, ways: Ways, graphs: list[Graph]) -> list[Graph]:
+    """Proves a bound for all choices where the first program is fullest; what is chosen there goes first."""
+    program = stage_program(graphs[0])
+    stage = program.stages[program.keep_all(0).peak_stage]
+    moment = moment_of(ways, stage.recipe) if stage.recipe >= 0 else end_of(ways, stage.segment)
+    cut = JointMovingCut(ways, moment, pool.problem.budget_B, pool.machine)
+    solution = cut.solve(pool.problem.budget_B, effort_for(pool, program))
+    pool.prove(max(0.0, solution.bound_ps - len(ways.ways)) * 1e-12 * (1.0 - 1e-9))
+    if solution.choice is None:
+        return graphs
+    try:
+        chosen = choose(pool.graph, solution.choice)
+    except PlanError:  # what it chooses goes round in a circle
+        return graphs
+    return graphs if any(chosen.program == g.program for g in graphs) else [chosen, *graphs]
 
 
 def _move(pool: MovingSearch, graph: Graph) -> None:
     """Everything that moves something, for one choice of options."""
     if len(graph.program) <= _LARGE and refuses_stages(graph) is None:
-        program = pool.still if graph is pool.graph else stage_program(graph)
-        moments, stage = list[int](), program.keep_all(0).peak_stage
-        while 0 <= stage not in moments and len(moments) < _MOMENTS and not pool.is_close:
-            moments.append(stage)
-            stage = pool.run("cut", partial(_cut, pool, graph, program, stage))
-    if not pool.is_close and (pool.best is None or len(graph.program) > _LARGE):
+        cut_and_move(pool, graph, pool.still if graph is pool.graph else stage_program(graph))
+    if pool.gap > (_FAR if len(graph.program) <= _LARGE else CLOSE):
         pool.run("away", lambda: _away(pool, graph))
-
-
-def _cut(pool: MovingSearch, graph: Graph, program: StageProgram, stage: int) -> int:
-    """Cuts at a stage, replays, and goes on from there; returns where a replay was too full, or -1."""
-    fuller = -1
-    for slower in _SLOWER if pool.problem.work >= _THOROUGH else _SLOWER[:1]:
-        cut = MovingCut(program, stage, _slowed(pool.machine, slower), pool.problem.host_budget_B)
-        solution = cut.solve(pool.problem.budget_B, _effort(pool, program))
-        pool.stats["cuts"] = pool.stats.get("cuts", 0) + 1
-        if slower == 1.0 and not fixes_choices(pool.graph):
-            pool.prove(max(0.0, solution.bound_ps - len(program.stages)) * 1e-12 * (1.0 - 1e-9))
-        if solution.kept is None:
-            return fuller
-        draft, taus = _replay(pool, graph, cut, solution)
-        state = draft.program.keep_all(pool.problem.budget_B - draft.program.reserve_B)
-        if state.assign(taus) and not state.fits:
-            fuller = state.peak_stage
-        found = pool.settle(draft, taus)
-        if found is None:
-            draft, found = _wider(pool, graph, draft, taus)
-        if found is None:
-            continue
-        timed = pool.consider(draft, found)
-        if not pool.is_close:
-            timed = _cool(pool, draft, found.taus) or timed
-        pool.tick()
-        if pool.is_close or (timed is not None and timed.stall_s <= _LATE * timed.time_s):
-            break
-    return fuller
-
-
-def _effort(pool: MovingSearch, program: StageProgram) -> Effort:
-    return Effort(_CLOSE * program.time_ps / PS_PER_MS, _NODES, pool.left_s)
-
-
-def _slowed(machine: Machine, factor: float) -> Machine:
-    links = tuple(
-        Link(link.source, link.target, link.engine, link.rate_Bps * factor, link.latency_s) for link in machine.links
-    )
-    return replace(machine, links=links)
-
-
-def _replay(pool: MovingSearch, graph: Graph, cut: MovingCut, solution: MovingSolution) -> tuple[Draft, Taus]:
-    """What a cut's solution means: what does not stay across the moment is brought back when it is needed again."""
-    there = cut.program.values
-    draft = pool.draft(graph, solution.hosted, {there[v] for v in solution.fetched})
-    program, kept = draft.program, solution.kept or frozenset()
-    gone = {there[v]: v in solution.fetched for v in cut.stay if v not in kept}
-    stage = _same_stage(cut.program, cut.stage, program)
-    taus = program.keep_all(0).taus
-    for i, v in enumerate(program.values):
-        if v not in gone or program.producer[i] >= stage:
-            continue
-        gap = program.core.gap_at(i, stage)
-        if program.core.is_free(gap):
-            tau = program.core.gap_start(gap) + 1
-            taus[gap] = ~tau if gone[v] and program.core.can_fetch(gap) else tau
-    return draft, taus
-
-
-def _same_stage(program: StageProgram, stage: int, other: StageProgram) -> int:
-    """Where another program, of the same graph with other homes, has a stage."""
-    wanted = (program.stages[stage].segment, program.stages[stage].recipe)
-    return next((t for t, s in enumerate(other.stages) if (s.segment, s.recipe) == wanted), stage)
-
-
-def _wider(pool: MovingSearch, graph: Graph, draft: Draft, taus: Taus) -> tuple[Draft, Retention | None]:
-    """The same start where everything may move: of use where a few values are not enough."""
-    wide = pool.draft(graph, draft.hosted, fetchable_values(graph, pool.least_B) | draft.program.movement.fetchable)
-    wide.price(pool.machine, 0.5)
-    return wide, pool.settle(wide, taus)
-
-
-def _cool(pool: MovingSearch, draft: Draft, taus: Taus) -> Timing | None:
-    """Anneals a draft from a plan of it."""
-    search = pool.search(draft, int(_COOLED * pool.problem.work))
-    search.stage = pool.stage
-    search.prove(pool.bound_s * 1e12)
-    lane = Lane(taus, _COOLINGS, pool.problem.seed)
-    try:
-        anneal_lanes(
-            search, [lane], min(search.problem.work, 4000 * len(draft.program.stages)), twin_gaps(draft.program)
-        )
-    finally:
-        pool.work += search.work
-    if search.taus is None:
-        return None
-    state = pool.settle(draft, search.taus)
-    return None if state is None else pool.consider(draft, state)
 
 
 # prices
@@ -279,7 +196,7 @@ def _at_prices(pool: MovingSearch) -> None:
             assert best.taus is not None
             taus = best.taus
         draft.price(pool.machine, price)
-        _cool(pool, draft, taus)
+        cool(pool, draft, taus)
         pool.tick()
 
 
@@ -307,7 +224,7 @@ def _away(pool: MovingSearch, graph: Graph) -> None:
         if pool.best is None:
             _everything_away(pool, draft)
             pool.tick()
-        if pool.best is not None:
+        if pool.best is not None and pool.best.draft is not None:
             return
 
 

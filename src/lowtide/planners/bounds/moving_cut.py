@@ -48,7 +48,7 @@ from lowtide.planners.reductions.stages import StageProgram
 
 _STRETCHES = 24  # of the time on either side of the moment
 
-_TIE = 1e-4  # what a second of the link costs, so that nothing is moved for nothing
+TIE = 1e-4  # what a second of the link costs, so that nothing is moved for nothing
 
 Entry = tuple[int, float]
 
@@ -66,6 +66,12 @@ def _rates(machine: Machine) -> tuple[float, float]:
     device = machine.memories[0].name if machine.memories else DEVICE
     rates = {(link.source, link.target): link.rate_Bps for link in machine.links}
     return rates.get((device, HOST), float("inf")), rates.get((HOST, device), float("inf"))
+
+
+def link_ms_per_B(machine: Machine) -> tuple[float, float]:
+    """Milliseconds per byte to the host and back; 0 where a link is missing."""
+    to_Bps, from_Bps = _rates(machine)
+    return 1e3 / to_Bps, 1e3 / from_Bps
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +105,7 @@ class MovingCut:
 
     def __init__(self, program: StageProgram, stage: int, machine: Machine, host_budget_B: int | None = None) -> None:
         self.program, self.stage = program, stage
-        to_Bps, from_Bps = _rates(machine)
-        self._send_ms, self._fetch_ms = 1e3 / to_Bps, 1e3 / from_Bps  # per byte
+        self._send_ms, self._fetch_ms = link_ms_per_B(machine)
         self.rows = Rows()
         self.stay: dict[int, int] = {}
         self.fetch: dict[int, int] = {}
@@ -131,7 +136,7 @@ class MovingCut:
         least[self._bytes] = -room(self._free_B + budget_B, self._most_B)
         model.row_lower_ = least
         solved = solve(model, effort or Effort())
-        bound_ps = max(float(self.program.time_ps), proved_ps(solved.bound_ms) / (1.0 + 2.0 * _TIE))
+        bound_ps = max(float(self.program.time_ps), proved_ps(solved.bound_ms) / (1.0 + 2.0 * TIE))
         x = solved.columns
         if x is None:
             return MovingSolution(bound_ps, solved.impossible)
@@ -190,7 +195,7 @@ class MovingCut:
         return start >= program.pinned_from[value]
 
     def _tie_ps(self, moved_ms: float) -> int:
-        return round(_TIE * moved_ms * PS_PER_MS)
+        return round(TIE * moved_ms * PS_PER_MS)
 
     def _next_use(self, value: int) -> int:
         uses = self.program.uses[value]
