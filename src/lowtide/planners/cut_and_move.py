@@ -23,6 +23,7 @@ from lowtide.ir.machine import Machine
 from lowtide.planners.bounds.highs import Effort
 from lowtide.planners.bounds.moving_cut import MovingCut, MovingSolution
 from lowtide.planners.bounds.rows import PS_PER_MS
+from lowtide.planners.greedy import mend
 from lowtide.planners.lanes import Cooling, Lane, anneal_lanes
 from lowtide.planners.moving_search import Draft, MovingSearch, Taus
 from lowtide.planners.reductions.first_option import fixes_choices
@@ -38,6 +39,7 @@ _CLOSE, _NODES = 2e-3, 3  # of a cut: as a fraction of the step, and of the tree
 _COOLINGS = (Cooling(0.5), Cooling(0.5, windowed=True, mirrored=True))
 _COOLED = 0.08  # of the work, for each replay
 _LATE = 1e-3  # as a fraction of the step: waits that are worth another cut
+_DROPS = 400  # drops that leave room for copies under way
 _WIDE = 0.5  # of a second of the link, in seconds of compute, where everything may move
 
 
@@ -150,11 +152,20 @@ def _wider(pool: MovingSearch, graph: Graph, draft: Draft, taus: Taus) -> tuple[
     return wide, pool.settle(wide, taus)
 
 
-def cool(pool: MovingSearch, draft: Draft, taus: Taus) -> Timing | None:
-    """Anneals a draft from a plan of it."""
+def cool(pool: MovingSearch, draft: Draft, taus: Taus, room: float = 1.0) -> Timing | None:
+    """Anneals a draft from a plan of it.
+
+    Arguments:
+        room: share of the budget that values may take; what is left is for copies under way.
+    """
     search = pool.search(draft, int(_COOLED * pool.problem.work))
+    search.budget_B = int(room * pool.problem.budget_B) - draft.program.reserve_B
     search.stage = pool.stage
     search.prove(pool.bound_s * 1e12)
+    if room < 1.0:
+        state = draft.program.keep_all(search.budget_B)
+        if state.assign(taus) and mend(search, state, _DROPS):
+            taus = state.taus
     lane = Lane(taus, _COOLINGS, pool.problem.seed)
     try:
         anneal_lanes(

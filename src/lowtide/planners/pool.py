@@ -53,7 +53,8 @@ Plain = Callable[[Problem, Watch | None], Outcome]
 
 _SHARE = 0.4  # of work and time, for the plan that moves nothing
 _LARGE = 6000  # stages: cuts of larger graphs take longer than they are worth
-_PRICED = (1.0, 0.4)  # of a second of the link, in seconds of compute, for annealing
+_PRICED = ((1.0, 1.0), (0.4, 1.0), (1.0, 0.93), (1.0, 0.85), (1.0, 0.75))
+"""Prices of a second of the link, in seconds of compute, for annealing, and shares of the budget for values."""
 _FAR = 0.03  # from the bound: so far from it, what costs little is tried as well
 _HOMES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the bytes that may have their home on the host
 _PRICES = (0.5, 2.0)  # of a second of the link, in seconds of compute
@@ -181,10 +182,15 @@ def _move(pool: MovingSearch, graph: Graph) -> None:
 
 
 def _at_prices(pool: MovingSearch) -> None:
-    """Anneals the best plan where everything may move, at prices for a second of the link."""
-    for price in _PRICED:
+    """Anneals the best plan where everything may move, at prices for a second of the link.
+
+    Where compute waits for long, some of the budget is left for copies under way.
+    """
+    for price, room in _PRICED:
         best = pool.best
         if best is None or pool.is_close:
+            return
+        if room < 1.0 and best.timing.stall_s < _WAITS * best.timing.time_s:
             return
         graph = _choices(pool)[0] if best.draft is None else best.draft.program.graph
         movable = fetchable_values(graph, pool.least_B)
@@ -196,7 +202,7 @@ def _at_prices(pool: MovingSearch) -> None:
             assert best.taus is not None
             taus = best.taus
         draft.price(pool.machine, price)
-        cool(pool, draft, taus)
+        cool(pool, draft, taus, room)
         pool.tick()
 
 
