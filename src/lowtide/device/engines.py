@@ -60,6 +60,7 @@ class Engines:
         host_B: the wall of what is moved to the host.
         limit_Bps: the rate of the link in each direction; None for what it can do.
         device: torch device type.
+        latest: what was fetched last, until somebody waits.
     """
 
     host_B: int
@@ -67,6 +68,7 @@ class Engines:
     device: str = "cpu"
     stalls: Stalls = field(default_factory=Stalls)
     host: HostEngine = field(default_factory=HostEngine)
+    latest: torch.Tensor | None = None
     _pool: HostPool | None = None
     _lanes: tuple[CopyEngine, CopyEngine] | None = None
     _under_way: list[Transfer] = field(default_factory=list)
@@ -105,6 +107,7 @@ class Engines:
             LowtideError: if a run on the host has failed, with what it raised as the cause.
         """
         happening, transfer.happening = transfer.happening, None
+        self.latest = None
         if happening is not None and not happening.is_set:
             try:
                 self.stalls.add(transfer.name, self.lanes[0].wait(happening))
@@ -119,6 +122,7 @@ class Engines:
         for transfer in self._under_way:
             self.wait(transfer)
         self._under_way.clear()
+        self.latest = None
         if self.host.failure is not None:
             self._raise_failure()
 
@@ -128,6 +132,7 @@ class Engines:
         for lane in self._lanes or ():
             lane.drain()
         self._under_way.clear()
+        self.latest = None
         self.host.failed()
 
     def close(self) -> None:

@@ -63,7 +63,7 @@ class Moves:
             torch.OutOfMemoryError: if the host budget is spent; nothing has been changed.
         """
         base, offset = _whole(tensor, size_B)
-        host = _over(self._room(size_B, at), tensor.dtype, tensor.shape, tensor.stride(), offset)
+        host = self._place(size_B, at, tensor.dtype, tensor.shape, tensor.stride(), offset)
         return self._sent(host, base, size_B, at, tensor.device, after)
 
     def send_home(
@@ -81,6 +81,7 @@ class Moves:
         base, offset = _whole(host, size_B)
         tensor = _fresh(host, size_B, offset, copy.device)
         target, _ = _whole(tensor, size_B)
+        self._engines.latest = tensor  # an interrupt may strike before the caller has it
         done = self._engines.lanes[1].submit(target, base, size_B, _pending((copy.written, *after)))
         return tensor, self._begun(done, at)
 
@@ -122,12 +123,15 @@ class Moves:
             return given[output.takes]
         geometry = output.geometry
         dtype = getattr(torch, geometry.dtype)
-        return _over(self._room(output.size_B, at), dtype, geometry.shape, geometry.stride, geometry.offset)
+        return self._place(output.size_B, at, dtype, geometry.shape, geometry.stride, geometry.offset)
 
-    def _room(self, size_B: int, at: int) -> torch.Tensor:
+    def _place(
+        self, size_B: int, at: int, dtype: torch.dtype, shape: Sequence[int], stride: Sequence[int], offset: int
+    ) -> torch.Tensor:
+        """A tensor in so many bytes of the host pool."""
         pool = self._engines.pool
         try:
-            return pool.empty((size_B,))
+            return pool.empty((size_B // dtype.itemsize,), dtype).as_strided(tuple(shape), tuple(stride), offset)
         except torch.OutOfMemoryError as error:
             now = pool.stats()
             raise torch.OutOfMemoryError(
@@ -198,17 +202,11 @@ def _whole(tensor: torch.Tensor, size_B: int) -> tuple[torch.Tensor, int]:
     return tensor, 0
 
 
-def _over(
-    block: torch.Tensor, dtype: torch.dtype, shape: Sequence[int], stride: Sequence[int], offset: int
-) -> torch.Tensor:
-    empty = torch.empty(0, dtype=dtype, device=block.device)
-    return empty.set_(block.untyped_storage(), offset, tuple(shape), tuple(stride))
-
-
 def _fresh(like: torch.Tensor, size_B: int, offset: int, device: torch.device) -> torch.Tensor:
     """A tensor of the same geometry in so many fresh bytes of a device: one allocation."""
     shape, stride = like.shape, like.stride()
     extent = 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
     if offset == 0 and extent * like.element_size() == size_B:
         return torch.empty_strided(shape, stride, dtype=like.dtype, device=device)
-    return _over(torch.empty(size_B, dtype=torch.uint8, device=device), like.dtype, shape, stride, offset)
+    block = torch.empty(size_B // like.element_size(), dtype=like.dtype, device=device)
+    return block.as_strided(shape, stride, offset)
