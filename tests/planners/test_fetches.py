@@ -16,7 +16,7 @@ from lowtide.ir.schedule import DEVICE, HOST, Drop, Fetch, Run, Schedule, Send
 from lowtide.ir.simulate import simulate
 from lowtide.planners.reductions.movement import fetchable_values
 from lowtide.planners.reductions.stages import StageProgram, stage_program
-from tests.planners.moving_brute_force import FETCH_ps_per_B, Moving, SEND_ps_per_B
+from tests.planners.priced_brute_force import FETCH_ps_per_B, Moving, SEND_ps_per_B
 from tests.planners.tape import Tape, chain, gpt, random_graph, resnet, unet
 from tests.planners.test_retention import assert_same, plain_peak_B, random_change
 from tests.planners.training import with_updates
@@ -87,10 +87,14 @@ def assert_lifted(reduced: StageProgram, state: _core.Retention) -> None:
     timeline = simulate(graph, schedule)
     peak_B = plain_peak_B(reduced, schedule)
     assert peak_B == state.peak_B
-    assert moved_B(graph, schedule, Send) == state.sent_B + reduced.sent_always_B
-    assert moved_B(graph, schedule, Fetch) == state.fetched_B
+    assert_moves(reduced, state, schedule)
     compute_s = sum(m.stop_s - m.start_s for m in timeline.moments if m.engine == "compute")
     assert compute_s >= state.compute_ps * 1e-12 - 1e-9
+
+
+def assert_moves(reduced: StageProgram, state: _core.Retention, schedule: Schedule) -> None:
+    assert moved_B(reduced.graph, schedule, Send) == state.sent_B + reduced.sent_always_B
+    assert moved_B(reduced.graph, schedule, Fetch) == state.fetched_B
 
 
 def moved_B(graph: Graph, schedule: Schedule, kind: type) -> int:

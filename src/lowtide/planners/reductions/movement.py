@@ -65,8 +65,17 @@ def fetchable_values(graph: Graph, least_B: int = LEAST_B) -> frozenset[int]:
         for v in graph.values
         if v.size_B >= max(1, least_B)
         and not (v.persistent or v.replaces is not None or v.id in stays or v.readable_through is not None)
-        and (v.leaves is None or v.held)
+        and (v.leaves is None or (v.held and _leaves_its_own_part(graph, v)))
     )
+
+
+def _leaves_its_own_part(graph: Graph, value: Value) -> bool:
+    """Whether it could come back where it is handed over: a fetch touches it in a segment of its own part."""
+    assert value.leaves is not None
+    segments = [graph.recipes[r].segment for r in graph.producers[value.id]]
+    segments += [] if value.arrives is None else [value.arrives]
+    part = graph.segments[value.leaves].part
+    return any(graph.segments[s].part == part for s in segments)
 
 
 def movement(graph: Graph, program: Sequence[int], movable: Collection[int]) -> Movement:
