@@ -17,6 +17,7 @@ from lowtide.ir.layout import SMALL_B
 from lowtide.ir.plan import DEFAULT_WORK, Outcome, PlanRecord, Problem, Status
 from lowtide.placers.addresses import lay_out
 from lowtide.planners.base import Watch
+from lowtide.planners.host_updates import update_on_the_host
 from lowtide.planners.reductions.transfers import measured
 from lowtide.planners.start import STAGE as START
 
@@ -57,7 +58,7 @@ class Solver:
             options.host_budget_B,
             options.homes,
         )
-        outcome = options.planner.solve(problem, self.watch)
+        outcome = update_on_the_host(problem, options.planner.solve(problem, self.watch))
         if self.hurried and outcome.status is Status.FEASIBLE:
             outcome = msgspec.structs.replace(outcome, status=Status.INTERRUPTED)
         self.hurried = self.hurried or outcome.status is Status.INTERRUPTED

@@ -75,6 +75,7 @@ def test_training_in_less_than_the_parameters_take() -> None:
     assert stats.reserved_B <= low_B
     assert stats.departures == stats.spills == 0
     assert plan.record.graph.hosted_B > kept_B(model) / 2
+    assert plan.record.outcome.stats["host_updates"] > 0
     assert not in_arena(step, model[0].weight)
 
 

@@ -20,6 +20,7 @@ from lowtide.ir.geometry import Geometry
 from lowtide.ir.graph import Graph, MiniTrace, Origin, Recipe, Role, Takeover, Value
 from lowtide.ir.housing import movable_values
 from lowtide.ir.interface import Interface, Result
+from lowtide.ir.schedule import HOST_ENGINE
 
 WEIGHT = ""
 """Among what a backward is given besides, the parameter itself."""
@@ -92,6 +93,7 @@ def whole_step(
     clip: Clip | None = None,
     gathered: Sequence[int] = (),
     leaving: Sequence[int] = (),
+    on_host: bool = False,
 ) -> WholeStep:
     """Adds updates to a training graph.
 
@@ -101,6 +103,7 @@ def whole_step(
         updates: per parameter that is updated inside.
         clip: what its gradient is scaled by before.
         gathered: parameters whose gradient is added to what earlier calls left.
+        on_host: whether updates may run on the host's engine as well.
         leaving: parameters whose gradients are handed to the caller instead, as the backward's last results.
 
     O(graph).
@@ -117,7 +120,7 @@ def whole_step(
     if clip is not None:
         merging.clip(clip, gradients)
     for update in updates:
-        merging.update(update, gradients[update.weight])
+        merging.update(update, gradients[update.weight], on_host)
     for weight in leaving:
         merging.hand_over(gradients[weight])
     return merging.finish()
@@ -224,8 +227,8 @@ class _Merging:
         way = replace(plain, id=len(self.recipes), op=op, consumes=(Takeover(value.id, 0),))
         self.recipes.append(replace(way, trace=MiniTrace((), (None,))))
 
-    def update(self, update: Update, gradient: Read) -> None:
-        """Adds one update."""
+    def update(self, update: Update, gradient: Read, on_host: bool) -> None:
+        """Adds one update, and perhaps the same on the host."""
         self._change(update.weight, role=Role.PARAMETER)
         weight = self.values[update.weight]
         names = " ".join(name for name, _ in update.states)
@@ -242,6 +245,8 @@ class _Merging:
         kwargs = (*update.kwargs, ("names", names), live)
         consumes = tuple(Takeover(v, i) for i, v in enumerate((update.weight, *states)))
         self._add(update.op, reads, (Ref(0), Ref(1), many), heirs, kwargs=kwargs, consumes=consumes)
+        if on_host:
+            self.recipes.append(replace(self.recipes[-1], id=len(self.recipes), engine=HOST_ENGINE))
         if update.weight not in self.interfaces[1].arguments:
             self.added[update.weight] = (update.weight, WEIGHT)
 

@@ -101,6 +101,7 @@ class Steps:
         clip_norm, norm_type: of all gradients together; None where nothing is clipped.
         gathers: whether gradients of several calls are added up.
         updates: whether the call at hand is the last of them.
+        moves: whether anything may move to the host.
         total_norm: of the latest step, if it clipped.
         gathered: by identity of the parameter, those with gradients of earlier calls.
     """
@@ -111,6 +112,7 @@ class Steps:
     norm_type: float = 2.0
     gathers: bool = False
     updates: bool = True
+    moves: bool = False
     total_norm: torch.Tensor | None = None
     gathered: dict[int, Updater] = field(default_factory=dict)
     _steppings: dict[tuple[int, Key], Stepping] = field(default_factory=dict)
@@ -138,6 +140,7 @@ class Steps:
             clip=self._clip(updaters) if stepped else None,
             gathered=tuple(updaters) if self.gathers else (),
             leaving=tuple(updaters) if leaves else (),
+            on_host=self.moves,
         )
         stepping = Stepping(
             results=len(joint.forward_outputs),

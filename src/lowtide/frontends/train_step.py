@@ -110,6 +110,7 @@ class TrainStep:
         self._accumulate, self._waiting = accumulate, 0
         alive = weakref.ref(self._objective)
         self._steps = Steps(self._live, lambda: _parameters(alive), clip_norm, float(norm_type), accumulate > 1)
+        self._steps.moves = moves["host_budget_B"] != 0
         member = _member(self._objective, self._live)
         enclosure = Enclosure(scope, [member], rehouses=moves["host_budget_B"] != 0)
         session = Session(options, enclosure, None, watch, whole=self._steps, whole_model=True)
