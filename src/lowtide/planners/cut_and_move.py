@@ -175,5 +175,5 @@ def cool(pool: MovingSearch, draft: Draft, taus: Taus, room: float = 1.0) -> Tim
         pool.work += search.work
     if search.taus is None:
         return None
-    state = pool.settle(draft, search.taus)
-    return None if state is None else pool.consider(draft, state)
+    found = pool.settle(draft, search.taus)
+    return None if found is None else pool.consider(draft, found)

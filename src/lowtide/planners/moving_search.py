@@ -25,6 +25,7 @@ from lowtide.ir.schedule import Schedule
 from lowtide.planners.base import Progress, Watch
 from lowtide.planners.greedy import mend
 from lowtide.planners.reductions.movement import LEAST_B
+from lowtide.planners.reductions.rates import Rates
 from lowtide.planners.reductions.stages import StageProgram, stage_program
 from lowtide.planners.reductions.transfers import Timing, estimated_s, measured, timing
 from lowtide.planners.reductions.waits import with_waits
@@ -72,16 +73,8 @@ class Draft:
 
     def price(self, machine: Machine, share: float) -> None:
         """Lets a second of the link cost so many seconds of compute."""
-        to_host, back = (link_s_per_B(machine, to_host=there) for there in (True, False))
-        self.program.core.set_prices(share * to_host * 1e12, share * back * 1e12)
-
-
-def link_s_per_B(machine: Machine, *, to_host: bool) -> float:
-    """Seconds per byte of one direction of the machine's link; 0 where there is none."""
-    device = machine.memories[0].name if machine.memories else "device"
-    ends = (device, "host") if to_host else ("host", device)
-    rates = [link.rate_Bps for link in machine.links if (link.source, link.target) == ends]
-    return 1.0 / rates[0] if rates else 0.0
+        rates = Rates.of(machine)
+        self.program.core.set_prices(share * rates.to_s_per_B * 1e12, share * rates.from_s_per_B * 1e12)
 
 
 @dataclass

@@ -41,9 +41,9 @@ import numpy as np
 
 from lowtide.ir.graph import Graph
 from lowtide.ir.machine import Machine
-from lowtide.ir.schedule import DEVICE, HOST
 from lowtide.planners.bounds.highs import Effort, solve
 from lowtide.planners.bounds.rows import MIB, PS_PER_MS, Rows, proved_ps, room
+from lowtide.planners.reductions.rates import Rates
 from lowtide.planners.reductions.stages import StageProgram
 
 _STRETCHES = 24  # of the time on either side of the moment
@@ -55,23 +55,15 @@ Entry = tuple[int, float]
 
 def moving_class(machine: Machine) -> str:
     """The class of schedules for which the bound holds, in words."""
-    to_Bps, from_Bps = _rates(machine)
-    return (
-        f"any recomputation; any movement to the host at {to_Bps / 1e9:.4g} GB/s and back at {from_Bps / 1e9:.4g} GB/s"
-    )
-
-
-def _rates(machine: Machine) -> tuple[float, float]:
-    """Bytes per second to the host and back; infinite where a link is missing."""
-    device = machine.memories[0].name if machine.memories else DEVICE
-    rates = {(link.source, link.target): link.rate_Bps for link in machine.links}
-    return rates.get((device, HOST), float("inf")), rates.get((HOST, device), float("inf"))
+    rates = Rates.of(machine)
+    there, back = (f"{1e-9 / s if s else float('inf'):.4g} GB/s" for s in (rates.to_s_per_B, rates.from_s_per_B))
+    return f"any recomputation; any movement to the host at {there} and back at {back}"
 
 
 def link_ms_per_B(machine: Machine) -> tuple[float, float]:
     """Milliseconds per byte to the host and back; 0 where a link is missing."""
-    to_Bps, from_Bps = _rates(machine)
-    return 1e3 / to_Bps, 1e3 / from_Bps
+    rates = Rates.of(machine)
+    return 1e3 * rates.to_s_per_B, 1e3 * rates.from_s_per_B
 
 
 @dataclass(frozen=True, slots=True)
