@@ -33,10 +33,10 @@ def gpt2(layers: int) -> Graph:
 
 @pytest.mark.parametrize(("capture", "name"), [(residual, "layers"), (gpt2, "transformer.h")])
 def test_repeating_equals_capturing(capture: Callable[[int], Graph], name: str) -> None:
-    shallow, wanted = capture(3), capture(7)
+    shallow, wanted = capture(3), capture(5)
     block = block_named(shallow, find_blocks(shallow), name)
     assert block.times == 3
-    deep = repeat(shallow, block, 7)
+    deep = repeat(shallow, block, 5)
     check_graph(deep)
     assert renumbered(deep) == renumbered(wanted)
     assert {v.name for v in deep.values if v.persistent} == {v.name for v in wanted.values if v.persistent}
@@ -51,8 +51,8 @@ def test_implementations_of_the_deeper_network_are_those_of_the_shallow_one() ->
         model = networks.ResidualNet(layers).train()
         return captured_graph(model, kwargs=batch, machine="a100", numerics="reassociated")
 
-    shallow, wanted = capture(3), capture(7)
-    deep = deepened(shallow, {"layers": 7})
+    shallow, wanted = capture(3), capture(5)
+    deep = deepened(shallow, {"layers": 5})
     check_graph(deep)
     assert deepened(shallow, {}) is shallow
     assert menu(deep) == menu(wanted)

@@ -99,7 +99,7 @@ def _stumble(_: torch.Tensor) -> None:
     raise Stumble
 
 
-@pytest.mark.parametrize("name", ["mixed", "gpt2", "resnet"])
+@pytest.mark.parametrize("name", ["mixed", "gpt2", pytest.param("resnet", marks=pytest.mark.breadth)])
 def test_a_loop_stays_inside_and_unchanged(name: str) -> None:
     network = NETWORKS[name]
     plain, fitted, optimizers = _fitted(network, 0.8)
