@@ -58,7 +58,9 @@ Retention::Retention(const Program& program, Bytes budget, Index closure_cap)
   std::vector<Change> lost;
   for (Index g = 0; g < program.gap_count(); ++g)
     if (program.is_lost(g)) lost.push_back({g, KEEP});
+  work_cap_ = std::numeric_limits<std::size_t>::max();
   possible_ = lost.empty() || apply(lost);
+  work_cap_ = 16 * closure_cap_;
   if (possible_) commit();
 }
 

@@ -78,6 +78,17 @@ void what_is_let_go_comes_by_fetch_where_nothing_can_rerun_it() {
   EXPECT((state.spans(0) == std::vector<Span>{{1, 7}}) && state.fetched() == 100 && state.sent() == 0);
 }
 
+void any_number_of_values_may_be_let_go() {
+  Program chain = programs::chain(40000);
+  for (std::size_t v = 0; v < 40000; ++v) {
+    chain.fetch_B[v] = 100;
+    chain.lost_from[v] = static_cast<Index>(v);
+  }
+  chain.index();
+  const Retention state(chain, 0);
+  EXPECT(state.is_possible() && state.fetched() == 100 * 40000 && state.compute() == 40000 * 30 + 10);
+}
+
 void random_walks_stay_exact() {
   for (std::uint64_t seed = 0; seed < 90; ++seed) {
     const Program program = programs::random(seed, 10 + static_cast<int>(seed % 60), true, seed >= 50);
@@ -182,6 +193,7 @@ int main() {
   random_walks_stay_exact();
   one_fetched_value();
   what_is_let_go_comes_by_fetch_where_nothing_can_rerun_it();
+  any_number_of_values_may_be_let_go();
   large_closures_are_rejected_whole();
   what_the_caller_lets_go_of_is_brought_back();
   return TEST_RESULT;
