@@ -83,6 +83,7 @@ void any_number_of_values_may_be_let_go() {
   for (std::size_t v = 0; v < 40000; ++v) {
     chain.fetch_B[v] = 100;
     chain.lost_from[v] = static_cast<Index>(v);
+    chain.rerun_through[v] = -1;
   }
   chain.index();
   const Retention state(chain, 0);
