@@ -18,6 +18,7 @@ from lowtide.ir.plan import DEFAULT_WORK, Outcome, PlanRecord, Problem, Status
 from lowtide.placers.addresses import lay_out
 from lowtide.planners.base import Watch
 from lowtide.planners.host_updates import update_on_the_host
+from lowtide.planners.reductions.lean import lean, moves
 from lowtide.planners.reductions.transfers import measured
 from lowtide.planners.start import STAGE as START
 
@@ -95,18 +96,38 @@ class Tightening:
         self.bound_s: float | None = None  # of the first solve: what is proved for fewer bytes need not hold for these
 
     def run(self, live_B: int) -> PlanRecord | None:
-        """The first plan whose addresses fit; None if there is none, and then `lowest` is how low they came."""
+        """A plan whose addresses fit; None if there is none, and then `lowest` is how low they came.
+
+        The first one; but where values move, it may be that the addresses are too high only for the sake of copies that
+        come early: then the same plan with late ones, or the next that fits, if that is faster.
+        """
+        late: PlanRecord | None = None
         for _ in range(_ROUNDS):
-            self.last = self._bounded(self.solve(live_B))
-            if self.last.schedule is None:
-                return None
-            record = self._placed(self.last, self._room_for(self.last))
-            room_B = self._room_for(self.last)
+            outcome = self._bounded(self.solve(live_B))
+            if outcome.schedule is None:
+                self.last = outcome if late is None else late.outcome
+                return late
+            self.last = outcome
+            record = self._placed(outcome, self._room_for(outcome))
+            room_B = self._room_for(outcome)
             if record.layout is None or record.layout.height_B <= room_B:
-                return record
+                return record if late is None or record.time_s <= late.time_s else late
+            if late is not None:
+                return late
+            late = self._with_late_copies(record, room_B)
             excess_B = record.reserved_B - record.fixed_B - room_B
             live_B = min(live_B, record.peak_B - self.ground.outside_B - self.ground.obstacles_B) - excess_B
-        return None
+        return late
+
+    def _with_late_copies(self, record: PlanRecord, room_B: int) -> PlanRecord | None:
+        """The same plan with copies as late as can be; None where nothing moves, or that is not within both walls."""
+        if not moves(record.schedule):
+            return None
+        outcome = msgspec.structs.replace(record.outcome, schedule=lean(record.graph, record.schedule))
+        found = self._placed(outcome, room_B)
+        host_B = self.claims.host_budget_B
+        fits = found.layout is not None and found.layout.height_B <= room_B
+        return found if fits and (host_B is None or found.host_peak_B <= host_B) else None
 
     def least(self, known: PlanRecord | None, solve: Callable[[int], Outcome]) -> PlanRecord | None:
         """The plan that shows what budget is the smallest, once none was found for this one.
@@ -126,7 +147,19 @@ class Tightening:
         if self.ground.enforced:  # it has to be placed before anybody is told that it fits
             solved = self._bounded(solve(failed.smallest_B))
             found = found if solved.schedule is None else solved
-        return None if found.schedule is None else self._placed(found, None)
+        if found.schedule is None:
+            return None
+        if not moves(found.schedule):
+            return self._placed(found, None)
+        return self._lowest_of(found)
+
+    def _lowest_of(self, outcome: Outcome) -> PlanRecord | None:
+        """The plan of an outcome that moves values, with late copies if the host has room for those."""
+        assert outcome.schedule is not None
+        late = lean(_carried_out(self.claims, outcome, self.ground).graph, outcome.schedule)
+        found = self._placed(msgspec.structs.replace(outcome, schedule=late), None)
+        host_B = self.claims.host_budget_B
+        return found if host_B is None or found.host_peak_B <= host_B else self._placed(outcome, None)
 
     def fits(self, record: PlanRecord) -> bool:
         """Whether a plan is within the budget: tiny tensors need no addresses, but bytes."""
