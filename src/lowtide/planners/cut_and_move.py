@@ -133,9 +133,13 @@ def _replay(pool: MovingSearch, graph: Graph, cuts: Sequence[Cut]) -> tuple[Draf
             if v not in gone or program.producer[i] >= stage:
                 continue
             gap = program.core.gap_at(i, stage)
-            if program.core.is_free(gap):
-                tau = program.core.gap_start(gap) + 1
-                taus[gap] = ~tau if gone[v] and program.core.can_fetch(gap) else tau
+            if not program.core.is_free(gap):
+                continue
+            tau = program.core.gap_start(gap) + 1
+            if program.core.can_fetch(gap) and (gone[v] or not program.core.can_rerun(gap)):
+                taus[gap] = ~tau
+            elif program.core.can_rerun(gap):
+                taus[gap] = tau
     return draft, taus
 
 

@@ -55,6 +55,7 @@ _SHARE = 0.4  # of work and time, for the plan that moves nothing
 _LARGE = 6000  # stages: cuts of larger graphs take longer than they are worth
 _PRICED = ((1.0, 1.0), (0.4, 1.0), (1.0, 0.93), (1.0, 0.85), (1.0, 0.75))
 """Prices of a second of the link, in seconds of compute, for annealing, and shares of the budget for values."""
+_LITTLE = 0.02  # of the step: what moving has to bring for the rest of the work not to go to the plan without
 _FAR = 0.03  # from the bound: so far from it, what costs little is tried as well
 _HOMES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the bytes that may have their home on the host
 _PRICES = (0.5, 2.0)  # of a second of the link, in seconds of compute
@@ -103,8 +104,9 @@ def _script(pool: MovingSearch, plain: Plain) -> None:
     pool.stats["floor"] = floor
     if not impossible:
         floor_B = op_floor(pool.still).floor_B if ways is None else joint_floor(ways).floor_B
-        if floor_B <= problem.budget_B and not problem.homes:
-            pool.run("plain", lambda: _plain(pool, plain))
+        still_fits = floor_B <= problem.budget_B and not problem.homes
+        if still_fits:
+            pool.run("plain", lambda: _plain(pool, plain, _SHARE))
         graphs = _choices(pool)
         if ways is not None and not pool.is_close and len(graph.program) <= _LARGE:
             graphs = pool.run("joint_cut", partial(_with_choice, pool, ways, graphs))
@@ -115,29 +117,37 @@ def _script(pool: MovingSearch, plain: Plain) -> None:
             pool.run("prices", lambda: _at_prices(pool))
         if pool.best is not None and pool.best.draft is not None and not pool.is_close:
             pool.run("polish", lambda: polish(pool))
+        if still_fits and not pool.is_close and _gained_little(pool):
+            pool.run("plain", lambda: _plain(pool, plain, 1.0))
     if pool.best is None:
         movable = fetchable_values(graph, pool.least_B)
         pool.run("smallest", lambda: _everything_away(pool, pool.draft(graph, movable_values(graph), movable)))
 
 
-def _plain(pool: MovingSearch, plain: Plain) -> None:
+def _gained_little(pool: MovingSearch) -> bool:
+    """Whether more work on the plan that moves nothing may end at a faster one than those that move something."""
+    plain_s = pool.stats.get("plain_time_s")
+    return pool.best is not None and plain_s is not None and pool.best.timing.time_s > (1.0 - _LITTLE) * plain_s
+
+
+def _plain(pool: MovingSearch, plain: Plain, share: float) -> None:
+    """The best plan that moves nothing, for a share of the work."""
     problem = pool.problem
     if len(problem.graph.program) > _LARGE:
         state = pool.still.keep_all(problem.budget_B - pool.still.reserve_B)
         if state.fits:
             pool.offer_plain(pool.still.lift(state))
         return
-    limit_s = None if problem.time_limit_s is None else _SHARE * problem.time_limit_s
-    work = int(_SHARE * problem.work)
+    limit_s = None if pool.left_s is None else share * pool.left_s
+    work = int(share * problem.work)
     asked = replace(problem, machine=None, host_budget_B=0, work=work, time_limit_s=limit_s)
     outcome = plain(asked, pool.tell)
     pool.work += int(outcome.stats.get("work", 0))
     pool.stats["plain_bound_s"] = outcome.bound_s
     if outcome.schedule is not None:
         pool.offer_plain(outcome.schedule)
-        pool.stats["plain_time_s"] = sum(
-            pool.graph.recipes[s.recipe].time_s for s in outcome.schedule.steps if isinstance(s, Run)
-        )
+        time_s = sum(pool.graph.recipes[s.recipe].time_s for s in outcome.schedule.steps if isinstance(s, Run))
+        pool.stats["plain_time_s"] = min(time_s, pool.stats.get("plain_time_s", time_s))
     elif outcome.smallest_B is not None and outcome.smallest is not None:
         pool.lowest_B, pool.lowest = outcome.smallest_B, (outcome.smallest, ())
 
