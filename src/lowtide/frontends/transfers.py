@@ -24,7 +24,7 @@ class Transfers:
     Arguments:
         observed: since the copy engines were made.
         predicted: of one step of the plan that was used last.
-        steps: how many forwards have run; evaluation counts, too.
+        steps: of that plan, which are as many as the copies that were observed come to.
     """
 
     observed: TransferStats
@@ -34,8 +34,8 @@ class Transfers:
     def __str__(self) -> str:
         seen, steps = self.observed, max(self.steps, 1)
         lines = [
-            _direction("to the host", seen.to_host, self.predicted.sent_B * steps),
-            _direction("back", seen.from_host, self.predicted.fetched_B * steps),
+            _direction("to the host", seen.to_host),
+            _direction("back", seen.from_host),
             f"stalls: {seen.stalls} in {self.steps} steps, {format_s(seen.stalled_s / steps)} a step; "
             f"the plan expects {format_s(self.predicted.stalled_s)}",
             f"host: {format_B(seen.host_peak_B)} of {format_B(seen.host_budget_B)} at most; "
@@ -60,14 +60,13 @@ def transfers(model: torch.nn.Module | None = None) -> Transfers:
     """
     session = session_of(model)
     engines, record = session.enclosure.engines, session.in_force.latest
-    return Transfers(
-        TransferStats() if engines is None else engines.stats(),
-        Movement() if record is None else movement(record),
-        session.calls,
-    )
+    seen = TransferStats() if engines is None else engines.stats()
+    predicted = Movement() if record is None else movement(record)
+    steps = round(seen.from_host.copies / predicted.fetched) if predicted.fetched else 0
+    return Transfers(seen, predicted, steps)
 
 
-def _direction(way: str, seen: Traffic, expected_B: int) -> str:
+def _direction(way: str, seen: Traffic) -> str:
     share = "" if seen.share is None else f", {format_percent(seen.share)} of the link"
     rate = f"{format_Bps(seen.achieved_Bps)} while busy{share}"
-    return f"{way}: {seen.copies} copies, {format_B(seen.moved_B)} of {format_B(expected_B)} planned, {rate}"
+    return f"{way}: {seen.copies} copies, {format_B(seen.moved_B)}, {rate}"
