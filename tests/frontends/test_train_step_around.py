@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn, optim
 
 import lowtide
+from lowtide.runtime.updater import Updater
 from tests.stepping import batches, perceptron, plainly, same, wholly
 
 
@@ -193,6 +194,31 @@ def test_hooks_make_the_optimizer_opaque_and_are_called() -> None:
     assert wholly(step, model, optimizer, batches(2)).apart(expected) == []
     assert len(seen) == 2
     assert "as a whole" in step.explain()
+
+
+def test_an_exception_among_the_updates_leaves_a_step_that_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, model = perceptron(), perceptron()
+    one, other = adamw(plain), adamw(model)
+    step = stepped(model, other)
+    wholly(step, model, other, batches(1))
+    checkpoint = copy.deepcopy((model.state_dict(), other.state_dict()))
+    before = Updater.step
+
+    def fails(updater: Updater, *args: Any) -> None:
+        if updater.parameter is model[0].bias:
+            raise RuntimeError("no more")
+        before(updater, *args)
+
+    monkeypatch.setattr(Updater, "step", fails)
+    with pytest.raises(RuntimeError, match="no more"):
+        step(*batches(1)[0])
+    monkeypatch.undo()
+    for one_model, one_optimizer in ((plain, one), (model, other)):
+        one_model.load_state_dict(checkpoint[0])
+        one_optimizer.load_state_dict(copy.deepcopy(checkpoint[1]))
+    expected = plainly(plain, one, batches(2))
+    assert wholly(step, model, other, batches(2)).apart(expected) == []
+    assert step.memory_stats().spills == 0
 
 
 class Breaks(nn.Module):

@@ -77,6 +77,9 @@ def test_training_in_less_than_the_parameters_take() -> None:
     assert plan.record.graph.hosted_B > kept_B(model) / 2
     assert plan.record.outcome.stats["host_updates"] > 0
     assert not in_arena(step, model[0].weight)
+    moved = step.transfers().observed
+    assert moved.from_host.moved_B > 0
+    assert moved.host_runs > 0
 
 
 def test_homes_move_when_the_budget_does() -> None:

@@ -27,6 +27,7 @@ from lowtide.frontends.optimizer_watch import STEPPING
 from lowtide.frontends.plan_in_hand import Plan
 from lowtide.frontends.session import Discover, Session
 from lowtide.frontends.stepping import Steps
+from lowtide.frontends.transfers import Transfers, transfers
 from lowtide.frontends.wanted import wanted
 from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import DEFAULT_WORK
@@ -295,6 +296,10 @@ class TrainStep:
     def memory_stats(self) -> MemoryStats:
         """What the budget holds now, and how plans did; see `lowtide.memory_stats`."""
         return memory_stats(self._objective)
+
+    def transfers(self) -> Transfers:
+        """What was moved to the host and back, and how long compute waited; see `lowtide.transfers`."""
+        return transfers(self._objective)
 
     def set_budget(self, budget: int | str | Budget) -> None:
         """Changes the budget; the next call of each shape is planned anew, nothing is compiled again."""
