@@ -1,5 +1,6 @@
 """Plans over the device's memory and the host's: what stays, what is made again, what is moved, and what lives where.
 
+0. A plan that was given and moves something is made to fit, and bettered; then that is all.
 1. The best plan that moves nothing, where there is one.
 2. A cut at the fullest moment says what stays there, what is sent before and fetched afterwards, which persistent
    values live on the host (`bounds/moving_cut.py`), and proves a bound. Its solution is replayed; only what it moves
@@ -28,7 +29,7 @@ from lowtide.errors import PlanError
 from lowtide.ir.graph import Graph
 from lowtide.ir.housing import housed, movable_values
 from lowtide.ir.plan import Outcome, Problem, Status
-from lowtide.ir.schedule import Run
+from lowtide.ir.schedule import Fetch, Run, Send
 from lowtide.planners.base import Watch
 from lowtide.planners.bounds.joint_floor import joint_floor
 from lowtide.planners.bounds.joint_moving_cut import JointMovingCut
@@ -102,6 +103,10 @@ def _script(pool: MovingSearch, plain: Plain) -> None:
     floor = working_set(graph, homes_move=True)
     impossible = ways is None and floor.floor_B > problem.budget_B
     pool.stats["floor"] = floor
+    if not impossible and problem.start is not None and pool.run("start", lambda: _begin(pool)):
+        if not pool.is_close:
+            pool.run("polish", lambda: polish(pool))
+        return
     if not impossible:
         floor_B = op_floor(pool.still).floor_B if ways is None else joint_floor(ways).floor_B
         still_fits = floor_B <= problem.budget_B and not problem.homes
@@ -122,6 +127,26 @@ def _script(pool: MovingSearch, plain: Plain) -> None:
     if pool.best is None:
         movable = fetchable_values(graph, pool.least_B)
         pool.run("smallest", lambda: _everything_away(pool, pool.draft(graph, movable_values(graph), movable)))
+
+
+def _begin(pool: MovingSearch) -> bool:
+    """Makes the plan that was given, which moves something, fit, and anneals it; whether that led to a plan."""
+    graph, start = pool.graph, pool.problem.start
+    assert start is not None
+    fetched = {s.value for s in start.steps if isinstance(s, Fetch)}
+    sent = {s.value for s in start.steps if isinstance(s, Send)}
+    if not fetched | sent:
+        return False
+    ran = frozenset(s.recipe for s in start.steps if isinstance(s, Run))
+    chosen = choose(graph, chosen_options(graph, ran)) if fixes_choices(graph) else graph
+    away = fetched | {old for v in sent for old in (graph.values[v].replaces,) if old is not None}
+    hosted = away.intersection(movable_values(graph))
+    draft = pool.draft(chosen, hosted, fetchable_values(graph, pool.least_B) | fetched)
+    draft.price(pool.machine, _PRICED[0][0])
+    state = pool.settle(draft, read_back(draft.program, start))
+    if state is not None and pool.consider(draft, state) is not None and not pool.is_close:
+        cool(pool, draft, state.taus)
+    return pool.best is not None
 
 
 def _gained_little(pool: MovingSearch) -> bool:
