@@ -31,7 +31,7 @@ STATIC: tuple[AbstractPlanner, ...] = (
 KEYS = tuple(f"{name} {p} %" for name in NETWORKS for p in PERCENTS)
 _COLUMNS = (
     "network", "budget", "% of plain", "link GB/s", "joint", "bound", "gap", "recompute only", "move only", "superneurons",
-    "offload convolutions", "tensor cache", "offload saved", "offload checkpoints", "checkpoint all", "sent", "seconds",
+    "offload convolutions", "tensor cache", "offload saved", "offload checkpoints", "checkpoint all", "on the host", "seconds",
 )  # fmt: skip
 
 
