@@ -14,10 +14,10 @@ import time
 from typing import Any
 
 import torch
+from tests.stepping import Trained
 
 import lowtide
 from benchmarks.pool_subjects import SUBJECTS, Batch, Subject
-from tests.stepping import Trained
 
 HOST_B = 8 * 2**30
 LINK = "8 GB/s"

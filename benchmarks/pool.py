@@ -14,11 +14,12 @@ from benchmarks.implementation_parts import Effort, Part, Row, say
 from benchmarks.pool_depth import DEPTH_PART
 from benchmarks.pool_floor import FLOOR_PART
 from benchmarks.pool_joint import JOINT_PART
+from benchmarks.pool_links import LINK_PART, SIZE_PART
 from benchmarks.pool_whole_steps import STEPS_PART
 from benchmarks.pool_width import WIDTH_PART
 from benchmarks.results_file import MissingRow, read_numbers, write
 
-PARTS = {part.name: part for part in (FLOOR_PART, DEPTH_PART, WIDTH_PART, JOINT_PART, STEPS_PART)}
+PARTS = {part.name: part for part in (FLOOR_PART, DEPTH_PART, WIDTH_PART, JOINT_PART, STEPS_PART, SIZE_PART, LINK_PART)}
 Rows = dict[str, dict[str, list[Row]]]
 """Part -> key -> rows."""
 
