@@ -16,10 +16,15 @@ from lowtide.ir.machine import Machine
 from lowtide.ir.plan import Outcome, Problem, Status
 from lowtide.ir.simulate import simulate
 from lowtide.planners.base import Progress
+from lowtide.planners.bounds.highs import Effort
+from lowtide.planners.bounds.joint_moving_cut import JointMovingCut
+from lowtide.planners.bounds.moments import Moment
 from lowtide.planners.bounds.moving_cut import MovingCut
 from lowtide.planners.bounds.working_set import working_set
+from lowtide.planners.frontier import solver, trace
 from lowtide.planners.portfolio import Portfolio
 from lowtide.planners.reductions.stages import stage_program
+from lowtide.planners.reductions.ways import all_ways
 from tests.planners.menus import random_menu
 from tests.planners.moving import linked
 from tests.planners.moving_brute_force import MovingExhaustive
@@ -30,7 +35,7 @@ from tests.planners.training import with_updates
 GRAPHS: dict[str, Callable[[], Graph]] = {
     **{name: NAMED[name] for name in ("chain", "bundle", "unet")},
     "menu": functools.partial(random_menu, 6, 14, 2),
-    **{f"random{s}": functools.partial(random_graph, s, 14, 1 + s % 3, True) for s in (1, 2, 4, 5)},
+    **{f"random{s}": functools.partial(random_graph, s, 14, 1 + s % 3, True) for s in (1, 2, 5)},
     **{f"{name} step": functools.partial(lambda n: with_updates(NAMED[n](), 2), name) for name in ("chain", "unet")},
 }
 
@@ -58,7 +63,7 @@ def without_clock(outcome: Outcome) -> Outcome:
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-@pytest.mark.parametrize("percent", [70, 45])
+@pytest.mark.parametrize("percent", [50])
 def test_plans_are_legal_within_both_budgets_and_no_slower_than_without_moving(name: str, percent: int) -> None:
     graph = graph_of(name)
     plain = Portfolio().solve(problem_of(graph, percent, 1.0, host_budget_B=0))
@@ -81,7 +86,7 @@ def test_plans_are_legal_within_both_budgets_and_no_slower_than_without_moving(n
             assert timeline.time_s <= 1.02 * plain_s  # its search was longer
 
 
-@pytest.mark.parametrize("name", ["unet", "random2", "chain step"])
+@pytest.mark.parametrize("name", ["unet", "chain step"])
 def test_the_same_seed_and_work_give_the_same_outcome(name: str) -> None:
     problem = problem_of(graph_of(name), 50, 0.5, seed=3)
     assert without_clock(Portfolio().solve(problem)) == without_clock(Portfolio().solve(problem))
@@ -121,6 +126,40 @@ def test_weights_that_do_not_fit_live_on_the_host() -> None:
     assert outcome.schedule is not None
     assert outcome.hosted
     check(housed(graph, outcome.hosted), outcome.schedule, budget_B)
+
+
+def test_a_search_goes_on_from_a_plan_that_moves() -> None:
+    graph = with_updates(NAMED["unet"](), 2)
+    first = Portfolio().solve(problem_of(graph, 60, 1.0))
+    problem = problem_of(graph, 58, 1.0, start=first.schedule)
+    outcome = Portfolio().solve(problem)
+    assert outcome.schedule is not None
+    assert "plain_s" not in outcome.stats
+    check(housed(graph, outcome.hosted), outcome.schedule, problem.budget_B)
+
+
+@pytest.mark.parametrize("seed", [2, 6, 13])
+def test_bounds_for_all_choices_are_below_every_plan(seed: int) -> None:
+    graph = random_menu(seed, 10, 1 + seed % 2)
+    problem = problem_of(graph, 85, 0.5)
+    outcome = Portfolio().solve(problem)
+    assert problem.machine is not None
+    assert outcome.schedule is not None
+    time_s = simulate(housed(graph, outcome.hosted), outcome.schedule, problem.machine).time_s
+    ways = all_ways(graph)
+    for place, segment in enumerate(ways.segment_of):
+        cut = JointMovingCut(ways, Moment(segment, place), problem.budget_B, problem.machine)
+        assert cut.solve(problem.budget_B, Effort()).bound_ps * 1e-12 <= time_s * (1 + 1e-9)
+
+
+def test_a_frontier_may_move() -> None:
+    graph = NAMED["unet"]()
+    machine = link_of(graph, 1.0)
+    ask = solver(graph, Portfolio(), seed=0, work=2000, machine=machine, host_budget_B=None)
+    record = trace(graph, points=3, solve=ask, work=2000)
+    still = trace(graph, points=3, work=2000)
+    assert record.points[-1].time_s is not None
+    assert still.points[-1].time_s is None or record.points[-1].time_s < still.points[-1].time_s
 
 
 def test_a_spent_time_limit_stops_the_search() -> None:

@@ -88,7 +88,7 @@ def traced(
             status = Status.INFEASIBLE if budget_B < error.floor_B - ground.reserve_B else Status.UNSOLVED
             return Solved(Outcome(None, status, Portfolio.name, floor_B=error.floor_B, smallest_B=error.smallest_B))
         plans.append(made)
-        return Solved(replace(made.outcome, floor_B=made.outcome.floor_B + fixed_B), made.reserved_B)
+        return Solved(replace(made.outcome, floor_B=made.outcome.floor_B + fixed_B), made.reserved_B, made.time_s)
 
     record = trace(
         graph,

@@ -71,6 +71,16 @@ def cut_and_move(pool: MovingSearch, graph: Graph, program: StageProgram) -> Non
         stage = pool.run("cut", partial(_cut, pool, graph, program, stage, earlier))
 
 
+def prove(pool: MovingSearch) -> None:
+    """Proves a bound where the graph's own program is fullest, without a replay; nothing where there are choices."""
+    if fixes_choices(pool.graph):
+        return
+    program, problem = pool.still, pool.problem
+    model = MovingCut(program, program.keep_all(0).peak_stage, pool.machine, problem.host_budget_B)
+    bound_ps = model.solve(problem.budget_B, effort_for(pool, program)).bound_ps
+    pool.prove(max(0.0, bound_ps - len(program.stages)) * 1e-12 * (1.0 - 1e-9))
+
+
 def effort_for(pool: MovingSearch, program: StageProgram) -> Effort:
     """How exactly a cut is solved."""
     return Effort(_CLOSE * program.time_ps / PS_PER_MS, _NODES, pool.left_s)

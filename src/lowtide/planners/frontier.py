@@ -17,6 +17,8 @@ from msgspec.structs import replace
 
 from lowtide.ir.frontier import FrontierRecord, Point
 from lowtide.ir.graph import Graph, Recipe
+from lowtide.ir.housing import housed
+from lowtide.ir.machine import Machine
 from lowtide.ir.plan import DEFAULT_WORK, Problem, Status
 from lowtide.ir.schedule import Schedule
 from lowtide.ir.simulate import simulate
@@ -104,16 +106,29 @@ def trace(
     )
 
 
-def solver(graph: Graph, planner: AbstractPlanner, *, seed: int, work: int, fixed_B: int = 0) -> Solve:
-    """Plans for live bytes, beside those that are fixed."""
+def solver(
+    graph: Graph,
+    planner: AbstractPlanner,
+    *,
+    seed: int,
+    work: int,
+    fixed_B: int = 0,
+    machine: Machine | None = None,
+    host_budget_B: int | None = 0,
+) -> Solve:
+    """Plans for live bytes, beside those that are fixed; where there is a machine with links, values may be moved."""
 
     def solve(
         budget_B: int, start: Schedule | None, limit_s: float | None, watch: Callable[[Progress], None] | None
     ) -> Solved:
-        found = planner.solve(Problem(graph, budget_B - fixed_B, seed, work, limit_s, start), watch)
+        problem = Problem(graph, budget_B - fixed_B, seed, work, limit_s, start, machine, host_budget_B)
+        found = planner.solve(problem, watch)
         smallest_B = None if found.smallest_B is None else found.smallest_B + fixed_B
         outcome = replace(found, floor_B=found.floor_B + fixed_B, smallest_B=smallest_B)
-        return Solved(outcome, 0 if found.schedule is None else simulate(graph, found.schedule).peak_B + fixed_B)
+        if found.schedule is None:
+            return Solved(outcome)
+        timeline = simulate(housed(graph, found.hosted) if found.hosted else graph, found.schedule, machine)
+        return Solved(outcome, timeline.peak_B + fixed_B, timeline.time_s)
 
     return solve
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from lowtide.ir.graph import Graph
 from lowtide.ir.plan import Outcome, Status
 from lowtide.ir.schedule import Schedule
-from lowtide.ir.simulate import simulate
 from lowtide.planners.base import Progress
 from lowtide.planners.baselines import Asked
 from lowtide.planners.search import GAP
@@ -56,10 +55,12 @@ class Solved:
 
     Arguments:
         reserved_B: what the plan takes of its budget, holes included; of no meaning without one.
+        time_s: of the plan.
     """
 
     outcome: Outcome
     reserved_B: int = 0
+    time_s: float = 0.0
 
 
 Solve = Callable[[int, Schedule | None, float | None, Callable[[Progress], None] | None], Solved]
@@ -239,7 +240,7 @@ class FrontierSearch:
             new.reason = outcome.status.value
         else:
             new.schedule, new.reserved_B = outcome.schedule, solved.reserved_B
-            new.time_s = simulate(self.graph, outcome.schedule).time_s
+            new.time_s = solved.time_s
             new.winner = str(outcome.stats.get("winner", outcome.solver))
             if new.winner == START:
                 new.winner = self._origin(outcome.schedule, start)

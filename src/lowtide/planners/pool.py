@@ -37,7 +37,7 @@ from lowtide.planners.bounds.moments import end_of, moment_of
 from lowtide.planners.bounds.moving_cut import moving_class
 from lowtide.planners.bounds.op_floor import op_floor
 from lowtide.planners.bounds.working_set import MOVING_CLASS, working_set
-from lowtide.planners.cut_and_move import cool, cut_and_move, effort_for
+from lowtide.planners.cut_and_move import cool, cut_and_move, effort_for, prove
 from lowtide.planners.moving_search import CLOSE, Draft, MovingSearch, Taus
 from lowtide.planners.polish import polish
 from lowtide.planners.reductions.base_order import base_order
@@ -104,6 +104,8 @@ def _script(pool: MovingSearch, plain: Plain) -> None:
     impossible = ways is None and floor.floor_B > problem.budget_B
     pool.stats["floor"] = floor
     if not impossible and problem.start is not None and pool.run("start", lambda: _begin(pool)):
+        if len(graph.program) <= _LARGE and not pool.is_close:
+            pool.run("cut", lambda: prove(pool))
         if not pool.is_close:
             pool.run("polish", lambda: polish(pool))
         return
