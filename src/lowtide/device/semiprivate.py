@@ -16,6 +16,8 @@ release that moves one is met by a sentence instead of a traceback.
 | `torch._dynamo.variables.torch.tracing_state_functions` | 2.2 | capture: models do what they do uncompiled |
 | `torch._dynamo.compiled_autograd.compiled_autograd_enabled` | 2.4 | runtime: refuse what would bypass the plan |
 | `torch._C._autograd._get_current_graph_task_keep_graph` | 2.5 | runtime: a retained graph keeps what it was given |
+| `torch._C._current_graph_task_id` | 2.1 | runtime: whether autograd runs a backward |
+| `torch.optim.Optimizer._init_group` | 2.0 | whole steps: an optimizer makes its state before its first step |
 | `torch._dynamo.config.fail_on_recompile_limit_hit` | 2.6 | frontends: a budget must not lapse silently |
 | `torch._dynamo.config.skip_nnmodule_hook_guards` | 2.0 | frontends: a hook that comes later is called |
 | `torch.nn.modules.module._global_forward_hooks` and three more | 2.0 | frontends: so is one for all modules |
@@ -391,6 +393,8 @@ def missing() -> list[str]:
         "BackendCompilerFailed": backend_failure,
         "_global_forward_hooks": hooks_of_all_modules,
         "_get_current_graph_task_keep_graph": lambda: torch._C._autograd._get_current_graph_task_keep_graph,
+        "_current_graph_task_id": lambda: torch._C._current_graph_task_id,
+        "_init_group": lambda: torch.optim.AdamW._init_group,
         "skip_nnmodule_hook_guards": lambda: torch._dynamo.config.skip_nnmodule_hook_guards,
         "counters": graph_breaks,
         "fail_on_recompile_limit_hit": lambda: torch._dynamo.config.fail_on_recompile_limit_hit,
