@@ -32,7 +32,7 @@ from lowtide.planners.reductions.choice import chosen_options
 torchvision_shim.install()
 
 _UNLIMITED_B = 2**50
-_TOKENS = 16_384
+_TOKENS = 4096
 
 
 def _cnn() -> nn.Module:
