@@ -29,7 +29,7 @@ from lowtide.errors import PlanError
 from lowtide.ir.graph import Graph
 from lowtide.ir.housing import housed, movable_values
 from lowtide.ir.plan import Outcome, Problem, Status
-from lowtide.ir.schedule import Fetch, Run, Send
+from lowtide.ir.schedule import HOST_ENGINE, Fetch, Run, Send
 from lowtide.planners.base import Watch
 from lowtide.planners.bounds.joint_floor import joint_floor
 from lowtide.planners.bounds.joint_moving_cut import JointMovingCut
@@ -142,6 +142,7 @@ def _begin(pool: MovingSearch) -> bool:
     ran = frozenset(s.recipe for s in start.steps if isinstance(s, Run))
     chosen = choose(graph, chosen_options(graph, ran)) if fixes_choices(graph) else graph
     away = fetched | {old for v in sent for old in (graph.values[v].replaces,) if old is not None}
+    away |= {v for r in ran if graph.recipes[r].engine == HOST_ENGINE for v in graph.recipes[r].read_values}
     hosted = away.intersection(movable_values(graph))
     draft = pool.draft(chosen, hosted, fetchable_values(graph, pool.least_B) | fetched)
     draft.price(pool.machine, _PRICED[0][0])
