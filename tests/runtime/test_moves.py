@@ -131,7 +131,7 @@ def test_a_plan_without_moves_starts_nothing(pair: Twins) -> None:
     assert str(lowtide.transfers(pair.model)).startswith("to the host: 0 copies")
 
 
-@pytest.mark.parametrize("name", ["mixed", "tied"])
+@pytest.mark.parametrize("name", ["mixed", pytest.param("tied", marks=pytest.mark.breadth)])
 def test_bits_are_those_of_plain(name: str) -> None:
     network: Network = NETWORKS[name]
     plain = network.build()
