@@ -118,7 +118,8 @@ def manner_of(options: PlanOptions, limit_s: float | None) -> str:
     """How a plan is searched, as text; equal exactly when a search of the same graph would be the same."""
     budget = (options.budget.size_B, options.budget.of_device, options.budget.of_plain)
     searched = (repr(options.planner), options.seed, options.work, options.time_limit_s, options.machine, limit_s)
-    moved = () if options.host_budget_B == 0 else (options.host_budget_B, options.link_Bps, options.links, options.homes)
+    moves = (options.host_budget_B, options.link_Bps, options.links, options.homes)
+    moved = () if options.host_budget_B == 0 else moves
     facts = (budget, *searched, options.numerics, sorted(options.without), *moved)
     return msgspec.json.encode(facts).decode()
 
