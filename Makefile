@@ -2,7 +2,7 @@
 #
 #   make demo      train a GPT-2 plainly and inside half of the memory, and compare every bit
 #   make test      C++ tests under sanitizers, and the Python suite: ten minutes on two cores
-#   make test-all  the same with every network of the zoo, and C++ tests without sanitizers
+#   make test-all  the same with every network of the zoo, more random examples, and C++ tests without sanitizers
 #   make check     format, lint, types, architecture and the tests that need no torch; two minutes
 #   make docs      the guide and the reference as HTML in build/docs; a warning is an error
 #   make bench     regenerate benchmarks/results/ from real runs
@@ -110,7 +110,7 @@ test: core-test
 	$(PYTEST) -m "not breadth"
 
 test-all: core-test core-test-plain
-	$(PYTEST)
+	LOWTIDE_EXAMPLES=400 $(PYTEST)
 
 check: $(VENV)/.test
 	$(VENV)/bin/ruff format --check

@@ -13,7 +13,7 @@ settings.register_profile(
     deadline=None,
     derandomize=True,
     database=None,
-    max_examples=200,
+    max_examples=int(os.environ.get("LOWTIDE_EXAMPLES", "100")),
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("lowtide")
