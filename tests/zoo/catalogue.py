@@ -30,7 +30,7 @@ BREADTH = frozenset(
         "timm/maxvit",  # torchvision/swin3d and timm/mobilenetv2: windows beside convolutions
         "timm/deit",  # transformers/vit
         "torchvision/densenet121",  # the DenseNet of `test_zoo.py`
-        "torchvision/googlenet",  # torchvision/shufflenet and torchvision/fcn_resnet50: branches, answers from the middle
+        "torchvision/googlenet",  # torchvision/shufflenet and fcn_resnet50: branches, answers from the middle
         "torchvision/inception_v3",
         "torchvision/deeplabv3",  # torchvision/fcn_resnet50: dilation, several outputs
         "own/lstm-two-ways",  # own/lstm
