@@ -27,6 +27,7 @@ bool drop_for_takeover(const Retention& state, Index gap, Index stage, std::vect
 }  // namespace
 
 Index in_its_way(const Retention& state, Index gap, Index tau) {
+  if (!state.program().fetches) return tau;
   const bool fetched = is_by_fetch(state.tau(gap)) || !state.program().can_rerun(gap);
   return tau > KEEP && fetched ? by_fetch(tau) : tau;
 }

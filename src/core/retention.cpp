@@ -159,8 +159,8 @@ void Retention::note_rerun(Index item, Index stage, bool added) {
   } else {
     stages.erase(where);
   }
-  const Index value = item - program_->stage_count();
-  if (value >= 0) return note_fetch(value, added, stages.size() == (added ? 1 : 0));
+  if (program_->fetches && item >= program_->stage_count())
+    return note_fetch(item - program_->stage_count(), added, stages.size() == (added ? 1 : 0));
   cost_.compute += added ? program_->rerun_time[at(item)] : -program_->rerun_time[at(item)];
 }
 
@@ -176,7 +176,7 @@ void Retention::replace_reruns(Index stage, std::vector<Index>& order) {
   std::vector<Index>& now = rec_[at(stage)];
   const auto changed = [&](Index recipe, bool added) {
     note_rerun(recipe, stage, added);
-    if (recipe >= program_->stage_count()) return refetched(recipe - program_->stage_count(), stage);
+    if (program_->fetches && recipe >= program_->stage_count()) return refetched(recipe - program_->stage_count(), stage);
     for (Index v : program_->reads[recipe]) touch_value(v);
     for (Index v : program_->outputs[recipe]) {
       touch_value(v);
@@ -195,154 +195,6 @@ void Retention::refetched(Index value, Index stage) {
   for (const Span& span : spans_[at(value)]) touch_stage(span.end);  // where a run may take it over or not
   const Index gap = program_->gap_at(value, stage), tau = tau_[at(gap)];
   if (is_by_fetch(tau) && by_fetch(tau) <= stage) ask_again(value, gap, stage);
-}
-
-// --- spans and bytes --------------------------------------------------------------------------------------------
-
-// The stages in which the value is brought again: by reruns, or by fetches in the gaps that have them.
-const std::vector<Index>& Retention::arrivals(Index value) {
-  const std::vector<Index>& reruns = rerun_at_[at(program_->producer[at(value)])];
-  if (!program_->can_fetch(value)) return reruns;
-  arrivals_ = rerun_at_[at(program_->stage_count() + value)];
-  for (Index stage : reruns)
-    if (!is_fetched(value, stage)) arrivals_.push_back(stage);
-  std::sort(arrivals_.begin(), arrivals_.end());
-  return arrivals_;
-}
-
-void Retention::build_spans(Index value, std::vector<Span>& spans) {
-  spans.clear();
-  const Index producer = program_->producer[at(value)];
-  const Slice uses = program_->uses[value];
-  const std::vector<Index>& reruns = arrivals(value);
-  events_.assign(uses.begin(), uses.end());
-  for (Index reader : uses) events_.insert(events_.end(), rerun_at_[at(reader)].begin(), rerun_at_[at(reader)].end());
-  std::sort(events_.begin(), events_.end());
-  events_.erase(std::unique(events_.begin(), events_.end()), events_.end());
-
-  Span span{producer, producer};
-  bool used = false;
-  Index k = 0, last = producer;
-  auto rerun = reruns.begin();
-  auto event = events_.begin();
-  const auto open = [&](Index stage) {
-    if (used) spans.push_back(span);
-    span = {stage, stage};
-    used = false;
-  };
-  while (event != events_.end() || rerun != reruns.end()) {
-    const Index stage = std::min(event == events_.end() ? NEVER : *event, rerun == reruns.end() ? NEVER : *rerun);
-    const bool is_use = event != events_.end() && *event == stage;
-    const bool is_rerun = rerun != reruns.end() && *rerun == stage;
-    const Index tau = tau_[at(program_->first_gap(value) + k)];
-    const bool available = last >= (is_by_fetch(tau) ? by_fetch(tau) : tau);
-    if (is_rerun && !available) open(stage);
-    if (is_use) {
-      span.end = stage;
-      used = true;
-      ++event;
-    }
-    if (is_rerun) {
-      last = stage;
-      ++rerun;
-    }
-    if (k < uses.size() && uses[k] == stage) {
-      last = stage;
-      ++k;
-    }
-  }
-  if (used) spans.push_back(span);
-}
-
-// Changes the bytes that are live when the stages first .. last begin.
-void Retention::occupy(Index first, Index last, Bytes size) { live_.add(first, last, size); }
-
-// Where `spans` cover a stage and `others` do not: a value is live when stages start + 1 .. end of a span begin. Its
-// first and last stage are left to simulate().
-void Retention::occupy_beyond(const std::vector<Span>& spans, const std::vector<Span>& others, Bytes size) {
-  auto other = others.begin();
-  for (const Span& span : spans) {
-    Index first = span.start + 1;
-    while (other != others.end() && other->end < span.start) ++other;
-    const bool same = other != others.end() && *other == span;
-    if (same) continue;
-    touch_stage(span.start);
-    touch_stage(span.end);
-    for (auto o = other; o != others.end() && o->start < span.end; ++o) {
-      occupy(first, o->start, size);
-      first = std::max(first, o->end + 1);
-    }
-    occupy(first, span.end, size);
-  }
-}
-
-// Makes `spans` those of the value and leaves the old ones in it.
-void Retention::set_spans(Index value, std::vector<Span>& spans) {
-  std::vector<Span>& now = spans_[at(value)];
-  const Bytes size = program_->size[at(value)];
-  occupy_beyond(now, spans, -size);
-  occupy_beyond(spans, now, size);
-  now.swap(spans);
-}
-
-// The value that the run of `recipe`, the run-th in the stage, takes over; -1 for none. Requires last_read_.
-Index Retention::taken(Index recipe, Index stage, Index run) const {
-  for (Index v : program_->takeovers[recipe]) {
-    if (last_read_[at(v)] != run) continue;
-    if (program_->can_fetch(v)) {
-      const std::vector<Index>& fetches = rerun_at_[at(program_->stage_count() + v)];
-      if (!fetches.empty() && fetches.back() > stage) continue;
-    }
-    const Span* span = span_at(v, stage);
-    if (span && span->end == stage && span->start >= program_->opened[at(stage)]) return v;
-  }
-  return -1;
-}
-
-Bytes Retention::simulate(Index stage) {
-  const std::vector<Index>& reruns = rec_[at(stage)];
-  const Index count = static_cast<Index>(reruns.size()) + 1;
-  const auto recipe_at = [&](Index i) { return i + 1 == count ? stage : reruns[at(i)]; };
-  const Index stages = program_->stage_count();
-  const auto reads_at = [&](Index i) {
-    return recipe_at(i) < stages ? program_->reads[recipe_at(i)] : Slice{nullptr, nullptr};
-  };
-  for (Index i = 0; i < count; ++i)
-    for (Index v : reads_at(i)) last_read_[at(v)] = i;
-  Bytes live = 0, top = 0;
-  for (Index i = 0; i < count; ++i) {
-    const Index recipe = recipe_at(i);
-    if (recipe >= stages) {
-      live += program_->size[at(recipe - stages)];
-      top = std::max(top, live);
-      continue;
-    }
-    const Index gone = taken(recipe, stage, i);
-    const std::vector<Bytes>& peak = gone >= 0         ? program_->takeover_peak
-                                     : recipe == stage ? program_->trace_peak
-                                                       : program_->rerun_peak;
-    top = std::max(top, live + peak[at(recipe)]);
-    if (gone >= 0) live -= program_->size[at(gone)];
-    for (Index v : program_->outputs[recipe]) {
-      if (recipe != stage && is_fetched(v, stage)) continue;
-      const Span* span = span_at(v, stage);
-      if (span && span->start == stage && (span->end > stage || last_read_[at(v)] > i)) live += program_->size[at(v)];
-    }
-    top = std::max(top, live);
-    for (Index v : program_->reads[recipe]) {
-      if (last_read_[at(v)] != i || v == gone) continue;
-      const Span* span = span_at(v, stage);
-      if (span && span->end == stage) live -= program_->size[at(v)];
-    }
-  }
-  for (Index i = 0; i < count; ++i)
-    for (Index v : reads_at(i)) last_read_[at(v)] = -1;
-  return top;
-}
-
-void Retention::set_local(Index stage, Bytes local) {
-  live_.add(stage, stage, local - local_[at(stage)]);
-  local_[at(stage)] = local;
 }
 
 // --- changes ----------------------------------------------------------------------------------------------------
