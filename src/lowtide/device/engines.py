@@ -164,5 +164,6 @@ class Engines:
         )
 
     def _raise_failure(self) -> None:
+        self.host.drain()  # what was submitted behind it does no work as long as the failure stands
         error = self.host.failed()
         raise LowtideError(f"an operator on the host failed ({type(error).__name__}: {error})") from error
