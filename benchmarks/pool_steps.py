@@ -42,8 +42,8 @@ def with_momentum(graph: Graph, machine: Machine) -> Graph:
     last = len(graph.segments) - 1
     weights = _weights(graph)
     values = [_inside(v, weights) for v in graph.values]
-    for weight in weights.values():
-        values[weight] = replace(values[weight], role=Role.PARAMETER, movable=True)
+    for v in weights.values():
+        values[v] = replace(values[v], role=Role.PARAMETER, movable=True)
     recipes, program = list(graph.recipes), list[int]()
     behind = _places(graph, weights)
     for place, r in enumerate(graph.program):
