@@ -29,8 +29,8 @@ from lowtide.ops.catalogue import enlarge
 from lowtide.planners.reductions.choice import Choice, choose
 from lowtide.report.plain import plain_schedule
 from lowtide.runtime.codegen import carried_into
-from lowtide.runtime.statements import split, statements_of
 from lowtide.runtime.executor import Loaded, PlannedExecutor, load
+from lowtide.runtime.statements import split, statements_of
 
 _UNLIMITED_B = 2**50
 
