@@ -40,7 +40,7 @@ BUDGETS_NOTE = (
 TEN_NOTE = (
     "GiB at 10 % overhead. PyTorch, Checkmate and MONeT: table 1 of MONeT's paper. Kept whole here: what the captured step takes "
     "in torch 2.13 without workspaces; its MobileNet-V2 keeps a copy of the input of every in-place ReLU6. Ours: smallest budget "
-    f"found, to within {CLOSE:.0%} of plain; proved: at that budget the bound is above 10 %. Each budget had 8 to 15 s, in which the "
+    f"found, to within {CLOSE:.0%} of plain; proved: at that budget the bound is above 10 %. Each budget had 6 to 15 s, in which the "
     "larger menu may come less far than the smaller one."
 )
 
