@@ -180,6 +180,7 @@ class Tightening:
             smallest_B=known.outcome.smallest_B,
             smallest=None,
             hosted=known.outcome.hosted,
+            stats=known.outcome.stats,
         )
         if not self._is_for_here(known):
             return self._placed(outcome, self._room_for(outcome))

@@ -22,6 +22,7 @@ from torch import nn
 from tests.docs.pages import PAGES, Block, blocks, name_of
 
 WITH_CODE = [page for page in PAGES if blocks(page, "python")]
+_LONG = ("choosing", "largest-batch")
 _FIGURE = re.compile(r"-?\d[\d,]*(\.\d+)?(e-?\d+)?( ?(KiB|MiB|GiB|B|ms|us|s|%)(?!\w))?")
 
 
@@ -50,7 +51,11 @@ def module(page: Path) -> Iterator[types.ModuleType]:
     gc.collect()
 
 
-@pytest.mark.parametrize("page", WITH_CODE, ids=name_of)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(p, marks=pytest.mark.breadth) if p.stem in _LONG else p for p in WITH_CODE],
+    ids=name_of,
+)
 def test_code_runs_and_prints_what_is_shown(
     page: Path, module: types.ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

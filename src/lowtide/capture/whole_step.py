@@ -20,6 +20,7 @@ from lowtide.ir.geometry import Geometry
 from lowtide.ir.graph import Graph, MiniTrace, Origin, Recipe, Role, Takeover, Value
 from lowtide.ir.housing import movable_values
 from lowtide.ir.interface import Interface, Result
+from lowtide.ir.layout import SMALL_B
 from lowtide.ir.schedule import HOST_ENGINE
 
 WEIGHT = ""
@@ -27,6 +28,7 @@ WEIGHT = ""
 GATHERED = "gathered"
 """Among what a backward is given besides, the sum of a parameter's gradients so far."""
 _BACKWARD = 1  # its segment
+_COUNTER_B = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,7 +268,8 @@ class _Merging:
     def _persistent(self, weight: int, name: str, geometry: Geometry | None, role: Role) -> int:
         """Something that is kept for a parameter from step to step."""
         named = f"{self.values[weight].name}.{name}"
-        value = self._value(named, geometry, role=role, arrives=0, persistent=True, movable=True)
+        movable = geometry is not None and _may_move(geometry.extent_B)
+        value = self._value(named, geometry, role=role, arrives=0, persistent=True, movable=movable)
         self.added[value] = (weight, name)
         return value
 
@@ -350,8 +353,17 @@ def _kept(value: Value) -> Value:
     if value.leaves == _BACKWARD:
         return replace(value, leaves=None, role=Role.ACTIVATION if value.role is Role.GRADIENT else value.role)
     if value.persistent and value.role in (Role.PARAMETER, Role.BUFFER) and value.readable_through is None:
-        return replace(value, movable=True)
+        return replace(value, movable=_may_move(value.size_B))
     return value if value.leaves is None else replace(value, held=True)
+
+
+def _may_move(size_B: int) -> bool:
+    """Whether what persists may have its home on the host.
+
+    Tiny tensors stay: their visits would take more of the room for tiny ones than was set aside. Counters go with the
+    state that they belong to, so that updates can run on the host; few of them visit at a time.
+    """
+    return size_B >= SMALL_B or size_B <= _COUNTER_B
 
 
 def _last_reads(graph: Graph) -> dict[int, int]:

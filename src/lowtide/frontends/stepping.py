@@ -221,7 +221,7 @@ class Steps:
             )  # fmt: skip
         for updater, gradient in zip(updaters, gradients, strict=True):
             updater.refresh()
-            updater.step(updater.parameter, gradient, {})
+            updater.step(updater.parameter, gradient, updater.tensors())
             updater.stepped()
         self.forget_gathered()
         return bool(updaters)
