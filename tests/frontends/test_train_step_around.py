@@ -158,6 +158,41 @@ def test_master_weights_are_stepped_and_saved() -> None:
     assert wholly(step, model, other, data).apart(expected) == []
 
 
+@pytest.mark.parametrize("make", [adamw, lambda m: optim.SGD(m.parameters(), 0.1)])
+def test_a_flush_steps_the_masters(make: Any) -> None:
+    data = [(x.bfloat16(), y) for x, y in batches(3)]
+    one, other = perceptron().bfloat16(), perceptron().bfloat16()
+    first, second = make(one), make(other)
+    expected = wholly(stepped(one, first, master_weights=True), one, first, data)
+    step = stepped(other, second, master_weights=True, accumulate=2)
+    assert wholly(step, other, second, data, after=step.flush).apart(expected) == []
+
+
+class Shifted(nn.Module):
+    """Two parameters and the layer below them get the same gradient, byte for byte."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.low, self.top = nn.Linear(12, 32), nn.Linear(32, 5)
+        self.one, self.other = nn.Parameter(torch.ones(24, 32)), nn.Parameter(torch.ones(24, 32))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.top(torch.tanh(self.low(x) + self.one + self.other))
+
+
+def test_an_update_leaves_its_gradient_to_others() -> None:
+    torch.manual_seed(0)
+    plain = Shifted()
+    model = copy.deepcopy(plain)
+
+    def make(model: nn.Module) -> optim.Optimizer:  # whose step writes over the gradients it is given
+        return optim.SGD(model.parameters(), 0.1, momentum=0.9, nesterov=True, foreach=True)
+
+    optimizer = make(model)
+    expected = plainly(plain, make(plain), batches(3))
+    assert wholly(stepped(model, optimizer), model, optimizer, batches(3)).apart(expected) == []
+
+
 def test_gathered_gradients_are_saved() -> None:
     plain, model = perceptron(), perceptron()
     expected = plainly(plain, adamw(plain), batches(2), accumulate=2)

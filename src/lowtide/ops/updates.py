@@ -143,7 +143,9 @@ def step_alone(
 def _overwrites_gradient(group: Mapping[str, Any], weight: Tensor) -> bool:
     """Whether a step may write over the gradient, which others may read: Nesterov's momentum over lists of tensors."""
     foreach = group.get("foreach")
-    return bool(group.get("nesterov")) and not group.get("fused") and bool(weight.is_cuda if foreach is None else foreach)
+    return (
+        bool(group.get("nesterov")) and not group.get("fused") and bool(weight.is_cuda if foreach is None else foreach)
+    )
 
 
 def twin_for(optimizer: Optimizer, group: Mapping[str, Any], weight: Tensor, state: dict[str, Any]) -> Optimizer:
