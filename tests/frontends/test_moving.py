@@ -211,3 +211,24 @@ def test_bandwidth_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         Link("device", "host", "to_host", 9e8, 1.5e-5),
         Link("host", "device", "from_host", 9.5e8, 1.5e-5),
     )
+
+
+def test_the_smallest_budget_is_named_for_each_host_budget(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LOWTIDE_CACHE_DIR", str(tmp_path))
+
+    def step(budget: int, host_budget: str | None) -> None:
+        torch._dynamo.reset()
+        model = Deep(depth=3)
+        lowtide.fit(model, budget=budget, host_budget=host_budget, link=None if host_budget is None else LINK, work=500)
+        model(batch()).backward()
+
+    def smallest(host_budget: str | None) -> int:
+        with pytest.raises(lowtide.InfeasibleBudget) as caught:
+            step(1, host_budget)
+        assert caught.value.smallest_B is not None
+        return caught.value.smallest_B
+
+    low_B = smallest("64MiB")
+    alone_B = smallest(None)
+    assert low_B <= alone_B
+    step(alone_B, None)  # and not the plan that moves values

@@ -14,7 +14,15 @@ from typing import Any
 
 from lowtide.errors import IllegalPlan, InfeasibleBudget, PlanFileError
 from lowtide.frontends.plan_cache import PlanCache
-from lowtide.frontends.question import Question, header_of, least_of, manner_of, question_of, revived
+from lowtide.frontends.question import (
+    Question,
+    beside_device,
+    header_of,
+    least_of,
+    manner_of,
+    question_of,
+    revived,
+)
 from lowtide.ir.graph import Graph
 from lowtide.ir.likeness import memory, shapes, size_B, structure
 from lowtide.ir.plan import Covers, PlanRecord, Status
@@ -60,7 +68,7 @@ class Request:
     @property
     def least_question(self) -> Question | None:
         """What the plan for the smallest budget is an answer to; None where it is of no use to anybody else."""
-        return None if self.ground.obstacles else least_of(self.graph, self.ground, self.device)
+        return None if self.ground.obstacles else least_of(self.graph, self.options, self.ground, self.device)
 
     def plan(self, watch: Watch | None, start: Start | None = None, known: PlanRecord | None = None) -> PlanRecord:
         """What `plan_graph` makes of it.
@@ -93,7 +101,7 @@ class Knowledge:
     plans: PlanCache = field(default_factory=PlanCache)
     _graphs: dict[str, list[Graph]] = field(default_factory=dict)
     _records: dict[str, list[PlanRecord]] = field(default_factory=dict)
-    _least: dict[tuple[str, Ground], PlanRecord] = field(default_factory=dict)  # for the smallest budgets named
+    _least: dict[tuple[str, str, Ground], PlanRecord] = field(default_factory=dict)  # for the smallest budgets named
 
     def measure(self, graph: Graph, held: Sequence[Any], options: PlanOptions, cache: ProfileCache) -> Graph:
         """Measures a graph: quickly, where another shape of the same program has been measured in this session."""
@@ -133,8 +141,8 @@ class Knowledge:
 
     def _made(self, request: Request, watch: Watch | None, start: Start | None) -> PlanRecord:
         """A plan that was not known; what is named where there is none is remembered with the plan that shows it."""
-        here = (memory(request.graph), replace(request.ground, ceiling_B=None))
-        near = [record for (graph, _), record in self._least.items() if graph == here[0]]
+        here = (memory(request.graph), beside_device(request.options), replace(request.ground, ceiling_B=None))
+        near = [record for (*there, _), record in self._least.items() if there == [*here[:2]]]
         known = self._least.get(here) or self._least_on_disk(request) or (near[-1] if near else None)
         try:
             return request.plan(watch, start, known)

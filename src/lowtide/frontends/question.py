@@ -102,16 +102,23 @@ def _place(device: str) -> str:
     return f"{fingerprint(device).key} {lowtide.__version__} {_GENERATION}"
 
 
-def least_of(graph: Graph, ground: Ground, device: str) -> Question:
+def least_of(graph: Graph, options: PlanOptions, ground: Ground, device: str) -> Question:
     """The question for the smallest budget of a graph, whatever was asked for and however it was searched."""
     return Question(
         program=structure(graph),
         memory=memory(graph),
-        manner="least",
+        manner=f"least{beside_device(options)}",
         budget_B=0,
         ground=_beside(ground),
         place=_place(device),
     )
+
+
+def beside_device(options: PlanOptions) -> str:
+    """What plans may use beside the device's bytes, as text: a plan that moves values is none where nothing moves."""
+    if options.host_budget_B == 0:
+        return ""
+    return msgspec.json.encode((options.host_budget_B, options.homes)).decode()
 
 
 def manner_of(options: PlanOptions, limit_s: float | None) -> str:
