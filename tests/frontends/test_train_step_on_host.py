@@ -129,3 +129,18 @@ def test_clipping_and_accumulation(options: dict[str, Any]) -> None:
     homes = [p.record.graph.hosted_B for p in step.plans]
     assert len(homes) == accumulate
     assert min(homes) == max(homes) > 0
+
+
+def test_parameters_that_share_a_storage() -> None:
+    def flat() -> nn.Module:
+        model = wide()
+        whole = nn.utils.parameters_to_vector(model.parameters()).detach()
+        nn.utils.vector_to_parameters(whole, model.parameters())
+        return model
+
+    plain, model = flat(), flat()
+    optimizer = adamw(model)
+    expected = plainly(plain, adamw(plain), batches(3), loss_fn=F.mse_loss)
+    step = stepped(model, optimizer, 1)
+    step.set_budget(smallest(step, batches(1)[0]))
+    assert wholly(step, model, optimizer, batches(3)).apart(expected) == []

@@ -268,7 +268,7 @@ class _Merging:
     def _persistent(self, weight: int, name: str, geometry: Geometry | None, role: Role) -> int:
         """Something that is kept for a parameter from step to step."""
         named = f"{self.values[weight].name}.{name}"
-        movable = geometry is not None and _may_move(geometry.extent_B)
+        movable = _may_move(geometry)
         value = self._value(named, geometry, role=role, arrives=0, persistent=True, movable=movable)
         self.added[value] = (weight, name)
         return value
@@ -353,17 +353,20 @@ def _kept(value: Value) -> Value:
     if value.leaves == _BACKWARD:
         return replace(value, leaves=None, role=Role.ACTIVATION if value.role is Role.GRADIENT else value.role)
     if value.persistent and value.role in (Role.PARAMETER, Role.BUFFER) and value.readable_through is None:
-        return replace(value, movable=_may_move(value.size_B))
+        return replace(value, movable=_may_move(value.geometry))
     return value if value.leaves is None else replace(value, held=True)
 
 
-def _may_move(size_B: int) -> bool:
+def _may_move(geometry: Geometry | None) -> bool:
     """Whether what persists may have its home on the host.
 
     Tiny tensors stay: their visits would take more of the room for tiny ones than was set aside. Counters go with the
-    state that they belong to, so that updates can run on the host; few of them visit at a time.
+    state that they belong to, so that updates can run on the host; few of them visit at a time. What begins within a
+    storage stays as well: its value would be all from the storage's beginning, and that is others'.
     """
-    return size_B >= SMALL_B or size_B <= _COUNTER_B
+    if geometry is None or geometry.offset:
+        return False
+    return geometry.extent_B >= SMALL_B or geometry.extent_B <= _COUNTER_B
 
 
 def _last_reads(graph: Graph) -> dict[int, int]:
