@@ -298,3 +298,27 @@ def test_errors_name_the_remedy() -> None:
         stepped(fitted, adamw(fitted))
     with pytest.raises(lowtide.LowtideError, match="no plan before"):
         stepped(model, optimizer).explain()
+
+
+class Fork(nn.Module):
+    """Its second layer takes part only where it is asked to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(12, 12), nn.Linear(12, 12)
+
+    def forward(self, x: torch.Tensor, far: bool) -> torch.Tensor:
+        return (self.second(self.first(x)) if far else self.first(x))[:, :5]
+
+
+def test_one_norm_for_gradients_of_different_graphs_is_refused_before_anything_runs() -> None:
+    torch.manual_seed(0)
+    model = Fork()
+    optimizer = optim.SGD(model.parameters(), 1e-2, momentum=0.9)
+    step = lowtide.TrainStep(model, F.cross_entropy, optimizer, "64MiB", accumulate=2, clip_norm=0.01, work=500)
+    (x, y), before = batches(1)[0], {k: v.clone() for k, v in model.state_dict().items()}
+    step(x, True, y)
+    with pytest.raises(lowtide.OptimizerError, match=r"2 parameters have gradients .* Call step.flush\(\)"):
+        step(x, False, y)
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    assert step.flush()

@@ -11,7 +11,7 @@ import torch
 
 from lowtide.capture.joint import is_tensor
 from lowtide.capture.whole_step import GATHERED, WEIGHT, Clip, Update, WholeStep, whole_step
-from lowtide.errors import CaptureError
+from lowtide.errors import CaptureError, OptimizerError
 from lowtide.frontends.discovery import Call, address
 from lowtide.frontends.live_optimizer import LiveOptimizer
 from lowtide.frontends.planning import MeasuredStep
@@ -181,6 +181,7 @@ class Steps:
     def run(self, executor: PlannedExecutor, key: Key, loaded: Loaded, arguments: list[Any]) -> Sequence[Any]:
         """Runs a whole step; gradients of an optimizer that steps as a whole are in `.grad` then."""
         stepping = self._steppings[id(executor), key]
+        self._check_norm(stepping)
         for updater in stepping.updaters:
             updater.refresh()
         kept = stepping.kept()
@@ -199,6 +200,22 @@ class Steps:
         if self.updates and not self.live.opaque:
             self._finish(stepping.updaters)
         return results
+
+    def _check_norm(self, stepping: Stepping) -> None:
+        """One norm is that of all gradients: those that only earlier calls had cannot be clipped by another.
+
+        Raises:
+            OptimizerError: before anything has run.
+        """
+        if not (self.updates and stepping.clips) or self.live.opaque:
+            return
+        late = len(self.gathered.keys() - {id(u.parameter) for u in stepping.updaters})
+        if late:
+            raise OptimizerError(
+                f"clip_norm with accumulate: {late} parameters have gradients from earlier calls that this call gives "
+                "none, and the norm of all is not known in one graph. Call step.flush() before it, or train with "
+                "lowtide.fit and torch.nn.utils.clip_grad_norm_."
+            )
 
     def _finish(self, updaters: Sequence[Updater]) -> None:
         """The step of these has been done; those that only earlier calls had gradients for follow."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from lowtide.ir.graph import Graph
 from lowtide.ir.in_place import in_place_ways
+from lowtide.ir.schedule import HOST_ENGINE
 from lowtide.planners.reductions.dead_code import needed_program
 
 MOVING_CLASS = "any recomputation; any movement; one implementation per operator"
@@ -41,10 +42,11 @@ def working_set(graph: Graph, *, homes_move: bool = False) -> WorkingSet:
     fixed_B = sum(values[v].size_B for v in fixed)
     held_B = _held_B(graph)
     ways = in_place_ways(graph)
+    on_host = {r.outputs for r in graph.recipes if r.engine == HOST_ENGINE} if homes_move else set()
     found: list[tuple[int, int]] = []
     for r in needed_program(graph):
         recipe = graph.recipes[r]
-        if recipe.engine != "compute":
+        if recipe.engine != "compute" or recipe.outputs in on_host:  # an update that the host can do instead
             continue
         there = {v for v in recipe.read_values if v not in fixed and not _is_held(graph, v, recipe.segment)}
         inner_B = min(graph.recipes[way].trace.peak_B for way in (r, *ways.get(r, ())))
