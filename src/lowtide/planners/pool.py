@@ -36,7 +36,7 @@ from lowtide.planners.bounds.joint_moving_cut import JointMovingCut
 from lowtide.planners.bounds.moments import end_of, moment_of
 from lowtide.planners.bounds.moving_cut import moving_class
 from lowtide.planners.bounds.op_floor import op_floor
-from lowtide.planners.bounds.working_set import MOVING_CLASS, working_set
+from lowtide.planners.bounds.working_set import MOVING_CLASS, MOVING_JOINT_CLASS, working_set
 from lowtide.planners.cut_and_move import cool, cut_and_move, effort_for, prove
 from lowtide.planners.moving_search import CLOSE, Draft, MovingSearch, Taus
 from lowtide.planners.polish import polish
@@ -100,7 +100,7 @@ def _script(pool: MovingSearch, plain: Plain) -> None:
     graph, problem = pool.graph, pool.problem
     ways = all_ways(graph) if fixes_choices(graph) else None
     pool.prove((pool.still.time_ps - len(pool.still.stages) if ways is None else ways.least_ps) * 1e-12)
-    floor = working_set(graph, homes_move=True)
+    floor = working_set(graph, homes_move=True, ways=ways)
     impossible = ways is None and floor.floor_B > problem.budget_B
     pool.stats["floor"] = floor
     if not impossible and problem.start is not None and pool.run("start", lambda: _begin(pool)):
@@ -331,7 +331,7 @@ def _outcome(pool: MovingSearch, solver: str, interrupted: bool) -> Outcome:
         bound_s=pool.bound_s * (1.0 - 1e-9),
         bound_class=pool.bound_class,
         floor_B=floor_B,
-        floor_class=MOVING_CLASS,
+        floor_class=MOVING_JOINT_CLASS if fixes_choices(problem.graph) else MOVING_CLASS,
         floor_recipes=() if floor is None else floor.recipes,
         smallest_B=pool.lowest_B,
         smallest=None if lowest is None else lowest[0],

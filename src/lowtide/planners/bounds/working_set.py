@@ -1,32 +1,36 @@
 """Bytes that no schedule can do without, whatever it moves to the host: the largest working set of any recipe.
 
-Class: any recomputation and any movement; one implementation per operator, in place or not.
+Class: any recomputation and any movement; the program's own implementations, in place or not, or any choice of options.
 
 Units: `_B` bytes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from lowtide.ir.graph import Graph
 from lowtide.ir.in_place import in_place_ways
 from lowtide.ir.schedule import HOST_ENGINE
+from lowtide.planners.bounds.joint_cut import JOINT_CLASS
 from lowtide.planners.reductions.dead_code import needed_program
+from lowtide.planners.reductions.ways import ALWAYS, Owner, Ways
 
 MOVING_CLASS = "any recomputation; any movement; one implementation per operator"
+MOVING_JOINT_CLASS = f"any recomputation; any movement; {JOINT_CLASS}"
 
 
 @dataclass(frozen=True, slots=True)
 class WorkingSet:
-    """A proved floor and the program recipes that reach at least 99 % of it, largest first; none where it is set by
-    what the caller gives or gets at once."""
+    """A proved floor and the recipes that reach at least 99 % of it, largest first; none where it is set by what the
+    caller gives or gets at once."""
 
     floor_B: int
     recipes: tuple[int, ...]
 
 
-def working_set(graph: Graph, *, homes_move: bool = False) -> WorkingSet:
+def working_set(graph: Graph, *, homes_move: bool = False, ways: Ways | None = None) -> WorkingSet:
     """Proves a floor for schedules that may move values.
 
     While a recipe runs, what it reads is there, and what it allocates; persistent values at home on the device, and
@@ -34,6 +38,7 @@ def working_set(graph: Graph, *, homes_move: bool = False) -> WorkingSet:
 
     Arguments:
         homes_move: whether movable persistent values may have their home on the host.
+        ways: of the graph, for a floor that holds whatever options are chosen; None for the program's own.
 
     O(graph + segments * values).
     """
@@ -41,20 +46,41 @@ def working_set(graph: Graph, *, homes_move: bool = False) -> WorkingSet:
     fixed = {v.id for v in values if v.persistent and v.memory == "device" and not (homes_move and v.movable)}
     fixed_B = sum(values[v].size_B for v in fixed)
     held_B = _held_B(graph)
-    ways = in_place_ways(graph)
     on_host = {r.outputs for r in graph.recipes if r.engine == HOST_ENGINE} if homes_move else set()
-    found: list[tuple[int, int]] = []
-    for r in needed_program(graph):
+
+    def taken_B(r: int, inner_B: int) -> int:
         recipe = graph.recipes[r]
         if recipe.engine != "compute" or recipe.outputs in on_host:  # an update that the host can do instead
-            continue
+            return 0
         there = {v for v in recipe.read_values if v not in fixed and not _is_held(graph, v, recipe.segment)}
-        inner_B = min(graph.recipes[way].trace.peak_B for way in (r, *ways.get(r, ())))
-        needed_B = sum(values[v].size_B for v in there) + inner_B
-        found.append((fixed_B + held_B[recipe.segment] + needed_B, r))
+        return fixed_B + held_B[recipe.segment] + sum(values[v].size_B for v in there) + inner_B
+
+    found = _of_program(graph, taken_B) if ways is None else _of_any_choice(ways, taken_B)
     found.sort(key=lambda item: (-item[0], item[1]))
     floor_B = max([fixed_B, *(fixed_B + b for b in _exchanged_B(graph, held_B)), *(b for b, _ in found[:1])])
     return WorkingSet(floor_B, tuple(r for b, r in found[:32] if b >= 0.99 * floor_B))
+
+
+def _of_program(graph: Graph, taken_B: Callable[[int, int], int]) -> list[tuple[int, int]]:
+    """Bytes and recipe of everything that the program has to run."""
+    in_place = in_place_ways(graph)
+    return [
+        (taken_B(r, min(graph.recipes[way].trace.peak_B for way in (r, *in_place.get(r, ())))), r)
+        for r in needed_program(graph)
+    ]
+
+
+def _of_any_choice(ways: Ways, taken_B: Callable[[int, int], int]) -> list[tuple[int, int]]:
+    """The same of what runs whatever is chosen; of every group its least option, that by its largest recipe."""
+    by_owner: dict[Owner, list[tuple[int, int]]] = {}
+    for way in ways.ways:
+        if way.runs:
+            by_owner.setdefault(way.owner, []).append((taken_B(way.recipe, way.least_B), way.recipe))
+    found = by_owner.get(ALWAYS, [])
+    for group, options in ways.options.items():
+        if all((group, k) in by_owner for k in options):
+            found.append(min(max(by_owner[group, k]) for k in options))
+    return found
 
 
 def _is_held(graph: Graph, value: int, segment: int) -> bool:
