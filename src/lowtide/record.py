@@ -78,9 +78,12 @@ def make_record(
     )
     live_B = budget_B - ground.fixed_B(graph)
 
+    still = None
+    if options.moves is not None and not options.homes:
+        still = Solver(graph, replace(options, host_budget_B=0), None, watch).solve
     for begin in (None,) if start is None else (start, None):
         solver = Solver(graph, options, begin, watch)
-        tightening = Tightening(claims, ground, room_B, solver.solve, options.seed)
+        tightening = Tightening(claims, ground, room_B, solver.solve, options.seed, still)
         record = tightening.run(live_B)
         if record is not None:
             break

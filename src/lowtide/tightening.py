@@ -85,12 +85,20 @@ class Tightening:
         claims: the plan without a schedule.
         room_B: what the addresses may take.
         solve: plans for so many live bytes.
+        still: the same where nothing moves; None where `solve` moves nothing either, or some homes have to be away.
     """
 
     def __init__(
-        self, claims: PlanRecord, ground: Ground, room_B: int, solve: Callable[[int], Outcome], seed: int
+        self,
+        claims: PlanRecord,
+        ground: Ground,
+        room_B: int,
+        solve: Callable[[int], Outcome],
+        seed: int,
+        still: Callable[[int], Outcome] | None = None,
     ) -> None:
         self.claims, self.ground, self.room_B, self.solve, self.seed = claims, ground, room_B, solve, seed
+        self.still = still
         self.lowest: PlanRecord | None = None
         self.last = claims.outcome
         self.bound_s: float | None = None  # of the first solve: what is proved for fewer bytes need not hold for these
@@ -99,9 +107,9 @@ class Tightening:
         """A plan whose addresses fit; None if there is none, and then `lowest` is how low they came.
 
         The first one; but where values move, it may be that the addresses are too high only for the sake of copies that
-        come early: then the same plan with late ones, or the next that fits, if that is faster.
+        come early: then the fastest of the same plan with late ones, a plan in which nothing moves, and the next.
         """
-        late: PlanRecord | None = None
+        whole_B, late = live_B, None
         for _ in range(_ROUNDS):
             outcome = self._bounded(self.solve(live_B))
             if outcome.schedule is None:
@@ -114,15 +122,24 @@ class Tightening:
                 return record if late is None or record.time_s <= late.time_s else late
             if late is not None:
                 return late
-            late = self._with_late_copies(record, room_B)
+            late = self._instead_of(record, room_B, whole_B)
             excess_B = record.reserved_B - record.fixed_B - room_B
             live_B = min(live_B, record.peak_B - self.ground.outside_B - self.ground.obstacles_B) - excess_B
         return late
 
-    def _with_late_copies(self, record: PlanRecord, room_B: int) -> PlanRecord | None:
-        """The same plan with copies as late as can be; None where nothing moves, or that is not within both walls."""
+    def _instead_of(self, record: PlanRecord, room_B: int, live_B: int) -> PlanRecord | None:
+        """The faster of the same plan with late copies and one that moves nothing; None where neither fits."""
         if not moves(record.schedule):
             return None
+        found = [self._with_late_copies(record, room_B)]
+        if self.still is not None:
+            unmoved = Tightening(self.claims, self.ground, self.room_B, self.still, self.seed)
+            unmoved.bound_s = self.bound_s
+            found.append(_as_one_that_may_move(unmoved.run(live_B), record.outcome))
+        return min((f for f in found if f is not None), key=lambda f: f.time_s, default=None)
+
+    def _with_late_copies(self, record: PlanRecord, room_B: int) -> PlanRecord | None:
+        """The same plan with copies as late as can be; None where that is not within both walls."""
         outcome = msgspec.structs.replace(record.outcome, schedule=lean(record.graph, record.schedule))
         found = self._placed(outcome, room_B)
         host_B = self.claims.host_budget_B
@@ -141,6 +158,8 @@ class Tightening:
             if self.fits(record) or self._is_for_here(known):
                 return record
         failed = self.last if self.last.schedule is None else self._bounded(solve(0))
+        if failed.smallest_B is None and self.still is not None:  # the host may have too little room to help
+            solve, failed = self.still, self._bounded(self.still(0))
         if failed.smallest_B is None:
             return None
         found = msgspec.structs.replace(failed, schedule=failed.smallest, smallest=None, status=Status.FEASIBLE)
@@ -209,6 +228,20 @@ class Tightening:
         if self.lowest is None or record.reserved_B < self.lowest.reserved_B:
             self.lowest = record
         return record
+
+
+def _as_one_that_may_move(record: PlanRecord | None, other: Outcome) -> PlanRecord | None:
+    """A plan that moves nothing, with what is proved for those that may."""
+    if record is None:
+        return None
+    outcome = msgspec.structs.replace(
+        record.outcome,
+        bound_class=other.bound_class,
+        floor_B=other.floor_B,
+        floor_class=other.floor_class,
+        floor_recipes=other.floor_recipes,
+    )
+    return msgspec.structs.replace(record, outcome=outcome)
 
 
 def smallest_for_B(record: PlanRecord, ground: Ground) -> int:

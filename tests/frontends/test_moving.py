@@ -232,3 +232,15 @@ def test_the_smallest_budget_is_named_for_each_host_budget(monkeypatch: pytest.M
     alone_B = smallest(None)
     assert low_B <= alone_B
     step(alone_B, None)  # and not the plan that moves values
+
+
+def test_a_host_that_is_too_small_to_help_hides_no_smallest_budget() -> None:
+    x, named = batch(), []
+    for moves in ({}, {"host_budget": "4KiB", "link": LINK}):
+        torch._dynamo.reset()
+        model = lowtide.fit(Deep(), 1, work=500, **moves)  # type: ignore[arg-type]
+        with pytest.raises(lowtide.InfeasibleBudget) as caught:
+            model(x)
+        named.append(caught.value.smallest_B)
+    assert named[0] is not None
+    assert named[0] == named[1]
