@@ -18,6 +18,7 @@ from benchmarks.implementation_rows import LEVELS, SCHEDULE_ONLY, Point, case, c
 from benchmarks.implementation_solving import SOLVING_PART, open_share
 from benchmarks.implementation_vocabulary import VOCABULARY_PART
 from benchmarks.monet_figures import PUBLISHED, GiB
+from benchmarks.parts_run import measured, wanted
 from benchmarks.results_file import MissingRow
 
 from lowtide.ir.graph import Role
@@ -176,9 +177,9 @@ def test_budgets_are_shares_of_plain_and_those_of_the_paper() -> None:
 def test_a_key_without_rows_is_an_error_and_seen() -> None:
     empty = Part("empty", ("a", "b"), lambda _, __: [], lambda _: [])
     with pytest.raises(MissingRow, match="empty, a"):
-        implementations.measured(empty, "a", EFFORT)
-    assert implementations.wanted(empty, ["b"], quick=False) == ["b"]
-    assert implementations.wanted(empty, None, quick=True) == ["a"]
-    absent = implementations.missing({"levels": {"vgg16, exact": []}})
+        measured(empty, "a", EFFORT)
+    assert wanted(empty, ["b"], quick=False) == ["b"]
+    assert wanted(empty, None, quick=True) == ["a"]
+    absent = implementations.RUN.missing({"levels": {"vgg16, exact": []}})
     assert "levels: vgg16, exact" not in absent
     assert "levels: vgg16, reassociated" in absent

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from benchmarks import pool
 from benchmarks.implementation_parts import Effort, Part
+from benchmarks.parts_run import measured, wanted
 from benchmarks.pool_depth import DEPTHS, PUBLISHED, deep
 from benchmarks.pool_joint import JOINT_PART, PERCENTS, RATES_GBps
 from benchmarks.pool_networks import CAPTURED, K40, NETWORKS, captured, network
@@ -103,12 +104,12 @@ def test_the_largest_that_fits() -> None:
 def test_every_key_is_asked_for_and_missing_ones_are_named() -> None:
     assert len(JOINT_PART.keys) == 5 * len(PERCENTS)
     assert RATES_GBps == (4, 12, 25, 50, 450)
-    assert len(pool.missing({})) == sum(len(part.keys) for part in pool.PARTS.values())
-    assert pool.wanted(WIDTH_PART, ["k40"], quick=True) == ["alexnet k40"]
-    assert all(part.tables({}) == [] for part in pool.PARTS.values())
+    assert len(pool.RUN.missing({})) == sum(len(part.keys) for part in pool.RUN.parts)
+    assert wanted(WIDTH_PART, ["k40"], quick=True) == ["alexnet k40"]
+    assert all(part.tables({}) == [] for part in pool.RUN.parts)
     part = _empty()
     with pytest.raises(MissingRow, match="no rows"):
-        pool.measured(part, part.keys[0], Effort())
+        measured(part, part.keys[0], Effort())
 
 
 def _empty() -> Part:
