@@ -9,9 +9,8 @@ from typing import Any
 import torch
 
 from lowtide.device.semiprivate import has_global_optimizer_hooks
-from lowtide.errors import OptimizerError
 from lowtide.ops.updates import SEPARABLE, Separable, options_of
-from lowtide.runtime.updater import Updater
+from lowtide.runtime.updater import Updater, living
 
 
 class LiveOptimizer:
@@ -31,10 +30,7 @@ class LiveOptimizer:
     @property
     def optimizer(self) -> torch.optim.Optimizer:
         """The real one."""
-        found = self._optimizer()
-        if found is None:
-            raise OptimizerError("the optimizer of this step is gone: keep it as long as the step")
-        return found
+        return living(self._optimizer)
 
     @property
     def opaque(self) -> str:

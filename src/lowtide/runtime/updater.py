@@ -16,6 +16,18 @@ from lowtide.errors import OptimizerError
 from lowtide.ops.updates import MASTER, advance, initial_state
 
 
+def living(optimizer: weakref.ref[torch.optim.Optimizer]) -> torch.optim.Optimizer:
+    """The optimizer that a step names weakly.
+
+    Raises:
+        OptimizerError: if it is gone.
+    """
+    found = optimizer()
+    if found is None:
+        raise OptimizerError("the optimizer of this step is gone: keep it as long as the step")
+    return found
+
+
 class Updater:
     """A parameter and the optimizer that steps it, both named weakly: compiled code lives longer.
 
@@ -40,10 +52,7 @@ class Updater:
     @property
     def optimizer(self) -> torch.optim.Optimizer:
         """The real one."""
-        found = self._optimizer()
-        if found is None:
-            raise OptimizerError("the optimizer of this step is gone: keep it as long as the step")
-        return found
+        return living(self._optimizer)
 
     @property
     def parameter(self) -> torch.Tensor:
