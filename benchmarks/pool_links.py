@@ -88,7 +88,7 @@ def _sizes(found: Found) -> list[str]:
     if not rows:
         return []
     note = (
-        "`lowtide.TrainStep` with AdamW on transformers' GPT-2, dropout on, one thread, in an arena of a quarter of what weights, "
+        "`lowtide.TrainStep` with AdamW on transformers' GPT-2, dropout on, one thread of compute (copies and updates on the host run on another core), in an arena of a quarter of what weights, "
         "gradients and Adam's two moments take; medians of interleaved steps in one process, beside the same whole step with "
         "12 GiB. Bits: parameters after steps from the same start, `torch.equal`. Of the link's time: bytes sent and fetched over "
         "what both directions could move in the measured step."
