@@ -1,7 +1,6 @@
 """The problems of the planning tables: captured graphs, deep ones made of them, and execution traces. Needs no torch.
 
-The traces are those published with Dynamic Tensor Rematerialization; they are not part of this repository, and serve
-where `../shared/traces` has them.
+`problems/traces/README.md` says where the traces come from.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from lowtide.ir.graph import Graph
 from lowtide.ir.text import load_graph
 
 FOLDER = Path(__file__).parent / "problems"
-TRACES = Path(__file__).resolve().parents[2] / "shared" / "traces"
+TRACES = FOLDER / "traces"
 _TRACE = "trace_"
 
 
@@ -30,7 +29,7 @@ def captured() -> list[str]:
 
 
 def traces() -> list[str]:
-    """`trace_NAME` for every execution trace; none where there are no traces."""
+    """`trace_NAME` for every execution trace."""
     return sorted(_TRACE + path.name.removesuffix(".jsonl.gz") for path in TRACES.glob("*.jsonl.gz"))
 
 

@@ -137,7 +137,6 @@ def test_truncated_archives_and_missing_files_are_named(tmp_path: Path) -> None:
         load_trace(tmp_path / "nothing.jsonl")
 
 
-@pytest.mark.skipif(not TRACES.is_dir(), reason="the published traces are not here")
 @pytest.mark.parametrize(
     ("name", "peak_B", "time_s"),
     [("unet", 8.416e9, 0.4353), ("resnet32", 10.061e9, 0.2919), ("densenet121", 11.021e9, 0.3553)],
