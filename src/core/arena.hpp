@@ -92,7 +92,12 @@ class Arena {
   // Serves exactly offset_B, for the account of the side `end`; false: some byte is taken or outside.
   [[nodiscard]] bool allocate_at(Bytes offset_B, Bytes size_B, std::uint64_t tag = 0, End end = End::low);
   // The size that was asked for, or NOWHERE when no block begins at offset_B (nothing is changed then).
-  Bytes free(Bytes offset_B);
+  Bytes free(Bytes offset_B) {
+    std::uint64_t tag = 0;
+    return free(offset_B, tag);
+  }
+  // The same, and the tag that the block had.
+  Bytes free(Bytes offset_B, std::uint64_t& tag);
 
   Bytes capacity_B() const { return spans_.capacity_B(); }
   Bytes alignment_B() const { return spans_.alignment_B(); }

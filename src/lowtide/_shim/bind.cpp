@@ -3,7 +3,8 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include <tuple>
+#include <cstring>
+#include <unordered_map>
 
 #include "allocator.hpp"
 #include "bind_slabs.hpp"
@@ -29,7 +30,7 @@ Storage& storage_at(std::uintptr_t address) { return *reinterpret_cast<Storage*>
 c10::DataPtr block_at(const Handle* handle, Bytes where_B, Bytes size_B) {
   if (handle == nullptr) return allocate_outside(static_cast<std::size_t>(size_B));
   Slab& slab = *handle->slab();
-  void* p = where_B == GENERAL ? slab.serve(size_B, nullptr)
+  void* p = where_B == GENERAL ? slab.serve_quietly(size_B)
             : where_B == HOME  ? slab.serve_home(size_B)
                                : slab.serve_at(where_B, size_B);
   return p == nullptr ? c10::DataPtr() : adopt(p, size_B);
@@ -67,6 +68,22 @@ Bytes offset_in(std::uintptr_t storage, const Handle& handle) {
   return p != nullptr && slabs().owner_of(p) == handle.slab() ? handle.slab()->offset_of(p) : -1;
 }
 
+// Slides the blocks of these storages, given by offset, until a hole of need_B is there, if sliding can make one. The
+// moves made, the requested bytes moved, and the hole's offset or -1.
+py::tuple slide_for(const Handle& handle, Bytes need_B, const std::unordered_map<Bytes, std::uintptr_t>& movable) {
+  Slab& slab = *handle.slab();
+  auto* const base = static_cast<char*>(slab.base());
+  std::unordered_map<Bytes, std::uintptr_t> left = movable;
+  const Slide slid = slab.arena().slide_for(
+      need_B, 0, slab.arena().capacity_B(), [&](const Block& block) { return left.count(block.offset_B) > 0; },
+      [&](Bytes from_B, Bytes to_B, Bytes size_B) {
+        std::memmove(base + to_B, base + from_B, static_cast<std::size_t>(size_B));
+        rebase(storage_at(left.at(from_B)), base + to_B);
+        return true;
+      });
+  return py::make_tuple(slid.moves, slid.moved_B, slid.hole_B);
+}
+
 // Allocates and releases without a tensor, `count` times, each time as the first allocation of the segment's first
 // statement if there is a segment. The bytes that the last one took from the engaged slab; 0 where none is engaged.
 // stock: asks torch's default allocator instead, whoever is engaged.
@@ -86,6 +103,10 @@ Bytes raw_cycles(std::size_t size, std::int64_t count, bool stock) {
 
 void add_storages(py::module_& m) {
   m.def("drop", [](std::uintptr_t s, const std::string& message) { drop(storage_at(s), message); });
+  m.def("drop_value", [](std::uintptr_t s, const std::string& message, const Handle& handle, std::uint64_t value) {
+    drop(storage_at(s), message, *handle.slab(), value);
+  });
+  m.def("slide_for", &slide_for);
   m.def("restore", [](std::uintptr_t s) { restore(storage_at(s), allocate(storage_at(s).nbytes())); });
   m.def("restore_at", &restore_at);
   m.def("steal", [](std::uintptr_t target, std::uintptr_t source) { steal(storage_at(target), storage_at(source)); });
@@ -102,9 +123,11 @@ void add_storages(py::module_& m) {
 PYBIND11_MODULE(_lowtide_shim, m) {
   m.doc() = "Torch's CPU memory in lowtide's arenas.";
   add_errors();
-  add_slabs(m).def(py::init([](Bytes capacity_B, Bytes alignment_B, Bytes small_zone_B, Bytes home_B, bool all_threads) {
-    return std::make_unique<Handle>(Slab::Options{capacity_B, alignment_B, small_zone_B, home_B, all_threads});
-  }));
+  add_slabs(m).def(py::init([](Bytes capacity_B, Bytes alignment_B, Bytes small_zone_B, Bytes home_B, bool all_threads,
+                                 bool values) {
+    return std::make_unique<Handle>(Slab::Options{capacity_B, alignment_B, small_zone_B, home_B, all_threads, values});
+  }), py::arg("capacity_B"), py::arg("alignment_B"), py::arg("small_zone_B"), py::arg("home_B"), py::arg("all_threads"),
+                    py::arg("values") = false);
   m.attr("GENERAL") = GENERAL;
   m.attr("HOME") = HOME;
   add_storages(m);

@@ -47,7 +47,8 @@ py::dict stats(const Handle& handle) {
   d["failures_for_room"] = tallies.failures_for_room;
   d["failures_for_contiguity"] = tallies.failures_for_contiguity;
   std::map<Name, Bytes> by_phase;
-  for (const Block& block : slab.arena().blocks()) by_phase[asker_of(block.tag).phase] += block.reserved_B;
+  for (const Block& block : slab.arena().blocks())
+    by_phase[slab.keeps_values() ? 0 : asker_of(block.tag).phase] += block.reserved_B;
   py::dict phases;
   for (const auto& [phase, size_B] : by_phase) phases[py::str(text_of(phase))] = size_B;
   d["by_phase"] = phases;
@@ -57,11 +58,49 @@ py::dict stats(const Handle& handle) {
 py::list blocks(const Handle& handle) {
   py::list found;
   for (const Block& block : handle.slab()->arena().blocks()) {
-    const Asker asker = asker_of(block.tag);
+    const Asker asker = asker_of(handle.slab()->keeps_values() ? 0 : block.tag);
     found.append(py::make_tuple(block.offset_B, block.requested_B, block.reserved_B, text_of(asker.statement),
                                 text_of(asker.phase), asker.worker));
   }
   return found;
+}
+
+// Offset, requested and reserved bytes, and value, by address.
+py::list owners(const Handle& handle) {
+  py::list found;
+  for (const Block& block : handle.slab()->arena().blocks())
+    found.append(py::make_tuple(block.offset_B, block.requested_B, block.reserved_B, block.tag));
+  return found;
+}
+
+py::list holes(const Handle& handle) {
+  std::vector<std::pair<Bytes, Bytes>> found;
+  handle.slab()->arena().visit_holes([&](Bytes lo_B, Bytes hi_B) { found.emplace_back(lo_B, hi_B); });
+  return py::cast(found);
+}
+
+// Asks Python, for threads that are engaged alone: a worker would wait for a lock that its operator's thread may hold.
+class PythonPressure final : public Pressure {
+ public:
+  explicit PythonPressure(py::object hook) : hook_(std::move(hook)) {}
+  ~PythonPressure() override {
+    const py::gil_scoped_acquire hold;
+    hook_ = py::object();
+  }
+  bool relieve(Bytes size_B, bool worker) override {
+    if (worker) return false;
+    const py::gil_scoped_acquire hold;
+    return hook_(size_B).cast<bool>();
+  }
+
+ private:
+  py::object hook_;
+};
+
+void set_pressure(const Handle& handle, py::object hook) {
+  std::shared_ptr<Pressure> pressure;
+  if (!hook.is_none()) pressure = std::make_shared<PythonPressure>(std::move(hook));
+  handle.slab()->set_pressure(std::move(pressure));
 }
 
 py::list departures(const Handle& handle) {
@@ -126,6 +165,15 @@ py::class_<Handle> add_slabs(py::module_& m) {
       .def("stats", &stats)
       .def("blocks", &blocks)
       .def("departures", &departures)
+      .def("owners", &owners)
+      .def("holes", &holes)
+      .def("own", [](const Handle& h, Bytes offset_B, std::uint64_t value) {
+        return h.slab()->own(static_cast<char*>(h.slab()->base()) + offset_B, value);
+      })
+      .def("take_deaths", [](const Handle& h) { return h.slab()->take_deaths(); })
+      .def_property_readonly("has_deaths", [](const Handle& h) { return h.slab()->has_deaths(); })
+      .def("set_side", [](const Handle& h, bool high) { h.slab()->set_side(high ? End::high : End::low); })
+      .def("set_pressure", &set_pressure)
       .def("forget_departures", [](const Handle& h) { h.slab()->forget_departures(); })
       .def("reset_peaks", [](const Handle& h) { h.slab()->reset_peaks(); })
       .def("trim", [](const Handle& h) { return h.slab()->trim(); })

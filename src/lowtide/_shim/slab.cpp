@@ -118,8 +118,24 @@ void* Slab::at_or_unclaim(Bytes offset_B) {
 }
 
 void* Slab::serve(Bytes size_B, Run* run) {
-  if (!claim()) return nullptr;
   requests_.fetch_add(1, RELAXED);
+  void* p = serve_once(size_B, run);
+  while (p == nullptr && relieve(size_B, false)) p = serve_once(size_B, run);
+  return p;
+}
+
+void* Slab::serve_worker(Bytes size_B) {
+  requests_.fetch_add(1, RELAXED);
+  void* p = serve_worker_once(size_B);
+  while (p == nullptr && relieve(size_B, true)) p = serve_worker_once(size_B);
+  return p;
+}
+
+void* Slab::serve_quietly(Bytes size_B) { return serve_once(size_B, nullptr); }
+
+void* Slab::serve_once(Bytes size_B, Run* run) {
+  if (!claim()) return nullptr;
+  if (options_.values) return at_or_unclaim(place_value(size_B));
   const std::uint64_t asker = tag(run != nullptr ? run->name() : 0, false);
   if (size_B < SMALL_B) return at_or_unclaim(place_small(size_B, asker));
   if (run != nullptr && run->slab == this) {
@@ -129,9 +145,13 @@ void* Slab::serve(Bytes size_B, Run* run) {
   return at_or_unclaim(place_general(size_B, asker, run != nullptr));
 }
 
-void* Slab::serve_worker(Bytes size_B) {
+void* Slab::serve_worker_once(Bytes size_B) {
   if (!claim()) return nullptr;
-  requests_.fetch_add(1, RELAXED);
+  if (options_.values) {
+    void* p = at_or_unclaim(place_value(size_B));
+    workers_.fetch_add(p != nullptr, RELAXED);
+    return p;
+  }
   const std::uint64_t asker = tag(0, true);
   workers_live_.fetch_add(1);  // before the block exists, so that its release finds the count above zero
   const Bytes offset_B = size_B < SMALL_B ? place_small(size_B, asker) : place_general(size_B, asker, true);
@@ -163,8 +183,10 @@ void Slab::release(void* p) {
     Block block{};
     by_worker = arena_->find(offset_B, block) && asker_of(block.tag).worker;
   }
-  const Bytes size_B = arena_->free(offset_B);
+  std::uint64_t owner = 0;
+  const Bytes size_B = arena_->free(offset_B, owner);
   if (size_B == NOWHERE) return;  // not a block: torch released it twice, and the arena is unharmed
+  if (options_.values && owner != 0) report_death(owner);
   if (by_worker) {
     workers_B_.fetch_sub(size_B, RELAXED);
     workers_live_.fetch_sub(1);
@@ -287,11 +309,13 @@ Bytes Slab::trim() {
 
 void Slab::before_fork() {
   departures_mutex_.lock();
+  values_mutex_.lock();
   arena_->lock();
 }
 
 void Slab::after_fork(bool child) {
   arena_->unlock();
+  values_mutex_.unlock();
   departures_mutex_.unlock();
   if (child) engagements_ = 0;
 }

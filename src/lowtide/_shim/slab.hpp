@@ -14,6 +14,13 @@
 // Past the capacity a request is refused. Where a slab is not `strict`, only segments are: other code of the engaged
 // thread, which may be anybody's, is then served by the stock allocator, and counted as a spill.
 //
+// VALUES. A slab that keeps values (`Options::values`) serves programs without a plan: requests are carved from the end
+// that set_side() chose, those below LITTLE_B from the high end. A tag is there no asker but the number that the
+// caller gave the block with own(), 0 until then. When a block with a number is released, the number is queued as a
+// *death*, which take_deaths() hands out in order; whoever frees a block on purpose disowns it first.
+// PRESSURE. A request of an engaged thread or a worker that finds no place asks the slab's `Pressure`, with no lock
+// held, and is tried again for as long as that says so.
+//
 // LIFE. The memory is reserved, not touched, when a slab opens. It is given back when the slab is closed, no thread is
 // engaged with it, and its last block is gone; until then blocks stay valid, from any thread. Its books go when whoever
 // opened it has let go of it too. The slab itself, a few hundred bytes, stays for the rest of the process: other
@@ -53,11 +60,23 @@ struct Tallies {
   Bytes spilled_B;
 };
 
+// What makes room in a slab that is too full. It may be asked from any thread, inside a kernel, with or without
+// Python's lock, by several threads at once.
+class Pressure {
+ public:
+  virtual ~Pressure() = default;
+  // Whether it changed something, so that the request is worth another try.
+  virtual bool relieve(Bytes size_B, bool worker) = 0;
+};
+
 class Slab {
  public:
+  static constexpr Bytes LITTLE_B = 32 * 1024;  // in a slab of values
+
   struct Options {
     Bytes capacity_B, alignment_B, small_zone_B, home_B;
     bool all_threads;
+    bool values = false;
   };
 
   // Reserves the memory and makes its blocks known (see slabs.hpp). Throws std::invalid_argument, or what the memory
@@ -68,6 +87,8 @@ class Slab {
   void* serve(Bytes size_B, Run* run);
   // The same for a thread that is not.
   void* serve_worker(Bytes size_B);
+  // By best fit as serve() does outside segments, under no pressure; or nullptr.
+  void* serve_quietly(Bytes size_B);
   // From the home zone, or nullptr.
   void* serve_home(Bytes size_B);
   // Exactly there, or nullptr.
@@ -91,6 +112,16 @@ class Slab {
   void set_home(Bytes home_B);
   Bytes home() const { return home_B_.load(std::memory_order_relaxed); }
   void set_phase(Name phase) { phase_.store(phase, std::memory_order_relaxed); }
+
+  bool keeps_values() const { return options_.values; }
+  void set_side(End side) { side_.store(side, std::memory_order_relaxed); }
+  // The block at p now holds this value; 0: nobody's. False where the slab keeps no values, or no block begins there.
+  bool own(const void* p, std::uint64_t value);
+  std::uint64_t owner_at(const void* p) const;  // 0: nobody
+  void report_death(std::uint64_t value);
+  bool has_deaths() const { return has_deaths_.load(std::memory_order_acquire); }
+  std::vector<std::uint64_t> take_deaths();
+  void set_pressure(std::shared_ptr<Pressure> pressure);  // null: none
 
   Arena& arena() { return *arena_; }
   Tallies tallies() const;
@@ -130,13 +161,17 @@ class Slab {
   void retire_if_done();
   void drop_books();
   void* at_or_unclaim(Bytes offset_B);
+  void* serve_once(Bytes size_B, Run* run);
+  void* serve_worker_once(Bytes size_B);
+  bool relieve(Bytes size_B, bool worker);
+  Bytes place_value(Bytes size_B);
   Bytes place_planned(Bytes size_B, Run& run, std::uint64_t tag);
   Bytes place_small(Bytes size_B, std::uint64_t tag);
   Bytes place_general(Bytes size_B, std::uint64_t tag, bool anywhere);
   Bytes place_resting(Bytes size_B, std::uint64_t tag);
   void depart(const Run& run, Bytes size_B, Reason reason, Bytes offset_B);
   std::uint64_t tag(Name statement, bool worker) const {
-    return tag_of({statement, phase_.load(std::memory_order_relaxed), worker});
+    return options_.values ? 0 : tag_of({statement, phase_.load(std::memory_order_relaxed), worker});
   }
   Bytes small_lo() const { return options_.capacity_B - options_.small_zone_B; }
   Bytes home_lo() const { return small_lo() - home(); }
@@ -159,6 +194,11 @@ class Slab {
   std::atomic<Bytes> workers_B_{0}, workers_peak_B_{0}, outside_B_{0}, spilled_B_{0};
   mutable std::mutex departures_mutex_;
   std::vector<Departure> departures_;
+  std::atomic<End> side_{End::high};
+  std::atomic<bool> has_deaths_{false};
+  std::mutex values_mutex_;
+  std::vector<std::uint64_t> deaths_;
+  std::shared_ptr<Pressure> pressure_;
 };
 
 }  // namespace lowtide::shim

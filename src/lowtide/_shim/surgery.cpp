@@ -1,10 +1,14 @@
 #include "surgery.hpp"
 
+#include <c10/core/CPUAllocator.h>
+
 #include <cstring>
+#include <memory>
 #include <stdexcept>
 
 #include "allocator.hpp"
 #include "guard.hpp"
+#include "slabs.hpp"
 
 namespace lowtide::shim {
 
@@ -12,9 +16,20 @@ namespace {
 
 const char* const MOVED = "lowtide: this storage's bytes now belong to another one";
 
-// The context of a dropped storage's empty pointer. It owns nothing; its deleter marks the storage as dropped.
+// Who wants to know when a dropped storage dies.
+struct Mourner {
+  Slab* slab;  // never destroyed
+  std::uint64_t value;
+};
+
+// The context of a dropped storage's empty pointer: a Mourner, or this, which owns nothing. Its deleter marks the
+// storage as dropped.
 char dropped_context;
-void forget_dropped(void*) {}
+void forget_dropped(void* context) {
+  if (context == &dropped_context) return;
+  const std::unique_ptr<Mourner> mourner(static_cast<Mourner*>(context));
+  if (mourner->value != 0) mourner->slab->report_death(mourner->value);
+}
 
 c10::Device cpu() { return c10::Device(c10::DeviceType::CPU); }
 
@@ -30,22 +45,39 @@ void require_bytes(const Storage& storage) {
   if (is_dropped(storage)) throw std::invalid_argument("the storage's bytes were dropped: restore it first");
 }
 
+// What the pointer holds leaves its storage without having died.
+void disown(const c10::DataPtr& data) {
+  if (data.get_deleter() == &forget_dropped) {
+    if (data.get_context() != &dropped_context) static_cast<Mourner*>(data.get_context())->value = 0;
+  } else if (Slab* slab = data.get() == nullptr ? nullptr : slabs().owner_of(data.get())) {
+    slab->own(data.get(), 0);
+  }
+}
+
 // The old pointer leaves last: releasing it may run code of other libraries. From now on the storage grows by the
 // allocator in force: what torch made in a copy or from a file asks another one.
 void replace(Storage& storage, c10::DataPtr block) {
   storage.set_allocator(c10::GetAllocator(c10::DeviceType::CPU));
   c10::DataPtr old = std::move(storage._mutable_data_ptr_no_checks());
   storage.set_data_ptr_noswap(std::move(block));
+  disown(old);
 }
 
-void take_away(Storage& storage, const std::string& message) {
+void take_away(Storage& storage, const std::string& message, c10::DataPtr left) {
   set_guard(storage, message);
-  replace(storage, nothing());
+  replace(storage, std::move(left));
 }
 
 void give(Storage& storage, c10::DataPtr block) {
   lift_guard(storage);
   replace(storage, std::move(block));
+}
+
+// The value that lay at one place lies at the other now.
+void hand_down(const void* from, const void* to) {
+  Slab* slab = from == nullptr || to == nullptr ? nullptr : slabs().owner_of(from);
+  if (slab == nullptr || !slab->keeps_values()) return;
+  if (Slab* other = slabs().owner_of(to)) other->own(to, slab->owner_at(from));
 }
 
 const c10::DataPtr& pointer(const Storage& storage) {
@@ -70,7 +102,12 @@ std::string objection(const Storage& storage) {
 
 void drop(Storage& storage, const std::string& message) {
   require_bytes(storage);
-  take_away(storage, message);
+  take_away(storage, message, nothing());
+}
+
+void drop(Storage& storage, const std::string& message, Slab& slab, std::uint64_t value) {
+  require_bytes(storage);
+  take_away(storage, message, {nullptr, new Mourner{&slab, value}, &forget_dropped, cpu()});
 }
 
 void restore(Storage& storage, c10::DataPtr block) {
@@ -92,14 +129,24 @@ void steal(Storage& target, Storage& source) {
   if (&target == &source) throw std::invalid_argument("a storage cannot take its own bytes");
   if (target.nbytes() != source.nbytes()) throw std::invalid_argument("the storages differ in size");
   c10::DataPtr block = std::move(source._mutable_data_ptr_no_checks());
-  take_away(source, MOVED);
+  disown(block);
+  take_away(source, MOVED, nothing());
   give(target, std::move(block));
 }
 
 void move_into(Storage& storage, c10::DataPtr block) {
   require_bytes(storage);
   if (storage.nbytes() > 0) std::memcpy(block.get(), pointer(storage).get(), storage.nbytes());
+  hand_down(pointer(storage).get(), block.get());
   replace(storage, std::move(block));
+}
+
+void rebase(Storage& storage, void* p) {
+  c10::DataPtr old = std::move(storage._mutable_data_ptr_no_checks());
+  c10::profiledCPUMemoryReporter().Delete(old.get());
+  c10::profiledCPUMemoryReporter().New(p, storage.nbytes());
+  storage.set_data_ptr_noswap({p, p, old.get_deleter(), cpu()});
+  old.release_context();
 }
 
 }  // namespace lowtide::shim

@@ -57,7 +57,19 @@ class Kit:
     libraries: tuple[str, ...]
 
 
-_SLABS = ("bind_slabs", "event_log", "fast_calls", "memory", "names", "refusal", "slab", "slabs", "table", "thread")
+_SLABS = (
+    "bind_slabs",
+    "event_log",
+    "fast_calls",
+    "memory",
+    "names",
+    "refusal",
+    "slab",
+    "slab_values",
+    "slabs",
+    "table",
+    "thread",
+)
 CPU = Kit("cpu", ("*.cpp",), ("-lc10", "-ltorch_cpu"))
 CUDA = Kit("cuda", (*(f"{name}.cpp" for name in _SLABS), "cuda/*.cpp"), ("-lc10",))
 

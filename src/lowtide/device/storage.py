@@ -29,18 +29,23 @@ HOME = -2
 """A place in the zone of homes."""
 
 
-def drop(storage: Storage, message: str) -> None:
+def drop(storage: Storage, message: str, arena: Arena | None = None, value: int = 0) -> None:
     """Frees a storage's bytes at once; size, strides and views stay.
 
     Arguments:
         storage: not dropped yet.
         message: what RuntimeError says to whoever touches the bytes before they are back.
+        arena: of values, to which the storage's death is reported while its bytes are gone; None: to nobody.
+        value: the number reported.
 
     Raises:
         StorageError: if its bytes are not the storage's own.
     """
     with _reported():
-        shim.load().drop(_address(storage), message)
+        if arena is None:
+            shim.load().drop(_address(storage), message)
+        else:
+            shim.load().drop_value(_address(storage), message, arena.slab, value)
 
 
 def restore(storage: Storage, arena: Arena | None = None, where_B: int = GENERAL) -> bool:
