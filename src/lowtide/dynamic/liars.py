@@ -1,0 +1,41 @@
+"""Operators whose schema says less than they do, found by running torch's own samples of every operator and looking
+at every byte before and after.
+
+An operator is here if it writes an argument that its schema does not mark, if it draws from the random generator
+without the tag for it, or if a result looks at an argument's bytes and the schema calls it new.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Hidden(msgspec.Struct, frozen=True):
+    """What a schema does not say.
+
+    Arguments:
+        writes: names of the arguments that are written.
+        only_if: name of the argument that has to be true for that; empty: always.
+        spare: names of the arguments that a rerun leaves out where they were written: its results do not depend on
+            them, and it must not write them twice.
+        draws: random numbers.
+    """
+
+    writes: tuple[str, ...] = ()
+    only_if: str = ""
+    spare: tuple[str, ...] = ()
+    draws: bool = False
+
+
+_STATISTICS = Hidden(writes=("running_mean", "running_var"), only_if="training", spare=("running_mean", "running_var"))
+
+LIARS: dict[str, Hidden] = {
+    "aten.native_batch_norm.default": _STATISTICS,
+    "aten._batch_norm_impl_index.default": _STATISTICS,
+}
+"""By name, with the overload."""
+
+UNDECLARED_VIEWS = frozenset(
+    {"aten._unsafe_view.default", "aten._reshape_alias.default", "aten.lift_fresh.default", "aten.lift.default"}
+)
+"""Their results look at their argument's bytes, and they read none themselves."""

@@ -1,0 +1,1 @@
+"""Which values to evict: one file per policy, all in `catalogue.py`."""
