@@ -3,7 +3,20 @@
 from __future__ import annotations
 
 from lowtide.dynamic.policies.base import AbstractPolicy
+from lowtide.dynamic.policies.dtr import Dtr
+from lowtide.dynamic.policies.dtr_classes import DtrClasses
 from lowtide.dynamic.policies.dtr_local import DtrLocal
 from lowtide.dynamic.policies.lru import Lru
+from lowtide.dynamic.policies.msps import Msps
+from lowtide.dynamic.policies.size import Size
 
-POLICIES: dict[str, type[AbstractPolicy]] = {policy.name: policy for policy in (DtrLocal, Lru)}
+_ALL: tuple[type[AbstractPolicy], ...] = (
+    Dtr,
+    DtrClasses,
+    DtrLocal,
+    Lru,
+    Size,
+    Msps,
+)
+
+POLICIES: dict[str, type[AbstractPolicy]] = {policy.name: policy for policy in _ALL}
