@@ -1,7 +1,9 @@
 """Settings for every test: property tests find the same examples every time, and no test looks at the clock."""
 
+import gc
 import os
 import signal
+import sys
 from pathlib import Path
 
 import platformdirs
@@ -54,6 +56,17 @@ _RANK = {str(Path(__file__).parent / name): rank for rank, name in enumerate(_LO
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long files first; otherwise as they come."""
     items.sort(key=lambda item: _RANK.get(str(item.path), len(_LONG)))
+
+
+_IMPORTED = [0]  # modules, when the heap was frozen last
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:  # noqa: ARG001
+    """What imports brought stays, so that a collection need not look through it: tests and fits call for many."""
+    if len(sys.modules) > _IMPORTED[0] + 100:
+        gc.collect()
+        gc.freeze()
+        _IMPORTED[0] = len(sys.modules)
 
 
 @pytest.fixture(scope="session")
