@@ -73,11 +73,12 @@ bool Arena::allocate_at(Bytes offset_B, Bytes size_B, std::uint64_t tag, End end
   return false;
 }
 
-Bytes Arena::free(Bytes offset_B, std::uint64_t& tag) {
+Bytes Arena::free(Bytes offset_B, std::uint64_t& tag, std::uint64_t kept) {
   const Guard guard(mutex_);
   const SpanId id = spans_.block_at(offset_B);
   if (id == NO_SPAN) return NOWHERE;
   tag = spans_[id].tag;
+  if ((tag & kept) != 0) return NOWHERE;
   const Bytes size_B = spans_[id].requested_B;
   spans_.release(id);
   ++frees_;

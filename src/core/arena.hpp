@@ -96,8 +96,8 @@ class Arena {
     std::uint64_t tag = 0;
     return free(offset_B, tag);
   }
-  // The same, and the tag that the block had.
-  Bytes free(Bytes offset_B, std::uint64_t& tag);
+  // The same, and the tag that the block has; a block whose tag has a bit of `kept` stays, and that is NOWHERE too.
+  Bytes free(Bytes offset_B, std::uint64_t& tag, std::uint64_t kept = 0);
 
   Bytes capacity_B() const { return spans_.capacity_B(); }
   Bytes alignment_B() const { return spans_.alignment_B(); }

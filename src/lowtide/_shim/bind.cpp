@@ -9,6 +9,7 @@
 #include "allocator.hpp"
 #include "bind_slabs.hpp"
 #include "fast_calls.hpp"
+#include "gates.hpp"
 #include "handle.hpp"
 #include "slabs.hpp"
 #include "surgery.hpp"
@@ -132,6 +133,7 @@ PYBIND11_MODULE(_lowtide_shim, m) {
   m.attr("HOME") = HOME;
   add_storages(m);
   if (!add_fast_calls(m.ptr(), &is_in_force)) throw py::error_already_set();
+  m.attr("gates") = py::capsule(&gates(), GATES);
   m.def("install", &install);
   m.def("is_in_force", &is_in_force);
   m.def("raw_cycles", &raw_cycles);

@@ -184,9 +184,9 @@ void Slab::release(void* p) {
     by_worker = arena_->find(offset_B, block) && asker_of(block.tag).worker;
   }
   std::uint64_t owner = 0;
-  const Bytes size_B = arena_->free(offset_B, owner);
-  if (size_B == NOWHERE) return;  // not a block: torch released it twice, and the arena is unharmed
+  const Bytes size_B = arena_->free(offset_B, owner, options_.values ? KEPT : 0);
   if (options_.values && owner != 0) report_death(owner);
+  if (size_B == NOWHERE) return;  // kept, or no block: torch released it twice, and the arena is unharmed
   if (by_worker) {
     workers_B_.fetch_sub(size_B, RELAXED);
     workers_live_.fetch_sub(1);

@@ -17,7 +17,8 @@
 // VALUES. A slab that keeps values (`Options::values`) serves programs without a plan: requests are carved from the end
 // that set_side() chose, those below LITTLE_B from the high end. A tag is there no asker but the number that the
 // caller gave the block with own(), 0 until then. When a block with a number is released, the number is queued as a
-// *death*, which take_deaths() hands out in order; whoever frees a block on purpose disowns it first.
+// *death*, which take_deaths() hands out in order; whoever frees a block on purpose disowns it first. The block of a
+// number with the bit KEPT stays when it is released: it belongs to whoever takes the death, bit and all.
 // PRESSURE. A request of an engaged thread or a worker that finds no place asks the slab's `Pressure`, with no lock
 // held, and is tried again for as long as that says so.
 //
@@ -72,6 +73,7 @@ class Pressure {
 class Slab {
  public:
   static constexpr Bytes LITTLE_B = 32 * 1024;  // in a slab of values
+  static constexpr std::uint64_t KEPT = std::uint64_t{1} << 63;
 
   struct Options {
     Bytes capacity_B, alignment_B, small_zone_B, home_B;

@@ -36,7 +36,6 @@ from lowtide.errors import ShimUnavailable
 _LOG = logging.getLogger("lowtide")
 _PACKAGE = Path(__file__).resolve().parents[1]
 _SOURCES = _PACKAGE / "_shim"
-_CORE_UNITS, _CORE_HEADERS = "arena*.cpp", ("arena*.hpp", "bytes.hpp")  # what the shim takes from the core
 _FLAGS = ("-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-DNDEBUG")
 _COMPILERS = ("c++", "g++", "clang++")
 _STALE_OUTPUT = 20  # lines of a compiler's output that are shown
@@ -50,11 +49,16 @@ class Kit:
         name: of the module's kind.
         units: patterns of its own units below the shim's folder.
         libraries: of torch's that it is linked with.
+        core: patterns of the core's units.
+        what, duration: what people know it as, and about how long it takes to build.
     """
 
     name: str
     units: tuple[str, ...]
     libraries: tuple[str, ...]
+    core: tuple[str, ...] = ("arena*.cpp",)
+    what: str = "memory arena"
+    duration: str = "ten seconds"
 
 
 _SLABS = (
@@ -71,6 +75,14 @@ _SLABS = (
     "thread",
 )
 CPU = Kit("cpu", ("*.cpp",), ("-lc10", "-ltorch_cpu"))
+EAGER = Kit(
+    "eager",
+    ("eager/*.cpp", "slab_values.cpp"),
+    ("-lc10", "-ltorch_cpu", "-ltorch_python"),
+    ("arena*.cpp", "eager/**/*.cpp"),
+    "eager runtime",
+    "a minute",
+)
 CUDA = Kit("cuda", (*(f"{name}.cpp" for name in _SLABS), "cuda/*.cpp"), ("-lc10",))
 
 
@@ -95,7 +107,7 @@ def units(kit: Kit = CPU) -> list[Path]:
         ShimUnavailable: if the installation lacks some.
     """
     own = sorted(file for pattern in kit.units for file in _SOURCES.glob(pattern))
-    core = sorted(core_folder().glob(_CORE_UNITS))
+    core = sorted(file for pattern in kit.core for file in core_folder().glob(pattern))
     for found, folder in ((own, _SOURCES), (core, core_folder())):
         if not found:
             raise ShimUnavailable(f"{folder} lacks the sources of lowtide's memory arena: install lowtide again")
@@ -136,10 +148,17 @@ def key(command: Sequence[str], kit: Kit = CPU) -> str:
         kit.name,
     ]
     digest = hashlib.sha256("\n".join(facts).encode())
-    headers = [*_SOURCES.rglob("*.hpp"), *(file for pattern in _CORE_HEADERS for file in core_folder().glob(pattern))]
-    for file in [*units(kit), *sorted(headers)]:
+    for file in [*units(kit), *sorted(_headers(kit))]:
         digest.update(file.name.encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def _headers(kit: Kit) -> set[Path]:
+    """Every header that a unit of the module may include."""
+    own = {"*.hpp", *(pattern.replace(".cpp", ".hpp") for pattern in kit.units)}
+    core = {"bytes.hpp", *(pattern.replace(".cpp", ".hpp") for pattern in kit.core)}
+    found = {file for pattern in own for file in _SOURCES.glob(pattern)}
+    return found | {file for pattern in core for file in core_folder().glob(pattern)}
 
 
 def find_or_build(folder: Path | None = None, kit: Kit = CPU) -> Path:
@@ -208,14 +227,14 @@ def _build(command: Sequence[str], home: Path, kit: Kit) -> Path:
     """Compiles in a folder of its own inside `home`, whose lock is held, and moves the result into place."""
     for stale in home.glob("building-*"):  # of a build that was killed: its lock is free
         shutil.rmtree(stale, ignore_errors=True)
-    _LOG.warning("building lowtide's memory arena (once per torch and compiler; about ten seconds) ...")
+    _LOG.warning("building lowtide's %s (once per torch and compiler; about %s) ...", kit.what, kit.duration)
     with _draft_folder(home) as draft:
         objects = _compile(command, draft, kit)
         module = draft / "module.so"
         libraries = Path(torch.__file__).parent / "lib"
         _run(
             [*command, "-shared", *map(str, objects), f"-L{libraries}", *kit.libraries, "-ldl", "-o", str(module)],
-            "lowtide's memory arena cannot be linked",
+            f"lowtide's {kit.what} cannot be linked",
         )
         final = home / _name_of(module.read_bytes())
         os.replace(module, final)
@@ -247,7 +266,7 @@ def _compile(command: Sequence[str], draft: Path, kit: Kit) -> list[Path]:
             while waiting and len(running) < max(1, os.cpu_count() or 1):
                 file, target = waiting.pop()
                 running.append(_start([*common, "-c", str(file), "-o", str(target)]))
-            _finish(running.pop(0), "lowtide's memory arena cannot be compiled against this torch")
+            _finish(running.pop(0), f"lowtide's {kit.what} cannot be compiled against this torch")
     finally:
         for process in running:
             process.kill()

@@ -63,6 +63,7 @@ class ShimModule(Protocol):
     GENERAL: int
     HOME: int
     SMALL_B: int
+    gates: object
 
     def Slab(
         self,

@@ -1,0 +1,37 @@
+#include "gates.hpp"
+
+#include "allocator.hpp"
+#include "fast_calls.hpp"
+#include "thread.hpp"
+
+namespace lowtide::shim {
+
+namespace {
+
+c10::DataPtr held(void* p, Bytes size_B) { return p == nullptr ? c10::DataPtr() : adopt(p, size_B); }
+
+}  // namespace
+
+const Gates& gates() {
+  static const Gates table{
+      &slab_of,
+      [](const Slab& slab) { return Thread::mine().slab() == &slab; },
+      static_cast<void (*)(Storage&, const std::string&, Slab&, std::uint64_t)>(&drop),
+      &restore,
+      &steal,
+      &move_into,
+      &rebase,
+      &is_dropped,
+      &objection,
+      [](Slab& slab, Bytes size_B) { return held(slab.serve_quietly(size_B), size_B); },
+      [](Slab& slab, Bytes size_B) { return held(slab.serve_home(size_B), size_B); },
+      &allocate_outside,
+      &adopt,
+      [](Slab& slab, void* p) { slab.release(p); },
+      [] { Thread::mine().suspend(); },
+      [] { Thread::mine().resume(); },
+  };
+  return table;
+}
+
+}  // namespace lowtide::shim
