@@ -1,7 +1,4 @@
-"""Execution traces of eager programs, as published with Dynamic Tensor Rematerialization, read as graphs. Torch-free.
-
-A trace is one JSON object per line: what was called on which tensors, for how many nanoseconds, with how many bytes of
-results (Kirisame et al., "Dynamic Tensor Rematerialization", ICLR 2021). What precedes `START` is warm-up.
+"""Execution traces of eager programs (`ir/trace_lines.py`), read as graphs. Torch-free.
 
 - A storage's content is a value. Names, copies and aliases of it share the storage; a call that only makes aliases
   moves no bytes and is left out.
@@ -16,12 +13,9 @@ Units: `_B` bytes, `_s` seconds.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -29,73 +23,25 @@ from lowtide.errors import IllegalPlan, PlanFileError
 from lowtide.ir.call import Read
 from lowtide.ir.check_graph import check_graph
 from lowtide.ir.graph import Graph, MiniTrace, Origin, Recipe, Role, Segment, Value
-from lowtide.ir.whole_file import read_whole
-
-_NANOSECOND_s = 1e-9
-_FRESH = -1  # an alias of nothing
-_Count = Annotated[int, msgspec.Meta(ge=0)]
-
-
-class _Instruction(msgspec.Struct, frozen=True, tag_field="INSTRUCTION", tag=str.upper, rename="upper"):
-    """One line. Numbers may be written as strings."""
-
-
-class Annotate(_Instruction, frozen=True):
-    annotation: str
-
-
-class Constant(_Instruction, frozen=True):
-    name: str
-
-
-class Memory(_Instruction, frozen=True):
-    name: str
-    memory: _Count
-
-
-class Alias(_Instruction, frozen=True):
-    name: str
-    alias: int
-
-
-class Call(_Instruction, frozen=True):
-    name: str
-    args: tuple[str, ...]
-    result: tuple[str, ...]
-    time: _Count
-
-
-class Mutate(_Instruction, frozen=True):
-    name: str
-    args: tuple[str, ...]
-    mutate: tuple[_Count, ...]
-    time: _Count
-
-
-class Copy(_Instruction, frozen=True):
-    src: str
-    dst: str
-
-
-class CopyFrom(_Instruction, frozen=True, tag="COPY_FROM"):
-    src: str
-    dst: str
-
-
-class Release(_Instruction, frozen=True):
-    name: str
-
-
-_DECODER = msgspec.json.Decoder(
-    Annotate | Constant | Memory | Alias | Call | Mutate | Copy | CopyFrom | Release, strict=False
+from lowtide.ir.trace_lines import (
+    FRESH,
+    REMEDY,
+    Alias,
+    Annotate,
+    Call,
+    Constant,
+    Copy,
+    CopyFrom,
+    Damaged,
+    Instruction,
+    Memory,
+    Mutate,
+    Release,
+    following,
+    read_trace,
 )
 
-
-T = TypeVar("T", Memory, Alias)
-
-
-class _Damaged(Exception):
-    """A line that cannot follow the ones before it."""
+_NANOSECOND_s = 1e-9
 
 
 @dataclass(eq=False)
@@ -115,15 +61,15 @@ class _Reader:
     recipes: list[Recipe] = field(default_factory=list)
     segments: list[Segment] = field(default_factory=lambda: [Segment("step")])
 
-    def take(self, instruction: _Instruction, line: int, lines: Iterator[tuple[int, _Instruction]]) -> None:
+    def take(self, instruction: Instruction, line: int, lines: Iterator[tuple[int, Instruction]]) -> None:
         """Carries out one instruction, with the lines that say what its results are."""
         match instruction:
             case Annotate(annotation="BACKWARD") if len(self.segments) == 1:
                 self.segments = [Segment("forward"), Segment("backward")]
             case Annotate():
-                raise _Damaged(f"the annotation {instruction.annotation!r} does not belong here")
+                raise Damaged(f"the annotation {instruction.annotation!r} does not belong here")
             case Constant(name):
-                size_B = _next(lines, Memory, name).memory
+                size_B = following(lines, Memory, name).memory
                 self.bind(name, _Storage(self.value(name, size_B, role=Role.CONSTANT, arrives=0, persistent=True)))
             case Call():
                 self.call(instruction, line, lines)
@@ -138,22 +84,22 @@ class _Reader:
                 self.storage(name)
                 del self.names[name]
             case _:
-                raise _Damaged(f"{type(instruction).__name__.upper()} without the instruction that it belongs to")
+                raise Damaged(f"{type(instruction).__name__.upper()} without the instruction that it belongs to")
 
-    def call(self, call: Call, line: int, lines: Iterator[tuple[int, _Instruction]]) -> None:
+    def call(self, call: Call, line: int, lines: Iterator[tuple[int, Instruction]]) -> None:
         """An operator; its results are fresh storages, or share an argument's."""
         arguments = [self.storage(name) for name in call.args]
         fresh: list[int] = []
         for name in call.result:
-            size_B = _next(lines, Memory, name).memory
-            alias = _next(lines, Alias, name).alias
-            if alias == _FRESH:
+            size_B = following(lines, Memory, name).memory
+            alias = following(lines, Alias, name).alias
+            if alias == FRESH:
                 fresh.append(self.value(name, size_B))
                 self.bind(name, _Storage(fresh[-1]))
             elif 0 <= alias < len(arguments):
                 self.bind(name, arguments[alias])
             else:
-                raise _Damaged(f"{name} is an alias of argument {alias} of {len(arguments)}")
+                raise Damaged(f"{name} is an alias of argument {alias} of {len(arguments)}")
         if fresh:
             self.recipe(call.name, [s.value for s in arguments], fresh, call.time, line)
 
@@ -161,7 +107,7 @@ class _Reader:
         """An operator that writes into its arguments."""
         arguments = [self.storage(name) for name in mutation.args]
         if not mutation.mutate or max(mutation.mutate) >= len(arguments):
-            raise _Damaged(f"{mutation.name} changes arguments {mutation.mutate} of {len(arguments)}")
+            raise Damaged(f"{mutation.name} changes arguments {mutation.mutate} of {len(arguments)}")
         reads = [s.value for s in arguments]
         changed = {id(arguments[i]): (arguments[i], mutation.args[i]) for i in mutation.mutate}
         made = [self.value(name, self.values[storage.value].size_B) for storage, name in changed.values()]
@@ -171,12 +117,12 @@ class _Reader:
 
     def bind(self, name: str, storage: _Storage) -> None:
         if name in self.names:
-            raise _Damaged(f"{name} is there already")
+            raise Damaged(f"{name} is there already")
         self.names[name] = storage
 
     def storage(self, name: str) -> _Storage:
         if name not in self.names:
-            raise _Damaged(f"{name} is not there: nothing since START has made it, or it is released")
+            raise Damaged(f"{name} is not there: nothing since START has made it, or it is released")
         return self.names[name]
 
     def value(
@@ -228,46 +174,20 @@ def load_trace(path: str | os.PathLike[str]) -> Graph:
 
     O(trace).
     """
-    path = Path(path)
-    source = f"trace {path}"
-    data = read_whole(path, source, _REMEDY)
-    reader = _Reader(path.name)
-    lines = _instructions(data, source)
-    if not any(isinstance(i, Annotate) and i.annotation == "START" for _, i in lines):
-        raise PlanFileError(f"{source} has no START: it is no execution trace, or it ended in the warm-up. {_REMEDY}")
+    trace = read_trace(path)
+    reader = _Reader(trace.name)
+    lines = iter(trace)
     line = 0
     try:
         for line, instruction in lines:
             reader.take(instruction, line, lines)
-    except _Damaged as error:
-        raise PlanFileError(f"{source} is damaged at line {line}: {error}. {_REMEDY}") from error
+    except Damaged as error:
+        raise trace.damaged(line, error) from error
     if not reader.recipes:
-        raise PlanFileError(f"{source} calls nothing after START. {_REMEDY}")
-    graph = reader.graph(hashlib.sha256(data).hexdigest()[:16])
+        raise PlanFileError(f"{trace.source} calls nothing after START. {REMEDY}")
+    graph = reader.graph(trace.key)
     try:
         check_graph(graph)
     except IllegalPlan as error:
-        raise PlanFileError(f"{source} makes an inconsistent graph: {error}. {_REMEDY}") from error
+        raise PlanFileError(f"{trace.source} makes an inconsistent graph: {error}. {REMEDY}") from error
     return graph
-
-
-_REMEDY = "Record the trace again, or name another one."
-
-
-def _instructions(data: bytes, source: str) -> Iterator[tuple[int, _Instruction]]:
-    """Every line with its number, as it is asked for."""
-    for number, text in enumerate(data.splitlines(), 1):
-        if not text.strip():
-            continue
-        try:
-            yield number, _DECODER.decode(text)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise PlanFileError(f"{source} is damaged at line {number}: {error}. {_REMEDY}") from error
-
-
-def _next(lines: Iterator[tuple[int, _Instruction]], kind: type[T], name: str) -> T:
-    """The line that has to follow."""
-    _, instruction = next(lines, (0, None))
-    if not isinstance(instruction, kind) or instruction.name != name:
-        raise _Damaged(f"{kind.__name__.upper()} of {name} does not follow")
-    return instruction
