@@ -1,0 +1,231 @@
+#include "keeper.hpp"
+
+#include <chrono>
+
+namespace lowtide::eager {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+constexpr std::uint64_t EVICTED = 1, RERAN = 2;
+
+}  // namespace
+
+Keeper::Keeper(Ledger& ledger, Room& room, Policy& policy, Performer& performer, Options options)
+    : ledger_(ledger),
+      room_(room),
+      policy_(policy),
+      performer_(performer),
+      options_(options),
+      kinship_(ledger, policy.kinship()),
+      scene_{ledger, kinship_, room} {
+  ledger_.set_witness(this);
+}
+
+Keeper::~Keeper() { ledger_.set_witness(nullptr); }
+
+// Calls
+
+bool Keeper::enter(std::uint64_t name, Slice<ValueId> inputs) {
+  policy_.began(ledger_, name, inputs);
+  for (ValueId input : inputs)
+    if (!ledger_[input].is_resident()) return false;
+  for (ValueId input : inputs) {
+    ledger_.touch(input);
+    ledger_.pin(input);
+  }
+  return true;
+}
+
+CallId Keeper::record(const CallSpec& spec, Slice<Bytes> offsets_B) {
+  const CallId id = ledger_.add(spec);
+  ledger_.advance(spec.cost_ns);
+  over_.assign(offsets_B.size(), NO_VALUE);
+  for (const Consumed& c : spec.consumed)
+    over_[static_cast<std::size_t>(c.output)] = ledger_[spec.inputs[static_cast<std::size_t>(c.input)]].root;
+  // In the order in which DTR's simulator files them: the first one last.
+  const std::size_t count = offsets_B.size();
+  for (std::size_t k = 1; k <= count; ++k) {
+    const std::size_t i = k % count;
+    const ValueId made = ledger_.call(id).outputs[i].value;
+    if (over_[i] != NO_VALUE)
+      take_over(over_[i], made);
+    else
+      ledger_.place(made, offsets_B[i]);
+    ledger_.touch(made);
+  }
+  policy_.ended(ledger_, id);
+  return id;
+}
+
+void Keeper::leave(Slice<ValueId> inputs) {
+  for (ValueId input : inputs) {
+    const ValueId root = ledger_[input].root;
+    ledger_.unpin(root);
+    const Value& v = ledger_[root];
+    if (v.pins == 0 && !v.alive) let_go(root, policy_.sheds());
+  }
+}
+
+// Handles
+
+void Keeper::died(ValueId root) {
+  ledger_.set_alive(root, false);
+  for (ValueId view : ledger_[root].views) ledger_.set_alive(view, false);
+  if (ledger_[root].pins == 0) let_go(root, true);
+}
+
+void Keeper::vanished(ValueId root) {
+  if (ledger_[root].is_resident()) {
+    ledger_.displace(root);
+    kinship_.evicted(root);
+  }
+  died(root);
+}
+
+void Keeper::commit(ValueId root) { ledger_.commit(root); }
+
+void Keeper::let_go(ValueId root, bool sheds) {
+  if (options_.forgets) ledger_.settle(root);
+  const Value& v = ledger_[root];
+  if (sheds && v.serial >= 0 && v.is_resident() && !v.is_leaf()) give_up(root);
+}
+
+void Keeper::value_leaves(ValueId value) {
+  const Value& v = ledger_[value];
+  if (v.root == value) {
+    kinship_.leaves(value);
+    if (v.is_resident() && v.size_B > 0) performer_.release(value);
+  }
+  performer_.forget_value(value);
+}
+
+void Keeper::call_leaves(CallId call) { performer_.forget_call(call); }
+
+// Room
+
+bool Keeper::make_room(Bytes need_B) {
+  const Clock::time_point start = Clock::now();
+  const std::int64_t before = statistics_.evictions;
+  bool fits = room_.fits(need_B);
+  while (!fits) {
+    if (policy_.slides() && room_.capacity_B() - room_.in_use_B() >= room_.reserved_for(need_B) && slide(need_B)) {
+      fits = true;
+      break;
+    }
+    victims_.clear();
+    policy_.choose(scene_, need_B, victims_);
+    if (victims_.empty()) break;
+    for (ValueId victim : victims_) evict(victim);
+    fits = room_.fits(need_B);
+  }
+  ++statistics_.searches;
+  statistics_.search_s += seconds_since(start);
+  if (statistics_.evictions > before) {
+    ++statistics_.samples;
+    statistics_.free_shares +=
+        static_cast<double>(room_.capacity_B() - room_.in_use_B()) / static_cast<double>(room_.capacity_B());
+  }
+  return fits;
+}
+
+Bytes Keeper::allocate(Bytes size_B, std::uint64_t tag, Nanoseconds cost_ns) {
+  if (size_B == 0) return 0;
+  const End end = policy_.end_for(cost_ns, size_B);
+  const Bytes offset_B = room_.allocate(size_B, end, tag);
+  if (offset_B != NOWHERE) return offset_B;
+  return make_room(size_B) ? room_.allocate(size_B, end, tag) : NOWHERE;
+}
+
+void Keeper::evict(ValueId root) {
+  ++statistics_.evictions;
+  statistics_.evicted_B += ledger_[root].size_B;
+  note(EVICTED, ledger_[root].serial);
+  policy_.evicted(ledger_, root);
+  if (!policy_.sends(scene_, root)) {
+    give_up(root);
+    return;
+  }
+  performer_.send(root);
+  ledger_.set_on_host(root, true);
+  ledger_.displace(root);
+  ++statistics_.sends;
+  statistics_.sent_B += ledger_[root].size_B;
+}
+
+bool Keeper::slide(Bytes need_B) {
+  const auto movable = [&](ValueId id) { return ledger_[id].is_resident() && performer_.is_movable(id); };
+  const auto relocate = [&](ValueId id, Bytes from_B, Bytes to_B) {
+    if (!performer_.relocate(id, from_B, to_B)) return false;
+    ledger_.move(id, to_B);
+    return true;
+  };
+  const Slide slid = room_.slide_for(need_B, movable, relocate);
+  statistics_.moves += slid.moves;
+  statistics_.moved_B += slid.moved_B;
+  return room_.fits(need_B);
+}
+
+void Keeper::give_up(ValueId root) {
+  if (ledger_[root].size_B > 0) performer_.release(root);
+  ledger_.displace(root);
+  kinship_.evicted(root);
+}
+
+void Keeper::take_over(ValueId old, ValueId made) {
+  ledger_.take_over(old, made);
+  kinship_.evicted(old);
+}
+
+// Recoveries
+
+// Whether a call that reads the value may write over it: nobody else waits for its content.
+bool Keeper::is_spare(ValueId input) const {
+  const Value& root = ledger_.root_of(input);
+  return root.pins == 1 && !root.alive && !root.is_leaf();
+}
+
+void Keeper::rerun(CallId id, ValueId wanted, const std::vector<char>& keep, const std::vector<ValueId>& over,
+                   Slice<Bytes> offsets_B) {
+  ledger_.advance(ledger_.call(id).cost_ns);
+  ++statistics_.reruns;
+  statistics_.rerun_ns += ledger_.call(id).cost_ns;
+  note(RERAN, ledger_.call(id).serial);
+  const std::vector<Output>& outputs = ledger_.call(id).outputs;
+  for (std::size_t i = 0; i < outputs.size(); ++i)
+    if (over[i] != NO_VALUE && !keep[i]) give_up(over[i]);
+  const auto adopt = [&](std::size_t i) {
+    const ValueId made = outputs[i].value;
+    if (over[i] != NO_VALUE)
+      take_over(over[i], made);
+    else
+      ledger_.place(made, offsets_B[i]);
+    if (ledger_[made].root != made) return;
+    kinship_.restored(made);
+    policy_.restored(ledger_, made);
+  };
+  for (std::size_t i = 0; i < outputs.size(); ++i)
+    if (keep[i] && outputs[i].value != wanted) adopt(i);
+  adopt(static_cast<std::size_t>(ledger_[wanted].output));
+}
+
+void Keeper::fetched(ValueId root, Bytes offset_B) {
+  ledger_.set_on_host(root, false);
+  ledger_.place(root, offset_B);
+  ++statistics_.fetches;
+  statistics_.fetched_B += ledger_[root].size_B;
+  policy_.restored(ledger_, root);
+}
+
+void Keeper::note(std::uint64_t kind, std::int64_t serial) {
+  note(kind);
+  note(static_cast<std::uint64_t>(serial));
+  note(static_cast<std::uint64_t>(ledger_.clock()));
+}
+
+}  // namespace lowtide::eager

@@ -1,0 +1,119 @@
+// Keeper: makes room, evicts, brings back, lets go; what every call does to the ledger.
+//
+// It stands between the ledger, the room, the policy that chooses, and the performer that carries out. A simulation
+// and the runtime under torch use it alike. A call goes like this, under one lock but for (2):
+//   1. enter(): its inputs are pinned. Where it says that some are absent, a Recovery brings them first.
+//   2. the kernel runs, without the lock. A request for bytes that finds no place comes back as make_room().
+//   3. record(): the call, what it made and where; then leave().
+// The end of a handle is died(). Before a leaf is written to, everything in ledger().descendants(leaf) is recovered and
+// made a leaf by commit(), so that nothing alive needs the old content.
+//
+// INVARIANT: what is in the room is what is resident, and what running operators have taken and not yet recorded.
+// THREADS: the caller holds one lock. Nothing here waits.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "kinship.hpp"
+#include "ledger.hpp"
+#include "performer.hpp"
+#include "policy.hpp"
+#include "recovery.hpp"
+#include "room.hpp"
+
+namespace lowtide::eager {
+
+struct KeeperStatistics {
+  std::int64_t evictions = 0;  // by choice of the policy; values that died are not among them
+  Bytes evicted_B = 0;
+  std::int64_t reruns = 0;
+  Nanoseconds rerun_ns = 0;
+  std::int64_t searches = 0;  // requests that found no place
+  double search_s = 0;        // from then to success
+  std::int64_t moves = 0;
+  Bytes moved_B = 0;
+  std::int64_t sends = 0, fetches = 0;
+  Bytes sent_B = 0, fetched_B = 0;
+  std::int64_t samples = 0;  // requests that evicted
+  double free_shares = 0;    // what was free after each, as a share of the room, in sum
+  std::uint64_t digest = 0xcbf29ce484222325u;  // of all evictions and reruns in order, with the clock
+  double fragmentation() const { return samples ? free_shares / static_cast<double>(samples) : 0; }
+};
+
+class Keeper final : public Witness {
+ public:
+  struct Options {
+    bool forgets = true;  // what nothing can need again leaves the ledger; DTR's simulator remembers all of it
+  };
+
+  // All must outlive the keeper, which is the ledger's witness while it lives.
+  Keeper(Ledger& ledger, Room& room, Policy& policy, Performer& performer, Options options);
+  Keeper(Ledger& ledger, Room& room, Policy& policy, Performer& performer)
+      : Keeper(ledger, room, policy, performer, Options()) {}
+  ~Keeper() override;
+  Keeper(const Keeper&) = delete;
+  Keeper& operator=(const Keeper&) = delete;
+
+  // A call's inputs are pinned and count as used, each as often as it is named. False: some are absent, and nothing was
+  // done; begin a Recovery of them, which does it.
+  [[nodiscard]] bool enter(std::uint64_t name, Slice<ValueId> inputs);
+  // A call that has just run between enter() and leave(), and where its outputs lie; anything for views, and for what took
+  // over an input. A consumed input's handle is the caller's to end: died().
+  CallId record(const CallSpec& spec, Slice<Bytes> offsets_B);
+  // Takes the pins back. What was recovered and is not alive may go.
+  void leave(Slice<ValueId> inputs);
+
+  // The last handle of a root and its views is gone. Its bytes go at once where they can be made again and nobody has
+  // pinned them; it leaves once nothing needs it.
+  void died(ValueId root);
+  // The same, for bytes that the room has back already.
+  void vanished(ValueId root);
+  // A resident root becomes a leaf.
+  void commit(ValueId root);
+  void step_ended() { policy_.step_ended(ledger_); }
+
+  // Evicts, and slides where the policy says so, until need_B fit. False: nothing helps any more.
+  [[nodiscard]] bool make_room(Bytes need_B);
+  // A block, with room made for it; NOWHERE: nothing helps. Nothing at all takes no block, and lies at 0.
+  Bytes allocate(Bytes size_B, std::uint64_t tag, Nanoseconds cost_ns);
+  End end_for(Nanoseconds cost_ns, Bytes size_B) const { return policy_.end_for(cost_ns, size_B); }
+  void evict(ValueId root);
+  // Moves blocks together; whether need_B fit then.
+  bool slide(Bytes need_B);
+
+  Ledger& ledger() { return ledger_; }
+  const Ledger& ledger() const { return ledger_; }
+  Room& room() { return room_; }
+  Policy& policy() { return policy_; }
+  const KeeperStatistics& statistics() const { return statistics_; }
+  std::int64_t weighed() const { return scene_.weighed; }
+
+  void value_leaves(ValueId value) override;
+  void call_leaves(CallId call) override;
+
+ private:
+  friend class Recovery;
+
+  void take_over(ValueId old, ValueId made);
+  void give_up(ValueId root);
+  void let_go(ValueId root, bool sheds);
+  // For recoveries.
+  void rerun(CallId call, ValueId wanted, const std::vector<char>& keep, const std::vector<ValueId>& over,
+             Slice<Bytes> offsets_B);
+  void fetched(ValueId root, Bytes offset_B);
+  bool is_spare(ValueId input) const;
+  void note(std::uint64_t number) { statistics_.digest = (statistics_.digest ^ number) * 0x100000001b3u; }
+  void note(std::uint64_t kind, std::int64_t serial);
+
+  Ledger& ledger_;
+  Room& room_;
+  Policy& policy_;
+  Performer& performer_;
+  Options options_;
+  Kinship kinship_;
+  Scene scene_;
+  KeeperStatistics statistics_;
+  std::vector<ValueId> victims_, over_;
+};
+
+}  // namespace lowtide::eager

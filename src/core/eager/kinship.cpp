@@ -1,0 +1,107 @@
+#include "kinship.hpp"
+
+#include <algorithm>
+
+namespace lowtide::eager {
+
+Kinship::Entry& Kinship::at(ValueId id) const {
+  if (entries_.size() < ledger_.value_slots()) entries_.resize(ledger_.value_slots());
+  return entries_[static_cast<std::size_t>(id)];
+}
+
+template <bool up, class Visit>
+void Kinship::walk(ValueId root, const Visit& visit) const {
+  if (++walk_ == 0) {  // the numbers are used up
+    for (Entry& entry : entries_) entry.seen = 0;
+    walk_ = 1;
+  }
+  at(root).seen = walk_;
+  stack_.assign(1, root);
+  while (!stack_.empty()) {
+    const ValueId from = stack_.back();
+    stack_.pop_back();
+    const auto reach = [&](ValueId to) {
+      Entry& entry = entries_[static_cast<std::size_t>(to)];
+      if (entry.seen == walk_) return;
+      entry.seen = walk_;
+      visit(to);
+      if (ledger_[to].is_evicted()) stack_.push_back(to);
+    };
+    if constexpr (up)
+      visit_parents(from, reach);
+    else
+      visit_children(from, reach);
+  }
+}
+
+void Kinship::outdate(ValueId root) {
+  walk<false>(root, [&](ValueId id) { at(id).ancestors_ns = UNKNOWN; });
+  walk<true>(root, [&](ValueId id) { at(id).descendants_ns = UNKNOWN; });
+}
+
+void Kinship::evicted(ValueId root) {
+  if (kept_.exact) outdate(root);
+  if (!kept_.classes) return;
+  const ClassId node = classes_.add(ledger_[root].cost_ns);
+  at(root).node = node;
+  const auto join = [&](ValueId near) {
+    if (near != root && at(near).node != NO_CLASS) classes_.merge(at(near).node, node);
+  };
+  visit_parents(root, join);
+  visit_children(root, join);
+}
+
+void Kinship::restored(ValueId root) {
+  Entry& entry = at(root);
+  if (kept_.exact) {
+    entry.ancestors_ns = entry.descendants_ns = UNKNOWN;
+    outdate(root);
+  }
+  if (!kept_.classes) return;
+  classes_.withdraw(entry.node, ledger_[root].cost_ns);
+  entry.node = NO_CLASS;
+}
+
+void Kinship::leaves(ValueId root) {
+  Entry& entry = at(root);
+  if (kept_.exact) outdate(root);
+  if (kept_.classes && entry.node != NO_CLASS) classes_.withdraw(entry.node, ledger_[root].cost_ns);
+  entry = Entry();
+}
+
+Nanoseconds Kinship::ancestors_ns(ValueId root) const {
+  Entry& entry = at(root);
+  if (entry.ancestors_ns != UNKNOWN) return entry.ancestors_ns;
+  Nanoseconds sum_ns = 0;
+  walk<true>(root, [&](ValueId id) { sum_ns += ledger_[id].is_evicted() ? ledger_[id].cost_ns : 0; });
+  return entry.ancestors_ns = sum_ns;
+}
+
+Nanoseconds Kinship::descendants_ns(ValueId root) const {
+  Entry& entry = at(root);
+  if (entry.descendants_ns != UNKNOWN) return entry.descendants_ns;
+  Nanoseconds sum_ns = 0;
+  walk<false>(root, [&](ValueId id) { sum_ns += ledger_[id].is_evicted() ? ledger_[id].cost_ns : 0; });
+  return entry.descendants_ns = sum_ns;
+}
+
+ClassId Kinship::class_of(ValueId root) const {
+  const ClassId node = at(root).node;
+  return node == NO_CLASS ? NO_CLASS : classes_.root(node);
+}
+
+Nanoseconds Kinship::neighbours_ns(ValueId root) const {
+  found_.clear();
+  Nanoseconds sum_ns = 0;
+  const auto add = [&](ValueId near) {
+    const ClassId found = class_of(near);
+    if (found == NO_CLASS || std::find(found_.begin(), found_.end(), found) != found_.end()) return;
+    found_.push_back(found);
+    sum_ns += classes_.cost_ns(found);
+  };
+  visit_parents(root, add);
+  visit_children(root, add);
+  return sum_ns;
+}
+
+}  // namespace lowtide::eager

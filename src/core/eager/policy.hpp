@@ -1,0 +1,63 @@
+// Policy: which values go when room is needed. One file per policy in policies/, one line each in catalogue.cpp.
+//
+// CONTRACT. choose() names values to evict now (evictable ones, each once) for a request that the room cannot serve. The
+// keeper evicts them in that order, asks the room again, and comes back as long as the request does not fit; none says that
+// no eviction helps. Where the policy slides, the keeper first tries to move blocks together.
+// A policy depends on nothing but the scene and what it was told: the same run gives the same choices, on any machine,
+// and the same as the policy of that name in Python (src/lowtide/dynamic/policies). So a score is a double made of
+// integers in the same order of operations, and every tie has a rule.
+// choose() may be called while a kernel runs, on any thread, under the keeper's lock. One instance serves one run.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kinship.hpp"
+#include "ledger.hpp"
+#include "room.hpp"
+
+namespace lowtide::eager {
+
+// What a policy may look at. It counts in `weighed` the values that it weighs.
+struct Scene {
+  const Ledger& ledger;
+  const Kinship& kinship;
+  const Room& room;
+  std::int64_t weighed = 0;
+};
+
+class Policy {
+ public:
+  virtual ~Policy() = default;
+  virtual const char* name() const = 0;
+  // What it has to know about neighbours.
+  virtual Kinship::Kept kinship() const { return {false, false}; }
+  // Whether a recovered value that is not alive goes with its last pin; else it waits to be chosen.
+  virtual bool sheds() const { return true; }
+  // Whether blocks are moved together where the free bytes suffice in pieces.
+  virtual bool slides() const { return false; }
+
+  virtual void choose(Scene& scene, Bytes need_B, std::vector<ValueId>& victims) = 0;
+  // Whether a value that is evicted goes to the host, to be fetched, instead of being run again.
+  virtual bool sends(const Scene&, ValueId) { return false; }
+  // The end of the room for an output of size_B of a call of cost_ns.
+  virtual End end_for(Nanoseconds /*cost_ns*/, Bytes /*size_B*/) const { return End::low; }
+
+  // What happens, as it happens.
+  virtual void began(const Ledger&, std::uint64_t /*name*/, Slice<ValueId> /*inputs*/) {}  // before inputs are there
+  virtual void ended(const Ledger&, CallId) {}  // a first run
+  virtual void evicted(const Ledger&, ValueId) {}
+  virtual void restored(const Ledger&, ValueId) {}
+  virtual void step_ended(const Ledger&) {}
+};
+
+struct PolicyOptions {
+  Bytes host_B = 0;     // room on the host for values sent there
+  double link_Bps = 0;  // of the copies there and back; 0: none are made
+};
+
+// The policy of that name; throws std::invalid_argument, naming those there are.
+std::unique_ptr<Policy> make_policy(const std::string& name, const PolicyOptions& options = {});
+std::vector<std::string> policy_names();
+
+}  // namespace lowtide::eager
