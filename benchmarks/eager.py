@@ -1,0 +1,49 @@
+"""`python -m benchmarks.eager [--only PART ...] [--keys TEXT ...] [--quick] [--resume]`
+
+Training without a graph inside a budget. Recorded steps, replayed: DTR's simulator reproduced, policies with addresses, what each
+technique brings. Loops, executed: the same bits, policies side by side in one arena, the smallest budgets, against plans made
+ahead, and three hundred steps. Rows that a run leaves out stay as an earlier one measured them. It fails if a row is
+missing, if a bit differs, or if a byte is over a budget; the files are written after each key.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from benchmarks import eager_bits, eager_soak
+from benchmarks.eager_bits import BITS_PART
+from benchmarks.eager_executed import EXECUTED_PART
+from benchmarks.eager_published import PUBLISHED_PART
+from benchmarks.eager_smallest import SMALLEST_PART
+from benchmarks.eager_soak import SOAK_PART
+from benchmarks.eager_static import STATIC_PART
+from benchmarks.eager_traces import ABLATION_PART, TRACES_PART
+from benchmarks.parts_run import PartsRun, Rows
+
+
+def broken(found: Rows) -> list[str]:
+    """Promises that rows do not keep."""
+    bits = [row for rows in found.get("bits", {}).values() for row in rows]
+    soaks = [row for rows in found.get("soak", {}).values() for row in rows]
+    return [*eager_bits.broken(bits), *eager_soak.broken(soaks)]
+
+
+RUN = PartsRun(
+    "eager",
+    "Training without a graph, inside a budget",
+    __doc__ or "",
+    (
+        PUBLISHED_PART,
+        TRACES_PART,
+        ABLATION_PART,
+        BITS_PART,
+        EXECUTED_PART,
+        SMALLEST_PART,
+        STATIC_PART,
+        SOAK_PART,
+    ),
+    broken,
+)
+
+if __name__ == "__main__":
+    sys.exit(RUN.main())

@@ -1,0 +1,90 @@
+"""One training loop inside `lowtide.eager`, and what it was: bits, seconds, recomputation. In a process of its own.
+
+Units: `_B` bytes, `_s` seconds, `_ns` modelled nanoseconds.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import torch
+from tests.dynamic.comparison import Left, everything
+from tests.dynamic.networks import EagerNetwork
+
+import lowtide
+
+UNLIMITED_B = 8 * 2**30
+POLICIES = ("dtr", "dte", "coop", "tide", "tide-memory")
+"""Of the tables that execute."""
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A loop to run.
+
+    Arguments:
+        digests: whether everything is read, bit by bit, after every step.
+    """
+
+    network: EagerNetwork
+    policy: str
+    budget_B: int
+    steps: int
+    runtime: str = "auto"
+    digests: bool = False
+
+    def run(self) -> dict[str, Any]:
+        """Trains from the seeds.
+
+        Returns: `refused`, the first line of the error that ended it or None; and of the steps that ended: `losses`,
+            `seconds_s`, `counts` (statistics after each of them), `left` (digests, where they were asked for).
+        """
+        module, optimizers = self.network.start()
+        found: dict[str, Any] = {"refused": None, "losses": [], "seconds_s": [], "counts": [], "left": []}
+        one = optimizers[0] if len(optimizers) == 1 else None
+        context = lowtide.eager(self.budget_B, policy=self.policy, model=module, optimizer=one, runtime=self.runtime)
+        try:
+            with context as run:
+                for batch in self.network.batches(self.steps):
+                    start = time.perf_counter()
+                    loss = self.network.step(module, optimizers, batch).item()
+                    found["seconds_s"].append(time.perf_counter() - start)
+                    found["losses"].append(loss)
+                    found["counts"].append(msgspec.to_builtins(run.stats()))
+                    if self.digests:
+                        found["left"].append({"loss": loss.hex()} | everything(module, optimizers))
+            if self.digests:
+                found["left"].append({"loss": loss.hex()} | everything(module, optimizers))
+        except (torch.OutOfMemoryError, lowtide.LowtideError) as error:
+            found["refused"] = f"{type(error).__name__}: {error}".splitlines()[0]
+        del module, optimizers, one, context
+        gc.collect()
+        return found
+
+
+def peak_B(network: EagerNetwork, steps: int = 3) -> int:
+    """The most bytes that the loop holds when nothing is evicted, what persists included.
+
+    Raises:
+        RuntimeError: if it was refused.
+    """
+    found = Loop(network, "lru", UNLIMITED_B, steps).run()
+    if found["refused"]:
+        raise RuntimeError(found["refused"])
+    return int(found["counts"][-1]["peak_B"])
+
+
+def left(found: dict[str, Any]) -> Left:
+    """Digests and losses, to be compared."""
+    return Left(tuple(found["left"]), tuple(found["losses"]))
+
+
+def recomputed(found: dict[str, Any], first: int = 2) -> float:
+    """Modelled cost of reruns over that of first runs, from a step on."""
+    counts = found["counts"]
+    before = counts[first - 1] if first else {"rerun_ns": 0, "cost_ns": 0}
+    return float((counts[-1]["rerun_ns"] - before["rerun_ns"]) / (counts[-1]["cost_ns"] - before["cost_ns"]))
