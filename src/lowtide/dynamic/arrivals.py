@@ -1,0 +1,110 @@
+"""Storages that come from elsewhere: parameters, buffers, inputs, whatever was made before the context or beside it.
+
+Those that may be moved are brought into the arena, parameters to its top, so that every byte counts. Those that may not
+(shared with numpy or another process) stay where they are, and as much of the arena is kept empty while they live.
+
+Units: `_B` bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from lowtide.device import storage as storages
+from lowtide.device.arena import ALIGNMENT_B, Arena
+from lowtide.dynamic.bodies import NOWHERE, Bodies
+from lowtide.dynamic.homes import Homes
+from lowtide.dynamic.kernels import Kernels
+from lowtide.dynamic.ledger import Ledger, Value
+
+
+class Arrivals:
+    """See the module.
+
+    Arguments:
+        found_parameter: is called with every parameter when it is first seen.
+    """
+
+    def __init__(
+        self,
+        arena: Arena,
+        bodies: Bodies,
+        ledger: Ledger,
+        kernels: Kernels,
+        homes: Homes,
+        found_parameter: Callable[[Tensor], None],
+    ) -> None:
+        self._arena = arena
+        self._bodies = bodies
+        self._ledger = ledger
+        self._kernels = kernels
+        self._homes = homes
+        self._found_parameter = found_parameter
+        self.parameters: set[int] = set()
+        self.foreign_B = 0
+
+    def meet(self, tensor: Tensor, storage: torch.UntypedStorage) -> Value:
+        """Makes a leaf of a storage that is seen for the first time.
+
+        Raises:
+            torch.OutOfMemoryError: if there is no room for it.
+        """
+        is_parameter = tensor.requires_grad and tensor.is_leaf
+        value = self._bring(storage, home=is_parameter)
+        if is_parameter:
+            self.parameters.add(value.id)
+            self._found_parameter(tensor)
+        return value
+
+    def bring_home(self, tensor: Tensor) -> None:
+        """Brings in what is going to stay: a parameter, a buffer, an optimizer's state."""
+        storage = tensor.untyped_storage()
+        if not storage.nbytes():
+            return
+        known = self._bodies.by_address.get(storage._cdata)
+        if known is None:
+            if tensor.requires_grad and tensor.is_leaf:
+                self.meet(tensor, storage)
+            else:
+                self._bring(storage, home=True)
+        elif not known.home:
+            self._kernels.commit(known)
+            self._homes.admit(known)
+
+    def keep(self, storage: torch.UntypedStorage) -> Value:
+        """Makes a leaf of what an operator made that cannot be run again."""
+        value = self._ledger.leaf(storage.nbytes(), self._bodies.offset_B(storage) or NOWHERE)
+        self._bodies.show(value, storage)
+        return value
+
+    def _bring(self, storage: torch.UntypedStorage, *, home: bool) -> Value:
+        size_B = storage.nbytes()
+        aside = None
+        if self._bodies.offset_B(storage) is None:
+            self.foreign_B += size_B
+            if storages.objection(storage):
+                aside = self._set_aside(size_B)
+            elif not (home and self._homes.take_in(storage)):
+                self._take_in(storage)
+        value = self._ledger.leaf(size_B, self._bodies.offset_B(storage) or NOWHERE, home=home)
+        self._bodies.show(value, storage).aside = aside
+        return value
+
+    def _take_in(self, storage: torch.UntypedStorage) -> None:
+        self._arena.set_side(True)
+        if not storages.relocate(storage, self._arena, storages.GENERAL):
+            self._kernels.make_room(storage.nbytes())
+            if not storages.relocate(storage, self._arena, storages.GENERAL):
+                raise self._kernels.out_of_memory(storage.nbytes())
+
+    def _set_aside(self, size_B: int) -> torch.UntypedStorage:
+        aside = self._arena.set_aside(size_B)
+        if aside is None:
+            self._kernels.make_room(-(-size_B // ALIGNMENT_B) * ALIGNMENT_B)
+            aside = self._arena.set_aside(size_B)
+            if aside is None:
+                raise self._kernels.out_of_memory(size_B)
+        return aside

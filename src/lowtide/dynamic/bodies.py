@@ -1,0 +1,180 @@
+"""Whose bytes a value has: the storage that the program sees, or one that nobody else sees.
+
+A value that is alive has the program's storage, of which only a weak reference is kept, so that its death is the
+program's. A value that is rebuilt though the program has let go of it, or whose storage has another content by now,
+has a private one. A leaf that calls read is *held*: its bytes stay though the program lets go of them.
+
+INVARIANT: `by_address` has the present value of every storage that the program sees and that is known. An address is
+not used again while a body has a weak reference to it.
+
+Units: `_B` bytes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from lowtide.device import storage as storages
+from lowtide.device.arena import Arena
+from lowtide.dynamic.ledger import Value
+
+Storage = torch.UntypedStorage
+_REFERENCES = 3  # to the object of a storage that a body alone holds: the body, and two of the question
+NOWHERE = 0
+"""The offset of what lies outside the arena; nothing of the arena is ever asked of it."""
+
+
+@dataclass(slots=True, eq=False)
+class Body:
+    """Where one value's bytes are.
+
+    Arguments:
+        value: whose.
+        address: of the storage.
+        weak: a weak reference to the program's storage; 0 for a private one.
+        held: the storage itself, where it must not die.
+        aside: bytes of the arena that stay empty for one that lies outside it.
+        fixed: somebody has its address: it is neither evicted nor moved.
+    """
+
+    value: Value
+    address: int
+    weak: int = 0
+    held: Storage | None = None
+    aside: Storage | None = None
+    fixed: bool = False
+
+    def storage(self) -> Storage | None:
+        """The storage, or None when the program has let go of it."""
+        if self.held is not None:
+            return self.held
+        return Storage._new_with_weak_ptr(self.weak)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class Bodies:
+    """The bodies of all values of one arena."""
+
+    def __init__(self, arena: Arena) -> None:
+        self.arena = arena
+        self.by_address: dict[int, Value] = {}
+        self._of: dict[int, Body] = {}
+        self._held: dict[int, Body] = {}  # of leaves
+        self._outside: dict[int, Body] = {}  # beside the arena: nobody reports their deaths
+
+    def __getitem__(self, value: Value) -> Body:
+        return self._of[value.id]
+
+    def get(self, value: Value) -> Body | None:
+        return self._of.get(value.id)
+
+    def of_number(self, number: int) -> Body | None:
+        """The body of the value of that id."""
+        return self._of.get(number)
+
+    def __iter__(self) -> Iterator[Body]:
+        return iter(list(self._of.values()))
+
+    def offset_B(self, storage: Storage) -> int | None:
+        """Where a storage lies in the arena; None elsewhere."""
+        return storages.home_of(storage, self.arena)
+
+    def show(self, value: Value, storage: Storage) -> Body:
+        """The value is the present content of a storage that the program sees."""
+        body = Body(value, storage._cdata, storage._weak_ref())  # type: ignore[no-untyped-call]
+        self._of[value.id] = body
+        self.by_address[body.address] = value
+        if self.offset_B(storage) is None:
+            self._outside[value.id] = body
+        self.own(value, storage)
+        return body
+
+    def hide(self, value: Value, storage: Storage) -> None:
+        """The value has a storage that nobody else sees."""
+        self.forget(value)
+        self._of[value.id] = Body(value, storage._cdata, held=storage)
+        self.own(value, storage)
+
+    def own(self, value: Value, storage: Storage) -> int:
+        """Writes the value's number on its block; returns where that lies, `NOWHERE` outside the arena."""
+        offset_B = self.offset_B(storage)
+        if offset_B is None:
+            return NOWHERE
+        self.arena.own(offset_B, value.id)
+        return offset_B
+
+    def hand_over(self, old: Value, new: Value) -> None:
+        """The program's storage of `old` was written: its content is `new` from now on."""
+        body = self._of.pop(old.id)
+        body.value = new
+        self._of[new.id] = body
+        self.by_address[body.address] = new
+        storage = body.storage()
+        if storage is not None:
+            self.own(new, storage)
+
+    def hold(self, value: Value) -> None:
+        """A call reads this leaf: its bytes stay as long as one does."""
+        body = self._of[value.id]
+        if body.held is None:
+            body.held = body.storage()
+            self._held[value.id] = body
+
+    def abandoned(self) -> list[Value]:
+        """Lets go of leaves that no call reads any more; those that calls read and the program does not are returned."""
+        left = []
+        for key, body in list(self._held.items()):
+            if self._of.get(key) is not body:
+                del self._held[key]
+            elif not body.value.readers:
+                body.held = None
+                del self._held[key]
+            elif body.value.alive and body.weak and is_alone(body):
+                left.append(body.value)
+        return left
+
+    def expired(self) -> list[Value]:
+        """Values outside the arena that the program has let go of: nobody reports their deaths."""
+        return [
+            body.value
+            for body in self._outside.values()
+            if body.weak and body.value.alive and Storage._expired(body.weak)  # type: ignore[no-untyped-call]
+        ]
+
+    def died(self, value: Value) -> None:
+        """The program has let go of the value's storage."""
+        body = self._of.get(value.id)
+        if body is None or not body.weak:
+            return
+        if self.by_address.get(body.address) is value:
+            del self.by_address[body.address]
+        Storage._free_weak_ref(body.weak)  # type: ignore[no-untyped-call]
+        body.weak = 0
+        if body.held is None:
+            del self._of[value.id]
+            self._outside.pop(value.id, None)
+
+    def forget(self, value: Value) -> None:
+        """The value has no body any more; bytes that only it had are freed."""
+        body = self._of.pop(value.id, None)
+        self._held.pop(value.id, None)
+        self._outside.pop(value.id, None)
+        if body is None:
+            return
+        if body.weak:
+            if self.by_address.get(body.address) is value:
+                del self.by_address[body.address]
+            Storage._free_weak_ref(body.weak)  # type: ignore[no-untyped-call]
+        if body.held is not None:
+            offset_B = self.offset_B(body.held)
+            if offset_B is not None:
+                self.arena.own(offset_B, 0)
+
+
+def is_alone(body: Body) -> bool:
+    """Whether only the body holds its storage."""
+    held = body.held
+    return held is not None and storages.use_count(held) == 1 and sys.getrefcount(held) <= _REFERENCES

@@ -1,0 +1,200 @@
+"""One operator of the program: its inputs are brought back and pinned, it runs, and what it made is noted.
+
+RULES
+- A storage seen for the first time is a leaf, and is brought into the arena where it may be moved (`arrivals.py`).
+- An operator that writes over a value *consumes* it: the new content keeps the bytes, the old one can be made again.
+- An operator that writes over a leaf cannot be undone: whatever is alive and could be asked to be made again from the
+  old content is made resident first and *committed*, that is, kept as a leaf itself.
+- What an optimizer's step makes is kept, and what it writes is committed: none of it is ever made again.
+- An operator that cannot be run again (unknown arguments, tensors that are no plain ones) keeps what it makes.
+
+Units: `_B` bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lowtide.dynamic.arrivals import Arrivals
+from lowtide.dynamic.bodies import NOWHERE, Bodies
+from lowtide.dynamic.closure import Closure, form_of
+from lowtide.dynamic.kernels import Kernels
+from lowtide.dynamic.keeper import Keeper
+from lowtide.dynamic.ledger import Value
+from lowtide.dynamic.operators import Operator, tensors_in, tensors_of
+from lowtide.dynamic.prices import cost_ns
+from lowtide.dynamic.randomness import draw
+from lowtide.dynamic.steps import Steps
+
+
+@dataclass(slots=True)
+class _Made:
+    """What an operator made and wrote.
+
+    Arguments:
+        places: of each output: a position among its results, or -1 - i for what it wrote over input i.
+        storages: of each output.
+        consumes: as in `Ledger.call`.
+    """
+
+    places: list[int] = field(default_factory=list)
+    storages: list[torch.UntypedStorage] = field(default_factory=list)
+    consumes: list[tuple[int, int]] = field(default_factory=list)
+
+
+class Interceptor:
+    """See the module."""
+
+    def __init__(
+        self, bodies: Bodies, keeper: Keeper, arrivals: Arrivals, kernels: Kernels, steps: Steps
+    ) -> None:
+        self._bodies = bodies
+        self._keeper = keeper
+        self._arrivals = arrivals
+        self._kernels = kernels
+        self._steps = steps
+
+    def perform(self, op: Operator, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs an operator of the program, and returns what it returns.
+
+        Raises:
+            torch.OutOfMemoryError: if it does not fit beside what cannot be evicted.
+        """
+        self._kernels.catch_up()
+        tensors = list(tensors_of(args, kwargs))
+        plain = [t for t in tensors if is_plain(t)]
+        inputs = self._values(plain)
+        written = self._written(op, func, args, kwargs)
+        spared = bool(written) and op.hidden is not None and bool(op.hidden.spare)
+        form, read = None, inputs
+        if op.is_known and len(plain) == len(tensors) and not self._steps.is_stepping:
+            read = [v for v in inputs if v not in written] if spared else inputs
+            places = {self._bodies[value].address: i for i, value in enumerate(read)}
+            form = form_of(op, func, args, kwargs, places, spared=spared)
+        with self._kernels.entered(inputs, op.name):
+            consumed = [] if spared else [value for value in written if value.call is not None]
+            self._before_writing(written, consumes=form is not None and not spared)
+            drawn = draw(args, kwargs) if op.is_random else None
+            results = self._kernels.attempt(lambda: func(*args, **kwargs), drawn, not written)
+            if form is None:
+                self._keep_new(results)
+            else:
+                made = self._made(results, read, consumed)
+                if made.storages:
+                    closure = Closure(func, form.args, form.kwargs, drawn, tuple(made.places))
+                    self._note(op, read, made, closure, cost_ns(op.name, tensors, results))
+        self._steps.ran()
+        return results
+
+    def _written(
+        self, op: Operator, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> list[Value]:
+        if not op.writes or (op.hidden is not None and not _is_true(func, op.hidden.only_if, args, kwargs)):
+            return []
+        return self._values(t for t in op.written(args, kwargs) if is_plain(t))
+
+    def value_of(self, tensor: Tensor) -> Value | None:
+        """The present content of a tensor's storage; None where it has no bytes."""
+        storage = tensor.untyped_storage()
+        value = self._bodies.by_address.get(storage._cdata)
+        if value is not None:
+            return value
+        return self._arrivals.meet(tensor, storage) if storage.nbytes() else None
+
+    def _values(self, tensors: Iterable[Tensor]) -> list[Value]:
+        """Each once, in order."""
+        found: dict[int, Value] = {}
+        for tensor in tensors:
+            value = self.value_of(tensor)
+            if value is not None:
+                found[value.id] = value
+        return list(found.values())
+
+    def _before_writing(self, written: list[Value], *, consumes: bool) -> None:
+        """Sees to it that nothing will need the content that goes, unless it can be made again."""
+        for value in written:
+            if not consumes:
+                self._kernels.commit(value)
+            if value.call is None:
+                self._kernels.settle_dependents(value)
+                self._steps.wrote(is_parameter=value.home and value.id in self._arrivals.parameters)
+
+    def _made(self, results: Any, inputs: list[Value], consumed: list[Value]) -> _Made:
+        made = _Made()
+        for value in consumed:
+            source = inputs.index(value)
+            storage = self._bodies[value].storage()
+            assert storage is not None
+            made.consumes.append((source, len(made.places)))
+            made.places.append(-1 - source)
+            made.storages.append(storage)
+        for position, storage in self._new_storages(results):
+            if self._bodies.offset_B(storage) is None:
+                self._arrivals.keep(storage)
+                continue
+            made.places.append(position)
+            made.storages.append(storage)
+        return made
+
+    def _new_storages(self, results: Any) -> Iterator[tuple[int, torch.UntypedStorage]]:
+        """Storages among the results that were not there before, with the position of the first tensor of each."""
+        seen: set[int] = set()
+        for position, tensor in enumerate(tensors_in((results,))):
+            if not is_plain(tensor):
+                continue
+            storage = tensor.untyped_storage()
+            if storage.nbytes() and storage._cdata not in self._bodies.by_address and storage._cdata not in seen:
+                seen.add(storage._cdata)
+                yield position, storage
+
+    def _keep_new(self, results: Any) -> None:
+        for _, storage in self._new_storages(results):
+            self._arrivals.keep(storage)
+
+    def _note(self, op: Operator, inputs: list[Value], made: _Made, closure: Closure, cost_ns: int) -> None:
+        for value in inputs:
+            if value.call is None:
+                self._bodies.hold(value)
+        call = self._keeper.record(
+            op.name,
+            inputs,
+            [storage.nbytes() for storage in made.storages],
+            [self._bodies.offset_B(storage) or NOWHERE for storage in made.storages],
+            cost_ns,
+            consumes=made.consumes,
+            closure=closure,
+        )
+        for source, output in made.consumes:
+            self._bodies.hand_over(inputs[source], call.outputs[output])
+            self._keeper.died(inputs[source])
+        fresh = len(made.consumes)
+        for value, storage in zip(call.outputs[fresh:], made.storages[fresh:], strict=True):
+            self._bodies.show(value, storage)
+        self._steps.recorded(call)
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Whether a tensor is nothing but a look at bytes of its own storage."""
+    return (
+        tensor.layout is torch.strided
+        and tensor.device.type == "cpu"
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+        and not tensor._is_zerotensor()
+    )
+
+
+def _is_true(func: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether the argument of this name is true; there is none without a name."""
+    if not name:
+        return True
+    if name in kwargs:
+        return bool(kwargs[name])
+    names = [argument.name for argument in func._schema.arguments]  # type: ignore[attr-defined]
+    position = names.index(name)
+    return position < len(args) and bool(args[position])

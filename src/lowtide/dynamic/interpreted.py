@@ -1,0 +1,217 @@
+"""The runtime in Python: the one that is read, and that the compiled one is compared with.
+
+It composes the parts: an arena of values, the keeper with its policy, the performer, the dispatch mode, and the hooks on
+gradients and optimizers. One thread opens and closes it.
+
+Units: `_B` bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from lowtide.device import storage as storages
+from lowtide.device.arena import ALIGNMENT_B, Arena, nothing_engaged
+from lowtide.dynamic.arrivals import Arrivals
+from lowtide.dynamic.bodies import Bodies
+from lowtide.dynamic.eager_stats import EagerStats
+from lowtide.dynamic.gradients import Gradients
+from lowtide.dynamic.homes import Homes
+from lowtide.dynamic.interception import Interceptor, is_plain
+from lowtide.dynamic.keeper import Keeper
+from lowtide.dynamic.kernels import Kernels
+from lowtide.dynamic.ledger import Ledger, Value
+from lowtide.dynamic.mode import EagerMode
+from lowtide.dynamic.performer import StoragePerformer
+from lowtide.dynamic.policies.base import AbstractPolicy
+from lowtide.dynamic.slab_room import SlabRoom
+from lowtide.dynamic.steps import Steps
+
+
+class InterpretedRuntime:
+    """See the module.
+
+    Arguments:
+        budget_B: of the arena.
+        policy: fresh.
+    """
+
+    name = "python"
+
+    def __init__(self, budget_B: int, policy: AbstractPolicy) -> None:
+        self._budget_B = budget_B
+        self._policy = policy
+        self.arena = Arena(budget_B // ALIGNMENT_B * ALIGNMENT_B, small_zone_B=0, home_B=0, values=True)
+        self._ledger = Ledger()
+        self._bodies = Bodies(self.arena)
+        self._room = SlabRoom(self.arena, self._bodies)
+        self._kernels = Kernels(self.arena, self._bodies, self._room, budget_B)
+        self._performer = StoragePerformer(self.arena, self._bodies, self._kernels.attempt)
+        self._keeper = Keeper(self._ledger, self._room, policy, self._performer)
+        self._kernels.keeper, self._kernels.performer = self._keeper, self._performer
+        self._homes = Homes(self.arena, self._bodies, self._ledger, self._performer)
+        self._gradients = Gradients(self._gradient_landed)
+        self._arrivals = Arrivals(
+            self.arena, self._bodies, self._ledger, self._kernels, self._homes, self._gradients.watch
+        )
+        self._steps = Steps(self._keeper, self._kernels.sweep)
+        self._interceptor = Interceptor(self._bodies, self._keeper, self._arrivals, self._kernels, self._steps)
+        self._mode: EagerMode | None = None
+        self._spilled_B = 0
+
+    # The context
+
+    def open(self) -> None:
+        """Engages the arena and begins to intercept, in the calling thread."""
+        self.arena.engage()
+        self.arena.set_pressure(self._kernels.relieve)
+        self._mode = EagerMode(self._interceptor.perform, self._interceptor.value_of)
+        self._mode.__enter__()
+
+    def close(self) -> int:
+        """Brings back whatever is alive, and stops intercepting.
+
+        Returns: bytes that found no room inside the budget and lie beside it.
+        """
+        mode, self._mode = self._mode, None
+        assert mode is not None
+        mode.__exit__(None, None, None)
+        self._gradients.close()
+        try:
+            return self._restore_all()
+        finally:
+            self.arena.set_pressure(None)
+            self.arena.disengage()
+            self._forget_all()
+
+    def leave_child(self) -> None:
+        """In a forked process: operators run as they are."""
+        if self._mode is not None:
+            self._mode.stop()
+
+    def bring_home(self, tensors: Iterable[Tensor]) -> None:
+        """Moves parameters, buffers and state into the arena, where they stay.
+
+        Raises:
+            torch.OutOfMemoryError: if they do not fit.
+        """
+        for tensor in tensors:
+            if is_plain(tensor):
+                self._arrivals.bring_home(tensor)
+
+    def optimizer_began(self) -> None:
+        """The optimizer's own arithmetic runs from now on."""
+        self._steps.optimizer_began()
+
+    def optimizer_ended(self, state: Iterable[Tensor]) -> None:
+        """It has ended, and this is the state that it keeps."""
+        self._steps.optimizer_ended()
+        with _disable_current_modes():
+            self.bring_home(state)
+
+    def reach(self, tensor: Tensor, *, for_good: bool) -> None:
+        """Brings a tensor's bytes back for code that is about to read them past torch's operators.
+
+        Arguments:
+            for_good: whoever reads keeps their address: they are neither evicted nor moved any more.
+        """
+        if not is_plain(tensor):
+            return
+        self._kernels.catch_up()
+        value = self._bodies.by_address.get(tensor.untyped_storage()._cdata)
+        if value is None:
+            return
+        with _disable_current_modes():
+            if for_good:
+                self._kernels.commit(value)
+                self._bodies[value].fixed = True
+            elif not value.resident:
+                with self._kernels.entered((value,), ""):
+                    pass
+
+    def stats(self) -> EagerStats:
+        """See `EagerStats`."""
+        done = self._keeper.statistics
+        return EagerStats(
+            budget_B=self._budget_B,
+            peak_B=self.arena.stats().peak_B,
+            calls=self._steps.calls,
+            cost_ns=self._steps.cost_ns,
+            reruns=done.reruns,
+            rerun_ns=done.rerun_ns,
+            evictions=done.evictions,
+            evicted_B=done.evicted_B,
+            requests=done.searches,
+            searches=done.searches,
+            candidates=done.candidates,
+            search_s=done.search_s,
+            fragmentation=done.fragmentation,
+            moves=done.moves,
+            moved_B=done.moved_B,
+            retries=self._kernels.retries,
+            sent_B=done.sent_B,
+            fetched_B=done.fetched_B,
+            foreign_B=self._arrivals.foreign_B,
+            spilled_B=self._spilled_B,
+            steps=tuple(self._steps.costs),
+            runtime=self.name,
+            policy=self._policy.name,
+            digest=done.digest,
+        )
+
+    # Its own
+
+    def _gradient_landed(self, gradient: Tensor) -> None:
+        if not is_plain(gradient):
+            return
+        with _disable_current_modes():
+            value = self._interceptor.value_of(gradient)
+            if value is not None:
+                self._kernels.commit(value)
+                self._homes.admit(value)
+
+    def _alive(self) -> Iterator[Value]:
+        """Values that the program sees, in order of making."""
+        self._kernels.sweep()
+        for value in sorted(self._ledger.values.values(), key=lambda v: v.id):
+            if value.id in self._ledger.values and value.alive:
+                yield value
+
+    def _restore_all(self) -> int:
+        """Commits what is alive; what does not fit lies beside the arena afterwards. Returns how many bytes."""
+        late: list[Value] = []
+        for value in self._alive():
+            try:
+                self._kernels.commit(value)
+            except torch.OutOfMemoryError:
+                late.append(value)
+        with self._beside():
+            for value in late:
+                self._kernels.commit(value)
+        self._spilled_B += sum(value.size_B for value in late)
+        return sum(value.size_B for value in late)
+
+    @contextlib.contextmanager
+    def _beside(self) -> Iterator[None]:
+        """Inside, whatever is allocated lies outside the arena."""
+        with nothing_engaged():
+            yield
+
+    def _forget_all(self) -> None:
+        """Lets go of every value: what the program sees it keeps."""
+        for body in self._bodies:
+            storage = body.storage()
+            self._bodies.forget(body.value)
+            if storage is not None and self._bodies.offset_B(storage) is not None:
+                self.arena.own(storages.home_of(storage, self.arena) or 0, 0)
+        for value in list(self._ledger.values.values()):
+            value.alive = False
+
+
+__all__: list[Any] = ["InterpretedRuntime"]

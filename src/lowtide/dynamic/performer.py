@@ -1,0 +1,134 @@
+"""Carries out under torch what the keeper decides: drops storages, runs operators again, moves bytes.
+
+Reruns happen below autograd, with no mode in force, into storages of their own; bytes that the program is to see are
+then taken over by its storage without a copy. Nothing here decides anything.
+
+Units: `_B` bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from lowtide.device import storage as storages
+from lowtide.device.arena import Arena
+from lowtide.dynamic.bodies import NOWHERE, Bodies
+from lowtide.dynamic.closure import Closure, as_first_run
+from lowtide.dynamic.ledger import Call, Value
+from lowtide.dynamic.randomness import Draw
+from lowtide.dynamic.room import Move
+from lowtide.errors import StorageError
+
+GONE = (
+    "lowtide: the bytes of this tensor were evicted to keep a budget, and are brought back by operators that the thread of "
+    "the open lowtide.eager runs. What touches them otherwise (another thread, a library that takes addresses) has to "
+    "ask for a copy first: tensor.clone(), in that thread."
+)
+_Attempt = Callable[[Callable[[], Any], Draw | None, bool], Any]
+
+
+class StoragePerformer:
+    """See the module.
+
+    Arguments:
+        attempt: runs a kernel: what it is, what it draws, and whether it writes to none of its arguments.
+    """
+
+    def __init__(self, arena: Arena, bodies: Bodies, attempt: _Attempt) -> None:
+        self._arena = arena
+        self._bodies = bodies
+        self._attempt = attempt
+        self._running: frozenset[int] = frozenset()
+
+    def running(self, values: Iterable[Value]) -> frozenset[int]:
+        """Says what the kernel that runs from now on was given: none of it moves. Returns what was said before."""
+        before, self._running = self._running, frozenset(value.id for value in values)
+        return before
+
+    def resume(self, before: frozenset[int]) -> None:
+        """Takes back what `running` said."""
+        self._running = before
+
+    def release(self, value: Value) -> None:
+        """See `keeper.Performer`."""
+        body = self._bodies.get(value)
+        if body is None:  # its storage died, and the bytes went with it
+            return
+        if not (body.weak and value.alive):
+            self._bodies.forget(value)
+            return
+        storage = body.storage()
+        if storage is None or storages.is_dropped(storage):
+            return
+        try:
+            storages.drop(storage, GONE, self._arena, value.id)
+        except StorageError:  # somebody took its address: the bytes stay, and are found again by `_keep`
+            body.fixed = True
+
+    def rerun(self, call: Call, keep: Sequence[bool], over: Mapping[int, Value]) -> Sequence[int]:
+        """See `keeper.Performer`."""
+        closure: Closure = call.closure
+        before = self.running(call.inputs)
+        try:
+            given = [self._storage(value) for value in call.inputs]
+            with as_first_run(closure.draw):
+                for source, output in call.consumes:
+                    if output not in over:
+                        given[source] = self._copy(given[source])
+                args, kwargs = closure.arguments(given)
+                results = self._attempt(lambda: closure.func(*args, **kwargs), closure.draw, not call.consumes)
+            made = closure.made(results, given)
+            offsets_B = [NOWHERE] * len(made)
+            for place, storage in enumerate(made):
+                if keep[place]:
+                    if place in over:
+                        self._bodies.forget(over[place])
+                    offsets_B[place] = self._keep(call.outputs[place], storage)
+            return offsets_B
+        finally:
+            self.resume(before)
+
+    def movable(self, value: Value) -> bool:
+        """See `keeper.Performer`."""
+        body = self._bodies.get(value)
+        if body is None or body.fixed or value.id in self._running:
+            return False
+        storage = body.storage()
+        return storage is not None and not storages.is_dropped(storage) and not storages.objection(storage)
+
+    def moved(self, moves: Sequence[Move]) -> None:
+        """The room has moved the bytes too."""
+
+    def send(self, value: Value) -> None:
+        """Not without a pool of host memory."""
+        raise NotImplementedError(f"value {value.id} was to move to a host that there is not")
+
+    def fetch(self, value: Value) -> int:
+        """Not without a pool of host memory."""
+        raise NotImplementedError(f"value {value.id} was to come from a host that there is not")
+
+    def _storage(self, value: Value) -> torch.UntypedStorage:
+        storage = self._bodies[value].storage()
+        assert storage is not None, f"value {value.id} is pinned and has no storage"
+        return storage
+
+    def _copy(self, storage: torch.UntypedStorage) -> torch.UntypedStorage:
+        made = torch.empty(storage.nbytes(), dtype=torch.uint8, device="cpu")
+        made.copy_(torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage))  # type: ignore[call-overload]
+        return made.untyped_storage()
+
+    def _keep(self, value: Value, storage: torch.UntypedStorage) -> int:
+        """Gives an output's bytes to whom they belong; returns where they lie."""
+        if storage.nbytes() != value.size_B:
+            raise AssertionError(f"value {value.id} has {value.size_B} B and came back with {storage.nbytes()} B")
+        body = self._bodies.get(value)
+        seen = body.storage() if body is not None and body.weak else None
+        if seen is None:
+            self._bodies.hide(value, storage)
+            return self._bodies.own(value, storage)
+        if storages.is_dropped(seen):
+            storages.steal(seen, storage)
+        return self._bodies.own(value, seen)
