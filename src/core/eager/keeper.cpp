@@ -32,7 +32,7 @@ Keeper::~Keeper() { ledger_.set_witness(nullptr); }
 // Calls
 
 bool Keeper::enter(std::uint64_t name, Slice<ValueId> inputs) {
-  policy_.began(ledger_, name, inputs);
+  policy_.began(scene_, name, inputs);
   for (ValueId input : inputs)
     if (!ledger_[input].is_resident()) return false;
   for (ValueId input : inputs) {
@@ -59,7 +59,7 @@ CallId Keeper::record(const CallSpec& spec, Slice<Bytes> offsets_B) {
       ledger_.place(made, offsets_B[i]);
     ledger_.touch(made);
   }
-  policy_.ended(ledger_, id);
+  policy_.ended(scene_, id);
   return id;
 }
 
@@ -77,6 +77,7 @@ void Keeper::leave(Slice<ValueId> inputs) {
 void Keeper::died(ValueId root) {
   ledger_.set_alive(root, false);
   for (ValueId view : ledger_[root].views) ledger_.set_alive(view, false);
+  policy_.died(scene_, root);
   if (ledger_[root].pins == 0) let_go(root, true);
 }
 
@@ -120,7 +121,10 @@ bool Keeper::make_room(Bytes need_B) {
     }
     victims_.clear();
     policy_.choose(scene_, need_B, victims_);
-    if (victims_.empty()) break;
+    if (victims_.empty()) {
+      fits = policy_.slides_at_last() && slide(need_B);
+      break;
+    }
     for (ValueId victim : victims_) evict(victim);
     fits = room_.fits(need_B);
   }
@@ -143,19 +147,20 @@ Bytes Keeper::allocate(Bytes size_B, std::uint64_t tag, Nanoseconds cost_ns) {
 }
 
 void Keeper::evict(ValueId root) {
+  const Bytes size_B = ledger_[root].size_B;
   ++statistics_.evictions;
-  statistics_.evicted_B += ledger_[root].size_B;
+  statistics_.evicted_B += size_B;
   note(EVICTED, ledger_[root].serial);
-  policy_.evicted(ledger_, root);
-  if (!policy_.sends(scene_, root)) {
+  if (policy_.sends(scene_, root)) {
+    performer_.send(root);
+    ledger_.set_on_host(root, true);
+    ledger_.displace(root);
+    ++statistics_.sends;
+    statistics_.sent_B += size_B;
+  } else {
     give_up(root);
-    return;
   }
-  performer_.send(root);
-  ledger_.set_on_host(root, true);
-  ledger_.displace(root);
-  ++statistics_.sends;
-  statistics_.sent_B += ledger_[root].size_B;
+  policy_.evicted(scene_, root);
 }
 
 bool Keeper::slide(Bytes need_B) {
@@ -177,7 +182,10 @@ void Keeper::give_up(ValueId root) {
   kinship_.evicted(root);
 }
 
+// What handles of the old content mean is the new one from now on.
 void Keeper::take_over(ValueId old, ValueId made) {
+  ledger_.set_alive(old, false);
+  for (ValueId view : ledger_[old].views) ledger_.set_alive(view, false);
   ledger_.take_over(old, made);
   kinship_.evicted(old);
 }
@@ -207,7 +215,7 @@ void Keeper::rerun(CallId id, ValueId wanted, const std::vector<char>& keep, con
       ledger_.place(made, offsets_B[i]);
     if (ledger_[made].root != made) return;
     kinship_.restored(made);
-    policy_.restored(ledger_, made);
+    policy_.restored(scene_, made);
   };
   for (std::size_t i = 0; i < outputs.size(); ++i)
     if (keep[i] && outputs[i].value != wanted) adopt(i);
@@ -219,7 +227,7 @@ void Keeper::fetched(ValueId root, Bytes offset_B) {
   ledger_.place(root, offset_B);
   ++statistics_.fetches;
   statistics_.fetched_B += ledger_[root].size_B;
-  policy_.restored(ledger_, root);
+  policy_.restored(scene_, root);
 }
 
 void Keeper::note(std::uint64_t kind, std::int64_t serial) {

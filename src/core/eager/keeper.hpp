@@ -5,8 +5,8 @@
 //   1. enter(): its inputs are pinned. Where it says that some are absent, a Recovery brings them first.
 //   2. the kernel runs, without the lock. A request for bytes that finds no place comes back as make_room().
 //   3. record(): the call, what it made and where; then leave().
-// The end of a handle is died(). Before a leaf is written to, everything in ledger().descendants(leaf) is recovered and
-// made a leaf by commit(), so that nothing alive needs the old content.
+// The end of the last handle is died(). Before a leaf is written to, everything in ledger().descendants(leaf) is recovered
+// and made a leaf by commit(), so that nothing alive needs the old content; the leaf stays the same value.
 //
 // INVARIANT: what is in the room is what is resident, and what running operators have taken and not yet recorded.
 // THREADS: the caller holds one lock. Nothing here waits.
@@ -58,7 +58,7 @@ class Keeper final : public Witness {
   // done; begin a Recovery of them, which does it.
   [[nodiscard]] bool enter(std::uint64_t name, Slice<ValueId> inputs);
   // A call that has just run between enter() and leave(), and where its outputs lie; anything for views, and for what took
-  // over an input. A consumed input's handle is the caller's to end: died().
+  // over an input: what handles of that one mean is the new content then.
   CallId record(const CallSpec& spec, Slice<Bytes> offsets_B);
   // Takes the pins back. What was recovered and is not alive may go.
   void leave(Slice<ValueId> inputs);
@@ -70,7 +70,7 @@ class Keeper final : public Witness {
   void vanished(ValueId root);
   // A resident root becomes a leaf.
   void commit(ValueId root);
-  void step_ended() { policy_.step_ended(ledger_); }
+  void step_ended() { policy_.step_ended(scene_); }
 
   // Evicts, and slides where the policy says so, until need_B fit. False: nothing helps any more.
   [[nodiscard]] bool make_room(Bytes need_B);

@@ -36,19 +36,26 @@ class Policy {
   virtual bool sheds() const { return true; }
   // Whether blocks are moved together where the free bytes suffice in pieces.
   virtual bool slides() const { return false; }
+  // Whether they are where the policy has nothing to evict any more.
+  virtual bool slides_at_last() const { return false; }
+  // Whether that is tried once more when no eviction helps.
+  virtual bool slides_at_last() const { return false; }
+  // How often a replay plays a tape, as steps of one run; the last one counts.
+  virtual int passes() const { return 1; }
 
   virtual void choose(Scene& scene, Bytes need_B, std::vector<ValueId>& victims) = 0;
   // Whether a value that is evicted goes to the host, to be fetched, instead of being run again.
-  virtual bool sends(const Scene&, ValueId) { return false; }
+  virtual bool sends(Scene&, ValueId) { return false; }
   // The end of the room for an output of size_B of a call of cost_ns.
   virtual End end_for(Nanoseconds /*cost_ns*/, Bytes /*size_B*/) const { return End::low; }
 
   // What happens, as it happens.
-  virtual void began(const Ledger&, std::uint64_t /*name*/, Slice<ValueId> /*inputs*/) {}  // before inputs are there
-  virtual void ended(const Ledger&, CallId) {}  // a first run
-  virtual void evicted(const Ledger&, ValueId) {}
-  virtual void restored(const Ledger&, ValueId) {}
-  virtual void step_ended(const Ledger&) {}
+  virtual void began(Scene&, std::uint64_t /*name*/, Slice<ValueId> /*inputs*/) {}  // a first run; before inputs are there
+  virtual void ended(Scene&, CallId) {}                                          // that run
+  virtual void evicted(Scene&, ValueId) {}
+  virtual void restored(Scene&, ValueId) {}
+  virtual void died(Scene&, ValueId) {}
+  virtual void step_ended(Scene&) {}
 };
 
 struct PolicyOptions {

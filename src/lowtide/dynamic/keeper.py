@@ -81,7 +81,7 @@ class Keeper:
         Raises:
             OutOfRoom: if what is pinned leaves too little room; then nothing is pinned more than before.
         """
-        self.policy.began(name, inputs)
+        self.policy.began(self.scene, name, inputs)
         bring(inputs, self)
 
     def record(
@@ -114,7 +114,7 @@ class Keeper:
             else:
                 self.ledger.hold(value, offsets_B[value.place])
             self.ledger.touch(value)
-        self.policy.ended(call)
+        self.policy.ended(self.scene, call)
         return call
 
     def leave(self, inputs: Sequence[Value]) -> None:
@@ -131,6 +131,7 @@ class Keeper:
         """The last handle of a root and of its views is gone: its bytes go at once, where they can be made again."""
         for value in (root, *root.views):
             value.alive = False
+        self.policy.died(self.scene, root)
         if root.pins == 0:
             self._let_go(root, sheds=True)
 
@@ -154,7 +155,7 @@ class Keeper:
 
     def step_ended(self) -> None:
         """The program has begun to write to its parameters."""
-        self.policy.step_ended()
+        self.policy.step_ended(self.scene)
 
     # Room
 
@@ -188,10 +189,12 @@ class Keeper:
         before = self.statistics.evictions
         try:
             while not self.room.fits(size_B):
-                if self.policy.slides and self.room.free_B >= self.room.reserved_B(size_B) and self._slide(size_B):
+                if self.policy.slides and self.room.free_B >= self.room.reserved_B(size_B) and self.slide(size_B):
                     break
                 victims = self.policy.choose(self.scene, size_B)
                 if not victims:
+                    if self.policy.slides_at_last and self.slide(size_B):
+                        break
                     raise self._refusal(size_B)
                 for value in victims:
                     self.evict(value)
@@ -210,7 +213,7 @@ class Keeper:
             self.statistics.sent_B += value.size_B
         else:
             self._give_up(value)
-        self.policy.evicted(value)
+        self.policy.evicted(self.scene, value)
 
     # What recovery asks
 
@@ -226,7 +229,7 @@ class Keeper:
         root.on_host = False
         self.ledger.hold(root, offset_B)
         self.statistics.fetched_B += root.size_B
-        self.policy.restored(root)
+        self.policy.restored(self.scene, root)
 
     def rerun(self, call: Call, wanted: Value, awaited: set[int]) -> None:
         """Runs a call again for the sake of one output; others that are gone come with it.
@@ -253,7 +256,7 @@ class Keeper:
                 self.ledger.hold(value, offsets_B[value.place])
             if not value.is_view:
                 self.kinship.restored(value)
-                self.policy.restored(value)
+                self.policy.restored(self.scene, value)
 
     # The keeper's own
 
@@ -296,7 +299,7 @@ class Keeper:
                 self.performer.release(value)
             value.offset_B = None
 
-    def _slide(self, size_B: int) -> bool:
+    def slide(self, size_B: int) -> bool:
         """Moves blocks together; whether there is a place then."""
         values = self.ledger.values
         movable = {

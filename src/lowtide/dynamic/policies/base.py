@@ -35,12 +35,18 @@ class AbstractPolicy(abc.ABC):
         kinship: what it has to know about neighbours.
         sheds: rebuilt values that no handle keeps alive go with their last pin; else they stay until they are chosen.
         slides: blocks that may move are moved together where the free bytes suffice in pieces.
+        slides_at_last: that is tried once more when no eviction helps.
+        in_place: replayed operators write in place where the trace says so; else they make copies.
+        passes: how often a replay plays a trace, as steps of one run; the last one counts.
     """
 
     name: ClassVar[str]
     kinship: ClassVar[type[AbstractKinship]] = Solitary
     sheds: ClassVar[bool] = True
     slides: ClassVar[bool] = False
+    slides_at_last: ClassVar[bool] = False
+    in_place: ClassVar[bool] = True
+    passes: ClassVar[int] = 1
 
     @abc.abstractmethod
     def choose(self, scene: Scene, need_B: int) -> Sequence[Value]:
@@ -57,19 +63,22 @@ class AbstractPolicy(abc.ABC):
         """Whether a chosen value moves to host memory instead of being dropped."""
         return False
 
-    def began(self, name: str, inputs: Sequence[Value]) -> None:  # noqa: B027
-        """An operator is about to run for the first time."""
+    def began(self, scene: Scene, name: str, inputs: Sequence[Value]) -> None:  # noqa: B027
+        """An operator is about to run for the first time; its inputs may still be evicted."""
 
-    def ended(self, call: Call) -> None:  # noqa: B027
+    def ended(self, scene: Scene, call: Call) -> None:  # noqa: B027
         """It has run."""
 
-    def evicted(self, value: Value) -> None:  # noqa: B027
+    def evicted(self, scene: Scene, value: Value) -> None:  # noqa: B027
         """A value was evicted."""
 
-    def restored(self, value: Value) -> None:  # noqa: B027
+    def restored(self, scene: Scene, value: Value) -> None:  # noqa: B027
         """An evicted value is resident again."""
 
-    def step_ended(self) -> None:  # noqa: B027
+    def died(self, scene: Scene, value: Value) -> None:  # noqa: B027
+        """The last handle of a root is gone."""
+
+    def step_ended(self, scene: Scene) -> None:  # noqa: B027
         """The program wrote to its parameters, or said that a step is over."""
 
 
