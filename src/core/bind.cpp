@@ -15,6 +15,7 @@
 #include "bind_bits.hpp"
 #include "bind_chain.hpp"
 #include "bind_copier.hpp"
+#include "bind_eager.hpp"
 #include "bind_packer.hpp"
 #include "floors.hpp"
 #include "greedy.hpp"
@@ -239,4 +240,5 @@ NB_MODULE(_core, m) {
   bind_arena(m);
   bind_bits(m);
   bind_copier(m);
+  bind_eager(m);
 }

@@ -274,3 +274,49 @@ class Copier:
     def drain(self) -> None: ...
     def stop(self) -> None: ...
     def traffic(self) -> tuple[int, int, float]: ...
+
+class Tape:
+    """What an eager program did, as numbers: see `src/core/eager/tape.hpp`."""
+
+    contents: int
+    time_ns: int
+    def __init__(self, words: Longs, kept: Longs) -> None: ...
+
+class Replayed:
+    """What came of a replay: see `src/core/eager/replay.hpp`. `event` is -1 where it ended with what is kept."""
+
+    out_of_room: bool
+    too_slow: bool
+    event: int
+    capacity_B: int
+    in_use_B: int
+    need_B: int
+    pinned_B: int
+    peak_B: int
+    weighed: int
+    evictions: int
+    evicted_B: int
+    reruns: int
+    rerun_ns: int
+    searches: int
+    search_s: float
+    moves: int
+    moved_B: int
+    sent_B: int
+    fetched_B: int
+    fragmentation: float
+    digest: int
+
+def replay(
+    tape: Tape,
+    policy: str,
+    budget_B: int,
+    addresses: bool = ...,
+    forgets: bool = ...,
+    alignment_B: int = ...,
+    small_B: int = ...,
+    limit: float = ...,
+    host_B: int = ...,
+    link_Bps: float = ...,
+) -> Replayed: ...
+def eager_policies() -> list[str]: ...

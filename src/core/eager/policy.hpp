@@ -36,8 +36,6 @@ class Policy {
   virtual bool sheds() const { return true; }
   // Whether blocks are moved together where the free bytes suffice in pieces.
   virtual bool slides() const { return false; }
-  // Whether they are where the policy has nothing to evict any more.
-  virtual bool slides_at_last() const { return false; }
   // Whether that is tried once more when no eviction helps.
   virtual bool slides_at_last() const { return false; }
   // How often a replay plays a tape, as steps of one run; the last one counts.

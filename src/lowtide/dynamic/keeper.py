@@ -305,7 +305,7 @@ class Keeper:
         movable = {
             block.offset_B: values[block.tag]
             for block in self.room.blocks()
-            if block.tag in values and self.performer.movable(values[block.tag])
+            if block.tag in values and values[block.tag].resident and self.performer.movable(values[block.tag])
         }
         moves = self.room.slide_for(size_B, movable.keys())
         if moves:
@@ -317,14 +317,24 @@ class Keeper:
         return self.room.fits(size_B)
 
     def _refusal(self, size_B: int) -> OutOfRoom:
-        room = self.room
         pinned_B = sum(v.size_B for v in self.ledger.values.values() if v.resident and v.pins)
-        return OutOfRoom(
-            f"{format_B(size_B)} find no place in a budget of {format_B(room.capacity_B)}: {format_B(room.in_use_B)} "
-            f"cannot be evicted, {format_B(pinned_B)} of them in use by what runs now. "
-            "Raise the budget, or take a smaller batch.",
-            need_B=size_B,
-            capacity_B=room.capacity_B,
-            in_use_B=room.in_use_B,
-            pinned_B=pinned_B,
-        )
+        return refusal(size_B, self.room.capacity_B, self.room.in_use_B, pinned_B)
+
+
+def refusal(need_B: int, capacity_B: int, in_use_B: int, pinned_B: int) -> OutOfRoom:
+    """Why a block finds no place though nothing more can be evicted, and what to do.
+
+    Arguments:
+        need_B: its bytes.
+        capacity_B, in_use_B: of the room.
+        pinned_B: of what is in use, by what runs now.
+    """
+    return OutOfRoom(
+        f"{format_B(need_B)} find no place in a budget of {format_B(capacity_B)}: {format_B(in_use_B)} "
+        f"cannot be evicted, {format_B(pinned_B)} of them in use by what runs now. "
+        "Raise the budget, or take a smaller batch.",
+        need_B=need_B,
+        capacity_B=capacity_B,
+        in_use_B=in_use_B,
+        pinned_B=pinned_B,
+    )

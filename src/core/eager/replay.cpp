@@ -1,0 +1,246 @@
+#include "replay.hpp"
+
+#include <algorithm>
+#include <memory>
+
+namespace lowtide::eager {
+
+namespace {
+
+struct OutOfRoom {
+  Bytes need_B;
+};
+struct TooSlow {};
+
+std::unique_ptr<Room> room_of(const Rules& rules, Bytes budget_B) {
+  if (rules.addresses) return std::make_unique<Addresses>(budget_B, rules.alignment_B, rules.small_B);
+  return std::make_unique<Tank>(budget_B);
+}
+
+// A performer that counts, and the program that it performs.
+class Player final : public Performer {
+ public:
+  Player(const Tape& tape, Policy& policy, Bytes budget_B, const Rules& rules)
+      : tape_(tape),
+        room_(room_of(rules, budget_B)),
+        keeper_(ledger_, *room_, policy, *this, {rules.forgets}),
+        recovery_(keeper_),
+        limit_ns_((rules.limit - 1) * static_cast<double>(tape.time_ns())),
+        is_limited_(rules.limit > 0) {}
+
+  ReplayResult play() {
+    ReplayResult result;
+    try {
+      for (const Tape::Event& event : tape_.events()) {
+        result.event = &event - tape_.events().data();
+        take(event);
+      }
+      result.event = ReplayResult::AT_THE_END;
+      for (Tape::Number number : tape_.kept()) {
+        const ValueId value = at(number);
+        enter(0, {&value, 1});
+      }
+    } catch (const OutOfRoom& refusal) {
+      result.end = ReplayResult::End::out_of_room;
+      result.need_B = refusal.need_B;
+      result.pinned_B = pinned_B();
+    } catch (const TooSlow&) {
+      result.end = ReplayResult::End::too_slow;
+    }
+    result.capacity_B = room_->capacity_B();
+    result.in_use_B = room_->in_use_B();
+    result.peak_B = room_->peak_B();
+    result.weighed = keeper_.weighed();
+    result.statistics = keeper_.statistics();
+    return result;
+  }
+
+  void release(ValueId id) override { room_->free(ledger_[id].offset_B, ledger_[id].size_B); }
+  bool is_movable(ValueId) override { return true; }  // no kernel is running on the bytes
+  bool relocate(ValueId, Bytes, Bytes) override { return true; }
+  void send(ValueId id) override { release(id); }
+
+ private:
+  ValueId at(Tape::Number number) const { return values_[static_cast<std::size_t>(number - 1)]; }
+
+  Bytes allocate(Bytes size_B, Nanoseconds cost_ns) {
+    const Bytes offset_B = keeper_.allocate(size_B, NO_TAG, cost_ns);
+    if (offset_B == NOWHERE) throw OutOfRoom{size_B};
+    return offset_B;
+  }
+  // The value has this block: who looks for victims by address finds it.
+  void own(ValueId id, Bytes offset_B) {
+    if (ledger_[id].size_B > 0 && ledger_[id].root == id) room_->set_tag(offset_B, tag_of(id));
+  }
+
+  void take(const Tape::Event& event) {
+    if (event.kind == Tape::LEAF) {
+      const Bytes size_B = event.number_or_size;
+      const Bytes offset_B = allocate(size_B, 0);
+      values_.push_back(ledger_.leaf(size_B, offset_B));
+      own(values_.back(), offset_B);
+    } else if (event.kind == Tape::DIED) {
+      keeper_.died(at(event.number_or_size));
+    } else if (event.sizes_B.empty()) {  // aliases alone
+      ledger_.advance(event.cost_ns);
+    } else {
+      run(event);
+    }
+  }
+
+  void enter(std::uint64_t name, Slice<ValueId> inputs) {
+    if (!keeper_.enter(name, inputs)) recover(inputs);
+  }
+
+  void recover(Slice<ValueId> wanted) {
+    recovery_.begin(wanted);
+    while (const Job job = recovery_.next()) {
+      if (job.kind == Job::Kind::fetch) {
+        offsets_B_.assign(1, allocate(ledger_[job.value].size_B, 0));
+        own(job.value, offsets_B_[0]);
+        recovery_.done(offsets_B_);
+      } else {
+        rerun(job.call);
+      }
+    }
+  }
+
+  void rerun(CallId id) {
+    const Nanoseconds cost_ns = ledger_.call(id).cost_ns;
+    const std::vector<Output>& outputs = ledger_.call(id).outputs;
+    const auto is_fresh = [&](std::size_t i) {
+      return recovery_.over(i) == NO_VALUE && (outputs[i].value == NO_VALUE || ledger_[outputs[i].value].root == outputs[i].value);
+    };
+    offsets_B_.assign(outputs.size(), 0);
+    for (std::size_t i = 0; i < outputs.size(); ++i)
+      if (is_fresh(i)) offsets_B_[i] = allocate(outputs[i].size_B, cost_ns);
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      if (!is_fresh(i)) continue;
+      if (recovery_.keeps(i))
+        own(outputs[i].value, offsets_B_[i]);
+      else if (outputs[i].size_B > 0)
+        room_->free(offsets_B_[i], outputs[i].size_B);
+    }
+    if (is_limited_ && static_cast<double>(keeper_.statistics().rerun_ns + cost_ns) > limit_ns_) throw TooSlow();
+    const std::vector<ValueId> over = taking_over(outputs.size());
+    for (std::size_t i = 0; i < over.size(); ++i)
+      if (over[i] != NO_VALUE && recovery_.keeps(i)) own_later_.push_back(outputs[i].value);
+    recovery_.done(offsets_B_);
+    for (ValueId made : own_later_) own(made, ledger_[made].offset_B);
+    own_later_.clear();
+  }
+
+  std::vector<ValueId> taking_over(std::size_t outputs) const {
+    std::vector<ValueId> over(outputs);
+    for (std::size_t i = 0; i < outputs; ++i) over[i] = recovery_.over(i);
+    return over;
+  }
+
+  // Nothing alive needs the leaf's content afterwards.
+  void write(ValueId leaf) {
+    for (ValueId id : ledger_.descendants(leaf)) commit(id);
+  }
+
+  void commit(ValueId id) {
+    if (ledger_[id].is_leaf()) return;
+    const Slice<ValueId> one(&id, 1);
+    recover(one);
+    keeper_.commit(id);
+    keeper_.leave(one);
+  }
+
+  // One call; what it writes over that nothing makes again stays the same value, with other bytes.
+  void run(const Tape::Event& event) {
+    inputs_.clear();
+    for (Tape::Number number : event.inputs) inputs_.push_back(at(number));
+    written_.assign(event.sizes_B.size(), NO_VALUE);
+    std::size_t written = 0;
+    for (const Consumed& c : event.consumed) {
+      const ValueId input = inputs_[static_cast<std::size_t>(c.input)];
+      if (!ledger_[input].is_leaf()) continue;
+      written_[static_cast<std::size_t>(c.output)] = input;
+      ++written;
+    }
+    for (ValueId leaf : written_)
+      if (leaf != NO_VALUE) write(leaf);
+    enter(event.name, inputs_);
+    if (written == event.sizes_B.size()) {  // nothing new
+      ledger_.advance(event.cost_ns);
+      values_.insert(values_.end(), written_.begin(), written_.end());
+    } else {
+      record(event, written > 0);
+    }
+    keeper_.leave(inputs_);
+  }
+
+  void record(const Tape::Event& event, bool writes) {
+    const std::size_t count = event.sizes_B.size();
+    place_.assign(count, -1);
+    made_.clear();
+    for (std::size_t i = 0; i < count; ++i) {
+      if (written_[i] != NO_VALUE) continue;
+      place_[i] = static_cast<Index>(made_.size());
+      made_.push_back({event.sizes_B[i]});
+    }
+    consumed_.clear();
+    offsets_B_.assign(made_.size(), NOWHERE);
+    for (const Consumed& c : event.consumed) {
+      const Index place = place_[static_cast<std::size_t>(c.output)];
+      if (place < 0) continue;
+      consumed_.push_back({c.input, place});
+      offsets_B_[static_cast<std::size_t>(place)] = 0;
+    }
+    for (const Tape::View& view : event.views) {
+      const auto place = static_cast<std::size_t>(place_[static_cast<std::size_t>(view.output)]);
+      made_[place].view_of = at(view.number);
+      offsets_B_[place] = 0;
+    }
+    for (std::size_t i = 0; i < made_.size(); ++i)
+      if (offsets_B_[i] == NOWHERE) offsets_B_[i] = allocate(made_[i].size_B, event.cost_ns);
+    CallSpec spec;
+    spec.name = event.name;
+    spec.cost_ns = event.cost_ns;
+    spec.inputs = inputs_;
+    spec.outputs = made_;
+    spec.temps_B = event.temps_B;
+    spec.consumed = consumed_;
+    const CallId id = keeper_.record(spec, offsets_B_);
+    outputs_.clear();
+    for (const Output& output : ledger_.call(id).outputs) outputs_.push_back(output.value);
+    for (ValueId made : outputs_) own(made, ledger_[made].offset_B);
+    for (std::size_t i = 0; i < count; ++i)
+      values_.push_back(place_[i] < 0 ? written_[i] : outputs_[static_cast<std::size_t>(place_[i])]);
+    if (writes)  // run again, it would read what it wrote
+      for (std::size_t i = 0; i < outputs_.size(); ++i) commit(outputs_[i]);
+  }
+
+  Bytes pinned_B() const {
+    Bytes sum_B = 0;
+    for (std::size_t i = 0; i < ledger_.value_slots(); ++i) {
+      const Value& v = ledger_[static_cast<ValueId>(i)];
+      if (v.serial >= 0 && v.is_resident() && v.pins > 0) sum_B += v.size_B;
+    }
+    return sum_B;
+  }
+
+  const Tape& tape_;
+  Ledger ledger_;
+  std::unique_ptr<Room> room_;
+  Keeper keeper_;
+  Recovery recovery_;
+  double limit_ns_;
+  bool is_limited_;
+  std::vector<ValueId> values_, inputs_, written_, outputs_, own_later_;  // values_: by number - 1
+  std::vector<Index> place_;  // of each output among those that are new
+  std::vector<Made> made_;
+  std::vector<Consumed> consumed_;
+  std::vector<Bytes> offsets_B_;
+};
+
+}  // namespace
+
+ReplayResult replay(const Tape& tape, Policy& policy, Bytes budget_B, const Rules& rules) {
+  return Player(tape, policy, budget_B, rules).play();
+}
+
+}  // namespace lowtide::eager
