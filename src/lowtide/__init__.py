@@ -17,6 +17,8 @@ _HOME = {
     "max_batch": "lowtide.frontends.max_batch",
     "fits": "lowtide.frontends.fits",
     "TrainStep": "lowtide.frontends.train_step",
+    "eager": "lowtide.frontends.eager",
+    "EagerStats": "lowtide.dynamic.eager_stats",
     "install_cuda": "lowtide.device.cuda",
     "plan_file": "lowtide.frontends.plan_file",
     "frontier": "lowtide.frontends.frontier",
@@ -44,6 +46,7 @@ _HOME = {
     "RecompileLimit": "lowtide.errors",
     "UnsupportedOperator": "lowtide.errors",
     "BackwardError": "lowtide.errors",
+    "EagerError": "lowtide.errors",
     "PlanError": "lowtide.errors",
     "IllegalPlan": "lowtide.errors",
     "PlanFileError": "lowtide.errors",
@@ -53,10 +56,12 @@ _HOME = {
 if TYPE_CHECKING:
     from lowtide.device.cuda import install_cuda as install_cuda
     from lowtide.device.transfer_stats import TransferStats as TransferStats
+    from lowtide.dynamic.eager_stats import EagerStats as EagerStats
     from lowtide.errors import BackwardError as BackwardError
     from lowtide.errors import BudgetError as BudgetError
     from lowtide.errors import BudgetWarning as BudgetWarning
     from lowtide.errors import CaptureError as CaptureError
+    from lowtide.errors import EagerError as EagerError
     from lowtide.errors import IllegalPlan as IllegalPlan
     from lowtide.errors import InfeasibleBudget as InfeasibleBudget
     from lowtide.errors import LinkError as LinkError
@@ -68,6 +73,7 @@ if TYPE_CHECKING:
     from lowtide.errors import PlanMismatch as PlanMismatch
     from lowtide.errors import RecompileLimit as RecompileLimit
     from lowtide.errors import UnsupportedOperator as UnsupportedOperator
+    from lowtide.frontends.eager import eager as eager
     from lowtide.frontends.fit import fit as fit
     from lowtide.frontends.fit import unfit as unfit
     from lowtide.frontends.fits import Fits as Fits

@@ -131,3 +131,7 @@ class ArenaError(LowtideError, ValueError):
 
 class StorageError(LowtideError):
     """A storage whose bytes may not be dropped or moved; it is unchanged."""
+
+
+class EagerError(LowtideError, RuntimeError):
+    """A context of `lowtide.eager` that cannot be opened or left here, or does not know what it was asked for."""

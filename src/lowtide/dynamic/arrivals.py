@@ -19,6 +19,7 @@ from lowtide.dynamic.bodies import NOWHERE, Bodies
 from lowtide.dynamic.homes import Homes
 from lowtide.dynamic.kernels import Kernels
 from lowtide.dynamic.ledger import Ledger, Value
+from lowtide.dynamic.recorder import Recorder
 
 
 class Arrivals:
@@ -35,6 +36,7 @@ class Arrivals:
         ledger: Ledger,
         kernels: Kernels,
         homes: Homes,
+        recorder: Recorder,
         found_parameter: Callable[[Tensor], None],
     ) -> None:
         self._arena = arena
@@ -42,6 +44,7 @@ class Arrivals:
         self._ledger = ledger
         self._kernels = kernels
         self._homes = homes
+        self._recorder = recorder
         self._found_parameter = found_parameter
         self.parameters: set[int] = set()
         self.foreign_B = 0
@@ -78,6 +81,7 @@ class Arrivals:
         """Makes a leaf of what an operator made that cannot be run again."""
         value = self._ledger.leaf(storage.nbytes(), self._bodies.offset_B(storage) or NOWHERE)
         self._bodies.show(value, storage)
+        self._recorder.leaf(value)
         return value
 
     def _bring(self, storage: torch.UntypedStorage, *, home: bool) -> Value:
@@ -91,6 +95,7 @@ class Arrivals:
                 self._take_in(storage)
         value = self._ledger.leaf(size_B, self._bodies.offset_B(storage) or NOWHERE, home=home)
         self._bodies.show(value, storage).aside = aside
+        self._recorder.leaf(value)
         return value
 
     def _take_in(self, storage: torch.UntypedStorage) -> None:

@@ -23,12 +23,13 @@ from torch import Tensor
 from lowtide.dynamic.arrivals import Arrivals
 from lowtide.dynamic.bodies import NOWHERE, Bodies
 from lowtide.dynamic.closure import Closure, form_of
-from lowtide.dynamic.kernels import Kernels
 from lowtide.dynamic.keeper import Keeper
+from lowtide.dynamic.kernels import Kernels
 from lowtide.dynamic.ledger import Value
 from lowtide.dynamic.operators import Operator, tensors_in, tensors_of
 from lowtide.dynamic.prices import cost_ns
 from lowtide.dynamic.randomness import draw
+from lowtide.dynamic.recorder import Recorder
 from lowtide.dynamic.steps import Steps
 
 
@@ -51,13 +52,14 @@ class Interceptor:
     """See the module."""
 
     def __init__(
-        self, bodies: Bodies, keeper: Keeper, arrivals: Arrivals, kernels: Kernels, steps: Steps
+        self, bodies: Bodies, keeper: Keeper, arrivals: Arrivals, kernels: Kernels, steps: Steps, recorder: Recorder
     ) -> None:
         self._bodies = bodies
         self._keeper = keeper
         self._arrivals = arrivals
         self._kernels = kernels
         self._steps = steps
+        self._recorder = recorder
 
     def perform(self, op: Operator, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs an operator of the program, and returns what it returns.
@@ -176,6 +178,7 @@ class Interceptor:
         for value, storage in zip(call.outputs[fresh:], made.storages[fresh:], strict=True):
             self._bodies.show(value, storage)
         self._steps.recorded(call)
+        self._recorder.call(call)
 
 
 def is_plain(tensor: Tensor) -> bool:

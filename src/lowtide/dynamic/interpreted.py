@@ -8,8 +8,8 @@ Units: `_B` bytes.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,12 +24,15 @@ from lowtide.dynamic.eager_stats import EagerStats
 from lowtide.dynamic.gradients import Gradients
 from lowtide.dynamic.homes import Homes
 from lowtide.dynamic.interception import Interceptor, is_plain
+from lowtide.dynamic.interrupts import Interrupts
 from lowtide.dynamic.keeper import Keeper
 from lowtide.dynamic.kernels import Kernels
 from lowtide.dynamic.ledger import Ledger, Value
 from lowtide.dynamic.mode import EagerMode
+from lowtide.dynamic.operators import Operator
 from lowtide.dynamic.performer import StoragePerformer
 from lowtide.dynamic.policies.base import AbstractPolicy
+from lowtide.dynamic.recorder import Recorder
 from lowtide.dynamic.slab_room import SlabRoom
 from lowtide.dynamic.steps import Steps
 
@@ -40,28 +43,33 @@ class InterpretedRuntime:
     Arguments:
         budget_B: of the arena.
         policy: fresh.
+        record: where an execution trace is written; None: nowhere.
     """
 
     name = "python"
 
-    def __init__(self, budget_B: int, policy: AbstractPolicy) -> None:
+    def __init__(self, budget_B: int, policy: AbstractPolicy, *, record: str | Path | None = None) -> None:
         self._budget_B = budget_B
         self._policy = policy
+        self._interrupts = Interrupts()
+        self._recorder = Recorder(record)
         self.arena = Arena(budget_B // ALIGNMENT_B * ALIGNMENT_B, small_zone_B=0, home_B=0, values=True)
         self._ledger = Ledger()
         self._bodies = Bodies(self.arena)
         self._room = SlabRoom(self.arena, self._bodies)
-        self._kernels = Kernels(self.arena, self._bodies, self._room, budget_B)
+        self._kernels = Kernels(self.arena, self._bodies, self._room, self._recorder, budget_B)
         self._performer = StoragePerformer(self.arena, self._bodies, self._kernels.attempt)
         self._keeper = Keeper(self._ledger, self._room, policy, self._performer)
         self._kernels.keeper, self._kernels.performer = self._keeper, self._performer
         self._homes = Homes(self.arena, self._bodies, self._ledger, self._performer)
         self._gradients = Gradients(self._gradient_landed)
         self._arrivals = Arrivals(
-            self.arena, self._bodies, self._ledger, self._kernels, self._homes, self._gradients.watch
+            self.arena, self._bodies, self._ledger, self._kernels, self._homes, self._recorder, self._gradients.watch
         )
         self._steps = Steps(self._keeper, self._kernels.sweep)
-        self._interceptor = Interceptor(self._bodies, self._keeper, self._arrivals, self._kernels, self._steps)
+        self._interceptor = Interceptor(
+            self._bodies, self._keeper, self._arrivals, self._kernels, self._steps, self._recorder
+        )
         self._mode: EagerMode | None = None
         self._spilled_B = 0
 
@@ -69,9 +77,11 @@ class InterpretedRuntime:
 
     def open(self) -> None:
         """Engages the arena and begins to intercept, in the calling thread."""
+        self._recorder.begin()
+        self._interrupts.begin()
         self.arena.engage()
         self.arena.set_pressure(self._kernels.relieve)
-        self._mode = EagerMode(self._interceptor.perform, self._interceptor.value_of)
+        self._mode = EagerMode(self._perform, self._interceptor.value_of)
         self._mode.__enter__()
 
     def close(self) -> int:
@@ -81,14 +91,18 @@ class InterpretedRuntime:
         """
         mode, self._mode = self._mode, None
         assert mode is not None
-        mode.__exit__(None, None, None)
-        self._gradients.close()
+        self._interrupts.hold()
         try:
+            mode.__exit__(None, None, None)
+            self._gradients.close()
             return self._restore_all()
         finally:
             self.arena.set_pressure(None)
             self.arena.disengage()
             self._forget_all()
+            self._recorder.end()
+            self._interrupts.let_go()
+            self._interrupts.end()
 
     def leave_child(self) -> None:
         """In a forked process: operators run as they are."""
@@ -115,7 +129,7 @@ class InterpretedRuntime:
         with _disable_current_modes():
             self.bring_home(state)
 
-    def reach(self, tensor: Tensor, *, for_good: bool) -> None:
+    def reach(self, tensor: Tensor, for_good: bool) -> None:
         """Brings a tensor's bytes back for code that is about to read them past torch's operators.
 
         Arguments:
@@ -167,6 +181,13 @@ class InterpretedRuntime:
 
     # Its own
 
+    def _perform(self, op: Operator, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._interrupts.hold()
+        try:
+            return self._interceptor.perform(op, func, args, kwargs)
+        finally:
+            self._interrupts.let_go()
+
     def _gradient_landed(self, gradient: Tensor) -> None:
         if not is_plain(gradient):
             return
@@ -191,17 +212,11 @@ class InterpretedRuntime:
                 self._kernels.commit(value)
             except torch.OutOfMemoryError:
                 late.append(value)
-        with self._beside():
+        with nothing_engaged():
             for value in late:
                 self._kernels.commit(value)
         self._spilled_B += sum(value.size_B for value in late)
         return sum(value.size_B for value in late)
-
-    @contextlib.contextmanager
-    def _beside(self) -> Iterator[None]:
-        """Inside, whatever is allocated lies outside the arena."""
-        with nothing_engaged():
-            yield
 
     def _forget_all(self) -> None:
         """Lets go of every value: what the program sees it keeps."""
@@ -212,6 +227,3 @@ class InterpretedRuntime:
                 self.arena.own(storages.home_of(storage, self.arena) or 0, 0)
         for value in list(self._ledger.values.values()):
             value.alive = False
-
-
-__all__: list[Any] = ["InterpretedRuntime"]

@@ -22,6 +22,7 @@ from lowtide.dynamic.keeper import Keeper
 from lowtide.dynamic.ledger import Value
 from lowtide.dynamic.performer import StoragePerformer
 from lowtide.dynamic.randomness import Draw
+from lowtide.dynamic.recorder import Recorder
 from lowtide.dynamic.slab_room import SlabRoom
 from lowtide.errors import OutOfRoom
 from lowtide.units import format_B
@@ -37,10 +38,11 @@ class Kernels:
     keeper: Keeper
     performer: StoragePerformer
 
-    def __init__(self, arena: Arena, bodies: Bodies, room: SlabRoom, budget_B: int) -> None:
+    def __init__(self, arena: Arena, bodies: Bodies, room: SlabRoom, recorder: Recorder, budget_B: int) -> None:
         self._arena = arena
         self._bodies = bodies
         self._room = room
+        self._recorder = recorder
         self._budget_B = budget_B
         self._name = ""
         self._failure: BaseException | None = None
@@ -52,15 +54,18 @@ class Kernels:
         for number in self._arena.take_deaths():
             value = self.keeper.ledger.values.get(number)
             if value is not None:
-                self._bodies.died(value)
-                self.keeper.died(value)
+                self._lose(value)
 
     def sweep(self) -> None:
         """Learns it of leaves that calls hold, and of what lies beside the arena, too."""
         for value in (*self._bodies.abandoned(), *self._bodies.expired()):
-            self._bodies.died(value)
-            self.keeper.died(value)
+            self._lose(value)
         self.catch_up()
+
+    def _lose(self, value: Value) -> None:
+        self._bodies.died(value)
+        self._recorder.died(value)
+        self.keeper.died(value)
 
     def relieve(self, size_B: int) -> bool:
         """Makes room inside a kernel, for the allocator; False where there is none."""

@@ -78,6 +78,4 @@ class SlabRoom(AbstractRoom):
         if not moves:
             return []
         after = {tag: offset_B for offset_B, _, _, tag in self._arena.owners() if tag}
-        return [
-            (from_B, after[tag], moved_B) for tag, (from_B, moved_B) in before.items() if after[tag] != from_B
-        ]
+        return [(from_B, after[tag], moved_B) for tag, (from_B, moved_B) in before.items() if after[tag] != from_B]

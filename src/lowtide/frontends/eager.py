@@ -1,0 +1,223 @@
+"""`lowtide.eager`: an unmodified training loop inside a budget, whatever its graph does from step to step."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import warnings
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
+
+from lowtide.device.fingerprint import device_memory_B
+from lowtide.dynamic.eager_stats import EagerStats
+from lowtide.dynamic.interpreted import InterpretedRuntime
+from lowtide.dynamic.openings import watched
+from lowtide.dynamic.policies.catalogue import POLICIES
+from lowtide.errors import BudgetError, BudgetWarning, EagerError, InfeasibleBudget, OptimizerError
+from lowtide.frontends.eager_place import place
+from lowtide.frontends.moving import HostBudget, Rate, moving
+from lowtide.runtime.homes import state_tensors
+from lowtide.units import Budget, format_B, parse_budget
+
+RuntimeName = Literal["auto", "compiled", "python"]
+Models = torch.nn.Module | Iterable[torch.nn.Module] | None
+Optimizers = torch.optim.Optimizer | Iterable[torch.optim.Optimizer] | None
+_RUNTIMES: tuple[RuntimeName, ...] = ("auto", "compiled", "python")
+
+
+class Runtime(Protocol):
+    """What carries a context out. All of it is called by the thread that opened it."""
+
+    name: str
+
+    def open(self) -> None: ...
+    def close(self) -> int: ...
+    def leave_child(self) -> None: ...
+    def bring_home(self, tensors: Iterable[Tensor]) -> None: ...
+    def optimizer_began(self) -> None: ...
+    def optimizer_ended(self, state: Iterable[Tensor]) -> None: ...
+    def reach(self, tensor: Tensor, for_good: bool, /) -> None: ...
+    def stats(self) -> EagerStats: ...
+
+
+class Eager:
+    """A context in which every CPU tensor of the calling thread counts against a budget. Made by `eager`.
+
+    It may be entered again after it was left: budget, statistics and what the policy has learnt go on.
+    """
+
+    def __init__(
+        self, runtime: Runtime, models: list[torch.nn.Module], optimizers: list[torch.optim.Optimizer]
+    ) -> None:
+        self.runtime = runtime
+        self._models = models
+        self._optimizers = optimizers
+        self._open: contextlib.ExitStack | None = None
+
+    def stats(self) -> EagerStats:
+        """What happened so far."""
+        return self.runtime.stats()
+
+    def __enter__(self) -> Eager:
+        """Opens it.
+
+        Raises:
+            EagerError: if one is open already.
+            InfeasibleBudget: if the parameters and the state that were named do not fit.
+        """
+        place.take(self)
+        with contextlib.ExitStack() as stack:
+            stack.callback(place.leave)
+            self.runtime.open()
+            stack.callback(self._close)
+            stack.enter_context(watched(self.runtime.reach))
+            for hook in self._optimizer_hooks():
+                stack.callback(hook.remove)
+            self._bring_home()
+            self._open = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Brings back whatever is alive and ends the budget; a BudgetWarning says what found no room inside it."""
+        stack, self._open = self._open, None
+        if stack is None or place.context is not self:
+            raise EagerError("this context of lowtide.eager is not open")
+        if place.process != os.getpid():  # a forked child leaves what its parent opened
+            return
+        if not place.is_here:
+            self._open = stack
+            raise EagerError("lowtide.eager was opened in another thread: leave it there")
+        stack.close()
+
+    def _close(self) -> None:
+        beside_B = self.runtime.close()
+        if beside_B:
+            warnings.warn(
+                f"when lowtide.eager was left, {format_B(beside_B)} of evicted tensors that are still alive found no room in "
+                "the budget and lie beside it now. Let go of outputs that are no longer needed before the context ends.",
+                BudgetWarning,
+                stacklevel=4,
+            )
+
+    def _bring_home(self) -> None:
+        held = [*self._tensors()]
+        try:
+            self.runtime.bring_home(held)
+        except torch.OutOfMemoryError as error:
+            budget_B = self.stats().budget_B
+            need_B = sum(size_B for size_B in {t.untyped_storage()._cdata: t.nbytes for t in held}.values())
+            raise InfeasibleBudget(
+                f"a budget of {format_B(budget_B)} is too small for what stays all the time: parameters, buffers and "
+                f"optimizer state take {format_B(need_B)}, and gradients take as much as the parameters. Raise the budget.",
+                budget_B=budget_B,
+                floor_B=need_B,
+            ) from error
+
+    def _tensors(self) -> Iterator[Tensor]:
+        for model in self._models:
+            yield from model.parameters()
+            yield from model.buffers()
+        for optimizer in self._optimizers:
+            yield from state_tensors(optimizer)
+
+    def _optimizer_hooks(self) -> list[RemovableHandle]:
+        owner = threading.get_ident()
+
+        def began(*_: Any) -> None:
+            if threading.get_ident() == owner:
+                self.runtime.optimizer_began()
+
+        def ended(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+            if threading.get_ident() == owner:
+                self.runtime.optimizer_ended(state_tensors(optimizer))
+
+        return [register_optimizer_step_pre_hook(began), register_optimizer_step_post_hook(ended)]
+
+
+def _leave_child() -> None:
+    """A forked process, a data loader's worker, runs as if there were no context."""
+    if isinstance(place.context, Eager):
+        place.context.runtime.leave_child()
+        place.leave()
+
+
+os.register_at_fork(after_in_child=_leave_child)
+
+
+def eager(
+    budget: int | str | Budget,
+    *,
+    policy: str = "tide-memory",
+    host_budget: HostBudget = None,
+    link: Rate = None,
+    model: Models = None,
+    optimizer: Optimizers = None,
+    record: str | Path | None = None,
+    runtime: RuntimeName = "auto",
+) -> Eager:
+    """A context in which a training loop, unmodified, keeps within a budget.
+
+    Inside, every tensor of the calling thread lies in one arena, and none beyond it. When it is full, tensors are
+    evicted that can be made again, and are made again when they are needed, with the same bits. Nothing is captured:
+    programs may do what they like from step to step.
+
+    Arguments:
+        budget: bytes, "6GiB" or "60%" of the device.
+        policy: what to evict, by name: see `lowtide.dynamic.policies.catalogue`.
+        host_budget, link: bytes of host memory in which evicted tensors may wait, and how fast each way there is.
+        model, optimizer: one or several, whose parameters, buffers and state are brought into the arena at once; others
+            are when they are first used.
+        record: a file to write an execution trace to, as `lowtide replay` reads it; `.gz` is compressed.
+        runtime: "compiled", "python", or "auto" for the first that works here.
+
+    Raises:
+        BudgetError, LinkError: if a budget or the link is malformed; a share of plain, too: nothing is measured first.
+        EagerError: if there is no such policy or runtime, or the runtime cannot do what is asked.
+        OptimizerError: if an optimizer is none.
+        ShimUnavailable: if there is no arena here.
+    """
+    budget_B = _budget_B(budget)
+    moves = moving(host_budget, link)
+    if policy not in POLICIES:
+        raise EagerError(f"there is no policy {policy!r}: write one of {', '.join(sorted(POLICIES))}")
+    if runtime not in _RUNTIMES:
+        raise EagerError(f"there is no runtime {runtime!r}: write one of {', '.join(_RUNTIMES)}")
+    if moves["host_budget_B"]:
+        raise EagerError("the runtime in Python moves nothing to the host: leave host_budget= out")
+    made = InterpretedRuntime(budget_B, POLICIES[policy](), record=record)
+    return Eager(made, _several(model, torch.nn.Module), _optimizers(optimizer))
+
+
+def _budget_B(budget: int | str | Budget) -> int:
+    wanted = parse_budget(budget)
+    if wanted.of_plain is not None:
+        raise BudgetError('"of plain" is not known before anything has run: give lowtide.eager bytes, "6GiB", or "60%"')
+    if wanted.size_B is not None:
+        return wanted.size_B
+    return int((wanted.of_device or 0.0) * device_memory_B("cpu"))
+
+
+def _several(items: Any, kind: type[Any]) -> list[Any]:
+    if items is None:
+        return []
+    return [items] if isinstance(items, kind) else list(items)
+
+
+def _optimizers(items: Optimizers) -> list[torch.optim.Optimizer]:
+    found = _several(items, torch.optim.Optimizer)
+    for item in found:
+        if not isinstance(item, torch.optim.Optimizer):
+            raise OptimizerError(
+                f"optimizer={item!r} is no torch.optim.Optimizer: pass the object whose step() trains the model"
+            )
+    return found
