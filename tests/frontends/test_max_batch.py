@@ -81,7 +81,7 @@ def test_it_finds_tries_and_leaves_no_trace() -> None:
     optimizer.step()  # there is state to keep, and there are gradients
     before = Everything(model, optimizer)
     earlier = {id(o) for o in gc.get_objects() if type(o) is Arena}  # whose addresses may have been given out again
-    found = lowtide.max_batch(pairs, model, "256KiB", optimizer=optimizer, multiple_of=4)
+    found = lowtide.max_batch(pairs, model, "256KiB", optimizer=optimizer, multiple_of=32, work=2_000)
     before.check()
     arenas = [o for o in gc.get_objects() if type(o) is Arena and id(o) not in earlier]
     state = [t for entry in optimizer.state.values() for t in entry.values()]
@@ -93,10 +93,10 @@ def test_it_finds_tries_and_leaves_no_trace() -> None:
     assert found.tried[-1].how == "run"
     assert found.tried[-1].fits
     assert f"MaxBatch({found.size}, plain {found.plain_size};" in repr(found)
-    next_one = lowtide.plan(model, pairs(found.plain_size), budget="256KiB", optimizer=optimizer)
+    next_one = lowtide.plan(model, pairs(found.plain_size), budget="256KiB", optimizer=optimizer, work=2_000)
     assert next_one.overhead == pytest.approx(0, abs=1e-9)
     with pytest.raises(lowtide.InfeasibleBudget):
-        lowtide.plan(model, pairs(found.size * 3 // 2), budget="256KiB", optimizer=optimizer)
+        lowtide.plan(model, pairs(found.size * 3 // 2), budget="256KiB", optimizer=optimizer, work=1)
     fitted = lowtide.fit(model, plan=found.plan, optimizer=optimizer)
     fitted(*pairs(found.size)).backward()
     assert fitted.lowtide.plan.record.schedule == found.plan.record.schedule
@@ -105,7 +105,13 @@ def test_it_finds_tries_and_leaves_no_trace() -> None:
 def test_a_sequence_length_serves_as_a_size() -> None:
     model = Tied().train()
     found = lowtide.max_batch(
-        lambda n: torch.arange(3 * n).reshape(3, n) % 50, model, "256KiB", high=64, multiple_of=16, verify=False
+        lambda n: torch.arange(3 * n).reshape(3, n) % 50,
+        model,
+        "256KiB",
+        high=64,
+        multiple_of=16,
+        verify=False,
+        work=1_000,
     )
     assert not found.verified
     assert 0 < found.plain_size < found.size <= 64
@@ -115,9 +121,10 @@ def test_a_sequence_length_serves_as_a_size() -> None:
 def test_multiples_bounds_and_a_limit_of_the_overhead() -> None:
     model = Chain().train()
     make = lambda n: {"x": torch.randn(n, 64)}  # noqa: E731
-    free = lowtide.max_batch(make, model, "512KiB", multiple_of=8, verify=False)
-    none = lowtide.max_batch(make, model, "512KiB", multiple_of=8, overhead_limit=0.0, verify=False)
-    few = lowtide.max_batch(make, model, "512KiB", high=20, multiple_of=8, verify=False)
+    options: dict[str, Any] = {"multiple_of": 8, "verify": False, "work": 2_000}
+    free = lowtide.max_batch(make, model, "512KiB", **options)
+    none = lowtide.max_batch(make, model, "512KiB", overhead_limit=0.0, **options)
+    few = lowtide.max_batch(make, model, "512KiB", high=20, **options)
     assert free.size % 8 == none.size % 8 == 0
     assert few.size == few.plain_size == 16
     assert none.size == none.plain_size == free.plain_size < free.size
@@ -137,7 +144,9 @@ def test_a_trial_that_fails_is_followed_by_the_next_smaller_size() -> None:
 
     limit = 32
     before = Everything(model)
-    found = lowtide.max_batch(lambda n: torch.randn(n, 64), model, "1MiB", loss=loss, multiple_of=16, high=64)
+    found = lowtide.max_batch(
+        lambda n: torch.randn(n, 64), model, "1MiB", loss=loss, multiple_of=16, high=64, work=1_000
+    )
     before.check()
     assert found.verified
     assert found.size == 32
@@ -170,7 +179,7 @@ def test_a_model_that_breaks_and_has_its_loss_outside() -> None:
 
     model = Broken(2).train()
     before = Everything(model)
-    found = lowtide.max_batch(lambda n: (torch.randn(n, 64),), model, "1MiB", multiple_of=16)
+    found = lowtide.max_batch(lambda n: (torch.randn(n, 64),), model, "1MiB", multiple_of=32, work=1_000)
     before.check()
     assert found.verified
     assert found.size >= found.plain_size > 0
@@ -184,7 +193,9 @@ class Fixing(Chain):
 
 
 def test_a_model_that_fixes_its_sizes_is_captured_for_each() -> None:
-    found = lowtide.max_batch(lambda n: torch.randn(n, 64), Fixing(1).train(), "128KiB", scope="none")
+    found = lowtide.max_batch(
+        lambda n: torch.randn(n, 64), Fixing(1).train(), "128KiB", scope="none", multiple_of=16, work=1_000
+    )
     assert found.size >= found.plain_size > 0
     assert not found.verified
     assert "nothing held it inside" in found.note
@@ -192,7 +203,7 @@ def test_a_model_that_fixes_its_sizes_is_captured_for_each() -> None:
 
 def test_too_small_a_budget_names_floor_and_remedy() -> None:
     with pytest.raises(lowtide.InfeasibleBudget, match=r"(?s)not even size 4 fits.*Proved floor") as caught:
-        lowtide.max_batch(pairs, Mixed().train(), 1024, multiple_of=4)
+        lowtide.max_batch(pairs, Mixed().train(), 1024, multiple_of=4, work=1_000)
     assert caught.value.floor_B > 1024
     assert caught.value.smallest_B is not None
 
@@ -222,7 +233,7 @@ def test_for_a_machine_that_is_not_here_nothing_is_run() -> None:
     ran = []
     model = Mixed().train()
     model.first.weight.register_hook(lambda g: ran.append(g))  # type: ignore[func-returns-value]
-    found = lowtide.max_batch(pairs, model, "256KiB", machine="h200", multiple_of=16)
+    found = lowtide.max_batch(pairs, model, "256KiB", machine="h200", multiple_of=64, work=1_000)
     assert not ran
     assert not found.verified
     assert found.size > found.plain_size > 0
