@@ -74,7 +74,7 @@ void bind_eager(nb::module_& m) {
         return run(tape, policy, budget_B, {addresses, forgets, alignment_B, small_B, limit}, {host_B, link_Bps});
       },
       "tape"_a, "policy"_a, "budget_B"_a, "addresses"_a = true, "forgets"_a = true, "alignment_B"_a = 64,
-      "small_B"_a = 0, "limit"_a = 2.0, "host_B"_a = 0, "link_Bps"_a = 0.0);
+      "small_B"_a = 10240, "limit"_a = 2.0, "host_B"_a = 0, "link_Bps"_a = 0.0);
   m.def("eager_policies", &policy_names);
 }
 

@@ -187,6 +187,7 @@ void Keeper::take_over(ValueId old, ValueId made) {
   ledger_.set_alive(old, false);
   for (ValueId view : ledger_[old].views) ledger_.set_alive(view, false);
   ledger_.take_over(old, made);
+  if (ledger_[made].size_B > 0) room_.set_tag(ledger_[made].offset_B, tag_of(made));
   kinship_.evicted(old);
 }
 

@@ -12,7 +12,7 @@ struct Rules {
   bool addresses = true;  // bytes in a row of addresses, or only their sum
   bool forgets = true;    // what nothing can need again leaves the ledger
   Bytes alignment_B = 64;  // of addresses
-  Bytes small_B = 0;      // blocks below this size are carved from the high end
+  Bytes small_B = 10240;   // blocks up to this size lie apart: see Addresses
   double limit = 2.0;     // gives up where calls and reruns cost more than this many times the calls; 0: never
 };
 

@@ -5,6 +5,10 @@
 
 namespace lowtide::eager {
 
+namespace {
+constexpr Bytes ZONE_SHARE = 128, MOST_ZONE_B = Bytes{10} << 20;
+}  // namespace
+
 Bytes Tank::allocate(Bytes size_B, End, std::uint64_t) {
   if (!fits(size_B)) return NOWHERE;
   in_use_B_ += size_B;
@@ -17,7 +21,11 @@ void Tank::free(Bytes, Bytes size_B) { in_use_B_ -= size_B; }
 Slide Tank::slide_for(Bytes, const Movable&, const Relocate&) { return {}; }
 
 Addresses::Addresses(Bytes capacity_B, Bytes alignment_B, Bytes small_B)
-    : arena_(capacity_B, alignment_B), small_B_(small_B) {}
+    : arena_(capacity_B, alignment_B), small_B_(small_B) {
+  const Bytes all_B = arena_.capacity_B();
+  const Bytes zone_B = small_B > 0 ? std::min(MOST_ZONE_B, all_B / ZONE_SHARE) : 0;
+  zone_lo_B_ = (all_B - zone_B) / alignment_B * alignment_B;
+}
 
 Bytes Addresses::in_use_B() const { return arena_.statistics().in_use_B; }
 
@@ -31,7 +39,12 @@ Bytes Addresses::reserved_for(Bytes size_B) const {
 bool Addresses::fits(Bytes need_B) const { return arena_.statistics().largest_hole_B >= reserved_for(need_B); }
 
 Bytes Addresses::allocate(Bytes size_B, End end, std::uint64_t tag) {
-  return arena_.allocate(size_B, 0, arena_.capacity_B(), size_B < small_B_ ? End::high : end, tag);
+  const Bytes all_B = arena_.capacity_B();
+  const bool is_small = size_B <= small_B_;
+  const Bytes lo_B = is_small ? zone_lo_B_ : 0, hi_B = is_small ? all_B : zone_lo_B_;
+  const End from = is_small ? End::high : end;
+  const Bytes offset_B = hi_B > lo_B ? arena_.allocate(size_B, lo_B, hi_B, from, tag) : NOWHERE;
+  return offset_B != NOWHERE ? offset_B : arena_.allocate(size_B, 0, all_B, from, tag);
 }
 
 void Addresses::free(Bytes offset_B, Bytes) { arena_.free(offset_B); }

@@ -78,7 +78,8 @@ class Tank final : public Room {
   Bytes capacity_B_, in_use_B_ = 0, peak_B_ = 0;
 };
 
-// An arena. Blocks below small_B are carved from the top end, so that they fence nothing.
+// An arena. Blocks up to small_B lie apart, so that they fence nothing: in a zone at the high end (1/128 of all, 10 MiB at
+// most) while it has room, and from the high end otherwise. Other blocks lie in that zone where there is no other place.
 class Addresses final : public Room {
  public:
   Addresses(Bytes capacity_B, Bytes alignment_B, Bytes small_B);
@@ -97,7 +98,7 @@ class Addresses final : public Room {
 
  private:
   Arena arena_;
-  Bytes small_B_;
+  Bytes small_B_, zone_lo_B_;
 };
 
 // A room's answers about a part of an arena whose tags are tag_of(value), for every room that has one.

@@ -11,7 +11,7 @@ Units: `_B` bytes, `_s` seconds, `_ns` nanoseconds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import Protocol
 
@@ -30,11 +30,12 @@ class Performer(Protocol):
     def release(self, value: Value) -> None:
         """Gives the bytes of a root back to the room; `offset_B` still says where they are."""
 
-    def rerun(self, call: Call, keep: Sequence[bool], over: Mapping[int, Value]) -> Sequence[int]:
+    def rerun(self, call: Call, keep: Callable[[int], bool], over: Mapping[int, Value]) -> Sequence[int]:
         """Runs a call again; its inputs are resident and pinned.
 
         Arguments:
-            keep: which outputs stay; the bytes of the others are given back before it returns.
+            keep: says which outputs stay, by index; the bytes of the others are given back before it returns. It is
+                to be asked when the call has run: what is evicted to make room for it comes back with it.
             over: outputs that are written over an input's bytes, by index. Where such an output is not kept, the keeper
                 gives the input's bytes back.
 
@@ -237,19 +238,20 @@ class Keeper:
         Arguments:
             awaited: ids of values that calls further down the stack wait for.
         """
-        keep = [self._stays(call, output, wanted, awaited) for output in call.outputs]
+        def keep(place: int) -> bool:
+            return self._stays(call, call.outputs[place], wanted, awaited)
+
         over = {
             output: call.inputs[source].root for source, output in call.consumes if self._spare(call.inputs[source])
         }
         offsets_B = self.performer.rerun(call, keep, over)
         self.ledger.clock += call.cost_ns
         self.statistics.reran(call, self.ledger.clock)
+        kept = [output for output in call.outputs if output is not wanted and keep(output.place)]
         for place, source in over.items():
-            if not keep[place]:
+            if call.outputs[place] not in kept and call.outputs[place] is not wanted:
                 self._give_up(source)
-        for value in (*(output for output in call.outputs if output is not wanted), wanted):
-            if not keep[value.place]:
-                continue
+        for value in (*kept, wanted):
             if value.place in over:
                 self._take_over(over[value.place], value)
             else:
@@ -274,6 +276,9 @@ class Keeper:
         for value in (old, *old.views):
             value.alive = False
         self.ledger.take_over(old, new)
+        if new.size_B:
+            assert new.offset_B is not None
+            self.room.retag(new.offset_B, new.id)
         self.kinship.evicted(old)
 
     def _give_up(self, root: Value) -> None:

@@ -8,7 +8,7 @@ Units: `_B` bytes, `_s` seconds, `_ns` nanoseconds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, final
 
@@ -18,7 +18,7 @@ from lowtide._core import Arena
 from lowtide.dynamic.keeper import Keeper
 from lowtide.dynamic.ledger import Call, Ledger, Value
 from lowtide.dynamic.policies.base import AbstractPolicy
-from lowtide.dynamic.room import AbstractRoom, Addresses, Move, Tank
+from lowtide.dynamic.room import SMALL_B, AbstractRoom, Addresses, Move, Tank
 from lowtide.dynamic.tape import Died, Leaf, Ran, Tape
 from lowtide.errors import OutOfRoom
 from lowtide.units import format_percent
@@ -32,7 +32,7 @@ class Rules(msgspec.Struct, frozen=True):
         in_place: how the tape was read: see `dynamic/tape.py`.
         forgets: what nothing can need again leaves the ledger.
         alignment_B: of addresses.
-        small_B: blocks below this size are carved from the high end.
+        small_B: blocks up to this size lie apart: see `room.Addresses`.
         limit: gives up where calls and reruns cost more than this many times the calls alone; None for never.
     """
 
@@ -40,7 +40,7 @@ class Rules(msgspec.Struct, frozen=True):
     in_place: bool = True
     forgets: bool = True
     alignment_B: int = 64
-    small_B: int = 0
+    small_B: int = SMALL_B
     limit: float | None = 2.0
 
     def room(self, capacity_B: int) -> AbstractRoom:
@@ -220,13 +220,13 @@ class _Player:
         assert value.offset_B is not None
         self.keeper.room.free(value.offset_B)
 
-    def rerun(self, call: Call, keep: Sequence[bool], over: Mapping[int, Value]) -> Sequence[int]:
+    def rerun(self, call: Call, keep: Callable[[int], bool], over: Mapping[int, Value]) -> Sequence[int]:
         fresh = [output for output in call.outputs if not output.is_view and output.place not in over]
         offsets_B = [0] * len(call.outputs)
         for output in fresh:
             offsets_B[output.place] = self.keeper.take(output.size_B, output.id, call.cost_ns)
         for output in fresh:
-            if output.size_B and not keep[output.place]:
+            if output.size_B and not keep(output.place):
                 self.keeper.room.free(offsets_B[output.place])
         if self.keeper.statistics.rerun_ns + call.cost_ns > self.most_ns:
             raise _TooSlow

@@ -26,6 +26,10 @@ class End(enum.Enum):
 
 Move = tuple[int, int, int]  # from_B, to_B, size_B
 
+SMALL_B = 10 * 1024  # as in Coop's allocator
+_ZONE_SHARE = 128  # of a room: what is kept for small blocks
+_MOST_ZONE_B = 10 * 2**20
+
 
 class AbstractRoom(abc.ABC):
     """So many bytes, and who has which of them."""
@@ -65,6 +69,10 @@ class AbstractRoom(abc.ABC):
     @abc.abstractmethod
     def free(self, offset_B: int) -> None:
         """Gives a block back."""
+
+    @abc.abstractmethod
+    def retag(self, offset_B: int, owner: int) -> None:
+        """Says whose the bytes of a block are from now on."""
 
     @abc.abstractmethod
     def blocks(self) -> Sequence[Block]:
@@ -124,6 +132,9 @@ class Tank(AbstractRoom):
     def free(self, offset_B: int) -> None:
         self._in_use_B -= self._sizes_B.pop(offset_B)
 
+    def retag(self, offset_B: int, owner: int) -> None:
+        pass
+
     def blocks(self) -> Sequence[Block]:
         return ()
 
@@ -141,11 +152,18 @@ class Addresses(AbstractRoom):
 
     Arguments:
         arena: whose blocks carry the id of the value that they hold, or 0.
-        small_B: blocks below this size are carved from the high end, so that they do not fence the rest.
+        small_B: blocks up to this size lie apart, so that they do not fence the rest: in a zone at the high end, while
+            it has room, and from the high end otherwise. Other blocks lie in that zone where there is no other place.
     """
 
     arena: Arena
     small_B: int = 0
+
+    @property
+    def _zone_lo_B(self) -> int:
+        capacity_B = self.arena.capacity_B
+        zone_B = min(_MOST_ZONE_B, capacity_B // _ZONE_SHARE) if self.small_B else 0
+        return (capacity_B - zone_B) // self.arena.alignment_B * self.arena.alignment_B
 
     @property
     def capacity_B(self) -> int:
@@ -167,11 +185,21 @@ class Addresses(AbstractRoom):
         return self.arena.statistics().largest_hole_B >= self.reserved_B(size_B)
 
     def allocate(self, size_B: int, end: End, owner: int) -> int | None:
-        high = end is End.HIGH or size_B < self.small_B
-        return self.arena.allocate(size_B, high=high, tag=owner)
+        lo_B, capacity_B = self._zone_lo_B, self.arena.capacity_B
+        small = size_B <= self.small_B
+        high = small or end is End.HIGH
+        ranges = ((lo_B, capacity_B), (0, capacity_B)) if small else ((0, lo_B), (0, capacity_B))
+        for lo_B, hi_B in ranges:
+            offset_B = self.arena.allocate(size_B, lo_B, hi_B, high=high, tag=owner) if hi_B > lo_B else None
+            if offset_B is not None:
+                return offset_B
+        return None
 
     def free(self, offset_B: int) -> None:
         self.arena.free(offset_B)
+
+    def retag(self, offset_B: int, owner: int) -> None:
+        self.arena.set_tag(offset_B, owner)
 
     def blocks(self) -> Sequence[Block]:
         return self.arena.blocks()

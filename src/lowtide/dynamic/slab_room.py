@@ -59,6 +59,9 @@ class SlabRoom(AbstractRoom):
     def free(self, offset_B: int) -> None:
         raise NotImplementedError("storages free their own blocks")
 
+    def retag(self, offset_B: int, owner: int) -> None:
+        self._arena.own(offset_B, owner)
+
     def blocks(self) -> Sequence[Owned]:  # type: ignore[override]
         return [Owned(*block) for block in self._arena.owners()]
 

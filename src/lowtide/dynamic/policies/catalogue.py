@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from lowtide.dynamic.policies.base import AbstractPolicy
+from lowtide.dynamic.policies.coop import Coop, CoopWithoutInPlace, CoopWithoutPartition, CoopWithoutWindows
+from lowtide.dynamic.policies.dte import Dte
 from lowtide.dynamic.policies.dtr import Dtr
 from lowtide.dynamic.policies.dtr_classes import DtrClasses
 from lowtide.dynamic.policies.dtr_local import DtrLocal
 from lowtide.dynamic.policies.lru import Lru
 from lowtide.dynamic.policies.msps import Msps
 from lowtide.dynamic.policies.size import Size
+from lowtide.dynamic.policies.tide import Tide
 
 _ALL: tuple[type[AbstractPolicy], ...] = (
     Dtr,
@@ -17,6 +20,12 @@ _ALL: tuple[type[AbstractPolicy], ...] = (
     Lru,
     Size,
     Msps,
+    Dte,
+    Coop,
+    CoopWithoutWindows,
+    CoopWithoutPartition,
+    CoopWithoutInPlace,
+    Tide,
 )
 
 POLICIES: dict[str, type[AbstractPolicy]] = {policy.name: policy for policy in _ALL}

@@ -1,0 +1,130 @@
+"""lowtide's own policy where nothing is known of what comes: the cheapest bytes, adjoining ones if they cost little
+more.
+
+What a value is minded is the cost of bringing it back: its own calls and every evicted value that would have to come
+back first, by the square root of how long it was not used. The old are wanted last in a backward, but how old says
+little about how much later, and a root takes the edge off. What no handle keeps alive, and no evicted value would
+need, is free.
+
+Victims go one by one, by that cost per byte, and each is reckoned with those that went before it. Scattered, they
+leave holes that blocks have to be moved together for; so a window (Coop's idea, see `window.py`) is taken instead
+where it costs at most twice as much per byte. Rebuilt values stay until their bytes are wanted.
+
+Where host memory may be used, a value goes there if the copies to and fro take less than running its calls again.
+"""
+
+from __future__ import annotations
+
+import abc
+import heapq
+import math
+from collections.abc import Sequence
+from typing import ClassVar, final
+
+from lowtide.dynamic.kinship import AbstractKinship, Regions, children, is_gone
+from lowtide.dynamic.ledger import Value
+from lowtide.dynamic.policies.base import AbstractPolicy, Scene
+from lowtide.dynamic.policies.window import Window, cheapest_window, pieces
+
+_NEARNESS = 2.0  # how much more per byte a window may cost than scattered victims
+_NS_PER_s = 1e9
+
+
+class AbstractTide(AbstractPolicy):
+    """Victims by cost per byte, and windows; what a value is minded is for others to say.
+
+    Arguments:
+        host_B: host memory for values that are sent there.
+        link_Bps: rate of copies to and from it; 0: none are made.
+    """
+
+    kinship: ClassVar[type[AbstractKinship]] = Regions
+    sheds: ClassVar[bool] = False
+    slides: ClassVar[bool] = True
+
+    def __init__(self, host_B: int = 0, link_Bps: float = 0.0) -> None:
+        self._host_B = host_B
+        self._link_Bps = link_Bps
+
+    @abc.abstractmethod
+    def mind(self, scene: Scene, value: Value) -> float:
+        """How much one would mind giving the value up; 0: not at all."""
+
+    def choose(self, scene: Scene, need_B: int) -> Sequence[Value]:
+        """A window of evictable values, or the one that costs least per byte. O(blocks + candidates)."""
+        evictable = scene.ledger.evictable
+        minds: dict[int, float] = {}
+        ranked: list[tuple[float, int, Value]] = []
+        for rank, value in enumerate(evictable.values()):
+            scene.candidates += 1
+            cost = minds[value.id] = self.mind(scene, value)
+            if value.size_B:
+                ranked.append((cost / float(value.size_B), -rank, value))
+        if not ranked:
+            return ()
+        missing_B = scene.room.reserved_B(need_B) - scene.room.free_B
+        window = cheapest_window(
+            pieces(scene.room, lambda owner: minds.get(owner, math.inf)), scene.room.reserved_B(need_B)
+        )
+        if window and window.owners and _is_near(window, ranked, minds, missing_B):
+            return tuple(evictable[owner] for owner in window.owners)
+        return (min(ranked)[2],)
+
+    def sends(self, scene: Scene, value: Value) -> bool:
+        return self._is_sendable(scene, value) and self._copies_ns(value) < float(_again_ns(scene, value))
+
+    def back_ns(self, scene: Scene, value: Value) -> float:
+        """What bringing the value back takes, whichever way is shorter."""
+        again_ns = float(_again_ns(scene, value))
+        return min(again_ns, self._copies_ns(value)) if self._is_sendable(scene, value) else again_ns
+
+    def _is_sendable(self, scene: Scene, value: Value) -> bool:
+        if self._link_Bps <= 0 or value.size_B == 0:
+            return False
+        used_B = sum(v.size_B for v in scene.ledger.values.values() if v.on_host)
+        return used_B + value.size_B <= self._host_B
+
+    def _copies_ns(self, value: Value) -> float:
+        return 2.0 * float(value.size_B) / self._link_Bps * _NS_PER_s
+
+
+def is_idle(value: Value) -> bool:
+    """Whether nobody wants the value: it has no handle, and no evicted value would need it to come back."""
+    return not any(tensor.alive for tensor in (value, *value.views)) and not any(map(is_gone, children(value)))
+
+
+def _again_ns(scene: Scene, value: Value) -> int:
+    """What running its calls again takes, with those of evicted values that they need."""
+    kinship = scene.kinship
+    assert isinstance(kinship, Regions)
+    return value.cost_ns + kinship.ancestors_ns(value)
+
+
+def _is_near(window: Window, ranked: list[tuple[float, int, Value]], minds: dict[int, float], missing_B: int) -> bool:
+    """Whether the window costs little more per byte than the victims that would yield what is missing.
+
+    Where nothing is missing but a place, the window is the only way.
+    """
+    if missing_B <= 0:
+        return True
+    heapq.heapify(ranked)
+    cost, freed_B, taken = 0.0, 0, []
+    while ranked and freed_B < missing_B:
+        entry = heapq.heappop(ranked)
+        taken.append(entry)
+        cost += minds[entry[2].id]
+        freed_B += entry[2].size_B
+    ranked.extend(taken)
+    return freed_B < missing_B or window.cost / float(window.evicted_B) <= _NEARNESS * cost / float(freed_B)
+
+
+@final
+class Tide(AbstractTide):
+    """See the module."""
+
+    name: ClassVar[str] = "tide"
+
+    def mind(self, scene: Scene, value: Value) -> float:
+        if is_idle(value):
+            return 0.0
+        return self.back_ns(scene, value) / math.sqrt(max(1.0, float(scene.staleness(value))))
