@@ -60,17 +60,20 @@ Job Recovery::next() {
 void Recovery::prepare(const Frame& frame) {
   const Ledger& ledger = keeper_.ledger_;
   const Call& call = ledger.call(frame.call);
-  keep_.assign(call.outputs.size(), 0);
   over_.assign(call.outputs.size(), NO_VALUE);
-  for (std::size_t i = 0; i < call.outputs.size(); ++i) {
-    const ValueId output = call.outputs[i].value;
-    if (!ledger.makes(call.outputs[i]) || ledger[output].is_resident() || ledger.root_of(output).on_host) continue;
-    keep_[i] = output == frame.wanted || ledger.root_of(output).alive || !keeper_.policy_.sheds() || is_awaited(output);
-  }
   for (const Consumed& c : call.consumed) {
     const ValueId input = call.inputs[static_cast<std::size_t>(c.input)].value;
     if (keeper_.is_spare(input)) over_[static_cast<std::size_t>(c.output)] = ledger[input].root;
   }
+}
+
+bool Recovery::keeps(std::size_t i) const {
+  const Ledger& ledger = keeper_.ledger_;
+  const Frame& frame = frames_.back();
+  const Output& output = ledger.call(frame.call).outputs[i];
+  if (!ledger.makes(output) || ledger[output.value].is_resident() || ledger.root_of(output.value).on_host) return false;
+  return output.value == frame.wanted || ledger.root_of(output.value).alive || !keeper_.policy_.sheds() ||
+         is_awaited(output.value);
 }
 
 void Recovery::done(Slice<Bytes> offsets_B) {
@@ -79,6 +82,8 @@ void Recovery::done(Slice<Bytes> offsets_B) {
     return;
   }
   const Frame frame = frames_.back();
+  keep_.resize(over_.size());
+  for (std::size_t i = 0; i < keep_.size(); ++i) keep_[i] = keeps(i);
   keeper_.rerun(frame.call, frame.wanted, keep_, over_, offsets_B);
   inputs_.clear();
   for (const Input& input : keeper_.ledger_.call(frame.call).inputs) inputs_.push_back(input.value);

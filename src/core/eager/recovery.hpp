@@ -37,8 +37,9 @@ class Recovery {
 
   void begin(Slice<ValueId> wanted);
   Job next();
-  // Of a rerun's output: whether it stays. The performer lets the bytes of the others go before it says done().
-  bool keeps(std::size_t output) const { return keep_[output] != 0; }
+  // Of a rerun's output: whether it stays. The performer lets the bytes of the others go before it says done(). To be
+  // asked when the call has run: what was evicted to make room for it comes back with it.
+  bool keeps(std::size_t output) const;
   // The input over whose bytes the output is written, as in the first run; else NO_VALUE, and where the call consumes an
   // input it runs on a copy of it: somebody else waits for the content. Of an output that takes over and does not stay the
   // keeper gives the bytes back.

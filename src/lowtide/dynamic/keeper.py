@@ -238,6 +238,7 @@ class Keeper:
         Arguments:
             awaited: ids of values that calls further down the stack wait for.
         """
+
         def keep(place: int) -> bool:
             return self._stays(call, call.outputs[place], wanted, awaited)
 

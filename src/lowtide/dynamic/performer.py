@@ -68,7 +68,7 @@ class StoragePerformer:
         except StorageError:  # somebody took its address: the bytes stay, and are found again by `_keep`
             body.fixed = True
 
-    def rerun(self, call: Call, keep: Sequence[bool], over: Mapping[int, Value]) -> Sequence[int]:
+    def rerun(self, call: Call, keep: Callable[[int], bool], over: Mapping[int, Value]) -> Sequence[int]:
         """See `keeper.Performer`."""
         closure: Closure = call.closure
         before = self.running(call.inputs)
@@ -83,7 +83,7 @@ class StoragePerformer:
             made = closure.made(results, given)
             offsets_B = [NOWHERE] * len(made)
             for place, storage in enumerate(made):
-                if keep[place]:
+                if keep(place):
                     if place in over:
                         self._bodies.forget(over[place])
                     offsets_B[place] = self._keep(call.outputs[place], storage)
