@@ -150,7 +150,7 @@ class Keeper:
         Raises:
             OutOfRoom: if what has to be kept instead does not fit.
         """
-        for root in list(self.ledger.descendants(leaf)):
+        for root in sorted(self.ledger.descendants(leaf), key=lambda root: root.id):
             if root.alive:
                 self.commit(root)
 
@@ -292,7 +292,8 @@ class Keeper:
     def _let_go(self, root: Value, sheds: bool) -> None:
         """An unpinned root without a handle: out of the ledger, or at least out of the room."""
         if self._forgets:
-            self._gone(self.ledger.forget(root))
+            for value in (*reversed(root.views), root):
+                self._gone(self.ledger.forget(value))
         if sheds and root.resident and root.call is not None:
             self._give_up(root)
 

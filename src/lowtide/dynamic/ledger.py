@@ -233,7 +233,7 @@ class Ledger:
 
     def needed(self, value: Value) -> bool:
         """See the module."""
-        return value.alive or value.pins > 0 or bool(value.readers)
+        return value.alive or value.root.pins > 0 or bool(value.readers)
 
     def forget(self, value: Value) -> list[Value]:
         """Lets go of a value, and of what only it kept, where nothing needs them.
@@ -265,6 +265,8 @@ class Ledger:
     def _remove(self, value: Value) -> Value:
         del self.values[value.id]
         self.evictable.pop(value.id, None)
+        if value.is_view:
+            value.root.views.remove(value)
         return value
 
     def _file(self, root: Value) -> None:

@@ -19,6 +19,7 @@ from lowtide.dynamic.keeper import Keeper
 from lowtide.dynamic.ledger import Call, Ledger, Value
 from lowtide.dynamic.policies.base import AbstractPolicy
 from lowtide.dynamic.room import SMALL_B, AbstractRoom, Addresses, Move, Tank
+from lowtide.dynamic.statistics import Statistics
 from lowtide.dynamic.tape import Died, Leaf, Ran, Tape
 from lowtide.errors import OutOfRoom
 from lowtide.units import format_percent
@@ -89,7 +90,7 @@ def replay(tape: Tape, policy: AbstractPolicy, budget_B: int, rules: Rules | Non
 
     Arguments:
         tape: read as `rules.in_place` says.
-        policy: a fresh one.
+        policy: a fresh one. One that learns from the step before gets the tape several times; the last one counts.
 
     O(calls x what the policy looks at).
     """
@@ -134,16 +135,40 @@ class _Player:
     rules: Rules
     keeper: Keeper = field(init=False)
     values: list[Value] = field(init=False, default_factory=list)  # by number - 1
-    most_ns: float = field(init=False)
+    most_ns: float = field(init=False)  # of reruns in this pass
+    limit_ns: float = field(init=False)
 
     def __post_init__(self) -> None:
         room = self.rules.room(self.budget_B)
         self.keeper = Keeper(Ledger(), room, self.policy, self, forgets=self.rules.forgets)
         limit = self.rules.limit
-        self.most_ns = float("inf") if limit is None else (limit - 1) * self.tape.time_ns
+        self.most_ns = float("inf")
+        self.limit_ns = float("inf") if limit is None else (limit - 1) * self.tape.time_ns
 
     def play(self) -> str | None:
-        """Runs the tape to its end; or says why not."""
+        """Runs the tape to its end, as often as the policy wants; or says why not. Only the last time counts."""
+        for _ in range(self.policy.passes - 1):
+            refused = self._pass()
+            if refused is not None:
+                return refused
+            self._leave()
+        self.most_ns = self.limit_ns
+        return self._pass()
+
+    def _leave(self) -> None:
+        """A step is over: no name means anything any more, and nothing was counted."""
+        keeper = self.keeper
+        for number in self.tape.kept:
+            keeper.leave((self.values[number - 1],))
+        for value in self.values:
+            if value.root.alive and not value.is_view:
+                keeper.died(value)
+        self.values.clear()
+        keeper.step_ended()
+        keeper.statistics = Statistics()
+        keeper.scene.candidates = 0
+
+    def _pass(self) -> str | None:
         where = "at the start"
         try:
             for at, event in enumerate(self.tape.events):
