@@ -16,6 +16,9 @@ struct Entry {
 constexpr Entry POLICIES[] = {
     {"dtr", make_dtr},   {"dtr-classes", make_dtr_classes}, {"dtr-local", make_dtr_local},
     {"lru", make_lru},   {"size", make_size},               {"msps", make_msps},
+    {"dte", make_dte},   {"coop", make_coop},               {"coop-no-windows", make_coop_no_windows},
+    {"coop-no-partition", make_coop_no_partition},          {"coop-no-in-place", make_coop_no_in_place},
+    {"tide", make_tide},
 };
 
 }  // namespace

@@ -1,0 +1,41 @@
+// Spans at stake: the room as a search for a window sees it.
+#pragma once
+#include <limits>
+#include <vector>
+
+#include "../room.hpp"
+#include "arena_window.hpp"
+
+namespace lowtide::eager {
+
+class SpansAtStake {
+ public:
+  // `mind` says what it costs to give a value up; infinite: it stays, as bytes of nobody do.
+  template <class Mind>
+  void read(const Room& room, const Mind& mind) {
+    room.pieces(pieces_);
+    stretches_.clear();
+    for (const Piece& piece : pieces_) {
+      const Bytes size_B = piece.size_B();
+      if (piece.hole)
+        stretches_.push_back({size_B, 0, 0});
+      else
+        stretches_.push_back({size_B, piece.value == NO_VALUE ? INFINITE_COST : mind(piece.value), size_B});
+    }
+  }
+  // O(pieces).
+  Run cheapest(Bytes need_B) const { return cheapest_run(stretches_, need_B); }
+  // The values of a run, by address; nothing where none was found.
+  void name(const Run& run, std::vector<ValueId>& victims) const {
+    if (!run.found()) return;
+    for (std::size_t i = run.first; i <= run.last; ++i)
+      if (!pieces_[i].hole) victims.push_back(pieces_[i].value);
+  }
+
+ private:
+  static constexpr double INFINITE_COST = std::numeric_limits<double>::infinity();
+  std::vector<Piece> pieces_;
+  std::vector<Stretch> stretches_;
+};
+
+}  // namespace lowtide::eager

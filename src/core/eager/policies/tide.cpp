@@ -1,0 +1,116 @@
+#include "tide.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "families.hpp"
+#include "score.hpp"
+
+namespace lowtide::eager {
+
+namespace {
+
+constexpr double NEARNESS = 2.0;  // how much more per byte a window may cost than scattered victims
+constexpr double NS_PER_S = 1e9;
+
+Nanoseconds again_ns(const Scene& scene, ValueId id) { return scene.ledger[id].cost_ns + scene.kinship.ancestors_ns(id); }
+
+}  // namespace
+
+void AbstractTide::choose(Scene& scene, Bytes need_B, std::vector<ValueId>& victims) {
+  minds_.assign(scene.ledger.value_slots(), INFINITE);
+  ranked_.clear();
+  for (ValueId id : scene.ledger.candidates()) {
+    const Value& v = scene.ledger[id];
+    if (v.pins != 0) continue;
+    ++scene.weighed;
+    const double cost = minds_[static_cast<std::size_t>(id)] = mind(scene, id);
+    if (v.size_B > 0) ranked_.push_back({cost / static_cast<double>(v.size_B), v.filed, id});
+  }
+  if (ranked_.empty()) return;
+  const Bytes reserved_B = scene.room.reserved_for(need_B);
+  const Bytes missing_B = reserved_B - (scene.room.capacity_B() - scene.room.in_use_B());
+  spans_.read(scene.room, [&](ValueId id) { return minds_[static_cast<std::size_t>(id)]; });
+  const Run window = spans_.cheapest(reserved_B);
+  const auto later = [](const Ranked& a, const Ranked& b) {  // whether a goes after b
+    return a.per_byte > b.per_byte || (a.per_byte == b.per_byte && a.filed < b.filed);
+  };
+  std::make_heap(ranked_.begin(), ranked_.end(), later);
+  const ValueId cheapest = ranked_.front().id;
+  if (window.found() && window.evicted_B > 0) {
+    double cost = 0;
+    Bytes freed_B = 0;
+    for (auto end = ranked_.end(); end != ranked_.begin() && freed_B < missing_B; --end) {
+      std::pop_heap(ranked_.begin(), end, later);
+      const ValueId id = (end - 1)->id;
+      cost += minds_[static_cast<std::size_t>(id)];
+      freed_B += scene.ledger[id].size_B;
+    }
+    // Where nothing is missing but a place, the window is the only way.
+    if (missing_B <= 0 || freed_B < missing_B ||
+        window.cost / static_cast<double>(window.evicted_B) <= NEARNESS * cost / static_cast<double>(freed_B)) {
+      spans_.name(window, victims);
+      return;
+    }
+  }
+  victims.push_back(cheapest);
+}
+
+bool AbstractTide::sends(Scene& scene, ValueId id) {
+  const Value& v = scene.ledger[id];
+  return is_sendable(scene, v) && copies_ns(v) < static_cast<double>(again_ns(scene, id));
+}
+
+double AbstractTide::back_ns(const Scene& scene, ValueId id) const {
+  const double again = static_cast<double>(again_ns(scene, id));
+  const Value& v = scene.ledger[id];
+  return is_sendable(scene, v) ? std::min(again, copies_ns(v)) : again;
+}
+
+bool AbstractTide::is_idle(const Scene& scene, ValueId id) {
+  const Value& v = scene.ledger[id];
+  if (v.alive) return false;
+  for (ValueId view : v.views)
+    if (scene.ledger[view].alive) return false;
+  bool wanted = false;
+  scene.kinship.visit_children(id, [&](ValueId child) { wanted = wanted || scene.ledger[child].is_evicted(); });
+  return !wanted;
+}
+
+bool AbstractTide::is_sendable(const Scene& scene, const Value& v) const {
+  if (options_.link_Bps <= 0 || v.size_B == 0) return false;
+  Bytes used_B = 0;
+  for (std::size_t i = 0; i < scene.ledger.value_slots(); ++i) {
+    const Value& other = scene.ledger[static_cast<ValueId>(i)];
+    if (other.serial >= 0 && other.on_host) used_B += other.size_B;
+  }
+  return used_B + v.size_B <= options_.host_B;
+}
+
+double AbstractTide::copies_ns(const Value& v) const {
+  return 2.0 * static_cast<double>(v.size_B) / options_.link_Bps * NS_PER_S;
+}
+
+namespace {
+
+// Where nothing is known of what comes: the cost of bringing the value back by the square root of how long it was not used.
+// The old are wanted last in a backward, but how old says little about how much later. What no handle keeps alive, and
+// no evicted value would need, is free.
+class Tide final : public AbstractTide {
+ public:
+  using AbstractTide::AbstractTide;
+  const char* name() const override { return "tide"; }
+
+ protected:
+  double mind(Scene& scene, ValueId id) override {
+    if (is_idle(scene, id)) return 0;
+    const double stale_ns = static_cast<double>(scene.ledger.staleness_ns(scene.ledger[id]));
+    return back_ns(scene, id) / std::sqrt(std::max(1.0, stale_ns));
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Policy> make_tide(const PolicyOptions& options) { return std::make_unique<Tide>(options); }
+
+}  // namespace lowtide::eager

@@ -1,0 +1,46 @@
+// Tide: lowtide's own policies. Victims by cost per byte, and windows where they cost little more.
+//
+// Victims go one by one, and each is reckoned with those that went before it. Scattered, they leave holes that blocks have
+// to be moved together for; so a window (see arena_window.hpp) is taken instead where it costs at most twice as much per
+// byte. Rebuilt values stay until their bytes are wanted. Where host memory may be used, a value goes there if the
+// copies to and fro take less than running its calls again.
+#pragma once
+#include "../policy.hpp"
+#include "spans_at_stake.hpp"
+
+namespace lowtide::eager {
+
+class AbstractTide : public Policy {
+ public:
+  explicit AbstractTide(const PolicyOptions& options) : options_(options) {}
+  Kinship::Kept kinship() const override { return {true, false}; }
+  bool sheds() const override { return false; }
+  bool slides() const override { return true; }
+  void choose(Scene& scene, Bytes need_B, std::vector<ValueId>& victims) override;
+  bool sends(Scene& scene, ValueId id) override;
+
+ protected:
+  // How much one would mind giving the value up; 0: not at all.
+  virtual double mind(Scene& scene, ValueId id) = 0;
+
+  // What bringing it back takes, whichever way is shorter.
+  double back_ns(const Scene& scene, ValueId id) const;
+  // Whether nobody wants it: it has no handle, and no evicted value would need it to come back.
+  static bool is_idle(const Scene& scene, ValueId id);
+
+ private:
+  struct Ranked {
+    double per_byte;
+    std::int64_t filed;
+    ValueId id;
+  };
+  bool is_sendable(const Scene& scene, const Value& v) const;
+  double copies_ns(const Value& v) const;
+
+  PolicyOptions options_;
+  std::vector<double> minds_;  // by ValueId
+  std::vector<Ranked> ranked_;
+  SpansAtStake spans_;
+};
+
+}  // namespace lowtide::eager
