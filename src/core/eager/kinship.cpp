@@ -34,9 +34,22 @@ void Kinship::walk(ValueId root, const Visit& visit) const {
   }
 }
 
+void Kinship::forget(Nanoseconds& sum_ns) const {
+  known_ -= sum_ns != UNKNOWN;
+  sum_ns = UNKNOWN;
+}
+
+Nanoseconds Kinship::remember(Nanoseconds& sum_ns, Nanoseconds found_ns) const {
+  ++known_;
+  return sum_ns = found_ns;
+}
+
 void Kinship::outdate(ValueId root) {
-  walk<false>(root, [&](ValueId id) { at(id).ancestors_ns = UNKNOWN; });
-  walk<true>(root, [&](ValueId id) { at(id).descendants_ns = UNKNOWN; });
+  if (known_ == 0) return;
+  forget(at(root).ancestors_ns);
+  forget(at(root).descendants_ns);
+  walk<false>(root, [&](ValueId id) { forget(at(id).ancestors_ns); });
+  walk<true>(root, [&](ValueId id) { forget(at(id).descendants_ns); });
 }
 
 void Kinship::evicted(ValueId root) {
@@ -53,10 +66,7 @@ void Kinship::evicted(ValueId root) {
 
 void Kinship::restored(ValueId root) {
   Entry& entry = at(root);
-  if (kept_.exact) {
-    entry.ancestors_ns = entry.descendants_ns = UNKNOWN;
-    outdate(root);
-  }
+  if (kept_.exact) outdate(root);
   if (!kept_.classes) return;
   classes_.withdraw(entry.node, ledger_[root].cost_ns);
   entry.node = NO_CLASS;
@@ -74,7 +84,7 @@ Nanoseconds Kinship::ancestors_ns(ValueId root) const {
   if (entry.ancestors_ns != UNKNOWN) return entry.ancestors_ns;
   Nanoseconds sum_ns = 0;
   walk<true>(root, [&](ValueId id) { sum_ns += ledger_[id].is_evicted() ? ledger_[id].cost_ns : 0; });
-  return entry.ancestors_ns = sum_ns;
+  return remember(entry.ancestors_ns, sum_ns);
 }
 
 Nanoseconds Kinship::descendants_ns(ValueId root) const {
@@ -82,7 +92,7 @@ Nanoseconds Kinship::descendants_ns(ValueId root) const {
   if (entry.descendants_ns != UNKNOWN) return entry.descendants_ns;
   Nanoseconds sum_ns = 0;
   walk<false>(root, [&](ValueId id) { sum_ns += ledger_[id].is_evicted() ? ledger_[id].cost_ns : 0; });
-  return entry.descendants_ns = sum_ns;
+  return remember(entry.descendants_ns, sum_ns);
 }
 
 ClassId Kinship::class_of(ValueId root) const {
