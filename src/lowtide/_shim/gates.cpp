@@ -27,7 +27,7 @@ const Gates& gates() {
       [](Slab& slab, Bytes size_B) { return held(slab.serve_home(size_B), size_B); },
       &allocate_outside,
       &adopt,
-      [](Slab& slab, void* p) { slab.release(p); },
+      [](Slab& slab, Bytes home_B) { slab.set_home(home_B); },
       [] { Thread::mine().suspend(); },
       [] { Thread::mine().resume(); },
   };

@@ -28,7 +28,7 @@ struct Gates {
   c10::DataPtr (*outside)(std::size_t size_B);
   // A block of the slab that no storage holds any more, for a new one.
   c10::DataPtr (*adopt)(void* p, Bytes size_B);
-  void (*release)(Slab& slab, void* p);
+  void (*set_home)(Slab& slab, Bytes home_B);
   void (*suspend)();  // until resume(), nothing serves this thread but the stock allocator
   void (*resume)();
 };

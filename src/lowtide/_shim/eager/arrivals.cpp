@@ -1,0 +1,171 @@
+// Storages that come from elsewhere, and the homes of what stays.
+//
+// Those that may be moved are brought into the slab, parameters to its top, which grows as they come. Those that may not
+// stay where they are, and as much of the slab is kept empty while they live.
+#include <c10/util/Exception.h>
+
+#include "runtime.hpp"
+
+namespace lowtide::shim {
+
+using eager::NO_VALUE;
+using eager::NOWHERE;
+
+namespace {
+
+constexpr Bytes IN_THE_WAY = 4;  // times its size: more is not moved for a new home's sake
+
+bool is_parameter(const c10::TensorImpl& tensor) {
+  if (!tensor.requires_grad()) return false;
+  return at::Tensor(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(
+                        const_cast<c10::TensorImpl*>(&tensor)))
+      .is_leaf();
+}
+
+}  // namespace
+
+ValueId Runtime::value_of(const c10::TensorImpl& tensor) {
+  Storage* storage = storage_of(tensor);
+  const ValueId known = bodies_.find(storage);
+  if (known != NO_VALUE || storage->nbytes() == 0) return known;
+  const bool stays = is_parameter(tensor);
+  const ValueId value = meet(*storage, stays);
+  if (stays) {
+    bodies_[value].parameter = true;
+    newcomers_.emplace_back(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(
+        const_cast<c10::TensorImpl*>(&tensor)));
+  }
+  return value;
+}
+
+ValueId Runtime::meet(Storage& storage, bool home) {
+  const auto size_B = static_cast<Bytes>(storage.nbytes());
+  c10::intrusive_ptr<Storage> aside;
+  if (bodies_.offset_of(storage) == NOWHERE) {
+    statistics_.foreign_B += size_B;
+    if (!gates_.objection(storage).empty()) {
+      aside = storage_over(room_for(size_B), size_B);
+    } else if (!(home && take_in(storage))) {
+      gates_.move_into(storage, room_for(size_B));
+    }
+  }
+  const Storage& block = aside != nullptr ? *aside : storage;
+  const ValueId value = ledger_.leaf(size_B, bodies_.offset_of(block), 0, home);
+  if (aside != nullptr)
+    bodies_.show_outside(value, storage, std::move(aside));
+  else
+    bodies_.show(value, storage, true);
+  return value;
+}
+
+// A leaf of what an operator made that cannot be run again.
+ValueId Runtime::keep(Storage& storage) {
+  if (bodies_.offset_of(storage) == NOWHERE) return meet(storage, false);
+  const ValueId value = ledger_.leaf(static_cast<Bytes>(storage.nbytes()), bodies_.offset_of(storage));
+  bodies_.show(value, storage, true);
+  return value;
+}
+
+c10::DataPtr Runtime::room_for(Bytes size_B) {
+  slab_.set_side(End::high);
+  c10::DataPtr block = gates_.block(slab_, size_B);
+  if (block.get() != nullptr) return block;
+  make_room(size_B);
+  block = gates_.block(slab_, size_B);
+  if (block.get() == nullptr) refuse(size_B, "");
+  return block;
+}
+
+void Runtime::make_room(Bytes size_B) {
+  sweep();
+  if (keeper_.make_room(size_B)) return;
+  refused_B_ = size_B;
+  if (!slide_all() || !room_.fits(size_B)) refuse(size_B, "");
+}
+
+// Homes
+
+void Runtime::admit(ValueId value) {
+  ledger_.set_home(value);
+  if (!is_movable(value) || ledger_[value].offset_B >= homes_lo()) return;
+  Storage& storage = *bodies_[value].storage();
+  if (!take_in(storage)) return;
+  bodies_.label(value, true);
+  ledger_.move(value, bodies_.offset_of(storage));
+}
+
+bool Runtime::take_in(Storage& storage) {
+  const auto size_B = static_cast<Bytes>(storage.nbytes());
+  c10::DataPtr block = gates_.home(slab_, size_B);
+  if (block.get() == nullptr && grow_homes(room_.reserved_for(size_B))) block = gates_.home(slab_, size_B);
+  if (block.get() == nullptr) return false;
+  gates_.move_into(storage, std::move(block));
+  return true;
+}
+
+bool Runtime::grow_homes(Bytes size_B) {
+  const Bytes before_B = slab_.home(), old_lo_B = homes_lo(), lo_B = old_lo_B - size_B;
+  if (lo_B < 0) return false;
+  const auto blocks = slab_.arena().blocks(lo_B, old_lo_B);
+  Bytes in_the_way_B = 0;
+  for (const Block& block : blocks) in_the_way_B += block.reserved_B;
+  if (in_the_way_B > IN_THE_WAY * size_B) return false;
+  gates_.set_home(slab_, before_B + size_B);
+  slab_.set_side(End::low);
+  for (const Block& block : blocks) {
+    const ValueId value = eager::value_of(block.tag);
+    if (value == NO_VALUE || !is_movable(value)) continue;
+    Storage& storage = *bodies_[value].storage();
+    c10::DataPtr elsewhere = gates_.block(slab_, static_cast<Bytes>(storage.nbytes()));
+    if (elsewhere.get() == nullptr) continue;
+    gates_.move_into(storage, std::move(elsewhere));
+    ledger_.move(value, bodies_.offset_of(storage));
+  }
+  return true;
+}
+
+void Runtime::bring_home(const at::Tensor& tensor) {
+  Lock lock(mutex_);
+  take_deaths();
+  if (!has_cpu_bytes(*tensor.unsafeGetTensorImpl())) return;
+  Storage& storage = *storage_of(*tensor.unsafeGetTensorImpl());
+  if (storage.nbytes() == 0) return;
+  const ValueId known = bodies_.find(&storage);
+  if (known == NO_VALUE) {
+    if (is_parameter(*tensor.unsafeGetTensorImpl()))
+      value_of(*tensor.unsafeGetTensorImpl());
+    else
+      meet(storage, true);
+  } else if (!ledger_[known].home) {
+    commit(known, lock);
+    admit(known);
+  }
+  tell(lock);
+}
+
+void Runtime::gradient_landed(const at::Tensor& gradient) {
+  Lock lock(mutex_);
+  take_deaths();
+  if (!has_cpu_bytes(*gradient.unsafeGetTensorImpl())) return;
+  const ValueId value = value_of(*gradient.unsafeGetTensorImpl());
+  if (value == NO_VALUE) return;
+  commit(value, lock);
+  admit(value);
+}
+
+void Runtime::reach(const at::Tensor& tensor, bool for_good) {
+  Lock lock(mutex_);
+  take_deaths();
+  if (!has_cpu_bytes(*tensor.unsafeGetTensorImpl())) return;
+  const ValueId value = bodies_.find(storage_of(*tensor.unsafeGetTensorImpl()));
+  if (value == NO_VALUE) return;
+  if (for_good) {
+    commit(value, lock);
+    bodies_[value].fixed = true;
+  } else if (!ledger_[value].is_resident()) {
+    enter(0, {&value, 1}, lock);
+    keeper_.leave({&value, 1});
+  }
+}
+
+}  // namespace lowtide::shim

@@ -1,0 +1,97 @@
+// Bodies: whose bytes a value has: the storage that the program sees, or one that nobody else sees.
+//
+// A value that is alive has the program's storage, as a bare address: the slab reports its death before the address can
+// be used again. A value that is rebuilt though the program has let go of it, or whose storage has another content by
+// now, has a private one. A leaf's block is KEPT (slab.hpp): when the program lets go of it, its bytes pass to a private
+// storage, for calls that still read it. A storage that may not lie in the arena is held weakly, and as much of the
+// arena stays empty beside it (`aside`).
+// INVARIANT: find() has the present value of every storage that the program sees and that is known.
+// THREADS: the caller holds one lock.
+#pragma once
+#include <c10/util/flat_hash_map.h>
+
+#include <memory>
+#include <vector>
+
+#include "eager/ids.hpp"
+#include "gates.hpp"
+
+namespace lowtide::shim {
+
+using eager::NO_VALUE;
+using eager::ValueId;
+
+struct Body {
+  Storage* seen = nullptr;                // the program's
+  c10::intrusive_ptr<Storage> own;        // a private one
+  c10::intrusive_ptr<Storage> aside;      // bytes of the arena in the place of one that lies elsewhere
+  c10::weak_intrusive_ptr<Storage> weak{c10::intrusive_ptr<Storage>()};  // of one that lies elsewhere
+  std::unique_ptr<char[]> host;           // a copy
+  bool fixed = false;                     // somebody has its address: it is neither evicted nor moved
+  bool parameter = false;
+  Storage* storage() const { return own != nullptr ? own.get() : seen; }
+};
+
+class Bodies {
+ public:
+  Bodies(const Gates& gates, Slab& slab) : gates_(gates), slab_(slab) {}
+
+  ValueId find(const Storage* storage) const {
+    const auto found = by_storage_.find(storage);
+    return found == by_storage_.end() ? NO_VALUE : found->second;
+  }
+  Body& operator[](ValueId value) {
+    if (static_cast<std::size_t>(value) >= bodies_.size()) bodies_.resize(static_cast<std::size_t>(value) + 64);
+    return bodies_[static_cast<std::size_t>(value)];
+  }
+  std::size_t slots() const { return bodies_.size(); }
+
+  // The value is the content of a storage that the program sees. A kept one is a leaf.
+  void show(ValueId value, Storage& storage, bool kept);
+  // The program's storage of `old` has another content from now on.
+  void hand_over(ValueId old, ValueId made);
+  // A rerun's bytes: to the program's storage, if there is one, else they stay private.
+  Bytes keep(ValueId value, c10::intrusive_ptr<Storage> storage);
+  // Bytes of a recovered value that was written over to make another pass to that.
+  Bytes pass_on(ValueId old, ValueId made);
+  // The program has let go of it; the block of a kept one is handed to a private storage.
+  void died(ValueId value, bool kept, Bytes offset_B, Bytes size_B);
+  // Frees the bytes.
+  void release(ValueId value);
+  // It leaves the ledger.
+  void forget(ValueId value);
+  // Writes the value's number on its block.
+  void label(ValueId value, bool kept);
+  Bytes offset_of(const Storage& storage) const;  // NOWHERE: not in the slab
+  bool is_dropped(const Storage& storage) const { return gates_.is_dropped(storage); }
+  // Takes all numbers off, and lets go of everything: what the program sees stays as it is.
+  void end();
+
+  // Runs over values whose storages lie elsewhere and died: nobody reports that.
+  template <class Visit>
+  void visit_expired(const Visit& visit) {
+    for (std::size_t i = 0; i < outside_.size();) {
+      const ValueId value = outside_[i];
+      if (!(*this)[value].weak.expired()) {
+        ++i;
+        continue;
+      }
+      outside_.erase(outside_.begin() + static_cast<std::ptrdiff_t>(i));
+      visit(value);
+    }
+  }
+  // A storage elsewhere, and the block that stays empty for it.
+  void show_outside(ValueId value, Storage& storage, c10::intrusive_ptr<Storage> aside);
+
+ private:
+  const Gates& gates_;
+  Slab& slab_;
+  std::vector<Body> bodies_;  // by value
+  ska::flat_hash_map<const Storage*, ValueId> by_storage_;
+  std::vector<ValueId> outside_;
+};
+
+// A storage of size_B over a block.
+c10::intrusive_ptr<Storage> storage_over(c10::DataPtr block, Bytes size_B);
+
+}  // namespace lowtide::shim

@@ -1,0 +1,20 @@
+// Fallback: every operator of a thread that is intercepted comes to its runtime.
+//
+// A boxed fallback is registered on a dispatch key that lies below autograd and Python's modes, and above the backends;
+// no tensor has it. A thread that is intercepted includes the key for itself; operators that a kernel calls in turn do
+// not come again. The key is DispatchKey::Fake, which torch has from 2.13 on for fake tensors of its own and has no
+// fallback for yet: is_free() asks before one is registered, which would end the process otherwise.
+#pragma once
+#include "runtime.hpp"
+
+namespace lowtide::shim {
+
+// Why the fallback cannot be used here, or an empty text.
+std::string fallback_objection();
+// Registers it, once in a process.
+void register_fallback();
+// This thread's operators go to the runtime; null: they run as they are.
+void intercept(Runtime* runtime);
+Runtime* intercepting();
+
+}  // namespace lowtide::shim

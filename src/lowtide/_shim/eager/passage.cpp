@@ -1,0 +1,313 @@
+// One operator of the program on its way through the runtime.
+#include <ATen/core/List.h>
+#include <c10/core/ScalarType.h>
+
+#include <algorithm>
+
+#include "runtime.hpp"
+
+namespace lowtide::shim {
+
+using eager::NO_VALUE;
+
+namespace {
+
+// What means the same in a rerun. Lists are of one kind: the first item tells.
+bool is_ordinary(const c10::IValue& value) {
+  if (value.isList()) {
+    const auto items = value.toListRef();
+    return items.empty() || items[0].isTensor() || items[0].isNone() || items[0].isScalar() || items[0].isString();
+  }
+  return value.isNone() || value.isTensor() || value.isScalar() || value.isString() || value.isDevice() ||
+         value.isGenerator();
+}
+
+bool is_symbol(const c10::IValue& value) { return value.isSymInt() || value.isSymFloat() || value.isSymBool(); }
+
+template <class List>
+bool holds(const List& list, ValueId value) {
+  return std::find(list.begin(), list.end(), value) != list.end();
+}
+
+template <class List>
+std::int32_t place_of(const List& list, ValueId value) {
+  return static_cast<std::int32_t>(std::find(list.begin(), list.end(), value) - list.begin());
+}
+
+bool holds_storage(const c10::SmallVectorImpl<Storage*>& list, const Storage* storage) {
+  return std::find(list.begin(), list.end(), storage) != list.end();
+}
+
+// A tensor that is nothing but a look at bytes of its own storage.
+bool is_plain(const c10::TensorImpl& tensor) {
+  constexpr c10::DispatchKeySet lazy({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor});
+  return has_cpu_bytes(tensor) && !tensor.key_set().has_any(lazy);
+}
+
+std::optional<at::Generator> given_generator(const torch::jit::Stack& stack, std::size_t arguments) {
+  for (std::size_t i = stack.size() - arguments; i < stack.size(); ++i)
+    if (stack[i].isGenerator()) return stack[i].toGenerator();
+  return std::nullopt;
+}
+
+// A list of as many empty places.
+c10::IValue without_tensors(const c10::IValue& list) {
+  if (list.isTensorList()) {
+    c10::List<at::Tensor> places;
+    places.resize(list.toListRef().size());
+    return places;
+  }
+  if (list.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> places;
+    places.resize(list.toListRef().size());
+    return places;
+  }
+  return list;
+}
+
+at::Scalar number_in(const c10::TensorImpl& tensor) {
+  const void* p = tensor.data();
+  const auto type = c10::typeMetaToScalarType(tensor.dtype());
+  if (type == at::kDouble) return *static_cast<const double*>(p);
+  if (type == at::kLong) return *static_cast<const std::int64_t*>(p);
+  if (type == at::kBool) return *static_cast<const bool*>(p);
+  return *static_cast<const c10::complex<double>*>(p);
+}
+
+}  // namespace
+
+struct Runtime::Pass {
+  Pass(const Operator& of, c10::DispatchKeySet below) : op(of), keys(below) {}
+
+  const Operator& op;
+  c10::DispatchKeySet keys;
+  Values inputs;           // each once, in order of first occurrence
+  Values written;          // of them
+  Values read;             // inputs of the call, once it is recorded
+  bool records = true;     // it can be run again
+  bool is_spared = false;  // what it writes behind its schema's back is left out of reruns
+  bool parameter = false;  // it writes one
+  Bytes read_B = 0;
+  std::optional<std::uint64_t> closure;
+  std::optional<Draw> draw;
+};
+
+void Runtime::run(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack& stack) {
+  Lock lock(mutex_);
+  const Operator& op = operators_.of(handle);
+  if (op.is_view) {
+    lock.unlock();
+    handle.redispatchBoxed(keys, &stack);
+    return;
+  }
+  take_deaths();
+  Pass pass(op, keys);
+  look_at(pass, stack);
+  enter(op.hash, {pass.inputs.data(), pass.inputs.size()}, lock);
+  try {
+    if (!pass.written.empty()) before_writing(pass, lock);
+    if (op.is_random) pass.draw.emplace(given_generator(stack, op.arguments));
+    capture(pass, stack);
+    attempt(pass, stack, lock);
+    note(pass, stack, lock);
+  } catch (...) {
+    if (!lock.owns_lock()) lock.lock();
+    if (pass.closure) closures_.give_back(*pass.closure);
+    keeper_.leave({pass.inputs.data(), pass.inputs.size()});
+    throw;
+  }
+  keeper_.leave({pass.inputs.data(), pass.inputs.size()});
+  if (!is_open_ && !in_optimizer_) is_open_ = is_learning();
+  if (!newcomers_.empty()) tell(lock);
+}
+
+void Runtime::look_at(Pass& pass, const torch::jit::Stack& stack) {
+  const std::size_t first = stack.size() - pass.op.arguments;
+  const bool unsaid = !pass.op.hidden_writes.empty() &&
+                      (pass.op.only_if < 0 || stack[first + static_cast<std::size_t>(pass.op.only_if)].toBool());
+  pass.records = pass.op.is_known && !is_stepping();
+  for (std::size_t i = 0; i < pass.op.arguments; ++i) {
+    const c10::IValue& argument = stack[first + i];
+    if (!argument.isTensor() && !argument.isList()) {
+      pass.records = pass.records && is_ordinary(argument) && !is_symbol(argument);
+      continue;
+    }
+    pass.records = pass.records && is_ordinary(argument);
+    const int position = static_cast<int>(i);
+    const bool is_written = holds(pass.op.writes, position) || (unsaid && holds(pass.op.hidden_writes, position));
+    visit_tensors(argument, [&](const c10::TensorImpl& tensor, std::int32_t element) {
+      if (tensor.is_wrapped_number()) {
+        pass.records = pass.records && element < 0;
+        return;
+      }
+      if (!is_plain(tensor)) {
+        pass.records = false;
+        return;
+      }
+      const ValueId value = value_of(tensor);
+      if (value == NO_VALUE) return;
+      pass.read_B += tensor.numel() * static_cast<Bytes>(tensor.itemsize());
+      if (!holds(pass.inputs, value)) pass.inputs.push_back(value);
+      if (is_written && !holds(pass.written, value)) pass.written.push_back(value);
+    });
+  }
+  pass.is_spared = unsaid && !pass.op.spare.empty() && !pass.written.empty();
+}
+
+void Runtime::before_writing(Pass& pass, Lock& lock) {
+  const bool keeps = pass.records && !pass.is_spared;
+  for (const ValueId value : pass.written) {
+    if (!keeps) commit(value, lock);
+    if (!ledger_[value].is_leaf()) continue;
+    settle_dependents(value, lock);
+    if (bodies_[value].parameter) step_ends();
+  }
+}
+
+void Runtime::capture(Pass& pass, const torch::jit::Stack& stack) {
+  if (!pass.records) return;
+  for (const ValueId value : pass.inputs)
+    if (!pass.is_spared || !holds(pass.written, value)) pass.read.push_back(value);
+  pass.closure = closures_.take();
+  Closure& closure = closures_[*pass.closure];
+  closure.op = &pass.op;
+  closure.keys = pass.keys;
+  closure.draw = pass.draw;
+  const std::size_t first = stack.size() - pass.op.arguments;
+  for (std::size_t i = 0; i < pass.op.arguments; ++i) {
+    const c10::IValue& argument = stack[first + i];
+    const auto position = static_cast<std::int32_t>(i);
+    if (pass.is_spared && holds(pass.op.spare, position)) {
+      closure.arguments.emplace_back();
+      continue;
+    }
+    if (!argument.isTensor() && !argument.isList()) {
+      closure.arguments.push_back(argument);
+      continue;
+    }
+    closure.arguments.push_back(argument.isTensor() ? c10::IValue() : without_tensors(argument));
+    visit_tensors(argument, [&](const c10::TensorImpl& tensor, std::int32_t element) {
+      const auto dims = static_cast<std::int32_t>(tensor.dim());
+      Ref ref{position, element, Ref::NO_BYTES, dims, tensor.storage_offset(),
+              static_cast<std::uint32_t>(closure.shapes.size()), tensor.dtype(), tensor.key_set()};
+      if (tensor.is_wrapped_number()) {
+        ref.input = Ref::NUMBER;
+        closure.arguments.back() = number_in(tensor);
+      } else if (const ValueId value = bodies_.find(storage_of(tensor)); value != NO_VALUE) {
+        ref.input = place_of(pass.read, value);
+      }
+      const auto sizes = tensor.sizes(), strides = tensor.strides();
+      closure.shapes.insert(closure.shapes.end(), sizes.begin(), sizes.end());
+      closure.shapes.insert(closure.shapes.end(), strides.begin(), strides.end());
+      closure.refs.push_back(ref);
+    });
+  }
+}
+
+void Runtime::attempt(Pass& pass, torch::jit::Stack& stack, Lock& lock) {
+  const std::vector<ValueId> before = std::exchange(running_, {pass.inputs.begin(), pass.inputs.end()});
+  refused_B_ = 0;
+  const std::size_t first = stack.size() - pass.op.arguments;
+  lock.unlock();
+  try {
+    pass.op.handle.redispatchBoxed(pass.keys, &stack);
+  } catch (const c10::OutOfMemoryError&) {
+    lock.lock();
+    running_.clear();
+    const bool again = pass.written.empty() && pass.closure && slide_all();
+    if (!again) {
+      running_ = before;
+      refuse(refused_B_, pass.op.name);
+    }
+    if (pass.draw) pass.draw->rewind();
+    ++statistics_.retries;
+    running_.assign(pass.inputs.begin(), pass.inputs.end());
+    torch::jit::Stack arguments;
+    const Closure& closure = closures_[*pass.closure];
+    rebuild(closure, [&](std::int32_t i) { return hold(pass.read[static_cast<std::size_t>(i)]); }, arguments);
+    stack.resize(first);
+    stack.insert(stack.end(), arguments.begin(), arguments.end());
+    lock.unlock();
+    try {
+      pass.op.handle.redispatchBoxed(pass.keys, &stack);
+    } catch (const c10::OutOfMemoryError&) {
+      lock.lock();
+      running_ = before;
+      refuse(refused_B_, pass.op.name);
+    }
+  }
+  lock.lock();
+  running_ = before;
+}
+
+void Runtime::note(Pass& pass, torch::jit::Stack& stack, Lock& lock) {
+  if (slab_.has_deaths()) take_deaths();
+  c10::SmallVector<Storage*, 4> made;
+  c10::SmallVector<std::pair<std::int32_t, std::int32_t>, 4> places;
+  c10::SmallVector<eager::Consumed, 2> consumed;
+  if (!pass.is_spared)
+    for (const ValueId value : pass.written)
+      if (!ledger_[value].is_leaf()) {
+        consumed.push_back({place_of(pass.inputs, value), static_cast<Index>(made.size())});
+        places.emplace_back(-1 - place_of(pass.inputs, value), -1);
+        made.push_back(bodies_[value].seen);
+      }
+  const std::size_t first = stack.size() - pass.op.returns;
+  bool in_slab = true;
+  Bytes made_B = 0;
+  for (std::size_t i = 0; i < pass.op.returns; ++i)
+    visit_tensors(stack[first + i], [&](const c10::TensorImpl& tensor, std::int32_t element) {
+      if (!is_plain(tensor)) return;
+      Storage* storage = storage_of(tensor);
+      if (storage->nbytes() == 0 || bodies_.find(storage) != NO_VALUE || holds_storage(made, storage)) return;
+      in_slab = in_slab && bodies_.offset_of(*storage) != eager::NOWHERE;
+      places.emplace_back(static_cast<std::int32_t>(i), element);
+      made.push_back(storage);
+    });
+  if (made.empty()) {
+    if (pass.closure) closures_.give_back(*std::exchange(pass.closure, std::nullopt));
+    return;
+  }
+  if (!pass.closure || !in_slab) {
+    if (pass.closure) closures_.give_back(*std::exchange(pass.closure, std::nullopt));
+    for (const eager::Consumed& c : consumed) {
+      const ValueId value = pass.inputs[static_cast<std::size_t>(c.input)];
+      commit(value, lock);
+      settle_dependents(value, lock);
+    }
+    for (std::size_t i = consumed.size(); i < made.size(); ++i) keep(*made[i]);
+    return;
+  }
+  c10::SmallVector<eager::Made, 4> specs;
+  c10::SmallVector<Bytes, 4> offsets_B;
+  for (Storage* storage : made) {
+    const auto size_B = static_cast<Bytes>(storage->nbytes());
+    made_B += size_B;
+    specs.push_back({size_B});
+    offsets_B.push_back(bodies_.offset_of(*storage));
+  }
+  closures_[*pass.closure].outputs.assign(places.begin(), places.end());
+  const Nanoseconds cost_ns = cost_of(pass.op, pass.read_B, made_B, 0);
+  eager::CallSpec spec{};
+  spec.name = pass.op.hash;
+  spec.cost_ns = cost_ns;
+  spec.closure = *std::exchange(pass.closure, std::nullopt);
+  spec.inputs = {pass.read.data(), pass.read.size()};
+  spec.outputs = {specs.data(), specs.size()};
+  spec.consumed = {consumed.data(), consumed.size()};
+  const CallId call = keeper_.record(spec, {offsets_B.data(), offsets_B.size()});
+  ++statistics_.calls;
+  statistics_.cost_ns += cost_ns;
+  for (std::size_t i = 0; i < made.size(); ++i) {
+    const ValueId value = ledger_.call(call).outputs[i].value;
+    if (i < consumed.size()) {
+      const ValueId old = pass.inputs[static_cast<std::size_t>(consumed[i].input)];
+      bodies_.hand_over(old, value);
+      keeper_.died(old);
+    } else {
+      bodies_.show(value, *made[i], false);
+    }
+  }
+}
+
+}  // namespace lowtide::shim

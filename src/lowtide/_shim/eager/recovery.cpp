@@ -1,0 +1,185 @@
+// How absent values come back: calls are run again from their closures, or bytes are copied from the host.
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <cstring>
+
+#include "runtime.hpp"
+
+namespace lowtide::shim {
+
+using eager::NO_VALUE;
+
+namespace {
+
+// Inside, an operator runs as it did below autograd and every mode.
+struct Below {
+  at::AutoDispatchBelowADInplaceOrView autograd;
+  c10::impl::ExcludeDispatchKeyGuard fallback{c10::DispatchKeySet({c10::DispatchKey::Fake, c10::DispatchKey::Python})};
+};
+
+// The storage of an output among the results: index, element.
+c10::intrusive_ptr<Storage> result_at(const torch::jit::Stack& results, std::pair<std::int32_t, std::int32_t> place) {
+  c10::intrusive_ptr<Storage> found;
+  visit_tensors(results[static_cast<std::size_t>(place.first)], [&](const c10::TensorImpl& tensor, std::int32_t element) {
+    if (element == place.second) found = tensor.unsafe_storage().getWeakStorageImpl().lock();
+  });
+  return found;
+}
+
+}  // namespace
+
+c10::Storage Runtime::hold(ValueId value) {
+  return c10::Storage(c10::intrusive_ptr<Storage>::reclaim_copy(bodies_[value].storage()));
+}
+
+void Runtime::enter(std::uint64_t name, Slice<ValueId> inputs, Lock& lock) {
+  if (keeper_.enter(name, inputs)) return;
+  bring(inputs, lock);
+}
+
+void Runtime::bring(Slice<ValueId> wanted, Lock& lock) {
+  eager::Recovery recovery(keeper_);
+  recovery.begin(wanted);
+  try {
+    while (const eager::Job job = recovery.next()) {
+      if (job.kind == eager::Job::Kind::rerun)
+        rerun(recovery, job.call, lock);
+      else
+        fetch(recovery, job.value, lock);
+    }
+  } catch (...) {
+    if (!lock.owns_lock()) lock.lock();
+    recovery.abandon();
+    throw;
+  }
+}
+
+void Runtime::rerun(eager::Recovery& recovery, CallId id, Lock& lock) {
+  const eager::Call& call = ledger_.call(id);
+  const Closure& closure = closures_[call.closure];
+  const std::string& name = closure.op->name;
+  const std::vector<ValueId> before = std::move(running_);
+  running_.clear();
+  std::vector<c10::Storage> given;
+  std::vector<eager::Consumed> copied;
+  for (const eager::Input& input : call.inputs) {
+    running_.push_back(input.value);
+    given.push_back(hold(input.value));
+  }
+  for (const eager::Consumed& c : call.consumed)
+    if (recovery.over(static_cast<std::size_t>(c.output)) == NO_VALUE) copied.push_back(c);
+  const bool is_clean = call.consumed.empty();
+  refused_B_ = 0;
+  torch::jit::Stack results;
+  lock.unlock();
+  try {
+    const Below below;
+    for (const eager::Consumed& c : copied) {
+      c10::Storage& source = given[static_cast<std::size_t>(c.input)];
+      source = c10::Storage(copy_of(*source.unsafeGetStorageImpl()));
+    }
+    const auto bytes_of = [&](std::int32_t i) { return given[static_cast<std::size_t>(i)]; };
+    const auto perform = [&] {
+      rebuild(closure, bytes_of, results);
+      std::optional<Draw::At> drawn;
+      if (closure.draw) drawn.emplace(*closure.draw);
+      closure.op->handle.redispatchBoxed(closure.keys, &results);
+    };
+    try {
+      perform();
+    } catch (const c10::OutOfMemoryError&) {
+      lock.lock();
+      running_.clear();
+      results.clear();
+      if (!is_clean || !slide_all()) refuse(refused_B_, name);
+      ++statistics_.retries;
+      for (const eager::Input& input : ledger_.call(id).inputs) running_.push_back(input.value);
+      lock.unlock();
+      perform();
+    }
+  } catch (const c10::OutOfMemoryError&) {
+    if (!lock.owns_lock()) lock.lock();
+    running_ = before;
+    refuse(refused_B_, name);
+  } catch (...) {
+    if (!lock.owns_lock()) lock.lock();
+    running_ = before;
+    throw;
+  }
+  lock.lock();
+  running_ = before;
+  take_back(recovery, id, results, given);
+}
+
+// What a rerun made goes where it belongs; the rest is let go of.
+void Runtime::take_back(eager::Recovery& recovery, CallId id, torch::jit::Stack& results,
+                        std::vector<c10::Storage>& given) {
+  const std::size_t count = ledger_.call(id).outputs.size();
+  const auto places = closures_[ledger_.call(id).closure].outputs;
+  std::vector<Bytes> offsets_B(count, 0);
+  std::vector<c10::intrusive_ptr<Storage>> made(count);
+  for (std::size_t i = 0; i < count; ++i)
+    made[i] = places[i].first < 0 ? given[static_cast<std::size_t>(-1 - places[i].first)].getWeakStorageImpl().lock()
+                                  : result_at(results, places[i]);
+  results.clear();
+  given.clear();
+  for (std::size_t i = 0; i < count; ++i) {
+    if (!recovery.keeps(i)) continue;
+    const ValueId value = ledger_.call(id).outputs[i].value;
+    const ValueId over = recovery.over(i);
+    if (over != NO_VALUE) {
+      made[i].reset();
+      offsets_B[i] = bodies_.pass_on(over, value);
+    } else {
+      offsets_B[i] = bodies_.keep(value, std::move(made[i]));
+    }
+    if (offsets_B[i] == eager::NOWHERE) offsets_B[i] = 0;  // brought back outside the slab
+  }
+  made.clear();
+  recovery.done({offsets_B.data(), offsets_B.size()});
+}
+
+void Runtime::fetch(eager::Recovery& recovery, ValueId value, Lock& lock) {
+  const Bytes size_B = ledger_[value].size_B;
+  char* const from = bodies_[value].host.get();
+  c10::intrusive_ptr<Storage> storage;
+  lock.unlock();
+  storage = storage_over(c10::GetAllocator(c10::DeviceType::CPU)->allocate(static_cast<std::size_t>(size_B)), size_B);
+  std::memcpy(storage->_mutable_data_ptr_no_checks().get(), from, static_cast<std::size_t>(size_B));
+  lock.lock();
+  bodies_[value].host.reset();
+  const Bytes offset_B = bodies_.keep(value, std::move(storage));
+  recovery.done({&offset_B, 1});
+}
+
+c10::intrusive_ptr<Storage> Runtime::copy_of(const Storage& storage) {
+  const std::size_t size = storage.nbytes();
+  auto made = storage_over(c10::GetAllocator(c10::DeviceType::CPU)->allocate(size), static_cast<Bytes>(size));
+  std::memcpy(made->_mutable_data_ptr_no_checks().get(),
+              const_cast<Storage&>(storage)._mutable_data_ptr_no_checks().get(), size);
+  return made;
+}
+
+void Runtime::commit(ValueId value, Lock& lock) {
+  if (ledger_[value].is_leaf()) return;
+  bring({&value, 1}, lock);
+  keeper_.commit(value);
+  bodies_.label(value, bodies_[value].seen != nullptr);
+  keeper_.leave({&value, 1});
+}
+
+void Runtime::settle_dependents(ValueId leaf, Lock& lock) {
+  for (const ValueId value : ledger_.descendants(leaf))
+    if (ledger_.holds(value) && ledger_[value].alive) commit(value, lock);
+}
+
+void Runtime::send(ValueId value) {
+  const auto size = static_cast<std::size_t>(ledger_[value].size_B);
+  Body& body = bodies_[value];
+  body.host = std::make_unique<char[]>(size);
+  std::memcpy(body.host.get(), body.storage()->_mutable_data_ptr_no_checks().get(), size);
+  bodies_.release(value);
+}
+
+}  // namespace lowtide::shim

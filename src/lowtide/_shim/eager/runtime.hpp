@@ -1,0 +1,157 @@
+// Runtime: eager training under a hard budget, without Python. See src/lowtide/dynamic/ for the same, readable.
+//
+// A boxed fallback below autograd (fallback.cpp) hands every operator of the engaged thread to run(). There the inputs'
+// storages become values, absent ones are recovered and all are pinned; the kernel runs; what it made is recorded with a
+// closure (closure.hpp). Decisions are the engine's (src/core/eager): ledger, policy, keeper. This class performs them.
+//
+// RULES, which the readable runtime shares
+// - A storage seen for the first time is a leaf, and is brought into the slab where it may be moved.
+// - An operator that writes over a value consumes it. One that writes over a leaf cannot be undone: whatever is alive and
+//   descends from the old content is recovered and committed first. The leaf stays the same value.
+// - What an optimizer's step makes is kept, and what it writes is committed.
+// - An operator that cannot be run again keeps what it makes.
+//
+// THREADS. One mutex guards everything. It is not held while a kernel runs; a kernel that finds no place for what it
+// allocates comes back through relieve(), from any thread. Python's lock is taken in one place, to say that a parameter
+// was seen, with the mutex free. A forked child runs plain.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "bodies.hpp"
+#include "closure.hpp"
+#include "costs.hpp"
+#include "eager/keeper.hpp"
+#include "slab_room.hpp"
+#include "tensors.hpp"
+
+namespace lowtide::shim {
+
+using eager::CallId;
+using eager::Index;
+using eager::Nanoseconds;
+using eager::Slice;
+
+struct StepCosts {
+  Nanoseconds cost_ns, rerun_ns;
+};
+
+struct RuntimeStatistics {
+  std::int64_t calls = 0, retries = 0;
+  Nanoseconds cost_ns = 0;
+  Bytes foreign_B = 0, spilled_B = 0;
+  std::vector<StepCosts> steps;
+};
+
+class Runtime final : public eager::Performer {
+ public:
+  struct Options {
+    std::string policy;
+    eager::PolicyOptions policy_options;
+    Silence silence;
+    // Told of each parameter when it is first seen; called without the mutex.
+    std::function<void(const at::Tensor&)> met_parameter;
+  };
+
+  Runtime(const Gates& gates, Slab& slab, Options options);
+  ~Runtime() override;
+
+  // From now on it makes room under pressure, until close(), which lets go of everything as it is.
+  void open();
+  void close();
+  // Recovers and commits all that is alive; what does not fit lies outside the slab then. Returns those bytes.
+  Bytes restore_all();
+
+  // One operator of this thread's program, from the fallback.
+  void run(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack& stack);
+  // Of a request that found no place: whether there is room now.
+  bool relieve(Bytes size_B);
+
+  // What is going to stay: a parameter, a buffer, an optimizer's state.
+  void bring_home(const at::Tensor& tensor);
+  void gradient_landed(const at::Tensor& gradient);
+  // Brings a tensor's bytes back for code that reads them past torch's operators; for good: they stay where they are.
+  void reach(const at::Tensor& tensor, bool for_good);
+  void optimizer_began();
+  void optimizer_ended();
+
+  RuntimeStatistics statistics();
+  eager::KeeperStatistics keeper_statistics();
+  Bytes peak_B() const { return room_.peak_B(); }
+  std::int64_t weighed();
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+  using Values = c10::SmallVector<ValueId, 8>;
+  struct Pass;  // one operator on its way
+
+  // passage.cpp
+  void look_at(Pass& pass, const torch::jit::Stack& stack);
+  void before_writing(Pass& pass, Lock& lock);
+  void capture(Pass& pass, const torch::jit::Stack& stack);
+  void attempt(Pass& pass, torch::jit::Stack& stack, Lock& lock);
+  void note(Pass& pass, torch::jit::Stack& stack, Lock& lock);
+
+  // recovery.cpp
+  void enter(std::uint64_t name, Slice<ValueId> inputs, Lock& lock);
+  void bring(Slice<ValueId> wanted, Lock& lock);
+  void rerun(eager::Recovery& recovery, CallId call, Lock& lock);
+  void take_back(eager::Recovery& recovery, CallId call, torch::jit::Stack& results, std::vector<c10::Storage>& given);
+  void fetch(eager::Recovery& recovery, ValueId value, Lock& lock);
+  void commit(ValueId value, Lock& lock);
+  void settle_dependents(ValueId leaf, Lock& lock);
+  c10::Storage hold(ValueId value);
+  static c10::intrusive_ptr<Storage> copy_of(const Storage& storage);
+
+  // arrivals.cpp
+  ValueId value_of(const c10::TensorImpl& tensor);
+  ValueId meet(Storage& storage, bool home);
+  ValueId keep(Storage& storage);
+  c10::DataPtr room_for(Bytes size_B);
+  void make_room(Bytes size_B);
+  void admit(ValueId value);
+  bool take_in(Storage& storage);
+  bool grow_homes(Bytes size_B);
+  Bytes homes_lo() const { return room_.capacity_B() - slab_.home(); }
+
+  void take_deaths();
+  void sweep();
+  bool slide_all();
+  [[noreturn]] void refuse(Bytes need_B, const std::string& name);
+  void step_ends();
+  static bool is_learning();  // gradients are on, or a backward runs
+  bool is_stepping() const { return in_optimizer_ && !is_learning(); }
+  void tell(Lock& lock);      // Python of parameters that were seen
+
+  void release(ValueId value) override { bodies_.release(value); }
+  bool is_movable(ValueId value) override;
+  bool relocate(ValueId value, Bytes from_B, Bytes to_B) override;
+  void send(ValueId value) override;
+  void forget_value(ValueId value) override { bodies_.forget(value); }
+  void forget_call(CallId call) override;
+
+  const Gates& gates_;
+  Slab& slab_;
+  const Options options_;
+  std::mutex mutex_;
+  Operators operators_;
+  Closures closures_;
+  Bodies bodies_;
+  SlabRoom room_;
+  eager::Ledger ledger_;
+  std::unique_ptr<eager::Policy> policy_;
+  eager::Keeper keeper_;
+  RuntimeStatistics statistics_;
+  std::vector<ValueId> running_;  // what the kernel that runs now was given
+  std::vector<at::Tensor> newcomers_;
+  Bytes refused_B_ = 0;
+  bool is_open_ = false, in_optimizer_ = false, is_over_ = false;
+  Nanoseconds step_cost_ns_ = 0, step_rerun_ns_ = 0;
+};
+
+}  // namespace lowtide::shim

@@ -1,0 +1,39 @@
+// SlabRoom: a slab's arena as the eager engine's room. What is allocated and freed there is so by torch's allocator and
+// by surgery on storages; the engine looks, labels and slides.
+#pragma once
+#include "eager/room.hpp"
+#include "slab.hpp"
+
+namespace lowtide::shim {
+
+class SlabRoom final : public eager::Room {
+ public:
+  explicit SlabRoom(Slab& slab) : slab_(slab) {}
+
+  bool has_addresses() const override { return true; }
+  Bytes capacity_B() const override { return arena().capacity_B(); }
+  Bytes in_use_B() const override { return arena().in_use_within(0, capacity_B()).in_use_B; }
+  Bytes peak_B() const override { return arena().statistics().peak_in_use_B; }
+  Bytes reserved_for(Bytes size_B) const override {
+    const Bytes unit_B = arena().alignment_B();
+    return std::max<Bytes>(1, (size_B + unit_B - 1) / unit_B) * unit_B;
+  }
+  bool fits(Bytes need_B) const override { return arena().statistics().largest_hole_B >= reserved_for(need_B); }
+  Bytes allocate(Bytes size_B, End end, std::uint64_t tag) override {
+    return arena().allocate(size_B, 0, capacity_B(), end, tag);
+  }
+  void free(Bytes, Bytes) override {}  // the performer has released the block
+  void set_tag(Bytes offset_B, std::uint64_t tag) override { arena().set_tag(offset_B, tag); }
+  void pieces(std::vector<eager::Piece>& pieces) const override { eager::pieces_of(arena(), 0, capacity_B(), pieces); }
+  eager::Beside beside(Bytes offset_B) const override { return eager::beside_in(arena(), offset_B); }
+  Slide slide_for(Bytes need_B, const Movable& movable, const Relocate& relocate) override {
+    return eager::slide_values(arena(), reserved_for(need_B), 0, capacity_B(), movable, relocate);
+  }
+
+ private:
+  Arena& arena() const { return slab_.arena(); }
+
+  Slab& slab_;
+};
+
+}  // namespace lowtide::shim

@@ -1,0 +1,33 @@
+// Tensors among the arguments and results of a boxed operator.
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+#include <c10/core/StorageImpl.h>
+
+namespace lowtide::shim {
+
+inline c10::StorageImpl* storage_of(const c10::TensorImpl& tensor) {
+  return tensor.unsafe_storage().unsafeGetStorageImpl();
+}
+
+// A tensor with plain strided memory of the CPU.
+inline bool has_cpu_bytes(const c10::TensorImpl& tensor) {
+  return tensor.has_storage() && tensor.is_cpu() && !tensor.is_python_dispatch() && storage_of(tensor) != nullptr;
+}
+
+// Calls visit(TensorImpl&, element) for every defined tensor that an argument is or lists; element -1: it is one.
+template <class Visit>
+void visit_tensors(const c10::IValue& value, const Visit& visit) {
+  if (value.isTensor()) {
+    const at::Tensor& tensor = value.toTensor();
+    if (tensor.defined()) visit(*tensor.unsafeGetTensorImpl(), -1);
+  } else if (value.isList()) {
+    std::int32_t element = 0;
+    for (const c10::IValue& item : value.toListRef()) {
+      if (item.isTensor() && item.toTensor().defined()) visit(*item.toTensor().unsafeGetTensorImpl(), element);
+      ++element;
+    }
+  }
+}
+
+}  // namespace lowtide::shim

@@ -1,0 +1,158 @@
+"""The compiled runtime of eager training: whether it is there, and if not, why.
+
+It is a module of its own, built when it is first asked for: it includes torch's dispatcher, which takes the compiler
+longer than all of the shim, on which it builds (`_shim/gates.hpp`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol, cast
+
+import torch
+
+from lowtide.device import shim, shim_build
+from lowtide.device.shim_module import SlabHandle
+from lowtide.errors import ShimUnavailable
+
+_NAME = "_lowtide_eager"
+_lock = threading.Lock()
+_found: tuple[EagerModule | None, str] | None = None
+
+Said = tuple[list[str], list[str], str, bool]
+"""What a schema does not say: arguments written, arguments to spare in a rerun, the one that has to be true, draws."""
+
+
+class RuntimeHandle(Protocol):
+    """One runtime; see `_shim/eager/runtime.hpp`. It raises torch.OutOfMemoryError where something does not fit."""
+
+    def open(self) -> None: ...
+    def close(self) -> None: ...
+    def restore_all(self) -> int: ...
+    def bring_home(self, tensor: torch.Tensor) -> None: ...
+    def gradient_landed(self, gradient: torch.Tensor) -> None: ...
+    def reach(self, tensor: torch.Tensor, for_good: bool) -> None: ...
+    def optimizer_began(self) -> None: ...
+    def optimizer_ended(self) -> None: ...
+    def stats(self) -> dict[str, Any]: ...
+
+
+class EagerModule(Protocol):
+    """What the compiled module offers."""
+
+    def Runtime(
+        self,
+        *,
+        gates: object,
+        slab: SlabHandle,
+        policy: str,
+        host_B: int,
+        link_Bps: float,
+        hidden: dict[str, Said],
+        views: list[str],
+        met_parameter: Callable[[torch.Tensor], None],
+    ) -> RuntimeHandle: ...
+    def intercept(self, runtime: RuntimeHandle | None) -> None: ...
+    def objection(self) -> str: ...
+    def register(self) -> None: ...
+    def policies(self) -> list[str]: ...
+
+
+def load() -> EagerModule:
+    """The compiled module, ready for use. The first call may take a minute, a later process milliseconds.
+
+    Raises:
+        ShimUnavailable: with the cause and the remedy; every later call in this process raises the same.
+    """
+    global _found
+    with _lock:
+        if _found is None:
+            try:
+                _found = (_find(), "")
+            except ShimUnavailable as error:
+                _found = (None, str(error))
+        module, refusal = _found
+    if module is None:
+        raise ShimUnavailable(refusal)
+    return module
+
+
+def refusal() -> str:
+    """Why `load` does not work here; empty if it does. Builds the module if need be."""
+    try:
+        load()
+    except ShimUnavailable as error:
+        return str(error)
+    return ""
+
+
+def _find() -> EagerModule:
+    shim.load()
+    if not hasattr(torch._C.DispatchKey, "Fake"):
+        raise ShimUnavailable(
+            f"torch {torch.__version__} has no dispatch key on which lowtide can see operators without Python "
+            "(torch 2.13 has one): eager training uses the runtime in Python"
+        )
+    path = shim_build.find_or_build(kit=shim_build.EAGER)
+    try:
+        module = cast(EagerModule, shim_build.load_file(path, _NAME))
+    except ImportError as error:
+        raise ShimUnavailable(
+            f"lowtide's eager runtime was built but cannot be loaded ({error}): use a torch that lowtide was tested "
+            "with; eager training uses the runtime in Python"
+        ) from error
+    if objection := module.objection():
+        raise ShimUnavailable(f"{objection}: eager training uses the runtime in Python")
+    module.register()
+    if failure := _first_failure(module):
+        raise ShimUnavailable(
+            f"torch {torch.__version__} does not behave as lowtide's eager runtime needs: {failure}; eager training uses "
+            "the runtime in Python"
+        )
+    return module
+
+
+def _first_failure(module: EagerModule) -> str:
+    """What does not behave as expected, in words; empty if everything does."""
+    slab = shim.load().Slab(2**20, 64, 0, 0, False, True)
+    runtime = module.Runtime(
+        gates=shim.load().gates,
+        slab=slab,
+        policy="lru",
+        host_B=0,
+        link_Bps=0.0,
+        hidden={},
+        views=[],
+        met_parameter=lambda _: None,
+    )
+    with torch.utils._python_dispatch._disable_current_modes():
+        try:
+            seen, right = _trial(module, slab, runtime)
+        finally:
+            runtime.close()
+            slab.close()
+    if not seen:
+        return "operators of a thread that asks for it are seen below autograd"
+    return "" if right else "what was evicted comes back as it was"
+
+
+def _trial(module: EagerModule, slab: SlabHandle, runtime: RuntimeHandle) -> tuple[bool, bool]:
+    """A chain of tensors that does not fit; whether its operators were seen, and its values are right."""
+    with torch.enable_grad():
+        shim.load().engage(slab)
+        runtime.open()
+        module.intercept(runtime)
+        try:
+            x = torch.full((30000,), 0.5, device="cpu").requires_grad_()
+            chain = [x.detach() + 1.0]
+            for _ in range(12):
+                chain.append(chain[-1] * 1.5)
+            total = sum(float(t[7]) for t in chain)
+            runtime.restore_all() if False else None
+            done = runtime.stats()
+            del chain
+        finally:
+            module.intercept(None)
+            shim.load().disengage(slab)
+    return done["calls"] >= 13, done["evictions"] > 0 and total == sum(1.5 ** (i + 1) for i in range(13))

@@ -1,0 +1,111 @@
+"""The compiled runtime: the same as `interpreted.py`, below Python. `_shim/eager/runtime.hpp` is its design document.
+
+What is left to Python is what happens rarely: hooks on parameters, and the marks around an optimizer's step.
+
+Units: `_B` bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor
+
+from lowtide.device import eager_shim, shim
+from lowtide.device.arena import ALIGNMENT_B, Arena
+from lowtide.dynamic.eager_stats import EagerStats
+from lowtide.dynamic.gradients import Gradients
+from lowtide.dynamic.liars import LIARS, UNDECLARED_VIEWS
+
+
+class CompiledRuntime:
+    """See the module; its members are those of `InterpretedRuntime`.
+
+    Arguments:
+        budget_B: of the arena.
+        policy: the name of one.
+        host_budget_B: room in host memory for what is evicted.
+        link_Bps: of the copies there and back; 0: none are made.
+
+    Raises:
+        ShimUnavailable: if it cannot be built or does not work here.
+        ValueError: if there is no policy of that name.
+    """
+
+    name = "compiled"
+
+    def __init__(self, budget_B: int, policy: str, *, host_budget_B: int = 0, link_Bps: float = 0.0) -> None:
+        self._module = eager_shim.load()
+        self._budget_B = budget_B
+        self._policy = policy
+        self.arena = Arena(budget_B // ALIGNMENT_B * ALIGNMENT_B, small_zone_B=0, home_B=0, values=True)
+        self._gradients = Gradients(self._gradient_landed)
+        self._runtime = self._module.Runtime(
+            gates=shim.load().gates,
+            slab=self.arena.slab,
+            policy=policy,
+            host_B=host_budget_B,
+            link_Bps=link_Bps,
+            hidden={name: (list(h.writes), list(h.spare), h.only_if, h.draws) for name, h in LIARS.items()},
+            views=sorted(UNDECLARED_VIEWS),
+            met_parameter=self._gradients.watch,
+        )
+
+    def open(self) -> None:
+        """Engages the arena and begins to intercept, in the calling thread."""
+        self.arena.engage()
+        self._runtime.open()
+        self._module.intercept(self._runtime)
+
+    def close(self) -> int:
+        """Brings back whatever is alive, and stops intercepting.
+
+        Returns: bytes that found no room inside the budget and lie beside it.
+        """
+        self._module.intercept(None)
+        self._gradients.close()
+        try:
+            return self._runtime.restore_all()
+        finally:
+            self.arena.disengage()
+            self._runtime.close()
+
+    def leave_child(self) -> None:
+        """In a forked process: operators run as they are."""
+        self._module.intercept(None)
+
+    def bring_home(self, tensors: Iterable[Tensor]) -> None:
+        """Moves parameters, buffers and state into the arena, where they stay.
+
+        Raises:
+            torch.OutOfMemoryError: if they do not fit.
+        """
+        for tensor in tensors:
+            self._runtime.bring_home(tensor)
+
+    def optimizer_began(self) -> None:
+        """The optimizer's own arithmetic runs from now on."""
+        self._runtime.optimizer_began()
+
+    def optimizer_ended(self, state: Iterable[Tensor]) -> None:
+        """It has ended, and this is the state that it keeps."""
+        self._runtime.optimizer_ended()
+        self.bring_home(state)
+
+    def reach(self, tensor: Tensor, *, for_good: bool) -> None:
+        """Brings a tensor's bytes back for code that is about to read them past torch's operators.
+
+        Arguments:
+            for_good: whoever reads keeps their address: they are neither evicted nor moved any more.
+        """
+        self._runtime.reach(tensor, for_good)
+
+    def stats(self) -> EagerStats:
+        """See `EagerStats`."""
+        done: dict[str, Any] = self._runtime.stats()
+        done["steps"] = tuple(done["steps"])
+        return EagerStats(budget_B=self._budget_B, runtime=self.name, policy=self._policy, **done)
+
+    def _gradient_landed(self, gradient: Tensor) -> None:
+        self._runtime.gradient_landed(gradient)
