@@ -11,6 +11,7 @@ from lowtide.cli.fits import fits
 from lowtide.cli.frontier import frontier
 from lowtide.cli.place import place
 from lowtide.cli.plan import plan
+from lowtide.cli.replay import replay
 
 app = typer.Typer(
     name="lowtide",
@@ -26,4 +27,5 @@ app.command(name="fits")(fits)
 app.command(name="frontier")(frontier)
 app.command(name="explain")(explain)
 app.command(name="place")(place)
+app.command(name="replay")(replay)
 app.add_typer(cache, name="cache")
