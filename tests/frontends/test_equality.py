@@ -11,7 +11,10 @@ from lowtide.report.implementations import implementations
 from tests.networks import NETWORKS, Network, Trace, differences, train, twin
 
 ALPHAS = (0.75, 0.25, 0.05)
-CASES = [*((n, False) for n in NETWORKS), ("mixed", True), ("tied", True), ("gpt2", True)]
+CASES = [
+    *((n, False) for n in NETWORKS), ("mixed", True), ("tied", True),
+    pytest.param("gpt2", True, marks=pytest.mark.breadth),
+]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +31,7 @@ def smallest(fitted: torch.nn.Module, network: Network) -> int:
     return caught.value.smallest_B
 
 
-@pytest.mark.parametrize(("name", "autocast"), CASES, ids=[f"{n}{'-bf16' * a}" for n, a in CASES])
+@pytest.mark.parametrize(("name", "autocast"), CASES)
 def test_training_is_unchanged_at_every_budget(name: str, autocast: bool) -> None:
     network = NETWORKS[name]
     plain = network.build()

@@ -26,8 +26,10 @@ BREADTH = frozenset(
         "transformers/opt",  # transformers/gpt2-default-loss: a decoder
         "transformers/distilbert",  # transformers/bert
         "transformers/mamba2",  # transformers/mamba
-        "timm/efficientnet",  # timm/mobilenetv2 and timm/convnext: inverted bottlenecks, stochastic depth
-        "timm/maxvit",  # torchvision/swin3d and timm/mobilenetv2: windows beside convolutions
+        "timm/resnet50",  # the ResNet of `tests/networks.py`
+        "timm/mobilenetv2",  # timm/inverted-bottlenecks
+        "timm/efficientnet",  # timm/inverted-bottlenecks and timm/convnext: stochastic depth
+        "timm/maxvit",  # torchvision/swin3d and timm/inverted-bottlenecks: windows beside convolutions
         "timm/deit",  # transformers/vit
         "torchvision/densenet121",  # the DenseNet of `test_zoo.py`
         "torchvision/googlenet",  # torchvision/shufflenet and fcn_resnet50: branches, answers from the middle

@@ -22,6 +22,7 @@ def _timm(name: str, model: str, batches: Batches | None = None, **options: Any)
 NETWORKS = (
     _timm("resnet50", "resnet50", layers=(1, 1, 1, 1), channels=(16, 32, 64, 128)),
     _timm("mobilenetv2", "mobilenetv2_035", images(4, 64), drop_rate=0.2),
+    _timm("inverted-bottlenecks", "test_efficientnet", images(4, 64), drop_rate=0.2, drop_path_rate=0.2),
     _timm("efficientnet", "efficientnet_b0", drop_rate=0.2, drop_path_rate=0.2),
     _timm("convnext", "convnext_atto", depths=(1, 1, 2, 1), dims=(16, 32, 64, 128), drop_path_rate=0.2),
     # Chosen after the code was written.

@@ -107,7 +107,7 @@ def _fcn_resnet50() -> nn.Module:
 def _shufflenet() -> nn.Module:
     from torchvision.models import ShuffleNetV2
 
-    return WithLoss(ShuffleNetV2([2, 2, 2], [8, 16, 32, 64, 64], num_classes=_CLASSES))
+    return WithLoss(ShuffleNetV2([2, 1, 1], [8, 16, 32, 64, 64], num_classes=_CLASSES))
 
 
 def _deeplabv3() -> nn.Module:

@@ -11,7 +11,7 @@ from tests.zoo.inputs import Batches, pixels, sounds, tokens
 
 _WORDS: dict[str, Any] = {"vocab_size": 97, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2}
 _TEXT: dict[str, Any] = {
-    **_WORDS, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64,
+    **_WORDS, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 64,
     "max_position_embeddings": 32,
 }  # fmt: skip
 _IMAGE: dict[str, Any] = {"image_size": 32, "patch_size": 8, "num_labels": 7}
@@ -40,7 +40,7 @@ def _swin() -> nn.Module:
 def _t5() -> nn.Module:
     from transformers import T5Config, T5ForConditionalGeneration
 
-    sizes = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}
+    sizes = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 1, "num_heads": 4}
     return T5ForConditionalGeneration(
         T5Config(vocab_size=97, **sizes, decoder_start_token_id=0, pad_token_id=0, use_cache=False)
     )
@@ -55,7 +55,7 @@ def _llama() -> nn.Module:
 def _mamba() -> nn.Module:
     from transformers import MambaConfig, MambaForCausalLM
 
-    sizes = {"hidden_size": 32, "state_size": 4, "num_hidden_layers": 2}
+    sizes = {"hidden_size": 32, "state_size": 4, "num_hidden_layers": 1}
     return MambaForCausalLM(MambaConfig(**_WORDS, **sizes, use_cache=False))
 
 
@@ -110,7 +110,7 @@ def _network(name: str, make: Any, batches: Batches) -> Network:
 
 
 NETWORKS = (
-    _network("gpt2-default-loss", lambda: gpt2(loss_in_graph=False), tokens()),
+    _network("gpt2-default-loss", lambda: gpt2(1, loss_in_graph=False), tokens()),
     _network("gpt2-all-attended", gpt2, tokens(masked=0)),
     _network("bert", _bert, tokens()),
     _network("vit", _vit, pixels()),
