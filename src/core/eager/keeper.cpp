@@ -92,7 +92,11 @@ void Keeper::vanished(ValueId root) {
 void Keeper::commit(ValueId root) { ledger_.commit(root); }
 
 void Keeper::let_go(ValueId root, bool sheds) {
-  if (options_.forgets) ledger_.settle(root);
+  if (options_.forgets) {
+    views_ = ledger_[root].views;
+    for (auto view = views_.rbegin(); view != views_.rend(); ++view) ledger_.settle(*view);
+    ledger_.settle(root);
+  }
   const Value& v = ledger_[root];
   if (sheds && v.serial >= 0 && v.is_resident() && !v.is_leaf()) give_up(root);
 }
@@ -188,6 +192,7 @@ void Keeper::take_over(ValueId old, ValueId made) {
   for (ValueId view : ledger_[old].views) ledger_.set_alive(view, false);
   ledger_.take_over(old, made);
   if (ledger_[made].size_B > 0) room_.set_tag(ledger_[made].offset_B, tag_of(made));
+  if (ledger_[made].size_B > 0) room_.set_tag(ledger_[made].offset_B, tag_of(made));
   kinship_.evicted(old);
 }
 
@@ -199,8 +204,7 @@ bool Keeper::is_spare(ValueId input) const {
   return root.pins == 1 && !root.alive && !root.is_leaf();
 }
 
-void Keeper::rerun(CallId id, ValueId wanted, const std::vector<char>& keep, const std::vector<ValueId>& over,
-                   Slice<Bytes> offsets_B) {
+void Keeper::rerun(CallId id, ValueId wanted, Slice<char> keep, Slice<ValueId> over, Slice<Bytes> offsets_B) {
   ledger_.advance(ledger_.call(id).cost_ns);
   ++statistics_.reruns;
   statistics_.rerun_ns += ledger_.call(id).cost_ns;
@@ -229,6 +233,11 @@ void Keeper::fetched(ValueId root, Bytes offset_B) {
   ++statistics_.fetches;
   statistics_.fetched_B += ledger_[root].size_B;
   policy_.restored(scene_, root);
+}
+
+void Keeper::forget_statistics() {
+  statistics_ = KeeperStatistics();
+  scene_.weighed = 0;
 }
 
 void Keeper::note(std::uint64_t kind, std::int64_t serial) {

@@ -87,6 +87,7 @@ class Keeper final : public Witness {
   Policy& policy() { return policy_; }
   const KeeperStatistics& statistics() const { return statistics_; }
   std::int64_t weighed() const { return scene_.weighed; }
+  void forget_statistics();
 
   void value_leaves(ValueId value) override;
   void call_leaves(CallId call) override;
@@ -98,8 +99,7 @@ class Keeper final : public Witness {
   void give_up(ValueId root);
   void let_go(ValueId root, bool sheds);
   // For recoveries.
-  void rerun(CallId call, ValueId wanted, const std::vector<char>& keep, const std::vector<ValueId>& over,
-             Slice<Bytes> offsets_B);
+  void rerun(CallId call, ValueId wanted, Slice<char> keep, Slice<ValueId> over, Slice<Bytes> offsets_B);
   void fetched(ValueId root, Bytes offset_B);
   bool is_spare(ValueId input) const;
   void note(std::uint64_t number) { statistics_.digest = (statistics_.digest ^ number) * 0x100000001b3u; }
@@ -113,7 +113,7 @@ class Keeper final : public Witness {
   Kinship kinship_;
   Scene scene_;
   KeeperStatistics statistics_;
-  std::vector<ValueId> victims_, over_;
+  std::vector<ValueId> victims_, over_, views_;
 };
 
 }  // namespace lowtide::eager

@@ -150,7 +150,7 @@ void Ledger::commit(ValueId id) {
 
 bool Ledger::is_needed(const Call& call) const {
   return std::any_of(call.outputs.begin(), call.outputs.end(),
-                     [&](const Output& o) { return makes(o) && (*this)[o.value].is_needed(); });
+                     [&](const Output& o) { return makes(o) && is_needed((*this)[o.value]); });
 }
 
 void Ledger::settle(ValueId id) {
@@ -169,7 +169,7 @@ void Ledger::settle_all() {
   for (std::size_t next = 0; next < unsettled_.size(); ++next) {
     const ValueId id = unsettled_[next];
     const Value& v = (*this)[id];
-    if (v.serial < 0 || v.is_needed()) continue;
+    if (v.serial < 0 || is_needed(v)) continue;
     if (v.is_leaf())
       leave(id);
     else

@@ -17,7 +17,7 @@
 // not alive; it can be made again, into bytes of its own, as long as somebody reads it.
 //
 // LIFE. References go from a value to its producer and on to what that read, and never back. A value is NEEDED while it
-// is alive, pinned, or read by a call of the ledger; a call leaves, with all its outputs, once none of them is needed;
+// is alive, its root pinned, or read by a call of the ledger; a call leaves, with all its outputs, once none of them is needed;
 // a leaf leaves once it is not needed. Who leaves is told to the witness, while it can still be looked at.
 //
 // COST. Slots are used again and keep the room of their lists: steady work asks the system for no memory. Nothing is
@@ -67,7 +67,6 @@ struct Value {
   bool is_evicted() const { return offset_B == NOWHERE && !on_host; }
   bool is_candidate() const { return place >= 0; }
   bool is_evictable() const { return place >= 0 && pins == 0; }
-  bool is_needed() const { return alive || pins > 0 || !readers.empty(); }
 };
 
 struct Output {
@@ -192,6 +191,9 @@ class Ledger {
   void leave(ValueId id);
   void leave_call(CallId id);
   void drop_reader(const Input& input);
+  bool is_needed(const Value& value) const {
+    return value.alive || (*this)[value.root].pins > 0 || !value.readers.empty();
+  }
   bool is_needed(const Call& call) const;
 
   std::vector<Value> values_;

@@ -22,13 +22,25 @@ class Player final : public Performer {
  public:
   Player(const Tape& tape, Policy& policy, Bytes budget_B, const Rules& rules)
       : tape_(tape),
+        policy_(policy),
         room_(room_of(rules, budget_B)),
         keeper_(ledger_, *room_, policy, *this, {rules.forgets}),
         recovery_(keeper_),
-        limit_ns_((rules.limit - 1) * static_cast<double>(tape.time_ns())),
-        is_limited_(rules.limit > 0) {}
+        limit_ns_(rules.limit > 0 ? (rules.limit - 1) * static_cast<double>(tape.time_ns()) : NEVER) {}
 
+  // As often as the policy wants; only the last time counts.
   ReplayResult play() {
+    is_limited_ = false;
+    for (int pass = 1; pass < policy_.passes(); ++pass) {
+      const ReplayResult result = play_once();
+      if (result.end != ReplayResult::End::finished) return result;
+      leave();
+    }
+    is_limited_ = limit_ns_ != NEVER;
+    return play_once();
+  }
+
+  ReplayResult play_once() {
     ReplayResult result;
     try {
       for (const Tape::Event& event : tape_.events()) {
@@ -61,6 +73,29 @@ class Player final : public Performer {
   void send(ValueId id) override { release(id); }
 
  private:
+  static constexpr double NEVER = -1;
+
+  // A step is over: no name means anything any more, and nothing was counted.
+  void leave() {
+    for (Tape::Number number : tape_.kept()) {
+      const ValueId value = at(number);
+      keeper_.leave({&value, 1});
+    }
+    for (std::size_t i = 0; i < values_.size(); ++i) {
+      const ValueId id = values_[i];
+      const Value& v = ledger_[id];
+      if (v.serial == serials_[i] && v.root == id && v.alive) keeper_.died(id);  // its slot may be another's by now
+    }
+    values_.clear();
+    serials_.clear();
+    keeper_.step_ended();
+    keeper_.forget_statistics();
+  }
+
+  void number(ValueId id) {
+    values_.push_back(id);
+    serials_.push_back(ledger_[id].serial);
+  }
   ValueId at(Tape::Number number) const { return values_[static_cast<std::size_t>(number - 1)]; }
 
   Bytes allocate(Bytes size_B, Nanoseconds cost_ns) {
@@ -77,7 +112,7 @@ class Player final : public Performer {
     if (event.kind == Tape::LEAF) {
       const Bytes size_B = event.number_or_size;
       const Bytes offset_B = allocate(size_B, 0);
-      values_.push_back(ledger_.leaf(size_B, offset_B));
+      number(ledger_.leaf(size_B, offset_B));
       own(values_.back(), offset_B);
     } else if (event.kind == Tape::DIED) {
       keeper_.died(at(event.number_or_size));
@@ -122,18 +157,7 @@ class Player final : public Performer {
         room_->free(offsets_B_[i], outputs[i].size_B);
     }
     if (is_limited_ && static_cast<double>(keeper_.statistics().rerun_ns + cost_ns) > limit_ns_) throw TooSlow();
-    const std::vector<ValueId> over = taking_over(outputs.size());
-    for (std::size_t i = 0; i < over.size(); ++i)
-      if (over[i] != NO_VALUE && recovery_.keeps(i)) own_later_.push_back(outputs[i].value);
     recovery_.done(offsets_B_);
-    for (ValueId made : own_later_) own(made, ledger_[made].offset_B);
-    own_later_.clear();
-  }
-
-  std::vector<ValueId> taking_over(std::size_t outputs) const {
-    std::vector<ValueId> over(outputs);
-    for (std::size_t i = 0; i < outputs; ++i) over[i] = recovery_.over(i);
-    return over;
   }
 
   // Nothing alive needs the leaf's content afterwards.
@@ -166,7 +190,7 @@ class Player final : public Performer {
     enter(event.name, inputs_);
     if (written == event.sizes_B.size()) {  // nothing new
       ledger_.advance(event.cost_ns);
-      values_.insert(values_.end(), written_.begin(), written_.end());
+      for (ValueId leaf : written_) number(leaf);
     } else {
       record(event, written > 0);
     }
@@ -209,7 +233,7 @@ class Player final : public Performer {
     for (const Output& output : ledger_.call(id).outputs) outputs_.push_back(output.value);
     for (ValueId made : outputs_) own(made, ledger_[made].offset_B);
     for (std::size_t i = 0; i < count; ++i)
-      values_.push_back(place_[i] < 0 ? written_[i] : outputs_[static_cast<std::size_t>(place_[i])]);
+      number(place_[i] < 0 ? written_[i] : outputs_[static_cast<std::size_t>(place_[i])]);
     if (writes)  // run again, it would read what it wrote
       for (std::size_t i = 0; i < outputs_.size(); ++i) commit(outputs_[i]);
   }
@@ -224,13 +248,15 @@ class Player final : public Performer {
   }
 
   const Tape& tape_;
+  Policy& policy_;
   Ledger ledger_;
   std::unique_ptr<Room> room_;
   Keeper keeper_;
   Recovery recovery_;
-  double limit_ns_;
-  bool is_limited_;
-  std::vector<ValueId> values_, inputs_, written_, outputs_, own_later_;  // values_: by number - 1
+  double limit_ns_;  // of reruns
+  bool is_limited_ = false;
+  std::vector<ValueId> values_, inputs_, written_, outputs_;  // values_: by number - 1
+  std::vector<std::int64_t> serials_;                         // of values_
   std::vector<Index> place_;  // of each output among those that are new
   std::vector<Made> made_;
   std::vector<Consumed> consumed_;
