@@ -196,7 +196,7 @@ class Keeper:
                 if not victims:
                     if self.policy.slides_at_last and self.slide(size_B):
                         break
-                    raise self._refusal(size_B)
+                    raise self.refusal(size_B)
                 for value in victims:
                     self.evict(value)
         finally:
@@ -323,7 +323,8 @@ class Keeper:
             self.performer.moved(moves)
         return self.room.fits(size_B)
 
-    def _refusal(self, size_B: int) -> OutOfRoom:
+    def refusal(self, size_B: int) -> OutOfRoom:
+        """Why there is no place for so many bytes."""
         pinned_B = sum(v.size_B for v in self.ledger.values.values() if v.resident and v.pins)
         return refusal(size_B, self.room.capacity_B, self.room.in_use_B, pinned_B)
 

@@ -18,7 +18,7 @@ from lowtide._core import Arena
 from lowtide.dynamic.keeper import Keeper
 from lowtide.dynamic.ledger import Call, Ledger, Value
 from lowtide.dynamic.policies.base import AbstractPolicy
-from lowtide.dynamic.room import SMALL_B, AbstractRoom, Addresses, Move, Tank
+from lowtide.dynamic.room import SMALL_B, AbstractRoom, Addresses, End, Move, Tank
 from lowtide.dynamic.statistics import Statistics
 from lowtide.dynamic.tape import Died, Leaf, Ran, Tape
 from lowtide.errors import OutOfRoom
@@ -219,10 +219,9 @@ class _Player:
         views = {fresh.index(output): self.values[number - 1] for output, number in ran.views}
         sizes_B = [ran.sizes_B[output] for output in fresh]
         next_id = keeper.ledger.next_id
-        offsets_B = [
-            0 if i in consumes or i in views else keeper.take(size_B, next_id + i, ran.cost_ns)
-            for i, size_B in enumerate(sizes_B)
-        ]
+        wanted = {i: (size_B, next_id + i) for i, size_B in enumerate(sizes_B) if i not in consumes and i not in views}
+        taken_B = dict(zip(wanted, self._take(list(wanted.values()), ran.cost_ns), strict=True))
+        offsets_B = [taken_B.get(i, 0) for i in range(len(sizes_B))]
         call = keeper.record(
             ran.name,
             inputs,
@@ -239,6 +238,26 @@ class _Player:
             for value in call.outputs:
                 keeper.commit(value)
 
+    def _take(self, wanted: Sequence[tuple[int, int]], cost_ns: int) -> list[int]:
+        """Bytes for a call: (size, owner). Where its own blocks fence those that it still wants, once more from the
+        start, in one hole for all of them: as an operator that runs out of memory is tried once more."""
+        keeper, room = self.keeper, self.keeper.room
+        taken: list[int] = []
+        try:
+            for size_B, owner in wanted:
+                taken.append(keeper.take(size_B, owner, cost_ns))
+        except OutOfRoom:
+            for offset_B, (size_B, _) in zip(taken, wanted, strict=False):
+                if size_B:
+                    room.free(offset_B)
+            if not taken or not (self.policy.slides or self.policy.slides_at_last):
+                raise
+            need_B = sum(room.reserved_B(size_B) for size_B, _ in wanted if size_B)
+            if not keeper.slide(need_B):
+                raise keeper.refusal(need_B) from None
+            taken = [(room.allocate(size_B, End.LOW, owner) or 0) if size_B else 0 for size_B, owner in wanted]
+        return taken
+
     # As a performer
 
     def release(self, value: Value) -> None:
@@ -248,8 +267,9 @@ class _Player:
     def rerun(self, call: Call, keep: Callable[[int], bool], over: Mapping[int, Value]) -> Sequence[int]:
         fresh = [output for output in call.outputs if not output.is_view and output.place not in over]
         offsets_B = [0] * len(call.outputs)
-        for output in fresh:
-            offsets_B[output.place] = self.keeper.take(output.size_B, output.id, call.cost_ns)
+        taken_B = self._take([(output.size_B, output.id) for output in fresh], call.cost_ns)
+        for output, offset_B in zip(fresh, taken_B, strict=True):
+            offsets_B[output.place] = offset_B
         for output in fresh:
             if output.size_B and not keep(output.place):
                 self.keeper.room.free(offsets_B[output.place])

@@ -36,6 +36,7 @@ from lowtide.ir.trace_lines import (
     Memory,
     Mutate,
     Release,
+    TraceLines,
     following,
     read_trace,
 )
@@ -104,7 +105,11 @@ def load_tape(path: str | os.PathLike[str], *, in_place: bool = True) -> Tape:
 
     O(trace).
     """
-    trace = read_trace(path)
+    return read_tape(read_trace(path), in_place=in_place)
+
+
+def read_tape(trace: TraceLines, *, in_place: bool = True) -> Tape:
+    """The same of a trace in hand."""
     reader = (_InPlace if in_place else _Copies)()
     lines = iter(trace)
     line = 0
