@@ -105,7 +105,7 @@ def _row(
     """A policy at every budget, by the compiled engine where it knows the policy."""
     import msgspec
 
-    from lowtide import _core
+    from lowtide._core import eager_policies
     from lowtide.dynamic.compiled_replay import compiled_replay, compiled_tape
     from lowtide.dynamic.policies.catalogue import POLICIES
     from lowtide.dynamic.replay import replay
@@ -115,7 +115,7 @@ def _row(
     if rules.in_place and not made.in_place:
         rules = msgspec.structs.replace(rules, in_place=False)
         tape = load_tape(trace, in_place=False)
-    if oracle or name not in _core.eager_policies():
+    if oracle or name not in eager_policies():
         return [replay(tape, made(), budget_B, rules) for budget_B in budgets_B]
     compiled = compiled_tape(tape)
     return [compiled_replay(tape, name, budget_B, rules, compiled=compiled) for budget_B in budgets_B]

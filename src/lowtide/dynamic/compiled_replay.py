@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from lowtide import _core
+from lowtide._core import Replayed
+from lowtide._core import Tape as CompiledTape
+from lowtide._core import replay as replay_compiled
 from lowtide.dynamic.keeper import refusal
 from lowtide.dynamic.replay import ReplayResult, Rules
 from lowtide.dynamic.tape import Leaf, Ran, Tape
@@ -16,7 +18,7 @@ from lowtide.units import format_percent
 _LEAF, _RAN, _DIED = range(3)  # as in src/core/eager/tape.hpp
 
 
-def compiled_tape(tape: Tape) -> _core.Tape:
+def compiled_tape(tape: Tape) -> CompiledTape:
     """The tape as the compiled engine reads it. O(tape)."""
     words: list[int] = []
     names: dict[str, int] = {"": 0}
@@ -31,11 +33,11 @@ def compiled_tape(tape: Tape) -> _core.Tape:
                 words += pair
         else:
             words += (_DIED, event.number)
-    return _core.Tape(np.array(words, dtype=np.int64), np.array(tape.kept, dtype=np.int64))
+    return CompiledTape(np.array(words, dtype=np.int64), np.array(tape.kept, dtype=np.int64))
 
 
 def compiled_replay(
-    tape: Tape, policy: str, budget_B: int, rules: Rules | None = None, *, compiled: _core.Tape | None = None
+    tape: Tape, policy: str, budget_B: int, rules: Rules | None = None, *, compiled: CompiledTape | None = None
 ) -> ReplayResult:
     """Runs a tape inside a budget: see `replay`.
 
@@ -46,7 +48,7 @@ def compiled_replay(
     O(calls x what the policy looks at).
     """
     rules = rules or Rules()
-    done = _core.replay(
+    done = replay_compiled(
         compiled or compiled_tape(tape),
         policy,
         budget_B,
@@ -77,7 +79,7 @@ def compiled_replay(
     )
 
 
-def _refused(done: _core.Replayed, tape: Tape, rules: Rules) -> str | None:
+def _refused(done: Replayed, tape: Tape, rules: Rules) -> str | None:
     """In the words of `replay`."""
     where = "when the results were asked for" if done.event < 0 else f"at event {done.event + 1} of {len(tape.events)}"
     if done.out_of_room:
