@@ -177,17 +177,17 @@ def bert(layers: int = 2, width: int = 32, vocabulary: int = 97, positions: int 
 NETWORKS = {
     n.name: n
     for n in (
-        EagerNetwork("mlp", lambda: Perceptron(64, 6), adam, pairs((128, 64), (128,), 10), descend),
+        EagerNetwork("mlp", lambda: Perceptron(64, 6), adam, pairs((384, 64), (384,), 10), descend),
         EagerNetwork("resnet", lambda: ResidualNet(4), sgd, pairs((4, 3, 16, 16), (4,), 5), descend),
-        EagerNetwork("unet", lambda: WithLoss(UNet(width=4)), adam, pairs((2, 3, 16, 16), (2, 16, 16), 3), descend),
-        EagerNetwork("gpt2", gpt2, adamw, tokens(97, 2, 16), descend),
-        EagerNetwork("bert", bert, adamw, tokens(97, 2, 16), descend),
-        EagerNetwork("bilstm", lambda: Reader(60, 16, 24, 2), adam, sentences(60, 8, (12,), 4), descend),
-        EagerNetwork("treelstm", lambda: TreeReader(16, 24, 4), adam, trees(8, 16, 7, 4), descend),
-        EagerNetwork("branches", lambda: Branches(24), sgd, pairs((64, 24), (64,), 5), descend),
-        EagerNetwork("gan", lambda: Adversaries(8, 32, unrolled=3), duel, noise((64, 8)), compete),
+        EagerNetwork("unet", lambda: WithLoss(UNet(width=4)), adam, pairs((6, 3, 16, 16), (6, 16, 16), 3), descend),
+        EagerNetwork("gpt2", gpt2, adamw, tokens(97, 6, 24), descend),
+        EagerNetwork("bert", bert, adamw, tokens(97, 6, 24), descend),
+        EagerNetwork("bilstm", lambda: Reader(60, 16, 24, 2), adam, sentences(60, 16, (12,), 4), descend),
+        EagerNetwork("treelstm", lambda: TreeReader(16, 24, 4), adam, trees(48, 16, 7, 4), descend),
+        EagerNetwork("branches", lambda: Branches(24), sgd, pairs((128, 24), (128,), 5), descend),
+        EagerNetwork("gan", lambda: Adversaries(8, 32, unrolled=3), duel, noise((128, 8)), compete),
         EagerNetwork(
-            "lengths", lambda: Lengths(60, 16, 2, 4), adamw, sentences(60, 4, (9, 24, 15, 24, 31), 4), descend
+            "lengths", lambda: Lengths(60, 16, 2, 4), adamw, sentences(60, 12, (9, 24, 15, 24, 31), 4), descend
         ),
     )
 }
