@@ -4,8 +4,7 @@
 // and holes of the least summed score, so that all freed bytes are of use. Each of its techniques can be left out (updates
 // in place are the tape's business). Its list of cheap operators is replaced by what the list stands for: the cost per
 // byte of a call, against the mean so far.
-#include <cmath>
-
+#include "density.hpp"
 #include "families.hpp"
 #include "least.hpp"
 #include "spans_at_stake.hpp"
@@ -15,8 +14,8 @@ namespace lowtide::eager {
 
 namespace {
 
-constexpr Bytes SMALL_B = 10240;  // blocks up to this size stay
-constexpr double MOST = 1e300;    // of a score: what was used this instant
+constexpr Bytes SMALL_B = Density::SMALL_B;  // blocks up to this size stay
+constexpr double MOST = 1e300;                // of a score: what was used this instant
 
 class Coop final : public Policy {
  public:
@@ -24,21 +23,11 @@ class Coop final : public Policy {
   const char* name() const override { return name_; }
   Kinship::Kept kinship() const override { return {false, true}; }
 
-  void ended(Scene& scene, CallId id) override {
-    const Call& call = scene.ledger.call(id);
-    for (const Output& output : call.outputs) {
-      if (output.size_B <= SMALL_B) continue;
-      const double weight_B = static_cast<double>(output.size_B);
-      weighted_log_ += std::log(static_cast<double>(call.cost_ns + 1) / weight_B) * weight_B;
-      weight_B_ += weight_B;
-    }
-  }
+  void ended(Scene& scene, CallId id) override { density_.learn(scene.ledger.call(id)); }
 
   // Calls of more than mean cost per byte grow from the low end, others from the high end.
   End end_for(Nanoseconds cost_ns, Bytes size_B) const override {
-    if (!partitions_ || weight_B_ == 0) return End::low;
-    const double density = std::log(static_cast<double>(cost_ns + 1) / static_cast<double>(size_B));
-    return density >= weighted_log_ / weight_B_ ? End::low : End::high;
+    return !partitions_ || density_.is_dense(cost_ns, size_B) ? End::low : End::high;
   }
 
   void choose(Scene& scene, Bytes need_B, std::vector<ValueId>& victims) override {
@@ -79,7 +68,7 @@ class Coop final : public Policy {
 
   const char* name_;
   bool windows_, partitions_;
-  double weighted_log_ = 0, weight_B_ = 0;  // logarithms of cost per byte, weighted by bytes
+  Density density_;
   SpansAtStake spans_;
 };
 

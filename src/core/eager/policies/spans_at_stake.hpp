@@ -25,6 +25,20 @@ class SpansAtStake {
   }
   // O(pieces).
   Run cheapest(Bytes need_B) const { return cheapest_run(stretches_, need_B); }
+  // The least bytes that sliding moves to make a hole of need_B, once the values that leave are gone; -1: none does.
+  template <class Leaves>
+  Bytes moved_for(Bytes need_B, const Leaves& leaves) {
+    slid_.clear();
+    for (const Piece& piece : pieces_) {
+      const Bytes size_B = piece.size_B();
+      if (piece.hole || (piece.value != NO_VALUE && leaves(piece.value)))
+        slid_.push_back({size_B, 0, 0});
+      else
+        slid_.push_back({0, piece.value == NO_VALUE ? INFINITE_COST : static_cast<double>(size_B), 0});
+    }
+    const Run run = cheapest_run(slid_, need_B);
+    return run.found() ? static_cast<Bytes>(run.cost) : -1;
+  }
   // The values of a run, by address; nothing where none was found.
   void name(const Run& run, std::vector<ValueId>& victims) const {
     if (!run.found()) return;
@@ -35,7 +49,7 @@ class SpansAtStake {
  private:
   static constexpr double INFINITE_COST = std::numeric_limits<double>::infinity();
   std::vector<Piece> pieces_;
-  std::vector<Stretch> stretches_;
+  std::vector<Stretch> stretches_, slid_;
 };
 
 }  // namespace lowtide::eager

@@ -11,6 +11,7 @@ namespace lowtide::eager {
 namespace {
 
 constexpr double NEARNESS = 2.0;  // how much more per byte a window may cost than scattered victims
+constexpr double MOVE = 0.0625;   // of a byte, against the mean cost of making one
 constexpr double NS_PER_S = 1e9;
 
 Nanoseconds again_ns(const Scene& scene, ValueId id) { return scene.ledger[id].cost_ns + scene.kinship.ancestors_ns(id); }
@@ -28,32 +29,45 @@ void AbstractTide::choose(Scene& scene, Bytes need_B, std::vector<ValueId>& vict
     if (v.size_B > 0) ranked_.push_back({cost / static_cast<double>(v.size_B), v.filed, id});
   }
   if (ranked_.empty()) return;
-  const Bytes reserved_B = scene.room.reserved_for(need_B);
-  const Bytes missing_B = reserved_B - (scene.room.capacity_B() - scene.room.in_use_B());
-  spans_.read(scene.room, [&](ValueId id) { return minds_[static_cast<std::size_t>(id)]; });
-  const Run window = spans_.cheapest(reserved_B);
   const auto later = [](const Ranked& a, const Ranked& b) {  // whether a goes after b
     return a.per_byte > b.per_byte || (a.per_byte == b.per_byte && a.filed < b.filed);
   };
   std::make_heap(ranked_.begin(), ranked_.end(), later);
   const ValueId cheapest = ranked_.front().id;
-  if (window.found() && window.evicted_B > 0) {
-    double cost = 0;
-    Bytes freed_B = 0;
-    for (auto end = ranked_.end(); end != ranked_.begin() && freed_B < missing_B; --end) {
-      std::pop_heap(ranked_.begin(), end, later);
-      const ValueId id = (end - 1)->id;
-      cost += minds_[static_cast<std::size_t>(id)];
-      freed_B += scene.ledger[id].size_B;
-    }
-    // Where nothing is missing but a place, the window is the only way.
-    if (missing_B <= 0 || freed_B < missing_B ||
-        window.cost / static_cast<double>(window.evicted_B) <= NEARNESS * cost / static_cast<double>(freed_B)) {
-      spans_.name(window, victims);
-      return;
-    }
+  const Bytes reserved_B = scene.room.reserved_for(need_B);
+  const Bytes missing_B = reserved_B - (scene.room.capacity_B() - scene.room.in_use_B());
+  double cost = 0;
+  Bytes freed_B = 0;
+  leaving_.assign(scene.ledger.value_slots(), 0);
+  for (auto end = ranked_.end(); end != ranked_.begin() && freed_B < missing_B; --end) {
+    std::pop_heap(ranked_.begin(), end, later);
+    const auto id = static_cast<std::size_t>((end - 1)->id);
+    leaving_[id] = 1;
+    cost += minds_[id];
+    freed_B += scene.ledger[(end - 1)->id].size_B;
   }
-  victims.push_back(cheapest);
+  spans_.read(scene.room, [&](ValueId id) { return minds_[static_cast<std::size_t>(id)]; });
+  const auto leaves = [&](ValueId id) { return leaving_[static_cast<std::size_t>(id)] != 0; };
+  const Bytes moved_B = freed_B >= missing_B ? spans_.moved_for(reserved_B, leaves) : -1;
+  const Run window = spans_.cheapest(reserved_B);
+  if (window.found() && window.evicted_B > 0) {
+    spans_.name(window, victims);
+    if (moved_B < 0) return;  // there is no other way, or not known yet
+    cost += moves(scene, window, moved_B, victims);
+    if (missing_B <= 0 ? window.cost <= cost
+                       : window.cost / static_cast<double>(window.evicted_B) <= NEARNESS * cost / static_cast<double>(freed_B))
+      return;
+    victims.clear();
+  }
+  if (missing_B > 0 || moved_B < 0) victims.push_back(cheapest);
+}
+
+// What moves are minded: their time, weighed as the window's values weigh theirs.
+double AbstractTide::moves(const Scene& scene, const Run& window, Bytes moved_B, const std::vector<ValueId>& victims) const {
+  double back = 0;
+  for (ValueId id : victims) back += back_ns(scene, id);
+  const double scale = back > 0 ? window.cost / back : 0;
+  return static_cast<double>(moved_B) * (density_.mean_ns() * MOVE) * scale;
 }
 
 bool AbstractTide::sends(Scene& scene, ValueId id) {

@@ -1,11 +1,12 @@
 // Tide: lowtide's own policies. Victims by cost per byte, and windows where they cost little more.
 //
-// Victims go one by one, and each is reckoned with those that went before it. Scattered, they leave holes that blocks have
-// to be moved together for; so a window (see arena_window.hpp) is taken instead where it costs at most twice as much per
-// byte. Rebuilt values stay until their bytes are wanted. Where host memory may be used, a value goes there if the
+// Victims go one by one, and each is reckoned with those that went before it. Scattered, they leave holes, and blocks have
+// to be moved together, which has a price per byte; so a window (see arena_window.hpp) is taken instead where it costs at
+// most twice as much per byte as victims and moves. Rebuilt values stay until their bytes are wanted. Where host memory may be used, a value goes there if the
 // copies to and fro take less than running its calls again.
 #pragma once
 #include "../policy.hpp"
+#include "density.hpp"
 #include "spans_at_stake.hpp"
 
 namespace lowtide::eager {
@@ -15,7 +16,8 @@ class AbstractTide : public Policy {
   explicit AbstractTide(const PolicyOptions& options) : options_(options) {}
   Kinship::Kept kinship() const override { return {true, false}; }
   bool sheds() const override { return false; }
-  bool slides() const override { return true; }
+  bool slides_at_last() const override { return true; }
+  void ended(Scene& scene, CallId id) override { density_.learn(scene.ledger.call(id)); }
   void choose(Scene& scene, Bytes need_B, std::vector<ValueId>& victims) override;
   bool sends(Scene& scene, ValueId id) override;
 
@@ -34,12 +36,15 @@ class AbstractTide : public Policy {
     std::int64_t filed;
     ValueId id;
   };
+  double moves(const Scene& scene, const Run& window, Bytes moved_B, const std::vector<ValueId>& victims) const;
   bool is_sendable(const Scene& scene, const Value& v) const;
   double copies_ns(const Value& v) const;
 
   PolicyOptions options_;
   std::vector<double> minds_;  // by ValueId
+  std::vector<char> leaving_;  // by ValueId
   std::vector<Ranked> ranked_;
+  Density density_;
   SpansAtStake spans_;
 };
 

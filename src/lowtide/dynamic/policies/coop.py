@@ -15,6 +15,7 @@ from typing import ClassVar, final
 from lowtide.dynamic.kinship import AbstractKinship, Classes
 from lowtide.dynamic.ledger import Call, Value
 from lowtide.dynamic.policies.base import AbstractPolicy, Scene
+from lowtide.dynamic.policies.density import Density
 from lowtide.dynamic.policies.upstream import upstream_ns
 from lowtide.dynamic.policies.window import cheapest_window, pieces
 from lowtide.dynamic.room import SMALL_B, End
@@ -33,22 +34,13 @@ class AbstractCoop(AbstractPolicy):
     partitions: ClassVar[bool] = True
 
     def __init__(self) -> None:
-        self._weighted_log = 0.0  # of cost per byte, by bytes
-        self._weight_B = 0.0
+        self._density = Density()
 
     def ended(self, scene: Scene, call: Call) -> None:  # noqa: ARG002
-        """Learns what calls cost per byte."""
-        for output in call.outputs:
-            if output.size_B > SMALL_B:
-                weight_B = float(output.size_B)
-                self._weighted_log += math.log(float(call.cost_ns + 1) / weight_B) * weight_B
-                self._weight_B += weight_B
+        self._density.learn(call)
 
     def end_for(self, cost_ns: int, size_B: int) -> End:
-        if not self.partitions or self._weight_B == 0:
-            return End.LOW
-        density = math.log(float(cost_ns + 1) / float(size_B))
-        return End.LOW if density >= self._weighted_log / self._weight_B else End.HIGH
+        return End.LOW if not self.partitions or self._density.is_dense(cost_ns, size_B) else End.HIGH
 
     def choose(self, scene: Scene, need_B: int) -> Sequence[Value]:
         """A window; one value where windows are left out or the room has no addresses. O(blocks)."""

@@ -7,8 +7,9 @@ little about how much later, and a root takes the edge off. What no handle keeps
 need, is free.
 
 Victims go one by one, by that cost per byte, and each is reckoned with those that went before it. Scattered, they
-leave holes that blocks have to be moved together for; so a window (Coop's idea, see `window.py`) is taken instead
-where it costs at most twice as much per byte. Rebuilt values stay until their bytes are wanted.
+leave holes, and blocks have to be moved together, which has a price per byte; so a window (Coop's idea, see
+`window.py`) is taken instead where it costs at most twice as much per byte as victims and moves. Rebuilt values stay
+until their bytes are wanted.
 
 Where host memory may be used, a value goes there if the copies to and fro take less than running its calls again.
 """
@@ -22,11 +23,13 @@ from collections.abc import Sequence
 from typing import ClassVar, final
 
 from lowtide.dynamic.kinship import AbstractKinship, Regions, children, is_gone
-from lowtide.dynamic.ledger import Value
+from lowtide.dynamic.ledger import Call, Value
 from lowtide.dynamic.policies.base import AbstractPolicy, Scene
-from lowtide.dynamic.policies.window import Window, cheapest_window, pieces
+from lowtide.dynamic.policies.density import Density
+from lowtide.dynamic.policies.window import Window, cheapest_window, moved_for, pieces
 
 _NEARNESS = 2.0  # how much more per byte a window may cost than scattered victims
+_MOVE = 0.0625  # of a byte, against the mean cost of making one
 _NS_PER_s = 1e9
 
 
@@ -40,18 +43,25 @@ class AbstractTide(AbstractPolicy):
 
     kinship: ClassVar[type[AbstractKinship]] = Regions
     sheds: ClassVar[bool] = False
-    slides: ClassVar[bool] = True
+    slides_at_last: ClassVar[bool] = True
 
     def __init__(self, host_B: int = 0, link_Bps: float = 0.0) -> None:
         self._host_B = host_B
         self._link_Bps = link_Bps
+        self._density = Density()
 
     @abc.abstractmethod
     def mind(self, scene: Scene, value: Value) -> float:
         """How much one would mind giving the value up; 0: not at all."""
 
+    def ended(self, scene: Scene, call: Call) -> None:  # noqa: ARG002
+        self._density.learn(call)
+
     def choose(self, scene: Scene, need_B: int) -> Sequence[Value]:
-        """A window of evictable values, or the one that costs least per byte. O(blocks + candidates)."""
+        """A window, or the value that costs least per byte, or nothing where blocks are to be moved together.
+
+        O(blocks + candidates).
+        """
         evictable = scene.ledger.evictable
         minds: dict[int, float] = {}
         ranked: list[tuple[float, int, Value]] = []
@@ -62,13 +72,34 @@ class AbstractTide(AbstractPolicy):
                 ranked.append((cost / float(value.size_B), -rank, value))
         if not ranked:
             return ()
-        missing_B = scene.room.reserved_B(need_B) - scene.room.free_B
-        window = cheapest_window(
-            pieces(scene.room, lambda owner: minds.get(owner, math.inf)), scene.room.reserved_B(need_B)
-        )
-        if window and window.owners and _is_near(window, ranked, minds, missing_B):
-            return tuple(evictable[owner] for owner in window.owners)
-        return (min(ranked)[2],)
+        heapq.heapify(ranked)
+        cheapest = ranked[0][2]
+        reserved_B = scene.room.reserved_B(need_B)
+        missing_B = reserved_B - scene.room.free_B
+        cost, freed_B = 0.0, 0
+        leaving: set[int] = set()
+        while ranked and freed_B < missing_B:
+            value = heapq.heappop(ranked)[2]
+            leaving.add(value.id)
+            cost += minds[value.id]
+            freed_B += value.size_B
+        room = pieces(scene.room, lambda owner: minds.get(owner, math.inf))
+        moved_B = moved_for(room, reserved_B, leaving) if freed_B >= missing_B else None
+        window = cheapest_window(room, reserved_B)
+        if window and window.owners:
+            victims = tuple(evictable[owner] for owner in window.owners)
+            moves = 0.0 if moved_B is None else self._moves(scene, window, victims, moved_B)
+            if moved_B is None or _is_near(window, cost + moves, missing_B, freed_B):
+                return victims
+        return () if missing_B <= 0 and moved_B is not None else (cheapest,)
+
+    def _moves(self, scene: Scene, window: Window, victims: Sequence[Value], moved_B: int) -> float:
+        """What moves are minded: their time, weighed as the window's values weigh theirs."""
+        back_ns = 0.0
+        for value in victims:
+            back_ns += self.back_ns(scene, value)
+        scale = window.cost / back_ns if back_ns > 0 else 0.0
+        return float(moved_B) * (self._density.mean_ns() * _MOVE) * scale
 
     def sends(self, scene: Scene, value: Value) -> bool:
         return self._is_sendable(scene, value) and self._copies_ns(value) < float(_again_ns(scene, value))
@@ -100,22 +131,11 @@ def _again_ns(scene: Scene, value: Value) -> int:
     return value.cost_ns + kinship.ancestors_ns(value)
 
 
-def _is_near(window: Window, ranked: list[tuple[float, int, Value]], minds: dict[int, float], missing_B: int) -> bool:
-    """Whether the window costs little more per byte than the victims that would yield what is missing.
-
-    Where nothing is missing but a place, the window is the only way.
-    """
+def _is_near(window: Window, cost: float, missing_B: int, freed_B: int) -> bool:
+    """Whether the window costs little more per byte than victims and moves; or no more than moves alone suffice."""
     if missing_B <= 0:
-        return True
-    heapq.heapify(ranked)
-    cost, freed_B, taken = 0.0, 0, []
-    while ranked and freed_B < missing_B:
-        entry = heapq.heappop(ranked)
-        taken.append(entry)
-        cost += minds[entry[2].id]
-        freed_B += entry[2].size_B
-    ranked.extend(taken)
-    return freed_B < missing_B or window.cost / float(window.evicted_B) <= _NEARNESS * cost / float(freed_B)
+        return window.cost <= cost
+    return window.cost / float(window.evicted_B) <= _NEARNESS * cost / float(freed_B)
 
 
 @final

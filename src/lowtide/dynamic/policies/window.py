@@ -9,7 +9,7 @@ Units: `_B` bytes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import NamedTuple
 
 from lowtide.dynamic.room import AbstractRoom
@@ -92,3 +92,18 @@ def cheapest_window(room: Sequence[Piece], need_B: int) -> Window | None:
         return None
     cost, evicted_B, first, last = best
     return Window(tuple(piece.owner for piece in room[first : last + 1] if piece.owner), cost, evicted_B)
+
+
+def moved_for(room: Sequence[Piece], need_B: int, leaving: Set[int]) -> int | None:
+    """The least bytes that sliding moves to make a hole of `need_B`, once the values named are gone; None: none does.
+
+    O(pieces).
+    """
+    slid = [
+        Piece(piece.size_B, 0, 0.0, 0)
+        if not piece.evicted_B or piece.owner in leaving
+        else Piece(0, 0, float(piece.size_B) if piece.owner else math.inf, 0)
+        for piece in room
+    ]
+    run = cheapest_window(slid, need_B)
+    return None if run is None else int(run.cost)
