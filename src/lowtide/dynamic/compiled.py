@@ -93,7 +93,7 @@ class CompiledRuntime:
         self._runtime.optimizer_ended()
         self.bring_home(state)
 
-    def reach(self, tensor: Tensor, *, for_good: bool) -> None:
+    def reach(self, tensor: Tensor, for_good: bool, /) -> None:
         """Brings a tensor's bytes back for code that is about to read them past torch's operators.
 
         Arguments:

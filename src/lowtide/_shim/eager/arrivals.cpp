@@ -78,7 +78,9 @@ c10::DataPtr Runtime::room_for(Bytes size_B) {
 
 void Runtime::make_room(Bytes size_B) {
   sweep();
-  if (keeper_.make_room(size_B)) return;
+  const bool made = keeper_.make_room(size_B);
+  moving_.clear();
+  if (made) return;
   refused_B_ = size_B;
   if (!slide_all() || !room_.fits(size_B)) refuse(size_B, "");
 }
@@ -88,10 +90,10 @@ void Runtime::make_room(Bytes size_B) {
 void Runtime::admit(ValueId value) {
   ledger_.set_home(value);
   if (!is_movable(value) || ledger_[value].offset_B >= homes_lo()) return;
-  Storage& storage = *bodies_[value].storage();
-  if (!take_in(storage)) return;
+  const auto storage = bodies_[value].hold();
+  if (storage == nullptr || !take_in(*storage)) return;
   bodies_.label(value, true);
-  ledger_.move(value, bodies_.offset_of(storage));
+  ledger_.move(value, bodies_.offset_of(*storage));
 }
 
 bool Runtime::take_in(Storage& storage) {
@@ -115,11 +117,11 @@ bool Runtime::grow_homes(Bytes size_B) {
   for (const Block& block : blocks) {
     const ValueId value = eager::value_of(block.tag);
     if (value == NO_VALUE || !is_movable(value)) continue;
-    Storage& storage = *bodies_[value].storage();
-    c10::DataPtr elsewhere = gates_.block(slab_, static_cast<Bytes>(storage.nbytes()));
-    if (elsewhere.get() == nullptr) continue;
-    gates_.move_into(storage, std::move(elsewhere));
-    ledger_.move(value, bodies_.offset_of(storage));
+    const auto storage = bodies_[value].hold();
+    c10::DataPtr elsewhere = gates_.block(slab_, ledger_[value].size_B);
+    if (storage == nullptr || elsewhere.get() == nullptr) continue;
+    gates_.move_into(*storage, std::move(elsewhere));
+    ledger_.move(value, bodies_.offset_of(*storage));
   }
   return true;
 }

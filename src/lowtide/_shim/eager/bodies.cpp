@@ -16,6 +16,13 @@ const char* const GONE =
     "of the open lowtide.eager runs. What touches them otherwise (another thread, a library that takes addresses) has "
     "to ask for a copy first: tensor.clone(), in that thread.";
 
+// The caller holds the storage.
+void see(Body& body, Storage& storage) {
+  body.seen = &storage;
+  c10::raw::weak_intrusive_ptr::incref(&storage);
+  body.weak = c10::weak_intrusive_ptr<Storage>::reclaim(&storage);
+}
+
 void* address(const Storage& storage) { return const_cast<Storage&>(storage)._mutable_data_ptr_no_checks().get(); }
 
 }  // namespace
@@ -31,22 +38,21 @@ Bytes Bodies::offset_of(const Storage& storage) const {
 }
 
 void Bodies::label(ValueId value, bool kept) {
-  const Storage* storage = (*this)[value].aside != nullptr ? (*this)[value].aside.get() : (*this)[value].storage();
+  const auto storage = (*this)[value].aside != nullptr ? (*this)[value].aside : (*this)[value].hold();
   if (storage != nullptr) slab_.own(address(*storage), tag_of(value) | (kept ? Slab::KEPT : 0));
 }
 
 void Bodies::show(ValueId value, Storage& storage, bool kept) {
   Body& body = (*this)[value];
-  body.seen = &storage;
+  see(body, storage);
   by_storage_[&storage] = value;
   slab_.own(address(storage), tag_of(value) | (kept ? Slab::KEPT : 0));
 }
 
 void Bodies::show_outside(ValueId value, Storage& storage, c10::intrusive_ptr<Storage> aside) {
   Body& body = (*this)[value];
-  body.seen = &storage;
+  see(body, storage);
   body.aside = std::move(aside);
-  body.weak = c10::weak_intrusive_ptr<Storage>(c10::intrusive_ptr<Storage>::reclaim_copy(&storage));
   body.fixed = true;
   by_storage_[&storage] = value;
   outside_.push_back(value);
@@ -57,19 +63,19 @@ void Bodies::hand_over(ValueId old, ValueId made) {
   (*this)[made];  // there is room for it
   Body& from = (*this)[old];
   Body& to = (*this)[made];
-  to.seen = from.seen;
+  to.seen = std::exchange(from.seen, nullptr);
+  to.weak = std::move(from.weak);
   to.fixed = from.fixed;
-  from.seen = nullptr;
   by_storage_[to.seen] = made;
   label(made, false);
 }
 
 Bytes Bodies::keep(ValueId value, c10::intrusive_ptr<Storage> storage) {
   Body& body = (*this)[value];
-  if (body.seen != nullptr) {
-    if (gates_.is_dropped(*body.seen)) gates_.steal(*body.seen, *storage);
+  if (const auto seen = body.seen != nullptr ? body.weak.lock() : nullptr) {
+    if (gates_.is_dropped(*seen)) gates_.steal(*seen, *storage);
     label(value, false);
-    return offset_of(*body.seen);
+    return offset_of(*seen);
   }
   body.own = std::move(storage);
   label(value, false);
@@ -78,10 +84,18 @@ Bytes Bodies::keep(ValueId value, c10::intrusive_ptr<Storage> storage) {
 
 Bytes Bodies::pass_on(ValueId old, ValueId made) { return keep(made, std::move((*this)[old].own)); }
 
+void Bodies::unsee(ValueId value) {
+  Body& body = (*this)[value];
+  if (body.seen == nullptr) return;
+  const auto found = by_storage_.find(body.seen);
+  if (found != by_storage_.end() && found->second == value) by_storage_.erase(found);
+  body.seen = nullptr;
+  body.weak.reset();
+}
+
 void Bodies::died(ValueId value, bool kept, Bytes offset_B, Bytes size_B) {
   Body& body = (*this)[value];
-  by_storage_.erase(body.seen);
-  body.seen = nullptr;
+  unsee(value);
   if (kept) {
     body.own = storage_over(gates_.adopt(static_cast<char*>(slab_.base()) + offset_B, size_B), size_B);
     label(value, false);
@@ -93,8 +107,8 @@ void Bodies::release(ValueId value) {
   if (body.own != nullptr) {
     slab_.own(address(*body.own), 0);
     body.own.reset();
-  } else if (body.seen != nullptr && body.aside == nullptr && !gates_.is_dropped(*body.seen)) {
-    gates_.drop(*body.seen, GONE, slab_, tag_of(value));
+  } else if (const auto seen = body.aside == nullptr ? body.hold() : nullptr) {
+    if (!gates_.is_dropped(*seen)) gates_.drop(*seen, GONE, slab_, tag_of(value));
   }
 }
 
@@ -102,11 +116,9 @@ void Bodies::forget(ValueId value) {
   Body& body = (*this)[value];
   if (body.own != nullptr) slab_.own(address(*body.own), 0);
   if (body.aside != nullptr) slab_.own(address(*body.aside), 0);
-  if (body.seen != nullptr) {
-    if (!gates_.is_dropped(*body.seen)) slab_.own(address(*body.seen), 0);
-    const auto found = by_storage_.find(body.seen);
-    if (found != by_storage_.end() && found->second == value) by_storage_.erase(found);
-  }
+  if (const auto seen = body.seen != nullptr ? body.weak.lock() : nullptr)
+    if (!gates_.is_dropped(*seen)) slab_.own(address(*seen), 0);
+  unsee(value);
   body = Body();
 }
 

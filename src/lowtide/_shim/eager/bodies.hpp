@@ -1,10 +1,9 @@
 // Bodies: whose bytes a value has: the storage that the program sees, or one that nobody else sees.
 //
-// A value that is alive has the program's storage, as a bare address: the slab reports its death before the address can
-// be used again. A value that is rebuilt though the program has let go of it, or whose storage has another content by
+// A value that is alive has the program's storage, of which only a weak reference is kept, so that its death is the
+// program's, and its address is not used again before that is known. A value that is rebuilt though the program has let go of it, or whose storage has another content by
 // now, has a private one. A leaf's block is KEPT (slab.hpp): when the program lets go of it, its bytes pass to a private
-// storage, for calls that still read it. A storage that may not lie in the arena is held weakly, and as much of the
-// arena stays empty beside it (`aside`).
+// storage, for calls that still read it. For a storage that may not lie in the arena as much of that stays empty (`aside`).
 // INVARIANT: find() has the present value of every storage that the program sees and that is known.
 // THREADS: the caller holds one lock.
 #pragma once
@@ -22,14 +21,15 @@ using eager::NO_VALUE;
 using eager::ValueId;
 
 struct Body {
-  Storage* seen = nullptr;                // the program's
+  Storage* seen = nullptr;                // the program's; look at it only through hold()
   c10::intrusive_ptr<Storage> own;        // a private one
   c10::intrusive_ptr<Storage> aside;      // bytes of the arena in the place of one that lies elsewhere
-  c10::weak_intrusive_ptr<Storage> weak{c10::intrusive_ptr<Storage>()};  // of one that lies elsewhere
+  c10::weak_intrusive_ptr<Storage> weak{c10::intrusive_ptr<Storage>()};  // to it
   std::unique_ptr<char[]> host;           // a copy
   bool fixed = false;                     // somebody has its address: it is neither evicted nor moved
   bool parameter = false;
-  Storage* storage() const { return own != nullptr ? own.get() : seen; }
+  // The storage, or null when the program has let go of it, in whatever thread.
+  c10::intrusive_ptr<Storage> hold() const { return own != nullptr ? own : seen != nullptr ? weak.lock() : nullptr; }
 };
 
 class Bodies {
@@ -84,6 +84,8 @@ class Bodies {
   void show_outside(ValueId value, Storage& storage, c10::intrusive_ptr<Storage> aside);
 
  private:
+  void unsee(ValueId value);
+
   const Gates& gates_;
   Slab& slab_;
   std::vector<Body> bodies_;  // by value

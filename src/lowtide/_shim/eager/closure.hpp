@@ -42,6 +42,7 @@ struct Closure {
   c10::SmallVector<c10::IValue, 8> arguments;
   c10::SmallVector<Ref, 4> refs;
   std::vector<std::int64_t> shapes;
+  Extents inputs;                      // of the tensors among them
   std::optional<Draw> draw;
   std::vector<int> spared;             // arguments that a rerun leaves out
   // Where the outputs are found: an argument that is written (~position), or a result (index, element or -1).

@@ -1,15 +1,47 @@
-// Costs: what the engine is told that an operator costs, in whole nanoseconds, from its tensors' sizes alone.
+// Costs: what an operator costs, in whole nanoseconds, reckoned from its name and its tensors' sizes: the same in every
+// run, on every machine. src/lowtide/dynamic/costs.py has the same formula, and says why:
+//
+//   cost_ns = 1000 + bytes / 10 + operations / 40
 #pragma once
 #include <ATen/core/stack.h>
 
+#include <string>
+#include <vector>
+
 #include "eager/ids.hpp"
-#include "operators.hpp"
 
 namespace lowtide::shim {
 
-// Bytes that it reads and writes: those of each tensor among the last `count` of the stack.
-Bytes bytes_among(const torch::jit::Stack& stack, std::size_t count);
+// How an operator's work follows from its sizes.
+enum class CostKind : std::uint8_t {
+  bytes,
+  part,  // reads of its first input no more than it writes
+  slow,  // a function that is no plain arithmetic
+  matmul,
+  add_matmul,
+  convolution,
+  convolution_backward,
+  attention,
+  attention_backward,
+  recurrent,
+  recurrent_backward,
+};
 
-eager::Nanoseconds cost_of(const Operator& op, Bytes read_B, Bytes made_B, std::int64_t flops);
+// Of "aten.addmm.default"; in-place forms count as the others.
+CostKind cost_kind(const std::string& name);
+
+// A tensor's sizes, as far as costs depend on them; 1 for sizes that it does not have.
+struct Extent {
+  std::int64_t count, first, second, last, before_last;
+  std::int32_t dims;
+  Bytes size_B;
+};
+
+using Extents = std::vector<Extent>;
+
+// The tensors among arguments or results from `first` on, in order.
+void measure(const torch::jit::Stack& stack, std::size_t first, Extents& extents);
+
+eager::Nanoseconds cost_of(CostKind kind, const Extents& inputs, const Extents& outputs);
 
 }  // namespace lowtide::shim

@@ -37,7 +37,7 @@ bool looks_at_arguments_only(const c10::FunctionSchema& schema) {
 }  // namespace
 
 Operator::Operator(const c10::OperatorHandle& with, const Silence& silence)
-    : handle(with), name(name_of(with)), hash(hash_of(name)) {
+    : handle(with), name(name_of(with)), hash(hash_of(name)), cost(cost_kind(name)) {
   const c10::FunctionSchema& schema = handle.schema();
   arguments = schema.arguments().size();
   returns = schema.returns().size();
@@ -59,7 +59,6 @@ Operator::Operator(const c10::OperatorHandle& with, const Silence& silence)
             (writes_nothing_said && hidden_writes.empty() && looks_at_arguments_only(schema));
   is_random = is_random || handle.hasTag(at::Tag::nondeterministic_seeded);
   is_known = !begins_with(name, "aten.resize");
-  is_blank = begins_with(name, "aten.empty") || begins_with(name, "aten.new_empty");
 }
 
 const Operator& Operators::of(const c10::OperatorHandle& handle) {

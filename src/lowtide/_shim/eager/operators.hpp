@@ -12,6 +12,8 @@
 #include <unordered_set>
 #include <vector>
 
+#include "costs.hpp"
+
 namespace lowtide::shim {
 
 // What a schema does not say of one overload; names of arguments.
@@ -32,6 +34,7 @@ struct Operator {
   c10::OperatorHandle handle;
   std::string name;
   std::uint64_t hash;          // of the name
+  CostKind cost;
   std::size_t arguments, returns;
   std::vector<int> writes;     // positions of arguments whose bytes it writes
   std::vector<int> hidden_writes, spare;  // of them, those unsaid; what a rerun leaves out where they were written
@@ -39,7 +42,6 @@ struct Operator {
   bool is_view = false;        // it reads and writes no bytes
   bool is_random = false;
   bool is_known = true;        // it can be run again from its arguments
-  bool is_blank = false;       // its result's content is undefined: it is there to be written to
 };
 
 class Operators {

@@ -87,7 +87,6 @@ struct Runtime::Pass {
   bool records = true;     // it can be run again
   bool is_spared = false;  // what it writes behind its schema's back is left out of reruns
   bool parameter = false;  // it writes one
-  Bytes read_B = 0;
   std::optional<std::uint64_t> closure;
   std::optional<Draw> draw;
 };
@@ -109,7 +108,7 @@ void Runtime::run(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, t
     if (op.is_random) pass.draw.emplace(given_generator(stack, op.arguments));
     capture(pass, stack);
     attempt(pass, stack, lock);
-    note(pass, stack, lock);
+    note(pass, stack);
   } catch (...) {
     if (!lock.owns_lock()) lock.lock();
     if (pass.closure) closures_.give_back(*pass.closure);
@@ -146,7 +145,6 @@ void Runtime::look_at(Pass& pass, const torch::jit::Stack& stack) {
       }
       const ValueId value = value_of(tensor);
       if (value == NO_VALUE) return;
-      pass.read_B += tensor.numel() * static_cast<Bytes>(tensor.itemsize());
       if (!holds(pass.inputs, value)) pass.inputs.push_back(value);
       if (is_written && !holds(pass.written, value)) pass.written.push_back(value);
     });
@@ -174,6 +172,7 @@ void Runtime::capture(Pass& pass, const torch::jit::Stack& stack) {
   closure.keys = pass.keys;
   closure.draw = pass.draw;
   const std::size_t first = stack.size() - pass.op.arguments;
+  measure(stack, first, closure.inputs);
   for (std::size_t i = 0; i < pass.op.arguments; ++i) {
     const c10::IValue& argument = stack[first + i];
     const auto position = static_cast<std::int32_t>(i);
@@ -240,12 +239,12 @@ void Runtime::attempt(Pass& pass, torch::jit::Stack& stack, Lock& lock) {
   running_ = before;
 }
 
-void Runtime::note(Pass& pass, torch::jit::Stack& stack, Lock& lock) {
+void Runtime::note(Pass& pass, torch::jit::Stack& stack) {
   if (slab_.has_deaths()) take_deaths();
   c10::SmallVector<Storage*, 4> made;
   c10::SmallVector<std::pair<std::int32_t, std::int32_t>, 4> places;
   c10::SmallVector<eager::Consumed, 2> consumed;
-  if (!pass.is_spared)
+  if (pass.closure && !pass.is_spared)
     for (const ValueId value : pass.written)
       if (!ledger_[value].is_leaf()) {
         consumed.push_back({place_of(pass.inputs, value), static_cast<Index>(made.size())});
@@ -253,14 +252,15 @@ void Runtime::note(Pass& pass, torch::jit::Stack& stack, Lock& lock) {
         made.push_back(bodies_[value].seen);
       }
   const std::size_t first = stack.size() - pass.op.returns;
-  bool in_slab = true;
-  Bytes made_B = 0;
   for (std::size_t i = 0; i < pass.op.returns; ++i)
     visit_tensors(stack[first + i], [&](const c10::TensorImpl& tensor, std::int32_t element) {
       if (!is_plain(tensor)) return;
       Storage* storage = storage_of(tensor);
       if (storage->nbytes() == 0 || bodies_.find(storage) != NO_VALUE || holds_storage(made, storage)) return;
-      in_slab = in_slab && bodies_.offset_of(*storage) != eager::NOWHERE;
+      if (!pass.closure || bodies_.offset_of(*storage) == eager::NOWHERE) {
+        keep(*storage);
+        return;
+      }
       places.emplace_back(static_cast<std::int32_t>(i), element);
       made.push_back(storage);
     });
@@ -268,26 +268,17 @@ void Runtime::note(Pass& pass, torch::jit::Stack& stack, Lock& lock) {
     if (pass.closure) closures_.give_back(*std::exchange(pass.closure, std::nullopt));
     return;
   }
-  if (!pass.closure || !in_slab) {
-    if (pass.closure) closures_.give_back(*std::exchange(pass.closure, std::nullopt));
-    for (const eager::Consumed& c : consumed) {
-      const ValueId value = pass.inputs[static_cast<std::size_t>(c.input)];
-      commit(value, lock);
-      settle_dependents(value, lock);
-    }
-    for (std::size_t i = consumed.size(); i < made.size(); ++i) keep(*made[i]);
-    return;
-  }
   c10::SmallVector<eager::Made, 4> specs;
   c10::SmallVector<Bytes, 4> offsets_B;
   for (Storage* storage : made) {
     const auto size_B = static_cast<Bytes>(storage->nbytes());
-    made_B += size_B;
     specs.push_back({size_B});
     offsets_B.push_back(bodies_.offset_of(*storage));
   }
-  closures_[*pass.closure].outputs.assign(places.begin(), places.end());
-  const Nanoseconds cost_ns = cost_of(pass.op, pass.read_B, made_B, 0);
+  Closure& closure = closures_[*pass.closure];
+  closure.outputs.assign(places.begin(), places.end());
+  measure(stack, first, results_);
+  const Nanoseconds cost_ns = cost_of(pass.op.cost, closure.inputs, results_);
   eager::CallSpec spec{};
   spec.name = pass.op.hash;
   spec.cost_ns = cost_ns;

@@ -12,6 +12,9 @@ using eager::NO_VALUE;
 
 namespace {
 
+// The program, in another thread, has let go of a storage that a rerun was about to read.
+struct LetGo {};
+
 // Inside, an operator runs as it did below autograd and every mode.
 struct Below {
   at::AutoDispatchBelowADInplaceOrView autograd;
@@ -30,7 +33,9 @@ c10::intrusive_ptr<Storage> result_at(const torch::jit::Stack& results, std::pai
 }  // namespace
 
 c10::Storage Runtime::hold(ValueId value) {
-  return c10::Storage(c10::intrusive_ptr<Storage>::reclaim_copy(bodies_[value].storage()));
+  auto storage = bodies_[value].hold();
+  if (storage == nullptr || gates_.is_dropped(*storage)) throw LetGo{};
+  return c10::Storage(std::move(storage));
 }
 
 void Runtime::enter(std::uint64_t name, Slice<ValueId> inputs, Lock& lock) {
@@ -39,19 +44,25 @@ void Runtime::enter(std::uint64_t name, Slice<ValueId> inputs, Lock& lock) {
 }
 
 void Runtime::bring(Slice<ValueId> wanted, Lock& lock) {
-  eager::Recovery recovery(keeper_);
-  recovery.begin(wanted);
-  try {
-    while (const eager::Job job = recovery.next()) {
-      if (job.kind == eager::Job::Kind::rerun)
-        rerun(recovery, job.call, lock);
-      else
-        fetch(recovery, job.value, lock);
+  for (;;) {
+    eager::Recovery recovery(keeper_);
+    recovery.begin(wanted);
+    try {
+      while (const eager::Job job = recovery.next()) {
+        if (job.kind == eager::Job::Kind::rerun)
+          rerun(recovery, job.call, lock);
+        else
+          fetch(recovery, job.value, lock);
+      }
+      return;
+    } catch (const LetGo&) {  // what was pinned is gone: begin anew with what there is
+      recovery.abandon();
+      take_deaths();
+    } catch (...) {
+      if (!lock.owns_lock()) lock.lock();
+      recovery.abandon();
+      throw;
     }
-  } catch (...) {
-    if (!lock.owns_lock()) lock.lock();
-    recovery.abandon();
-    throw;
   }
 }
 
@@ -59,14 +70,11 @@ void Runtime::rerun(eager::Recovery& recovery, CallId id, Lock& lock) {
   const eager::Call& call = ledger_.call(id);
   const Closure& closure = closures_[call.closure];
   const std::string& name = closure.op->name;
-  const std::vector<ValueId> before = std::move(running_);
-  running_.clear();
   std::vector<c10::Storage> given;
   std::vector<eager::Consumed> copied;
-  for (const eager::Input& input : call.inputs) {
-    running_.push_back(input.value);
-    given.push_back(hold(input.value));
-  }
+  for (const eager::Input& input : call.inputs) given.push_back(hold(input.value));
+  const std::vector<ValueId> before = std::exchange(running_, {});
+  for (const eager::Input& input : call.inputs) running_.push_back(input.value);
   for (const eager::Consumed& c : call.consumed)
     if (recovery.over(static_cast<std::size_t>(c.output)) == NO_VALUE) copied.push_back(c);
   const bool is_clean = call.consumed.empty();
@@ -163,7 +171,7 @@ c10::intrusive_ptr<Storage> Runtime::copy_of(const Storage& storage) {
 
 void Runtime::commit(ValueId value, Lock& lock) {
   if (ledger_[value].is_leaf()) return;
-  bring({&value, 1}, lock);
+  bring({&value, 1}, lock);  // nobody lets go of it meanwhile: if the program does, it is private from then on
   keeper_.commit(value);
   bodies_.label(value, bodies_[value].seen != nullptr);
   keeper_.leave({&value, 1});
@@ -178,7 +186,8 @@ void Runtime::send(ValueId value) {
   const auto size = static_cast<std::size_t>(ledger_[value].size_B);
   Body& body = bodies_[value];
   body.host = std::make_unique<char[]>(size);
-  std::memcpy(body.host.get(), body.storage()->_mutable_data_ptr_no_checks().get(), size);
+  const auto storage = body.hold();
+  if (storage != nullptr) std::memcpy(body.host.get(), storage->_mutable_data_ptr_no_checks().get(), size);
   bodies_.release(value);
 }
 

@@ -116,9 +116,10 @@ void Runtime::sweep() {
 bool Runtime::relieve(Bytes size_B) {
   const Lock lock(mutex_);
   sweep();
-  if (keeper_.make_room(size_B)) return true;
-  refused_B_ = size_B;
-  return false;
+  const bool made = keeper_.make_room(size_B);
+  moving_.clear();
+  if (!made) refused_B_ = size_B;
+  return made;
 }
 
 // Slides everything that may move together; whether that made the room.
@@ -128,21 +129,24 @@ bool Runtime::slide_all() {
   for (const Bytes size_B : {room_.capacity_B() - room_.in_use_B(), refused_B_})
     made = made || (size_B > 0 && keeper_.slide(size_B));
   running_ = before;
+  moving_.clear();
   return made;
 }
 
 bool Runtime::is_movable(ValueId value) {
   const Body& body = bodies_[value];
-  const Storage* storage = body.storage();
+  auto storage = body.hold();
+  if (storage != nullptr) moving_.push_back(storage);
   return storage != nullptr && !body.fixed && body.aside == nullptr && !gates_.is_dropped(*storage) &&
          std::find(running_.begin(), running_.end(), value) == running_.end() && gates_.objection(*storage).empty();
 }
 
 bool Runtime::relocate(ValueId value, Bytes from_B, Bytes to_B) {
   auto* const base = static_cast<char*>(slab_.base());
-  Storage& storage = *bodies_[value].storage();
-  std::memmove(base + to_B, base + from_B, storage.nbytes());
-  gates_.rebase(storage, base + to_B);
+  const auto storage = bodies_[value].hold();
+  if (storage == nullptr) return false;
+  std::memmove(base + to_B, base + from_B, storage->nbytes());
+  gates_.rebase(*storage, base + to_B);
   return true;
 }
 

@@ -95,7 +95,7 @@ class Runtime final : public eager::Performer {
   void before_writing(Pass& pass, Lock& lock);
   void capture(Pass& pass, const torch::jit::Stack& stack);
   void attempt(Pass& pass, torch::jit::Stack& stack, Lock& lock);
-  void note(Pass& pass, torch::jit::Stack& stack, Lock& lock);
+  void note(Pass& pass, torch::jit::Stack& stack);
 
   // recovery.cpp
   void enter(std::uint64_t name, Slice<ValueId> inputs, Lock& lock);
@@ -149,6 +149,8 @@ class Runtime final : public eager::Performer {
   RuntimeStatistics statistics_;
   std::vector<ValueId> running_;  // what the kernel that runs now was given
   std::vector<at::Tensor> newcomers_;
+  Extents results_;               // of the operator that is noted
+  std::vector<c10::intrusive_ptr<Storage>> moving_;  // held while blocks slide: none may be released then
   Bytes refused_B_ = 0;
   bool is_open_ = false, in_optimizer_ = false, is_over_ = false;
   Nanoseconds step_cost_ns_ = 0, step_rerun_ns_ = 0;
