@@ -23,7 +23,7 @@ Keeper::Keeper(Ledger& ledger, Room& room, Policy& policy, Performer& performer,
       performer_(performer),
       options_(options),
       kinship_(ledger, policy.kinship()),
-      scene_{ledger, kinship_, room} {
+      scene_{ledger, kinship_, room, 0, &performer} {
   ledger_.set_witness(this);
 }
 
@@ -126,12 +126,15 @@ bool Keeper::make_room(Bytes need_B) {
     victims_.clear();
     policy_.choose(scene_, need_B, victims_);
     if (victims_.empty()) {
-      fits = policy_.slides_at_last() && slide(need_B);
-      break;
+      if (!policy_.slides_at_last() || scene_.stuck) break;
+      fits = slide(need_B);
+      scene_.stuck = !fits;
+      continue;
     }
     for (ValueId victim : victims_) evict(victim);
     fits = room_.fits(need_B);
   }
+  scene_.stuck = false;
   ++statistics_.searches;
   statistics_.search_s += seconds_since(start);
   if (statistics_.evictions > before) {

@@ -14,6 +14,7 @@
 
 #include "kinship.hpp"
 #include "ledger.hpp"
+#include "performer.hpp"
 #include "room.hpp"
 
 namespace lowtide::eager {
@@ -24,6 +25,11 @@ struct Scene {
   const Kinship& kinship;
   const Room& room;
   std::int64_t weighed = 0;
+  Performer* performer = nullptr;
+  bool stuck = false;  // sliding was tried for this request, and did not make the place
+
+  // Whether a value's bytes may be moved now.
+  bool is_movable(ValueId id) const { return ledger[id].is_resident() && (!performer || performer->is_movable(id)); }
 };
 
 class Policy {

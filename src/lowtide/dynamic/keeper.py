@@ -11,7 +11,7 @@ Units: `_B` bytes, `_s` seconds, `_ns` nanoseconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from time import perf_counter
 from typing import Protocol
 
@@ -70,7 +70,7 @@ class Keeper:
         self.policy = policy
         self.performer = performer
         self.kinship = policy.kinship(ledger)
-        self.scene = Scene(ledger, room, self.kinship)
+        self.scene = Scene(ledger, room, self.kinship, movable=performer.movable)
         self.statistics = Statistics()
         self._forgets = forgets
 
@@ -194,12 +194,16 @@ class Keeper:
                     break
                 victims = self.policy.choose(self.scene, size_B)
                 if not victims:
-                    if self.policy.slides_at_last and self.slide(size_B):
-                        break
+                    if self.policy.slides_at_last and not self.scene.stuck:
+                        if self.slide(size_B):
+                            break
+                        self.scene.stuck = True
+                        continue
                     raise self.refusal(size_B)
                 for value in victims:
                     self.evict(value)
         finally:
+            self.scene.stuck = False
             self.statistics.searched(perf_counter() - began_s, self.scene.candidates)
             if self.statistics.evictions > before:
                 self.statistics.sampled(self.room.free_B / self.room.capacity_B)
@@ -232,7 +236,7 @@ class Keeper:
         self.statistics.fetched_B += root.size_B
         self.policy.restored(self.scene, root)
 
-    def rerun(self, call: Call, wanted: Value, awaited: set[int]) -> None:
+    def rerun(self, call: Call, wanted: Value, awaited: Set[int]) -> None:
         """Runs a call again for the sake of one output; others that are gone come with it.
 
         Arguments:
@@ -263,7 +267,7 @@ class Keeper:
 
     # The keeper's own
 
-    def _stays(self, call: Call, output: Value, wanted: Value, awaited: set[int]) -> bool:
+    def _stays(self, call: Call, output: Value, wanted: Value, awaited: Set[int]) -> bool:
         if not call.makes(output) or output.resident or output.root.on_host:
             return False
         return output is wanted or output.root.alive or not self.policy.sheds or output.id in awaited

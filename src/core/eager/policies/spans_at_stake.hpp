@@ -26,15 +26,15 @@ class SpansAtStake {
   // O(pieces).
   Run cheapest(Bytes need_B) const { return cheapest_run(stretches_, need_B); }
   // The least bytes that sliding moves to make a hole of need_B, once the values that leave are gone; -1: none does.
-  template <class Leaves>
-  Bytes moved_for(Bytes need_B, const Leaves& leaves) {
+  template <class Leaves, class Movable>
+  Bytes moved_for(Bytes need_B, const Leaves& leaves, const Movable& movable) {
     slid_.clear();
     for (const Piece& piece : pieces_) {
       const Bytes size_B = piece.size_B();
       if (piece.hole || (piece.value != NO_VALUE && leaves(piece.value)))
         slid_.push_back({size_B, 0, 0});
       else
-        slid_.push_back({0, piece.value == NO_VALUE ? INFINITE_COST : static_cast<double>(size_B), 0});
+        slid_.push_back({0, piece.value != NO_VALUE && movable(piece.value) ? static_cast<double>(size_B) : INFINITE_COST, 0});
     }
     const Run run = cheapest_run(slid_, need_B);
     return run.found() ? static_cast<Bytes>(run.cost) : -1;

@@ -48,7 +48,8 @@ void AbstractTide::choose(Scene& scene, Bytes need_B, std::vector<ValueId>& vict
   }
   spans_.read(scene.room, [&](ValueId id) { return minds_[static_cast<std::size_t>(id)]; });
   const auto leaves = [&](ValueId id) { return leaving_[static_cast<std::size_t>(id)] != 0; };
-  const Bytes moved_B = freed_B >= missing_B ? spans_.moved_for(reserved_B, leaves) : -1;
+  const auto movable = [&](ValueId id) { return scene.is_movable(id); };
+  const Bytes moved_B = freed_B >= missing_B ? spans_.moved_for(reserved_B, leaves, movable) : -1;
   const Run window = spans_.cheapest(reserved_B);
   if (window.found() && window.evicted_B > 0) {
     spans_.name(window, victims);
@@ -59,7 +60,7 @@ void AbstractTide::choose(Scene& scene, Bytes need_B, std::vector<ValueId>& vict
       return;
     victims.clear();
   }
-  if (missing_B > 0 || moved_B < 0) victims.push_back(cheapest);
+  if (missing_B > 0 || moved_B < 0 || scene.stuck) victims.push_back(cheapest);
 }
 
 // What moves are minded: their time, weighed as the window's values weigh theirs.

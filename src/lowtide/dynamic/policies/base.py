@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,12 +15,19 @@ from lowtide.dynamic.room import AbstractRoom, End
 
 @dataclass(slots=True)
 class Scene:
-    """What a policy sees. It changes nothing of it, except that it counts in `candidates` the values that it weighs."""
+    """What a policy sees. It changes nothing of it, except that it counts in `candidates` the values that it weighs.
+
+    Arguments:
+        movable: whether a resident root's bytes may be moved now.
+        stuck: sliding was tried for this request, and did not make the place.
+    """
 
     ledger: Ledger
     room: AbstractRoom
     kinship: AbstractKinship
     candidates: int = 0
+    movable: Callable[[Value], bool] = lambda value: True  # noqa: ARG005
+    stuck: bool = False
 
     def staleness(self, value: Value) -> int:
         """How long ago the value was used, in the ledger's nanoseconds."""

@@ -84,14 +84,16 @@ class AbstractTide(AbstractPolicy):
             cost += minds[value.id]
             freed_B += value.size_B
         room = pieces(scene.room, lambda owner: minds.get(owner, math.inf))
-        moved_B = moved_for(room, reserved_B, leaving) if freed_B >= missing_B else None
+        moved_B = None
+        if freed_B >= missing_B:
+            moved_B = moved_for(room, reserved_B, leaving, lambda owner: _is_movable(scene, owner))
         window = cheapest_window(room, reserved_B)
         if window and window.owners:
             victims = tuple(evictable[owner] for owner in window.owners)
             moves = 0.0 if moved_B is None else self._moves(scene, window, victims, moved_B)
             if moved_B is None or _is_near(window, cost + moves, missing_B, freed_B):
                 return victims
-        return () if missing_B <= 0 and moved_B is not None else (cheapest,)
+        return () if missing_B <= 0 and moved_B is not None and not scene.stuck else (cheapest,)
 
     def _moves(self, scene: Scene, window: Window, victims: Sequence[Value], moved_B: int) -> float:
         """What moves are minded: their time, weighed as the window's values weigh theirs."""
@@ -117,6 +119,11 @@ class AbstractTide(AbstractPolicy):
 
     def _copies_ns(self, value: Value) -> float:
         return 2.0 * float(value.size_B) / self._link_Bps * _NS_PER_s
+
+
+def _is_movable(scene: Scene, owner: int) -> bool:
+    value = scene.ledger.values.get(owner)
+    return value is not None and value.resident and scene.movable(value)
 
 
 def is_idle(value: Value) -> bool:

@@ -94,15 +94,18 @@ def cheapest_window(room: Sequence[Piece], need_B: int) -> Window | None:
     return Window(tuple(piece.owner for piece in room[first : last + 1] if piece.owner), cost, evicted_B)
 
 
-def moved_for(room: Sequence[Piece], need_B: int, leaving: Set[int]) -> int | None:
+def moved_for(room: Sequence[Piece], need_B: int, leaving: Set[int], movable: Callable[[int], bool]) -> int | None:
     """The least bytes that sliding moves to make a hole of `need_B`, once the values named are gone; None: none does.
+
+    Arguments:
+        movable: whether the value of this id may be moved.
 
     O(pieces).
     """
     slid = [
         Piece(piece.size_B, 0, 0.0, 0)
         if not piece.evicted_B or piece.owner in leaving
-        else Piece(0, 0, float(piece.size_B) if piece.owner else math.inf, 0)
+        else Piece(0, 0, float(piece.size_B) if piece.owner and movable(piece.owner) else math.inf, 0)
         for piece in room
     ]
     run = cheapest_window(slid, need_B)
