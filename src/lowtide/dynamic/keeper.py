@@ -54,6 +54,9 @@ class Performer(Protocol):
     def fetch(self, value: Value) -> int:
         """Takes bytes for a root that is in host memory, and copies it back; returns where it lies."""
 
+    def discard(self, value: Value) -> None:
+        """Lets go of a root's copy in host memory: nothing will ask for it."""
+
 
 class Keeper:
     """See the module. One thread at a time.
@@ -309,6 +312,9 @@ class Keeper:
             if value.resident and value.size_B:
                 self.performer.release(value)
             value.offset_B = None
+            if value.on_host:
+                self.performer.discard(value)
+                value.on_host = False
 
     def slide(self, size_B: int) -> bool:
         """Moves blocks together; whether there is a place then."""

@@ -7,7 +7,7 @@ pinned; the others come in the order of its arguments, each by a frame of its ow
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -21,7 +21,7 @@ class Host(Protocol):
     def touch(self, value: Value) -> None: ...
     def leave(self, inputs: Sequence[Value]) -> None: ...
     def fetch(self, root: Value) -> None: ...
-    def rerun(self, call: Call, wanted: Value, awaited: set[int]) -> None: ...
+    def rerun(self, call: Call, wanted: Value, awaited: Set[int]) -> None: ...
 
 
 @dataclass(slots=True)
@@ -35,18 +35,57 @@ class _Frame:
     next: int = 0
     pinned: list[Value] = field(default_factory=list)
 
-    def begin(self, keeper: Host) -> None:
-        for value in self.inputs:
-            keeper.touch(value)
-        for value in self.inputs:
-            if value.resident:
-                self.pin(value, keeper)
-            else:
-                self.absent.append(value)
 
-    def pin(self, value: Value, keeper: Host) -> None:
-        keeper.pin(value)
-        self.pinned.append(value)
+@dataclass(slots=True)
+class _Stack:
+    """The frames under way. Invariant: `awaited` counts what they still wait for, by id, without zeros."""
+
+    keeper: Host
+    frames: list[_Frame] = field(default_factory=list)
+    awaited: dict[int, int] = field(default_factory=dict)
+
+    def begin(self, frame: _Frame) -> None:
+        self.frames.append(frame)
+        for value in frame.inputs:
+            self.keeper.touch(value)
+        for value in frame.inputs:
+            if value.resident:
+                self.pin(value)
+            else:
+                frame.absent.append(value)
+                self.awaited[value.id] = self.awaited.get(value.id, 0) + 1
+
+    def advance(self) -> bool:
+        """One step: pins an input, begins a frame for it, or runs a call; False when all is there."""
+        frame = self.frames[-1]
+        if frame.next < len(frame.absent):
+            value = frame.absent[frame.next]
+            if value.resident:  # by this step's frame, or together with an output that another frame wanted
+                self.pin(value)
+                frame.next += 1
+                self._await_less(value)
+            elif value.root.on_host:
+                self.keeper.fetch(value.root)
+            else:
+                assert value.call is not None, f"value {value.id} is a leaf without bytes"
+                self.begin(_Frame(value.call.inputs, value.call, value))
+            return True
+        if frame.call is None:
+            return False
+        assert frame.wanted is not None
+        self.keeper.rerun(frame.call, frame.wanted, self.awaited.keys())
+        self.keeper.leave(frame.inputs)
+        self.frames.pop()
+        return True
+
+    def pin(self, value: Value) -> None:
+        self.keeper.pin(value)
+        self.frames[-1].pinned.append(value)
+
+    def _await_less(self, value: Value) -> None:
+        self.awaited[value.id] -= 1
+        if not self.awaited[value.id]:
+            del self.awaited[value.id]
 
 
 def bring(inputs: Sequence[Value], keeper: Host) -> None:
@@ -56,37 +95,12 @@ def bring(inputs: Sequence[Value], keeper: Host) -> None:
 
     O(calls run again).
     """
-    frames = [_Frame(inputs)]
+    stack = _Stack(keeper)
     try:
-        frames[-1].begin(keeper)
-        while _advance(frames, keeper):
+        stack.begin(_Frame(inputs))
+        while stack.advance():
             pass
     except BaseException:
-        for frame in reversed(frames):
+        for frame in reversed(stack.frames):
             keeper.leave(frame.pinned)
         raise
-
-
-def _advance(frames: list[_Frame], keeper: Host) -> bool:
-    """One step: pins an input, begins a frame for it, or runs a call; False when all is there."""
-    frame = frames[-1]
-    if frame.next < len(frame.absent):
-        value = frame.absent[frame.next]
-        if value.resident:  # by this step's frame, or together with an output that another frame wanted
-            frame.pin(value, keeper)
-            frame.next += 1
-        elif value.root.on_host:
-            keeper.fetch(value.root)
-        else:
-            assert value.call is not None, f"value {value.id} is a leaf without bytes"
-            frames.append(_Frame(value.call.inputs, value.call, value))
-            frames[-1].begin(keeper)
-        return True
-    if frame.call is None:
-        return False
-    assert frame.wanted is not None
-    awaited = {value.id for other in frames for value in other.absent[other.next :]}
-    keeper.rerun(frame.call, frame.wanted, awaited)
-    keeper.leave(frame.inputs)
-    frames.pop()
-    return True

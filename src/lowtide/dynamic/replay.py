@@ -289,3 +289,6 @@ class _Player:
 
     def fetch(self, value: Value) -> int:
         return self.keeper.take(value.size_B, value.id, 0)
+
+    def discard(self, value: Value) -> None:
+        """There is no copy."""
