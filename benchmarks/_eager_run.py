@@ -22,11 +22,11 @@ torchvision_shim.install()
 
 import lowtide  # noqa: E402
 from benchmarks.eager_networks import NETWORKS  # noqa: E402
-from benchmarks.eager_running import Loop, left, peak_B, recomputed  # noqa: E402
+from benchmarks.eager_running import UNLIMITED_B, Loop, left, peak_B, recomputed  # noqa: E402
 from lowtide.device.heap import keep_warm  # noqa: E402
 
 GRAIN = 0.01  # of the peak: how finely the smallest budget is sought
-RECORDED = 2  # steps before the one that is recorded
+RECORDED = 3  # steps before the one that is recorded
 
 
 def peak(name: str) -> int:
@@ -98,14 +98,14 @@ def smallest(name: str, policy: str, peak_B: str, floor_B: str, steps: str) -> d
 
 
 def record(name: str, file: str) -> bool:
-    """Writes the trace of one step, the third one, so that the optimizer has its state."""
+    """Writes the trace of one step, the fourth one, so that the optimizer has its state."""
     network = NETWORKS[name]
     module, optimizers = network.start()
     for number, batch in enumerate(network.batches(RECORDED + 1)):
         if number < RECORDED:
             network.step(module, optimizers, batch)
             continue
-        with lowtide.eager("8GiB", policy="lru", record=file):
+        with lowtide.eager(UNLIMITED_B, policy="lru", model=module, optimizer=optimizers, record=file):
             network.step(module, optimizers, batch)
     return True
 

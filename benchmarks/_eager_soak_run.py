@@ -40,12 +40,11 @@ def soak(name: str, steps: int, budget_B: int | None, policy: str) -> dict[str, 
     """Trains, and writes down what was seen."""
     network = NETWORKS[name]
     module, optimizers = network.start()
-    one = optimizers[0] if len(optimizers) == 1 else None
     seen: dict[str, Any] = {"losses": [], "seconds_s": [], "rss_B": [], "left": [], "held_B": []}
     inside = (
         contextlib.nullcontext()
         if budget_B is None
-        else lowtide.eager(budget_B, policy=policy, model=module, optimizer=one)
+        else lowtide.eager(budget_B, policy=policy, model=module, optimizer=optimizers)
     )
     with inside as run:
         for number, batch in enumerate(network.batches(steps)):
@@ -61,7 +60,7 @@ def soak(name: str, steps: int, budget_B: int | None, policy: str) -> dict[str, 
                 seen["left"].append(everything(module, optimizers))
             seen["rss_B"].append(rss_B())
             if budget_B is not None:
-                seen["held_B"].append(run.stats().in_use_B)
+                seen["held_B"].append(run.stats().peak_B)
     seen["left"].append(everything(module, optimizers))
     if budget_B is not None:
         seen["stats"] = {field: getattr(run.stats(), field) for field in run.stats().__struct_fields__}

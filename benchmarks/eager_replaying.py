@@ -9,14 +9,16 @@ import os
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from benchmarks.eager_floor import floor_B
 from benchmarks.implementation_parts import Row
 from benchmarks.problem_set import TRACES
+from lowtide.dynamic.compiled_replay import compiled_replay, compiled_tape
 from lowtide.dynamic.policies.catalogue import POLICIES
-from lowtide.dynamic.replay import Rules, replay
+from lowtide.dynamic.replay import Rules
 from lowtide.dynamic.tape import Ran, Tape, load_tape
 
 RECORDED = TRACES / "recorded"
@@ -55,14 +57,20 @@ class Replay:
 
 
 @cache
-def _tape(file: Path, in_place: bool) -> Tape:
-    return load_tape(file, in_place=in_place)
+def _tape(file: Path, in_place: bool) -> tuple[Tape, Any]:
+    """As it is read, and as the compiled engine reads it."""
+    tape = load_tape(file, in_place=in_place)
+    return tape, compiled_tape(tape)
 
 
 def replayed(wanted: Replay) -> Row:
     """Runs it. `refused`: None, "memory" or "time"."""
-    tape = _tape(wanted.file, wanted.rules.in_place)
-    result = replay(tape, POLICIES[wanted.policy](), int(tape.peak_B * wanted.share), wanted.rules)
+    rules = wanted.rules
+    if not POLICIES[wanted.policy].in_place:
+        rules = msgspec.structs.replace(rules, in_place=False)
+    budget_B = int(_tape(wanted.file, wanted.rules.in_place)[0].peak_B * wanted.share)
+    tape, compiled = _tape(wanted.file, rules.in_place)
+    result = compiled_replay(tape, wanted.policy, budget_B, rules, compiled=compiled)
     row: Row = msgspec.to_builtins(result)
     reason = result.refused
     return row | {"refused": None if reason is None else "time" if reason.startswith("slower") else "memory"}
@@ -70,7 +78,7 @@ def replayed(wanted: Replay) -> Row:
 
 def profile(file: str | os.PathLike[str]) -> Row:
     """What a trace is: calls, peak, floor."""
-    tape = _tape(Path(file), True)
+    tape, _ = _tape(Path(file), True)
     calls = sum(isinstance(event, Ran) for event in tape.events)
     return {"calls": calls, "peak_B": tape.peak_B, "floor_B": floor_B(tape)}
 

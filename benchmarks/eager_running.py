@@ -45,8 +45,9 @@ class Loop:
         """
         module, optimizers = self.network.start()
         found: dict[str, Any] = {"refused": None, "losses": [], "seconds_s": [], "counts": [], "left": []}
-        one = optimizers[0] if len(optimizers) == 1 else None
-        context = lowtide.eager(self.budget_B, policy=self.policy, model=module, optimizer=one, runtime=self.runtime)
+        context = lowtide.eager(
+            self.budget_B, policy=self.policy, model=module, optimizer=optimizers, runtime=self.runtime
+        )
         try:
             with context as run:
                 for batch in self.network.batches(self.steps):
@@ -61,7 +62,7 @@ class Loop:
                 found["left"].append({"loss": loss.hex()} | everything(module, optimizers))
         except (torch.OutOfMemoryError, lowtide.LowtideError) as error:
             found["refused"] = f"{type(error).__name__}: {error}".splitlines()[0]
-        del module, optimizers, one, context
+        del module, optimizers, context
         gc.collect()
         return found
 
