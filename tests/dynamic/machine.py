@@ -8,7 +8,7 @@ from random import Random
 from lowtide.dynamic.keeper import Keeper
 from lowtide.dynamic.ledger import Call, Ledger, Value
 from lowtide.dynamic.policies.base import AbstractPolicy
-from lowtide.dynamic.room import AbstractRoom, Move
+from lowtide.dynamic.room import NOBODY, AbstractRoom, Move
 from lowtide.errors import OutOfRoom
 
 ALIGNMENT_B = 64
@@ -120,11 +120,13 @@ class Machine:
     def rerun(self, call: Call, keep: Callable[[int], bool], over: Mapping[int, Value]) -> Sequence[int]:
         results = [hash((call.name, place, *self._read(call.inputs))) for place in range(len(call.outputs))]
         fresh = [output for output in call.outputs if output.place not in over]
-        taken = self._taken([output.size_B for output in fresh], [output.id for output in fresh])
+        taken = self._taken([output.size_B for output in fresh], [NOBODY] * len(fresh))
         offsets_B = [0] * len(call.outputs)
         for output, offset_B in zip(fresh, taken, strict=True):
             offsets_B[output.place] = offset_B
-            if not keep(output.place) and output.size_B:
+            if output.size_B and keep(output.place):
+                self.room.retag(offset_B, output.id)
+            elif output.size_B:
                 self.room.free(offset_B)
         for place, source in over.items():
             if keep(place):

@@ -167,7 +167,7 @@ class Keeper:
         """Takes bytes in the room, evicting for them where need be.
 
         Arguments:
-            owner: id of the value that they are for.
+            owner: id of the value that they are for; `NOBODY` where that may have other bytes still.
             cost_ns: of the call that asks.
 
         Raises:
@@ -322,7 +322,9 @@ class Keeper:
         movable = {
             block.offset_B: values[block.tag]
             for block in self.room.blocks()
-            if block.tag in values and values[block.tag].resident and self.performer.movable(values[block.tag])
+            if block.tag in values
+            and values[block.tag].offset_B == block.offset_B
+            and self.performer.movable(values[block.tag])
         }
         moves = self.room.slide_for(size_B, movable.keys())
         if moves:

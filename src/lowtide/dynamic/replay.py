@@ -18,7 +18,7 @@ from lowtide._core import Arena
 from lowtide.dynamic.keeper import Keeper
 from lowtide.dynamic.ledger import Call, Ledger, Value
 from lowtide.dynamic.policies.base import AbstractPolicy
-from lowtide.dynamic.room import SMALL_B, AbstractRoom, Addresses, End, Move, Tank
+from lowtide.dynamic.room import NOBODY, SMALL_B, AbstractRoom, Addresses, End, Move, Tank
 from lowtide.dynamic.statistics import Statistics
 from lowtide.dynamic.tape import Died, Leaf, Ran, Tape
 from lowtide.errors import OutOfRoom
@@ -267,11 +267,13 @@ class _Player:
     def rerun(self, call: Call, keep: Callable[[int], bool], over: Mapping[int, Value]) -> Sequence[int]:
         fresh = [output for output in call.outputs if not output.is_view and output.place not in over]
         offsets_B = [0] * len(call.outputs)
-        taken_B = self._take([(output.size_B, output.id) for output in fresh], call.cost_ns)
+        taken_B = self._take([(output.size_B, NOBODY) for output in fresh], call.cost_ns)
         for output, offset_B in zip(fresh, taken_B, strict=True):
             offsets_B[output.place] = offset_B
         for output in fresh:
-            if output.size_B and not keep(output.place):
+            if output.size_B and keep(output.place):
+                self.keeper.room.retag(offsets_B[output.place], output.id)
+            elif output.size_B:
                 self.keeper.room.free(offsets_B[output.place])
         if self.keeper.statistics.rerun_ns + call.cost_ns > self.most_ns:
             raise _TooSlow

@@ -24,6 +24,7 @@ class End(enum.Enum):
     HIGH = 1
 
 
+NOBODY = 0  # the owner of what a running call has taken
 Move = tuple[int, int, int]  # from_B, to_B, size_B
 
 SMALL_B = 10 * 1024  # as in Coop's allocator
