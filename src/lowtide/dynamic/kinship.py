@@ -129,7 +129,7 @@ class Classes(AbstractKinship):
     """DTR's approximation: evicted neighbours are of one class, and a class knows what it costs.
 
     Union-find with path compression. What comes back leaves its class, which is not split: values that only it joined
-    stay in one class (Kirisame et al., ICLR 2021, appendix C.2).
+    stay in one class (Kirisame et al., "Dynamic Tensor Rematerialization", ICLR 2021).
     """
 
     def __init__(self, ledger: Ledger) -> None:  # noqa: ARG002
