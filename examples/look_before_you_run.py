@@ -11,7 +11,7 @@ from torch import nn
 
 import lowtide
 
-model = nn.Sequential(*(layer for _ in range(8) for layer in (nn.Linear(256, 256), nn.GELU()))).train()
+model = nn.Sequential(*(layer for _ in range(4) for layer in (nn.Linear(256, 256), nn.GELU()))).train()
 x = torch.randn(512, 256)
 
 plan = lowtide.plan(model, args=(x,), budget="75% of plain")

@@ -14,7 +14,7 @@ from lowtide.device.observer import observe
 from lowtide.frontends.plan_in_hand import Plan
 from tests.networks import NETWORKS, Network, twin
 
-CASES = [("mixed", False), ("mixed", True), ("tied", False), ("tied", True), ("resnet", False)]
+CASES = [("mixed", False), ("mixed", True), ("tied", False), ("tied", True), ("unet", False)]
 
 
 class Pair:

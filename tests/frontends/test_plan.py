@@ -51,9 +51,11 @@ def test_planning_for_a_machine_that_is_not_here() -> None:
 
 
 def test_a_broken_graph_is_planned_as_one() -> None:
-    network = Network("broken", lambda: gpt2(loss_in_graph=False), NETWORKS["gpt2"].outputs, NETWORKS["gpt2"].batches)
+    network = Network(
+        "broken", lambda: gpt2(1, loss_in_graph=False), NETWORKS["gpt2"].outputs, NETWORKS["gpt2"].batches
+    )
     plain = network.build()
-    fitted = lowtide.fit(twin(plain), budget="100% of plain", work=20_000)
+    fitted = lowtide.fit(twin(plain), budget="100% of plain", work=5_000)
     batches = network.batches(2)
     assert differences(train(plain, network.loss, batches), train(fitted, network.loss, batches)) == []
     plan = fitted.lowtide.plan
@@ -90,7 +92,7 @@ def test_shapes_get_plans_of_their_own_and_evaluation_too() -> None:
     network = NETWORKS["tied"]
     plain = network.build()
     fitted = lowtide.fit(twin(plain), budget="100% of plain", work=5_000)
-    for length in (12, 20, 20, 9, 15):
+    for length in (12, 20, 20, 9):
         tokens = torch.randint(0, 50, (3, length), generator=torch.Generator().manual_seed(length))
         for module in (plain, fitted):
             torch.manual_seed(length)
@@ -105,8 +107,8 @@ def test_shapes_get_plans_of_their_own_and_evaluation_too() -> None:
                 evaluated.append(network.loss(module.eval(), tokens))
             module.train()
         assert torch.equal(*evaluated)
-    assert len(fitted.lowtide.plans) >= 8
-    assert fitted.lowtide.calls == 10
+    assert len(fitted.lowtide.plans) >= 6
+    assert fitted.lowtide.calls == 8
 
 
 def test_two_fitted_models_keep_their_own_budgets() -> None:

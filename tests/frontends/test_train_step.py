@@ -49,7 +49,9 @@ class Adapted(nn.Module):
         return x[:, :5]
 
 
-@pytest.mark.parametrize("name", ["tied", "resnet", pytest.param("gpt2", marks=pytest.mark.breadth)])
+@pytest.mark.parametrize(
+    "name", ["tied", "unet", *(pytest.param(n, marks=pytest.mark.breadth) for n in ("resnet", "gpt2"))]
+)
 def test_ten_steps_at_the_smallest_budget_and_with_room(name: str) -> None:
     plain = Batchwise(NETWORKS[name])
     model = copy.deepcopy(plain)

@@ -18,7 +18,7 @@ def _rungs() -> Ladder:
 
 @functools.cache
 def _rows() -> tuple[Row, ...]:
-    return tuple(climb(_rungs(), 5.0, lambda _: None))
+    return tuple(climb(_rungs(), 1.0, lambda _: None))
 
 
 def test_budgets_are_shares_of_two_ways_above_the_floor_and_one_just_there() -> None:

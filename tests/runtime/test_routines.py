@@ -26,7 +26,7 @@ def _tokens(count: int) -> list[torch.Tensor]:
 
 NETWORKS = {
     "residual": Network("residual", lambda: ResidualNet(6), lambda m, b: m(*b), _images),
-    "gpt2": Network("gpt2", lambda: gpt2(5), lambda m, b: m(input_ids=b, labels=b), _tokens),
+    "gpt2": Network("gpt2", lambda: gpt2(3), lambda m, b: m(input_ids=b, labels=b), _tokens),
 }
 
 

@@ -32,7 +32,7 @@ class Deep(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(32, 32) for _ in range(3))
+        self.layers = nn.ModuleList(nn.Linear(32, 32) for _ in range(2))
 
     def forward(self, h: torch.Tensor) -> torch.Tensor:
         for layer in self.layers:
