@@ -55,7 +55,7 @@ def replay(
 
         rules = PUBLISHED if published else Rules(accounting=accounting)
         rules = msgspec.structs.replace(rules, limit=None if limit == float("inf") else limit)
-        names = _names(policy)
+        names = _names(policy, oracle)
         tape = load_tape(trace, in_place=rules.in_place)
         budgets_B = [_budget_B(text, tape) for text in budget or _HALF]
         console = Console(stderr=True)
@@ -68,18 +68,21 @@ def replay(
         raise typer.Exit(REFUSED)
 
 
-def _names(given: Sequence[str] | None) -> Sequence[str]:
+def _names(given: Sequence[str] | None, oracle: bool) -> Sequence[str]:
     """The policies that are meant.
 
     Raises:
-        EagerError: if there is no such policy.
+        EagerError: if there is no such policy in the engine that is to replay.
     """
+    from lowtide._core import eager_policies
     from lowtide.dynamic.policies.catalogue import POLICIES
 
+    there = dict.fromkeys(POLICIES if oracle else (*POLICIES, *eager_policies()))
     for name in given or ():
-        if name not in POLICIES:
-            raise EagerError(f"there is no policy {name!r}: write one of {', '.join(sorted(POLICIES))}")
-    return tuple(dict.fromkeys(given or POLICIES))
+        if name not in there:
+            engine = " in Python" if oracle else ""
+            raise EagerError(f"there is no policy {name!r}{engine}: write one of {', '.join(sorted(there))}")
+    return tuple(dict.fromkeys(given or there))
 
 
 def _budget_B(text: str, tape: Tape) -> int:
@@ -111,12 +114,11 @@ def _row(
     from lowtide.dynamic.replay import replay
     from lowtide.dynamic.tape import load_tape
 
-    made = POLICIES[name]
-    if rules.in_place and not made.in_place:
+    if rules.in_place and name in POLICIES and not POLICIES[name].in_place:
         rules = msgspec.structs.replace(rules, in_place=False)
         tape = load_tape(trace, in_place=False)
     if oracle or name not in eager_policies():
-        return [replay(tape, made(), budget_B, rules) for budget_B in budgets_B]
+        return [replay(tape, POLICIES[name](), budget_B, rules) for budget_B in budgets_B]
     compiled = compiled_tape(tape)
     return [compiled_replay(tape, name, budget_B, rules, compiled=compiled) for budget_B in budgets_B]
 
