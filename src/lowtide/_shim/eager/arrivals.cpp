@@ -15,13 +15,6 @@ namespace {
 
 constexpr Bytes IN_THE_WAY = 4;  // times its size: more is not moved for a new home's sake
 
-bool is_parameter(const c10::TensorImpl& tensor) {
-  if (!tensor.requires_grad()) return false;
-  return at::Tensor(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(
-                        const_cast<c10::TensorImpl*>(&tensor)))
-      .is_leaf();
-}
-
 }  // namespace
 
 ValueId Runtime::value_of(const c10::TensorImpl& tensor) {
@@ -89,7 +82,7 @@ void Runtime::make_room(Bytes size_B) {
 
 void Runtime::admit(ValueId value) {
   ledger_.set_home(value);
-  if (!is_movable(value) || ledger_[value].offset_B >= homes_lo()) return;
+  if (!may_move(value) || ledger_[value].offset_B >= homes_lo()) return;
   const auto storage = bodies_[value].hold();
   if (storage == nullptr || !take_in(*storage)) return;
   bodies_.label(value, true);
@@ -113,10 +106,10 @@ bool Runtime::grow_homes(Bytes size_B) {
   for (const Block& block : blocks) in_the_way_B += block.reserved_B;
   if (in_the_way_B > IN_THE_WAY * size_B) return false;
   gates_.set_home(slab_, before_B + size_B);
-  slab_.set_side(End::low);
+  if (!blocks.empty()) slab_.set_side(End::low);
   for (const Block& block : blocks) {
     const ValueId value = eager::value_of(block.tag);
-    if (value == NO_VALUE || !is_movable(value)) continue;
+    if (value == NO_VALUE || !may_move(value)) continue;
     const auto storage = bodies_[value].hold();
     c10::DataPtr elsewhere = gates_.block(slab_, ledger_[value].size_B);
     if (storage == nullptr || elsewhere.get() == nullptr) continue;

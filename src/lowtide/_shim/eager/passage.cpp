@@ -95,6 +95,7 @@ void Runtime::run(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, t
   Lock lock(mutex_);
   const Operator& op = operators_.of(handle);
   if (op.is_view) {
+    if (op.arguments > 0) look_for_parameter(stack[stack.size() - op.arguments], lock);
     lock.unlock();
     handle.redispatchBoxed(keys, &stack);
     return;
@@ -118,6 +119,17 @@ void Runtime::run(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, t
   keeper_.leave({pass.inputs.data(), pass.inputs.size()});
   if (!is_open_ && !in_optimizer_) is_open_ = is_learning();
   if (!newcomers_.empty()) tell(lock);
+}
+
+// A parameter may be met by a view of it first, which is none.
+void Runtime::look_for_parameter(const c10::IValue& argument, Lock& lock) {
+  if (!argument.isTensor() || !argument.toTensor().defined()) return;
+  const c10::TensorImpl& tensor = *argument.toTensor().unsafeGetTensorImpl();
+  if (!tensor.requires_grad() || !is_plain(tensor) || !is_parameter(tensor) || bodies_.find(storage_of(tensor)) != NO_VALUE) return;
+  take_deaths();
+  value_of(tensor);
+  tell(lock);
+  if (!lock.owns_lock()) lock.lock();
 }
 
 void Runtime::look_at(Pass& pass, const torch::jit::Stack& stack) {

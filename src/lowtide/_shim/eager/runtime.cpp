@@ -133,10 +133,17 @@ bool Runtime::slide_all() {
   return made;
 }
 
+// Asked while blocks slide, under the arena's own lock: a storage that another thread lets go of must not die then.
 bool Runtime::is_movable(ValueId value) {
+  auto storage = bodies_[value].hold();
+  if (storage == nullptr) return false;
+  moving_.push_back(std::move(storage));
+  return may_move(value);
+}
+
+bool Runtime::may_move(ValueId value) {
   const Body& body = bodies_[value];
-  auto storage = body.hold();
-  if (storage != nullptr) moving_.push_back(storage);
+  const auto storage = body.hold();
   return storage != nullptr && !body.fixed && body.aside == nullptr && !gates_.is_dropped(*storage) &&
          std::find(running_.begin(), running_.end(), value) == running_.end() && gates_.objection(*storage).empty();
 }

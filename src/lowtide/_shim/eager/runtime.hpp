@@ -91,6 +91,7 @@ class Runtime final : public eager::Performer {
   struct Pass;  // one operator on its way
 
   // passage.cpp
+  void look_for_parameter(const c10::IValue& argument, Lock& lock);
   void look_at(Pass& pass, const torch::jit::Stack& stack);
   void before_writing(Pass& pass, Lock& lock);
   void capture(Pass& pass, const torch::jit::Stack& stack);
@@ -122,6 +123,7 @@ class Runtime final : public eager::Performer {
   void take_deaths();
   void sweep();
   bool slide_all();
+  bool may_move(ValueId value);
   [[noreturn]] void refuse(Bytes need_B, const std::string& name);
   void step_ends();
   static bool is_learning();  // gradients are on, or a backward runs

@@ -15,6 +15,13 @@ inline bool has_cpu_bytes(const c10::TensorImpl& tensor) {
   return tensor.has_storage() && tensor.is_cpu() && !tensor.is_python_dispatch() && storage_of(tensor) != nullptr;
 }
 
+inline bool is_parameter(const c10::TensorImpl& tensor) {
+  return tensor.requires_grad() &&
+         at::Tensor(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(
+                        const_cast<c10::TensorImpl*>(&tensor)))
+             .is_leaf();
+}
+
 // Calls visit(TensorImpl&, element) for every defined tensor that an argument is or lists; element -1: it is one.
 template <class Visit>
 void visit_tensors(const c10::IValue& value, const Visit& visit) {
