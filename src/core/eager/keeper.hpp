@@ -85,6 +85,7 @@ class Keeper final : public Witness {
   const Ledger& ledger() const { return ledger_; }
   Room& room() { return room_; }
   Policy& policy() { return policy_; }
+  const Kinship& kinship() const { return kinship_; }
   const KeeperStatistics& statistics() const { return statistics_; }
   std::int64_t weighed() const { return scene_.weighed; }
   void forget_statistics();

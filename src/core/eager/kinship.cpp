@@ -114,4 +114,30 @@ Nanoseconds Kinship::neighbours_ns(ValueId root) const {
   return sum_ns;
 }
 
+std::string Kinship::check() const {
+  const auto cost_ns = [&](ValueId id) { return ledger_[id].is_evicted() ? ledger_[id].cost_ns : 0; };
+  std::vector<Nanoseconds> of_class_ns;
+  for (std::size_t i = 0; i < ledger_.value_slots(); ++i) {
+    const ValueId id = static_cast<ValueId>(i);
+    const Value& v = ledger_[id];
+    if (v.serial < 0 || v.root != id) continue;
+    const Entry& entry = at(id);
+    Nanoseconds above_ns = 0, below_ns = 0;
+    walk<true>(id, [&](ValueId to) { above_ns += cost_ns(to); });
+    walk<false>(id, [&](ValueId to) { below_ns += cost_ns(to); });
+    if (entry.ancestors_ns != UNKNOWN && entry.ancestors_ns != above_ns) return "a sum of ancestors is out of date";
+    if (entry.descendants_ns != UNKNOWN && entry.descendants_ns != below_ns) return "a sum of descendants is out of date";
+    if (!kept_.classes) continue;
+    if ((entry.node != NO_CLASS) != v.is_evicted()) return "an evicted value is in no class, or a resident one in one";
+    const ClassId root = class_of(id);
+    if (root == NO_CLASS) continue;
+    if (of_class_ns.size() <= static_cast<std::size_t>(root)) of_class_ns.resize(static_cast<std::size_t>(root) + 1);
+    of_class_ns[static_cast<std::size_t>(root)] += v.cost_ns;
+  }
+  for (std::size_t root = 0; root < of_class_ns.size(); ++root)
+    if (of_class_ns[root] > 0 && classes_.cost_ns(static_cast<ClassId>(root)) != of_class_ns[root])
+      return "a class does not cost what its values do";
+  return {};
+}
+
 }  // namespace lowtide::eager

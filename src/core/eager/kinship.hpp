@@ -12,6 +12,7 @@
 // The keeper reports every change. Only what a policy asks for is kept.
 #pragma once
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "classes.hpp"
@@ -43,6 +44,9 @@ class Kinship {
   Nanoseconds class_ns(ClassId id) const { return classes_.cost_ns(id); }
   // The classes of evicted parents and children, each once. O(kin).
   Nanoseconds neighbours_ns(ValueId root) const;
+
+  // Whether what is kept equals what walks of everything find: what is broken, or nothing. O(values^2).
+  std::string check() const;
 
   // Every parent or child; one may come several times.
   template <class Visit>

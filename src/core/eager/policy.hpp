@@ -53,6 +53,9 @@ class Policy {
   // The end of the room for an output of size_B of a call of cost_ns.
   virtual End end_for(Nanoseconds /*cost_ns*/, Bytes /*size_B*/) const { return End::low; }
 
+  // Of a policy that follows a record: calls that were not where it has them.
+  virtual std::int64_t departures() const { return 0; }
+
   // What happens, as it happens.
   virtual void began(Scene&, std::uint64_t /*name*/, Slice<ValueId> /*inputs*/) {}  // a first run; before inputs are there
   virtual void ended(Scene&, CallId) {}                                          // that run

@@ -1,6 +1,8 @@
 #include "replay.hpp"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <memory>
 
 namespace lowtide::eager {
@@ -8,7 +10,7 @@ namespace lowtide::eager {
 namespace {
 
 struct OutOfRoom {
-  Bytes need_B;
+  Bytes need_B, in_use_B, pinned_B;
 };
 struct TooSlow {};
 
@@ -42,10 +44,12 @@ class Player final : public Performer {
 
   ReplayResult play_once() {
     ReplayResult result;
+    result.capacity_B = room_->capacity_B();
     try {
       for (const Tape::Event& event : tape_.events()) {
         result.event = &event - tape_.events().data();
         take(event);
+        verify(result.event);
       }
       result.event = ReplayResult::AT_THE_END;
       for (Tape::Number number : tape_.kept()) {
@@ -55,12 +59,11 @@ class Player final : public Performer {
     } catch (const OutOfRoom& refusal) {
       result.end = ReplayResult::End::out_of_room;
       result.need_B = refusal.need_B;
-      result.pinned_B = pinned_B();
+      result.in_use_B = refusal.in_use_B;
+      result.pinned_B = refusal.pinned_B;
     } catch (const TooSlow&) {
       result.end = ReplayResult::End::too_slow;
     }
-    result.capacity_B = room_->capacity_B();
-    result.in_use_B = room_->in_use_B();
     result.peak_B = room_->peak_B();
     result.weighed = keeper_.weighed();
     result.statistics = keeper_.statistics();
@@ -74,6 +77,7 @@ class Player final : public Performer {
 
  private:
   static constexpr double NEVER = -1;
+  static constexpr std::int64_t CHECK_EVERY = 16;  // events
 
   // A step is over: no name means anything any more, and nothing was counted.
   void leave() {
@@ -81,6 +85,7 @@ class Player final : public Performer {
       const ValueId value = at(number);
       keeper_.leave({&value, 1});
     }
+    keeper_.step_ended();
     for (std::size_t i = 0; i < values_.size(); ++i) {
       const ValueId id = values_[i];
       const Value& v = ledger_[id];
@@ -88,7 +93,6 @@ class Player final : public Performer {
     }
     values_.clear();
     serials_.clear();
-    keeper_.step_ended();
     keeper_.forget_statistics();
   }
 
@@ -98,10 +102,38 @@ class Player final : public Performer {
   }
   ValueId at(Tape::Number number) const { return values_[static_cast<std::size_t>(number - 1)]; }
 
+  OutOfRoom refusal(Bytes need_B) const { return {need_B, room_->in_use_B(), pinned_B()}; }
+
   Bytes allocate(Bytes size_B, Nanoseconds cost_ns) {
     const Bytes offset_B = keeper_.allocate(size_B, NO_TAG, cost_ns);
-    if (offset_B == NOWHERE) throw OutOfRoom{size_B};
+    if (offset_B == NOWHERE) throw refusal(size_B);
     return offset_B;
+  }
+
+  // Bytes for a call, wherever `offsets_B_` says NOWHERE. Where its own blocks fence those that it still wants, once
+  // more from the start, in one hole for all of them: as an operator that runs out of memory is tried once more.
+  template <class SizeOf>
+  void allocate_all(const SizeOf& size_of, Nanoseconds cost_ns) {
+    wanted_.clear();
+    for (std::size_t i = 0; i < offsets_B_.size(); ++i)
+      if (offsets_B_[i] == NOWHERE) wanted_.push_back(i);
+    for (std::size_t k = 0; k < wanted_.size(); ++k) {
+      const std::size_t i = wanted_[k];
+      offsets_B_[i] = keeper_.allocate(size_of(i), NO_TAG, cost_ns);
+      if (offsets_B_[i] != NOWHERE) continue;
+      const OutOfRoom refused = refusal(size_of(i));
+      for (std::size_t before = 0; before < k; ++before) free(offsets_B_[wanted_[before]], size_of(wanted_[before]));
+      if (k == 0 || !(policy_.slides() || policy_.slides_at_last())) throw refused;
+      Bytes need_B = 0;
+      for (std::size_t w : wanted_) need_B += size_of(w) > 0 ? room_->reserved_for(size_of(w)) : 0;
+      if (!keeper_.slide(need_B)) throw refusal(need_B);
+      for (std::size_t w : wanted_) offsets_B_[w] = size_of(w) > 0 ? room_->allocate(size_of(w), End::low, NO_TAG) : 0;
+      return;
+    }
+  }
+
+  void free(Bytes offset_B, Bytes size_B) {
+    if (size_B > 0) room_->free(offset_B, size_B);
   }
   // The value has this block: who looks for victims by address finds it.
   void own(ValueId id, Bytes offset_B) {
@@ -144,17 +176,19 @@ class Player final : public Performer {
     const Nanoseconds cost_ns = ledger_.call(id).cost_ns;
     const std::vector<Output>& outputs = ledger_.call(id).outputs;
     const auto is_fresh = [&](std::size_t i) {
-      return recovery_.over(i) == NO_VALUE && (outputs[i].value == NO_VALUE || ledger_[outputs[i].value].root == outputs[i].value);
+      const ValueId made = outputs[i].value;
+      return recovery_.over(i) == NO_VALUE && (made == NO_VALUE || ledger_[made].root == made);
     };
     offsets_B_.assign(outputs.size(), 0);
     for (std::size_t i = 0; i < outputs.size(); ++i)
-      if (is_fresh(i)) offsets_B_[i] = allocate(outputs[i].size_B, cost_ns);
+      if (is_fresh(i)) offsets_B_[i] = NOWHERE;
+    allocate_all([&](std::size_t i) { return outputs[i].size_B; }, cost_ns);
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       if (!is_fresh(i)) continue;
       if (recovery_.keeps(i))
         own(outputs[i].value, offsets_B_[i]);
-      else if (outputs[i].size_B > 0)
-        room_->free(offsets_B_[i], outputs[i].size_B);
+      else
+        free(offsets_B_[i], outputs[i].size_B);
     }
     if (is_limited_ && static_cast<double>(keeper_.statistics().rerun_ns + cost_ns) > limit_ns_) throw TooSlow();
     recovery_.done(offsets_B_);
@@ -219,8 +253,7 @@ class Player final : public Performer {
       made_[place].view_of = at(view.number);
       offsets_B_[place] = 0;
     }
-    for (std::size_t i = 0; i < made_.size(); ++i)
-      if (offsets_B_[i] == NOWHERE) offsets_B_[i] = allocate(made_[i].size_B, event.cost_ns);
+    allocate_all([&](std::size_t i) { return made_[i].size_B; }, event.cost_ns);
     CallSpec spec;
     spec.name = event.name;
     spec.cost_ns = event.cost_ns;
@@ -236,6 +269,26 @@ class Player final : public Performer {
       number(place_[i] < 0 ? written_[i] : outputs_[static_cast<std::size_t>(place_[i])]);
     if (writes)  // run again, it would read what it wrote
       for (std::size_t i = 0; i < outputs_.size(); ++i) commit(outputs_[i]);
+  }
+
+  // Compiled with LOWTIDE_CHECK: the books agree with each other, and with the room.
+  void verify([[maybe_unused]] std::int64_t event) const {
+#ifdef LOWTIDE_CHECK
+    if (event % CHECK_EVERY != 0) return;
+    std::string broken = ledger_.check();
+    Bytes resident_B = 0;
+    for (std::size_t i = 0; i < ledger_.value_slots(); ++i) {
+      const Value& v = ledger_[static_cast<ValueId>(i)];
+      const bool has_block = v.serial >= 0 && v.is_resident() && v.size_B > 0 && v.root == static_cast<ValueId>(i);
+      if (has_block) resident_B += room_->reserved_for(v.size_B);
+    }
+    if (broken.empty() && resident_B != room_->in_use_B()) broken = "what is resident is not what is in use";
+    if (broken.empty()) broken = keeper_.kinship().check();
+    if (!broken.empty()) {
+      std::fprintf(stderr, "lowtide: the books of a replay are wrong: %s\n", broken.c_str());
+      std::abort();
+    }
+#endif
   }
 
   Bytes pinned_B() const {
@@ -261,6 +314,7 @@ class Player final : public Performer {
   std::vector<Made> made_;
   std::vector<Consumed> consumed_;
   std::vector<Bytes> offsets_B_;
+  std::vector<std::size_t> wanted_;
 };
 
 }  // namespace

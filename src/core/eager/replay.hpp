@@ -21,8 +21,8 @@ struct ReplayResult {
   static constexpr std::int64_t AT_THE_END = -1;
   End end = End::finished;
   std::int64_t event = AT_THE_END;  // where it ended: AT_THE_END while what is kept was asked for
-  Bytes capacity_B = 0, in_use_B = 0;   // of the room
-  Bytes need_B = 0, pinned_B = 0;       // out_of_room: asked for; in use by what was running
+  Bytes capacity_B = 0;
+  Bytes need_B = 0, in_use_B = 0, pinned_B = 0;  // out_of_room: asked for; taken then; of that in use by what was running
   Bytes peak_B = 0;
   std::int64_t weighed = 0;
   KeeperStatistics statistics;

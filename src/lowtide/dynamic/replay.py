@@ -160,11 +160,11 @@ class _Player:
         keeper = self.keeper
         for number in self.tape.kept:
             keeper.leave((self.values[number - 1],))
+        keeper.step_ended()
         for value in self.values:
             if value.root.alive and not value.is_view:
                 keeper.died(value)
         self.values.clear()
-        keeper.step_ended()
         keeper.statistics = Statistics()
         keeper.scene.candidates = 0
 

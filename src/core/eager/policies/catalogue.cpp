@@ -18,7 +18,7 @@ constexpr Entry POLICIES[] = {
     {"lru", make_lru},   {"size", make_size},               {"msps", make_msps},
     {"dte", make_dte},   {"coop", make_coop},               {"coop-no-windows", make_coop_no_windows},
     {"coop-no-partition", make_coop_no_partition},          {"coop-no-in-place", make_coop_no_in_place},
-    {"tide", make_tide},
+    {"tide", make_tide}, {"tide-memory", make_tide_memory},
 };
 
 }  // namespace

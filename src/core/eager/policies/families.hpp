@@ -18,5 +18,6 @@ std::unique_ptr<Policy> make_lru(const PolicyOptions& options);
 std::unique_ptr<Policy> make_msps(const PolicyOptions& options);
 std::unique_ptr<Policy> make_size(const PolicyOptions& options);
 std::unique_ptr<Policy> make_tide(const PolicyOptions& options);
+std::unique_ptr<Policy> make_tide_memory(const PolicyOptions& options);
 
 }  // namespace lowtide::eager

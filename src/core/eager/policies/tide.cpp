@@ -87,9 +87,18 @@ bool AbstractTide::is_idle(const Scene& scene, ValueId id) {
   if (v.alive) return false;
   for (ValueId view : v.views)
     if (scene.ledger[view].alive) return false;
+  return !is_wanted(scene, id);
+}
+
+bool AbstractTide::is_wanted(const Scene& scene, ValueId id) {
   bool wanted = false;
   scene.kinship.visit_children(id, [&](ValueId child) { wanted = wanted || scene.ledger[child].is_evicted(); });
-  return !wanted;
+  return wanted;
+}
+
+double AbstractTide::unguided(const Scene& scene, ValueId id) const {
+  const double stale_ns = static_cast<double>(scene.ledger.staleness_ns(scene.ledger[id]));
+  return back_ns(scene, id) / std::sqrt(std::max(1.0, stale_ns));
 }
 
 bool AbstractTide::is_sendable(const Scene& scene, const Value& v) const {
@@ -108,9 +117,8 @@ double AbstractTide::copies_ns(const Value& v) const {
 
 namespace {
 
-// Where nothing is known of what comes: the cost of bringing the value back by the square root of how long it was not used.
-// The old are wanted last in a backward, but how old says little about how much later. What no handle keeps alive, and
-// no evicted value would need, is free.
+// The old are wanted last in a backward, but how old says little about how much later: so a square root. What no handle
+// keeps alive, and no evicted value would need, is free.
 class Tide final : public AbstractTide {
  public:
   using AbstractTide::AbstractTide;
@@ -118,9 +126,7 @@ class Tide final : public AbstractTide {
 
  protected:
   double mind(Scene& scene, ValueId id) override {
-    if (is_idle(scene, id)) return 0;
-    const double stale_ns = static_cast<double>(scene.ledger.staleness_ns(scene.ledger[id]));
-    return back_ns(scene, id) / std::sqrt(std::max(1.0, stale_ns));
+    return is_idle(scene, id) ? 0 : unguided(scene, id);
   }
 };
 

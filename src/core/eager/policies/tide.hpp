@@ -29,6 +29,10 @@ class AbstractTide : public Policy {
   double back_ns(const Scene& scene, ValueId id) const;
   // Whether nobody wants it: it has no handle, and no evicted value would need it to come back.
   static bool is_idle(const Scene& scene, ValueId id);
+  // Whether an evicted value would need it.
+  static bool is_wanted(const Scene& scene, ValueId id);
+  // Where nothing is known of what comes: the cost of bringing it back by the square root of how long it was not used.
+  double unguided(const Scene& scene, ValueId id) const;
 
  private:
   struct Ranked {

@@ -1,0 +1,54 @@
+// Guided: tide, told by a foresight what comes.
+//
+// The policy follows the calls through the recorded step. At a known position, a value that this step made is minded by
+// what the foresight says of it: nothing where it is spare, else the cost of bringing it back by how long it is until its next
+// use. Anything else, and everything where a call departs from the record, is minded as by tide.
+#pragma once
+#include <memory>
+
+#include "../foresight.hpp"
+#include "tide.hpp"
+
+namespace lowtide::eager {
+
+class Guided : public AbstractTide {
+ public:
+  using AbstractTide::AbstractTide;
+  const char* name() const override { return "guided"; }
+  // `advises`: whether what it says of values is used; else the policy only follows the calls.
+  void guide(std::shared_ptr<const Foresight> foresight, const Way& way, bool advises) {
+    foresight_ = std::move(foresight);
+    way_ = way;
+    advises_ = advises;
+  }
+  // Calls that were not where the record has them.
+  std::int64_t departures() const override { return departures_; }
+
+  void began(Scene& scene, std::uint64_t name, Slice<ValueId> inputs) override;
+  void ended(Scene& scene, CallId call) override;
+  void restored(Scene& scene, ValueId value) override;
+  void step_ended(Scene& scene) override;
+
+ protected:
+  double mind(Scene& scene, ValueId id) override;
+  Index followed() const { return followed_; }  // calls of this step that were found in the record
+  const Foresight* foresight() const { return foresight_.get(); }
+
+ private:
+  struct Known {
+    std::int64_t serial = -1;
+    Tape::Number number = 0;
+    Index last = 0;  // the stage in which it was touched last
+  };
+  Known* known(const Ledger& ledger, ValueId id);
+  void touch(const Ledger& ledger, ValueId id);
+
+  std::shared_ptr<const Foresight> foresight_;
+  Way way_;
+  bool advises_ = false;
+  std::vector<Known> known_;  // by ValueId
+  Index stage_ = 0, next_ = 1, followed_ = 0;  // stage_ 0: it is not known where the step is
+  std::int64_t departures_ = 0;
+};
+
+}  // namespace lowtide::eager

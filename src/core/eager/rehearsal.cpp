@@ -1,0 +1,50 @@
+#include "rehearsal.hpp"
+
+#include <algorithm>
+
+#include "policies/guided.hpp"
+#include "replay.hpp"
+
+namespace lowtide::eager {
+
+namespace {
+
+constexpr Index GREEDY_COMMITS = 1000;
+// A plan for less than all of it leaves room for what addresses waste.
+constexpr Way WAYS[] = {{true, 1, false}, {true, 0.97, false}, {true, 0.93, false}, {true, 0.88, false},
+                        {false, 1, false}, {false, 1, true}};
+
+// What a way recomputes; -1: it does not fit, or takes more than `most_ns`.
+Nanoseconds run(const Tape& tape, Bytes capacity_B, const PolicyOptions& options,
+                const std::shared_ptr<const Foresight>& foresight, const Way& way, Nanoseconds most_ns) {
+  Guided policy(options);
+  policy.guide(foresight, way, foresight != nullptr);
+  Rules rules;
+  rules.limit = most_ns < 0 ? 0 : 1 + static_cast<double>(most_ns) / static_cast<double>(std::max<Nanoseconds>(1, tape.time_ns()));
+  const ReplayResult result = replay(tape, policy, capacity_B, rules);
+  return result.end == ReplayResult::End::finished ? result.statistics.rerun_ns : -1;
+}
+
+}  // namespace
+
+Rehearsed rehearse(const Tape& tape, Bytes capacity_B, const PolicyOptions& options) {
+  Rehearsed best;
+  auto foresight = std::make_shared<Foresight>(tape);
+  best.unguided_ns = best.rerun_ns = run(tape, capacity_B, options, nullptr, {}, -1);
+  for (const Way& way : WAYS) {
+    if (best.rerun_ns == 0) break;
+    if (way.plans) foresight->plan(static_cast<Bytes>(static_cast<double>(capacity_B) * way.share), GREEDY_COMMITS);
+    ++best.ways;
+    const Nanoseconds rerun_ns = run(tape, capacity_B, options, foresight, way, best.rerun_ns);
+    if (rerun_ns < 0 || (best.rerun_ns >= 0 && rerun_ns >= best.rerun_ns)) continue;
+    best.rerun_ns = rerun_ns;
+    best.way = way;
+    best.advises = true;
+  }
+  if (best.advises && best.way.plans)
+    foresight->plan(static_cast<Bytes>(static_cast<double>(capacity_B) * best.way.share), GREEDY_COMMITS);
+  best.foresight = std::move(foresight);
+  return best;
+}
+
+}  // namespace lowtide::eager

@@ -1,0 +1,22 @@
+// Rehearsal: a recorded step, run again in simulation under several ways of giving up its values; the best is for the next
+// step. Nothing is changed by it, and it may run on any thread.
+#pragma once
+#include <memory>
+
+#include "foresight.hpp"
+#include "policy.hpp"
+
+namespace lowtide::eager {
+
+struct Rehearsed {
+  std::shared_ptr<const Foresight> foresight;
+  Way way;
+  bool advises = false;  // some way recomputes less than what knows nothing
+  Nanoseconds rerun_ns = -1, unguided_ns = -1;  // of the best way, of none; -1: it does not fit
+  int ways = 0;                                 // how many were tried
+};
+
+// Deterministic. O(calls x what policies look at), and as much of the greedy planner as `work` allows.
+Rehearsed rehearse(const Tape& tape, Bytes capacity_B, const PolicyOptions& options);
+
+}  // namespace lowtide::eager

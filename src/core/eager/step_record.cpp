@@ -1,0 +1,86 @@
+#include "step_record.hpp"
+
+namespace lowtide::eager {
+
+StepRecord::Place StepRecord::place_of(const Ledger& ledger, ValueId root) {
+  const auto slot = static_cast<std::size_t>(root);
+  if (slot < known_.size() && known_[slot].serial == ledger[root].serial) return {known_[slot].index, known_[slot].is_leaf};
+  const Place place{static_cast<std::int32_t>(leaves_B_.size()), true};
+  leaves_B_.push_back(ledger[root].size_B);
+  learn(ledger, root, place);
+  return place;
+}
+
+void StepRecord::learn(const Ledger& ledger, ValueId root, Place place) {
+  const auto slot = static_cast<std::size_t>(root);
+  if (slot >= known_.size()) known_.resize(slot + 1);
+  known_[slot] = {ledger[root].serial, place.index, place.is_leaf};
+}
+
+void StepRecord::ended(const Ledger& ledger, CallId id) {
+  const Call& call = ledger.call(id);
+  Event event{call.name, call.cost_ns, 0, 0, 0, static_cast<std::int32_t>(places_.size()),
+              static_cast<std::int32_t>(sizes_B_.size()), static_cast<std::int32_t>(consumed_.size())};
+  for (const Input& input : call.inputs) {
+    places_.push_back(place_of(ledger, ledger[input.value].root));
+    ++event.inputs;
+  }
+  std::vector<Index> place(call.outputs.size(), -1);  // among the outputs that have bytes
+  for (std::size_t i = 0; i < call.outputs.size(); ++i) {
+    const ValueId made = call.outputs[i].value;
+    if (ledger[made].root != made) continue;
+    learn(ledger, made, {static_cast<std::int32_t>(made_.size()), false});
+    made_.push_back(made);
+    made_serial_.push_back(ledger[made].serial);
+    sizes_B_.push_back(call.outputs[i].size_B);
+    place[i] = event.outputs++;
+  }
+  for (const Consumed& c : call.consumed) {
+    consumed_.push_back({c.input, place[static_cast<std::size_t>(c.output)]});
+    ++event.consumed;
+  }
+  if (event.outputs > 0) events_.push_back(event);
+}
+
+void StepRecord::died(const Ledger& ledger, ValueId root) {
+  const auto slot = static_cast<std::size_t>(root);
+  if (slot >= known_.size() || known_[slot].serial != ledger[root].serial) return;
+  events_.push_back({0, 0, 0, -1, 0, static_cast<std::int32_t>(places_.size()), 0, 0});
+  places_.push_back({known_[slot].index, known_[slot].is_leaf});
+  known_[slot].serial = -1;
+}
+
+void StepRecord::take(const Ledger& ledger, std::vector<std::int64_t>& words, std::vector<Tape::Number>& kept, Bytes& leaves_B) {
+  words.clear();
+  kept.clear();
+  leaves_B = 0;
+  const auto leaves = static_cast<std::int64_t>(leaves_B_.size());
+  const auto number_of = [&](Place place) { return 1 + place.index + (place.is_leaf ? 0 : leaves); };
+  for (Bytes size_B : leaves_B_) {
+    words.insert(words.end(), {Tape::LEAF, size_B});
+    leaves_B += size_B;
+  }
+  for (const Event& e : events_) {
+    const auto first = static_cast<std::size_t>(e.first);
+    if (e.outputs < 0) {
+      words.insert(words.end(), {Tape::DIED, number_of(places_[first])});
+      continue;
+    }
+    words.insert(words.end(), {Tape::RAN, static_cast<std::int64_t>(e.name), e.cost_ns, e.inputs, e.outputs, 0, e.consumed, 0});
+    for (std::int32_t i = 0; i < e.inputs; ++i) words.push_back(number_of(places_[first + static_cast<std::size_t>(i)]));
+    for (std::int32_t i = 0; i < e.outputs; ++i) words.push_back(sizes_B_[static_cast<std::size_t>(e.first_size + i)]);
+    for (std::int32_t i = 0; i < e.consumed; ++i) {
+      const Consumed& c = consumed_[static_cast<std::size_t>(e.first_consumed + i)];
+      words.insert(words.end(), {c.input, c.output});
+    }
+  }
+  for (std::size_t i = 0; i < made_.size(); ++i) {
+    const auto slot = static_cast<std::size_t>(made_[i]);
+    const bool is_known = known_[slot].serial == made_serial_[i];
+    if (is_known && ledger.holds(made_[i]) && ledger[made_[i]].serial == made_serial_[i] && ledger[made_[i]].alive)
+      kept.push_back(1 + leaves + static_cast<std::int64_t>(i));
+  }
+  *this = StepRecord();
+}
+
+}  // namespace lowtide::eager

@@ -1,0 +1,52 @@
+// StepRecord: what a step did, as a tape that can be run again.
+//
+// A policy hears of calls and deaths as they happen; the record numbers what they name. Contents that the step found
+// (parameters, inputs, what an earlier step left) are leaves, put first: in a rehearsal all of them are there from
+// the start. Views have no bytes and are left out.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "ledger.hpp"
+#include "tape.hpp"
+
+namespace lowtide::eager {
+
+class StepRecord {
+ public:
+  void ended(const Ledger& ledger, CallId call);
+  void died(const Ledger& ledger, ValueId root);
+  bool is_empty() const { return events_.empty(); }
+  // The tape in words and what is alive at its end; and begins anew. The leaves' bytes: in `leaves_B`.
+  void take(const Ledger& ledger, std::vector<std::int64_t>& words, std::vector<Tape::Number>& kept, Bytes& leaves_B);
+
+ private:
+  // A content by the place where it was first met: leaves and made ones are numbered apart until the tape is written.
+  struct Known {
+    std::int64_t serial = -1;
+    std::int32_t index = 0;
+    bool is_leaf = false;
+  };
+  struct Place {
+    std::int32_t index;
+    bool is_leaf;
+  };
+  struct Event {
+    std::uint64_t name;
+    Nanoseconds cost_ns;
+    std::int32_t inputs, outputs, consumed, first, first_size, first_consumed;  // a death: outputs = -1, `first` its place
+  };
+  Place place_of(const Ledger& ledger, ValueId root);
+  void learn(const Ledger& ledger, ValueId root, Place place);
+
+  std::vector<Known> known_;  // by ValueId
+  std::vector<Bytes> leaves_B_;
+  std::vector<ValueId> made_;  // who had been made, by index; asked at the end whether it is alive
+  std::vector<std::int64_t> made_serial_;
+  std::vector<Event> events_;
+  std::vector<Place> places_;
+  std::vector<Bytes> sizes_B_;
+  std::vector<Consumed> consumed_;
+};
+
+}  // namespace lowtide::eager
