@@ -79,7 +79,7 @@ EAGER = Kit(
     "eager",
     ("eager/*.cpp", "slab_values.cpp"),
     ("-lc10", "-ltorch_cpu", "-ltorch_python"),
-    ("arena*.cpp", "eager/**/*.cpp"),
+    ("arena*.cpp", "eager/**/*.cpp", "greedy.cpp", "levels.cpp", "moves.cpp", "program.cpp", "retention*.cpp"),
     "eager runtime",
     "a minute",
 )
