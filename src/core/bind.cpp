@@ -16,6 +16,7 @@
 #include "bind_chain.hpp"
 #include "bind_copier.hpp"
 #include "bind_eager.hpp"
+#include "bind_foresight.hpp"
 #include "bind_packer.hpp"
 #include "floors.hpp"
 #include "greedy.hpp"
@@ -241,4 +242,5 @@ NB_MODULE(_core, m) {
   bind_bits(m);
   bind_copier(m);
   bind_eager(m);
+  bind_foresight(m);
 }

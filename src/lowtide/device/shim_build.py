@@ -156,7 +156,7 @@ def key(command: Sequence[str], kit: Kit = CPU) -> str:
 def _headers(kit: Kit) -> set[Path]:
     """Every header that a unit of the module may include."""
     own = {"*.hpp", *(pattern.replace(".cpp", ".hpp") for pattern in kit.units)}
-    core = {"bytes.hpp", *(pattern.replace(".cpp", ".hpp") for pattern in kit.core)}
+    core = {"bytes.hpp", "rows.hpp", *(pattern.replace(".cpp", ".hpp") for pattern in kit.core)}
     found = {file for pattern in own for file in _SOURCES.glob(pattern)}
     return found | {file for pattern in core for file in core_folder().glob(pattern)}
 

@@ -57,6 +57,7 @@ void Guided::restored(Scene& scene, ValueId id) {
 void Guided::step_ended(Scene&) {
   stage_ = followed_ = 0;
   next_ = 1;
+  known_.clear();
 }
 
 double Guided::mind(Scene& scene, ValueId id) {

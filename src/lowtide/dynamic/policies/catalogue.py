@@ -12,6 +12,7 @@ from lowtide.dynamic.policies.lru import Lru
 from lowtide.dynamic.policies.msps import Msps
 from lowtide.dynamic.policies.size import Size
 from lowtide.dynamic.policies.tide import Tide
+from lowtide.dynamic.policies.tide_memory import TideMemory
 
 _ALL: tuple[type[AbstractPolicy], ...] = (
     Dtr,
@@ -26,6 +27,7 @@ _ALL: tuple[type[AbstractPolicy], ...] = (
     CoopWithoutPartition,
     CoopWithoutInPlace,
     Tide,
+    TideMemory,
 )
 
 POLICIES: dict[str, type[AbstractPolicy]] = {policy.name: policy for policy in _ALL}

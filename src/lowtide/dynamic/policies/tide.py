@@ -103,6 +103,10 @@ class AbstractTide(AbstractPolicy):
         scale = window.cost / back_ns if back_ns > 0 else 0.0
         return float(moved_B) * (self._density.mean_ns() * _MOVE) * scale
 
+    def unguided(self, scene: Scene, value: Value) -> float:
+        """Where nothing is known of what comes: what bringing it back takes, by the root of its staleness."""
+        return self.back_ns(scene, value) / math.sqrt(max(1.0, float(scene.staleness(value))))
+
     def sends(self, scene: Scene, value: Value) -> bool:
         return self._is_sendable(scene, value) and self._copies_ns(value) < float(_again_ns(scene, value))
 
@@ -128,7 +132,12 @@ def _is_movable(scene: Scene, owner: int) -> bool:
 
 def is_idle(value: Value) -> bool:
     """Whether nobody wants the value: it has no handle, and no evicted value would need it to come back."""
-    return not any(tensor.alive for tensor in (value, *value.views)) and not any(map(is_gone, children(value)))
+    return not any(tensor.alive for tensor in (value, *value.views)) and not is_wanted(value)
+
+
+def is_wanted(value: Value) -> bool:
+    """Whether an evicted value would need this one."""
+    return any(map(is_gone, children(value)))
 
 
 def _again_ns(scene: Scene, value: Value) -> int:
@@ -152,6 +161,4 @@ class Tide(AbstractTide):
     name: ClassVar[str] = "tide"
 
     def mind(self, scene: Scene, value: Value) -> float:
-        if is_idle(value):
-            return 0.0
-        return self.back_ns(scene, value) / math.sqrt(max(1.0, float(scene.staleness(value))))
+        return 0.0 if is_idle(value) else self.unguided(scene, value)
