@@ -20,12 +20,12 @@ from lowtide.device.arena import Arena
 from lowtide.dynamic.bodies import Bodies
 from lowtide.dynamic.keeper import Keeper
 from lowtide.dynamic.ledger import Value
-from lowtide.dynamic.performer import StoragePerformer
+from lowtide.dynamic.performer import StoragePerformer, Vanished
 from lowtide.dynamic.randomness import Draw
 from lowtide.dynamic.recorder import Recorder
+from lowtide.dynamic.shortage import Shortage, shortage
 from lowtide.dynamic.slab_room import SlabRoom
 from lowtide.errors import OutOfRoom
-from lowtide.units import format_B
 
 
 class Kernels:
@@ -46,7 +46,7 @@ class Kernels:
         self._budget_B = budget_B
         self._name = ""
         self._failure: BaseException | None = None
-        self._refused_B = 0
+        self._shortage: Shortage | None = None  # of the kernel that runs
         self.retries = 0
 
     def catch_up(self) -> None:
@@ -73,7 +73,7 @@ class Kernels:
             self.sweep()
             self.keeper.make_room(size_B)
         except OutOfRoom:
-            self._refused_B = size_B
+            self._shortage = self._short_of(size_B)
             return False
         except BaseException as error:  # reaches the caller of the kernel, past torch's own frames
             self._failure = error
@@ -88,10 +88,7 @@ class Kernels:
             torch.OutOfMemoryError: if they do not fit beside what cannot be evicted.
         """
         self._name = name
-        try:
-            self.keeper.enter(inputs, name)
-        except OutOfRoom as refusal:
-            raise self.out_of_memory(refusal.need_B) from refusal
+        self._recover(lambda: self.keeper.enter(inputs, name))
         before = self.performer.running(inputs)
         try:
             yield
@@ -144,10 +141,9 @@ class Kernels:
             torch.OutOfMemoryError: if it does not fit beside what cannot be evicted.
         """
         if value.call is not None:
-            try:
-                self.keeper.commit(value)
-            except OutOfRoom as refusal:
-                raise self.out_of_memory(refusal.need_B) from refusal
+            self._recover(lambda: self.keeper.commit(value))
+            if value.readers:
+                self._bodies.hold(value)
 
     def settle_dependents(self, leaf: Value) -> None:
         """Commits what is alive and would be made again from this leaf, which is about to change."""
@@ -155,33 +151,42 @@ class Kernels:
             if root.alive:
                 self.commit(root)
 
+    def _recover(self, recovery: Callable[[], None]) -> None:
+        while True:
+            try:
+                return recovery()
+            except Vanished:
+                self.catch_up()
+            except OutOfRoom as refusal:
+                raise self.out_of_memory(refusal.need_B) from refusal
+
     def out_of_memory(self, need_B: int) -> torch.OutOfMemoryError:
         """What to say where there is no room."""
-        values = [v for v in self.keeper.ledger.values.values() if v.resident]
-        homes_B = sum(v.size_B for v in values if v.home)
-        leaves_B = sum(v.size_B for v in values if v.call is None and not v.home)
-        pinned_B = sum(v.size_B for v in values if v.pins and v.call is not None)
-        others_B = max(0, self._room.in_use_B - homes_B - leaves_B - sum(v.size_B for v in values if v.call))
-        who = f"'{self._name}'" if self._name else "code between operators"
-        return torch.OutOfMemoryError(
-            f"lowtide: the budget of {format_B(self._budget_B)} is too small here: {who} asked for {format_B(need_B)} "
-            f"({need_B} B), and nothing more can be evicted. Held: {format_B(homes_B)} of parameters, gradients and "
-            f"optimizer state; {format_B(leaves_B)} of inputs and of what was kept because a parameter was written; "
-            f"{format_B(pinned_B)} that the operator reads; {format_B(others_B)} of its own results and workspaces. "
-            f"The largest hole is {format_B(self._room.largest_hole_B)} of {format_B(self._room.free_B)} free. Raise the "
-            "budget, make the batch smaller, or let go of tensors of earlier steps."
-        )
+        found = self._shortage
+        if found is None or found.need_B != need_B:
+            found = self._short_of(need_B)
+        self._shortage = None
+        return torch.OutOfMemoryError(found.text(self._budget_B, self._name))
+
+    def _short_of(self, need_B: int) -> Shortage:
+        return shortage(self.keeper.ledger, self._room, need_B, self._room.largest_hole_B)
 
     def _slide_all(self) -> bool:
         """Slides everything that may move together; whether anything moved, or nothing has to."""
         before = self.performer.running(())
         try:
-            for size_B in (self._room.free_B, self._refused_B):
-                if size_B and self.keeper.slide(size_B):
+            size_B = self._room.free_B  # what cannot move may leave no such hole: then the next smaller one
+            while size_B > self._refused_B:
+                if self.keeper.slide(size_B):
                     return True
-            return False
+                size_B = size_B * 7 // 8
+            return self._refused_B > 0 and self.keeper.slide(self._refused_B)
         finally:
             self.performer.resume(before)
+
+    @property
+    def _refused_B(self) -> int:
+        return 0 if self._shortage is None else self._shortage.need_B
 
     def _pass_on(self, error: BaseException) -> None:
         """Raises what was raised inside the allocator, if anything was."""

@@ -36,6 +36,13 @@ LIARS: dict[str, Hidden] = {
 """By name, with the overload."""
 
 UNDECLARED_VIEWS = frozenset(
-    {"aten._unsafe_view.default", "aten._reshape_alias.default", "aten.lift_fresh.default", "aten.lift.default"}
+    {
+        "aten._unsafe_view.default",
+        "aten._reshape_alias.default",
+        "aten.unsafe_split.Tensor",
+        "aten.unsafe_split_with_sizes.default",
+        "aten.lift_fresh.default",
+        "aten.lift.default",
+    }
 )
 """Their results look at their argument's bytes, and they read none themselves."""

@@ -27,6 +27,12 @@ GONE = (
     "the open lowtide.eager runs. What touches them otherwise (another thread, a library that takes addresses) has to "
     "ask for a copy first: tensor.clone(), in that thread."
 )
+
+
+class Vanished(Exception):
+    """Another thread, or the garbage collector, has let go of a value that was alive; it has to be made again, too."""
+
+
 _Attempt = Callable[[Callable[[], Any], Draw | None, bool], Any]
 
 
@@ -110,9 +116,14 @@ class StoragePerformer:
         """Not without a pool of host memory."""
         raise NotImplementedError(f"value {value.id} was to come from a host that there is not")
 
+    def discard(self, value: Value) -> None:
+        """See `keeper.Performer`: no value ever goes to a host here."""
+
     def _storage(self, value: Value) -> torch.UntypedStorage:
-        storage = self._bodies[value].storage()
-        assert storage is not None, f"value {value.id} is pinned and has no storage"
+        body = self._bodies.get(value)
+        storage = None if body is None else body.storage()
+        if storage is None:
+            raise Vanished
         return storage
 
     def _copy(self, storage: torch.UntypedStorage) -> torch.UntypedStorage:
