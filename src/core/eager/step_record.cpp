@@ -38,6 +38,8 @@ void StepRecord::ended(const Ledger& ledger, CallId id) {
   for (const Consumed& c : call.consumed) {
     consumed_.push_back({c.input, place[static_cast<std::size_t>(c.output)]});
     ++event.consumed;
+    const ValueId source = ledger[call.inputs[static_cast<std::size_t>(c.input)].value].root;
+    known_[static_cast<std::size_t>(source)].serial = -1;  // what is written over cannot die any more
   }
   if (event.outputs > 0) events_.push_back(event);
 }
