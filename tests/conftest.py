@@ -10,6 +10,8 @@ import platformdirs
 import pytest
 from hypothesis import HealthCheck, settings
 
+from lowtide.placers import base
+
 settings.register_profile(
     "lowtide",
     deadline=None,
@@ -67,6 +69,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:  # noqa: ARG001
         gc.collect()
         gc.freeze()
         _IMPORTED[0] = len(sys.modules)
+
+
+@pytest.fixture(autouse=True)
+def _brief_placing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Addresses are searched for a twelfth of a second, not for one; the placers' own tests have all of it."""
+    if "placers" not in request.path.parts:
+        monkeypatch.setattr(base, "_WORK", 100_000)
 
 
 @pytest.fixture(scope="session")
