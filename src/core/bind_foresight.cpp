@@ -31,6 +31,7 @@ void bind_foresight(nb::module_& m) {
              return r.foresight->find(signature.value(), next);
            },
            "name"_a, "sizes_B"_a, "next"_a)
+      .def("is_fixed", [](const Rehearsed& r, Tape::Number number) { return r.foresight->is_fixed(number); }, "number"_a)
       .def("is_spare", [](const Rehearsed& r, Tape::Number number, lowtide::Index last,
                           lowtide::Index now) { return r.foresight->is_spare(number, last, now); },
            "number"_a, "last"_a, "now"_a)
@@ -42,11 +43,11 @@ void bind_foresight(nb::module_& m) {
       .def("outputs", [](const Rehearsed& r, lowtide::Index stage) { return r.foresight->outputs(stage); }, "stage"_a);
   m.def(
       "rehearse",
-      [](const Tape& tape, Bytes capacity_B, Bytes host_B, double link_Bps) {
+      [](const Tape& tape, const std::vector<Tape::Number>& fixed, Bytes capacity_B, Bytes host_B, double link_Bps) {
         const nb::gil_scoped_release release;
-        return rehearse(tape, capacity_B, {host_B, link_Bps});
+        return rehearse(tape, fixed, capacity_B, {host_B, link_Bps});
       },
-      "tape"_a, "capacity_B"_a, "host_B"_a = 0, "link_Bps"_a = 0.0);
+      "tape"_a, "fixed"_a, "capacity_B"_a, "host_B"_a = 0, "link_Bps"_a = 0.0);
   m.def("step_digest", [](const Tape& tape) { return Foresight(tape).digest(); }, "tape"_a);
 }
 

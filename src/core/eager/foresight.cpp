@@ -40,7 +40,7 @@ void add(Program& program, const Stage& stage) {
 
 }  // namespace
 
-Foresight::Foresight(const Tape& tape) {
+Foresight::Foresight(const Tape& tape, Slice<Tape::Number> fixed) {
   Stage leaves;
   std::vector<Stage> calls;
   const auto count = at(tape.contents());
@@ -106,6 +106,7 @@ Foresight::Foresight(const Tape& tape) {
   program_.pinned_from.assign(count, NEVER);
   for (std::size_t v = 0; v < count; ++v)
     if (is_leaf[v]) program_.pinned_from[v] = 0, lost[v] = NEVER;
+  for (Tape::Number number : fixed) program_.pinned_from[at(number - 1)] = 0;
   program_.lost_from = lost;
   program_.fetch_B.assign(count, -1);
   program_.send_B.assign(count, 0);

@@ -21,14 +21,14 @@ struct Way {
 
 class Foresight {
  public:
-  explicit Foresight(const Tape& tape);
+  // `fixed`: of what is kept, what stays once it is made, since it becomes a leaf.
+  explicit Foresight(const Tape& tape, Slice<Tape::Number> fixed = {});
 
   // Finds the retention for a budget; `steps`: at most so many commits of the greedy planner.
   void plan(Bytes budget_B, Index steps);
-  void forget_plan() { taus_.clear(); }
 
   Index stages() const { return program_.stage_count(); }
-  bool holds(Tape::Number number) const { return number >= 1 && number <= program_.value_count(); }
+  bool is_fixed(Tape::Number number) const { return program_.pinned_from[static_cast<std::size_t>(number - 1)] != NEVER; }
   // Of a content that was last touched in stage `last`, in stage `now`: whether the retention has dropped it.
   bool is_spare(Tape::Number number, Index last, Index now) const;
   // Nanoseconds of calls until its next use, from stage `now`; -1: there is none.

@@ -27,9 +27,9 @@ Nanoseconds run(const Tape& tape, Bytes capacity_B, const PolicyOptions& options
 
 }  // namespace
 
-Rehearsed rehearse(const Tape& tape, Bytes capacity_B, const PolicyOptions& options) {
+Rehearsed rehearse(const Tape& tape, Slice<Tape::Number> fixed, Bytes capacity_B, const PolicyOptions& options) {
   Rehearsed best;
-  auto foresight = std::make_shared<Foresight>(tape);
+  auto foresight = std::make_shared<Foresight>(tape, fixed);
   best.unguided_ns = best.rerun_ns = run(tape, capacity_B, options, nullptr, {}, -1);
   for (const Way& way : WAYS) {
     if (best.rerun_ns == 0) break;

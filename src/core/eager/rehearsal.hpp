@@ -16,7 +16,7 @@ struct Rehearsed {
   int ways = 0;                                 // how many were tried
 };
 
-// Deterministic. O(calls x what policies look at), and as much of the greedy planner as `work` allows.
-Rehearsed rehearse(const Tape& tape, Bytes capacity_B, const PolicyOptions& options);
+// `fixed`: see Foresight. Deterministic. O(calls x what policies look at), and as much of the greedy planner as `work` allows.
+Rehearsed rehearse(const Tape& tape, Slice<Tape::Number> fixed, Bytes capacity_B, const PolicyOptions& options);
 
 }  // namespace lowtide::eager

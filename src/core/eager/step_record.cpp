@@ -44,23 +44,23 @@ void StepRecord::ended(const Ledger& ledger, CallId id) {
   if (event.outputs > 0) events_.push_back(event);
 }
 
-void StepRecord::died(const Ledger& ledger, ValueId root) {
+bool StepRecord::died(const Ledger& ledger, ValueId root) {
   const auto slot = static_cast<std::size_t>(root);
-  if (slot >= known_.size() || known_[slot].serial != ledger[root].serial) return;
+  if (slot >= known_.size() || known_[slot].serial != ledger[root].serial) return false;
   events_.push_back({0, 0, 0, -1, 0, static_cast<std::int32_t>(places_.size()), 0, 0});
   places_.push_back({known_[slot].index, known_[slot].is_leaf});
   known_[slot].serial = -1;
+  return true;
 }
 
-void StepRecord::take(const Ledger& ledger, std::vector<std::int64_t>& words, std::vector<Tape::Number>& kept, Bytes& leaves_B) {
-  words.clear();
-  kept.clear();
-  leaves_B = 0;
+StepRecord::Step StepRecord::take(const Ledger& ledger) {
+  Step step;
+  std::vector<std::int64_t>& words = step.words;
   const auto leaves = static_cast<std::int64_t>(leaves_B_.size());
   const auto number_of = [&](Place place) { return 1 + place.index + (place.is_leaf ? 0 : leaves); };
   for (Bytes size_B : leaves_B_) {
     words.insert(words.end(), {Tape::LEAF, size_B});
-    leaves_B += size_B;
+    step.leaves_B += size_B;
   }
   for (const Event& e : events_) {
     const auto first = static_cast<std::size_t>(e.first);
@@ -79,10 +79,14 @@ void StepRecord::take(const Ledger& ledger, std::vector<std::int64_t>& words, st
   for (std::size_t i = 0; i < made_.size(); ++i) {
     const auto slot = static_cast<std::size_t>(made_[i]);
     const bool is_known = known_[slot].serial == made_serial_[i];
-    if (is_known && ledger.holds(made_[i]) && ledger[made_[i]].serial == made_serial_[i] && ledger[made_[i]].alive)
-      kept.push_back(1 + leaves + static_cast<std::int64_t>(i));
+    if (!is_known || !ledger.holds(made_[i])) continue;
+    const Value& v = ledger[made_[i]];
+    if (v.serial != made_serial_[i] || !v.alive) continue;
+    step.kept.push_back(1 + leaves + static_cast<std::int64_t>(i));
+    if (v.is_leaf()) step.fixed.push_back(step.kept.back());
   }
   *this = StepRecord();
+  return step;
 }
 
 }  // namespace lowtide::eager

@@ -15,10 +15,17 @@ namespace lowtide::eager {
 class StepRecord {
  public:
   void ended(const Ledger& ledger, CallId call);
-  void died(const Ledger& ledger, ValueId root);
+  // False: it is not in the record.
+  bool died(const Ledger& ledger, ValueId root);
   bool is_empty() const { return events_.empty(); }
-  // The tape in words and what is alive at its end; and begins anew. The leaves' bytes: in `leaves_B`.
-  void take(const Ledger& ledger, std::vector<std::int64_t>& words, std::vector<Tape::Number>& kept, Bytes& leaves_B);
+  struct Step {
+    std::vector<std::int64_t> words;
+    std::vector<Tape::Number> kept;   // alive when it ended
+    std::vector<Tape::Number> fixed;  // of these, what had become a leaf: nothing makes it again
+    Bytes leaves_B = 0;               // of what it found
+  };
+  // What was recorded, in words; and begins anew.
+  Step take(const Ledger& ledger);
 
  private:
   // A content by the place where it was first met: leaves and made ones are numbered apart until the tape is written.

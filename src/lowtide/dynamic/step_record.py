@@ -33,10 +33,12 @@ class Step(NamedTuple):
     """A step that is over.
 
     Arguments:
+        fixed: numbers of what it leaves that had become a leaf: nothing makes it again.
         leaves_B: bytes of what it found.
     """
 
     tape: Tape
+    fixed: list[int]
     leaves_B: int
 
 
@@ -67,11 +69,12 @@ class StepRecord:
                 self._known.pop(call.inputs[source].root.id, None)
             self._events.append(_Ran(name, call.cost_ns, inputs, [value.size_B for value in outputs], consumed))
 
-    def died(self, root: Value) -> None:
-        """The last handle of a root is gone."""
+    def died(self, root: Value) -> bool:
+        """The last handle of a root is gone; False where it is not in the record."""
         place = self._known.pop(root.id, None)
         if place is not None:
             self._events.append(place)
+        return place is not None
 
     def take(self) -> Step:
         """What was recorded. What is alive now is what the step leaves."""
@@ -94,7 +97,8 @@ class StepRecord:
                 words += pair
         kept = [1 + leaves + i for i, value in enumerate(self._made) if value.id in self._known and value.alive]
         tape = Tape(np.array(words, dtype=np.int64), np.array(kept, dtype=np.int64))
-        return Step(tape, sum(self._leaves_B))
+        fixed = [number for number in kept if self._made[number - 1 - leaves].call is None]
+        return Step(tape, fixed, sum(self._leaves_B))
 
     def _place_of(self, root: Value) -> _Place:
         place = self._known.get(root.id)

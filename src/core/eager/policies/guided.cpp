@@ -7,6 +7,7 @@ namespace lowtide::eager {
 
 namespace {
 constexpr double HARDLY = 1e-6;  // what is spare after this call is minded so much during it
+constexpr double MOST = 1e300;   // what will not be made again
 }
 
 Guided::Known* Guided::known(const Ledger& ledger, ValueId id) {
@@ -64,6 +65,7 @@ double Guided::mind(Scene& scene, ValueId id) {
   if (is_idle(scene, id)) return 0;
   const Known* k = stage_ == 0 || !advises_ ? nullptr : known(scene.ledger, id);
   if (!k) return unguided(scene, id);
+  if (foresight_->is_fixed(k->number)) return MOST;
   if (way_.plans && foresight_->is_spare(k->number, k->last, stage_)) return k->last == stage_ ? HARDLY : 0;
   Nanoseconds distance_ns = foresight_->distance_ns(k->number, k->last, stage_);
   if (distance_ns < 0) {  // only to bring others back

@@ -1,6 +1,6 @@
 // Tide with memory: a step is recorded, rehearsed, and the next one guided by what was found.
 //
-// A step that runs like the record needs no new one. One that departs goes on as tide where the record says nothing; it is
+// A step that runs like the record, beside as many bytes of others, needs no new one. One that departs goes on as tide where the record says nothing; it is
 // rehearsed once a step like it has come twice, so that programs whose steps never repeat do not pay for rehearsals.
 #include <algorithm>
 
@@ -13,7 +13,8 @@ namespace lowtide::eager {
 
 namespace {
 
-constexpr std::int64_t TOLERANCE = 50;  // one call in so many may be elsewhere in a step that is like the record
+constexpr std::int64_t TOLERANCE = 50;  // one call, or byte, in so many may be elsewhere in a step like the record
+constexpr int MOST_REHEARSALS = 8;      // of like steps, for other capacities
 
 class TideMemory final : public Guided {
  public:
@@ -30,18 +31,20 @@ class TideMemory final : public Guided {
     record_.ended(scene.ledger, call);
     Guided::ended(scene, call);
   }
-  void died(Scene& scene, ValueId root) override { record_.died(scene.ledger, root); }
+  void died(Scene& scene, ValueId root) override {
+    const Value& v = scene.ledger[root];
+    if (!record_.died(scene.ledger, root) && v.is_resident()) found_B_ -= scene.room.reserved_for(v.size_B);
+  }
 
   void step_ended(Scene& scene) override {
-    std::vector<std::int64_t> words;
-    std::vector<Tape::Number> kept;
-    Bytes leaves_B = 0;
-    const bool departed = !foresight() || departures() - departures_ > calls_ / TOLERANCE ||
-                          foresight()->stages() - 2 - followed() > calls_ / TOLERANCE;
-    record_.take(scene.ledger, words, kept, leaves_B);
-    if (calls_ > 0 && departed) {
-      const Bytes other_B = std::max<Bytes>(0, found_B_ - leaves_B);
-      remember(std::make_shared<Tape>(std::move(words), std::move(kept)), scene.room.capacity_B() - other_B);
+    StepRecord::Step step = record_.take(scene.ledger);
+    const Bytes capacity_B = scene.room.capacity_B() - std::max<Bytes>(0, found_B_ - step.leaves_B);
+    if (calls_ > 0 && capacity_B > 0) {
+      const bool has_departed = departed();
+      const Bytes change_B = capacity_B > rehearsed_B_ ? capacity_B - rehearsed_B_ : rehearsed_B_ - capacity_B;
+      const bool has_changed = change_B > scene.room.capacity_B() / TOLERANCE && rehearsals_ < MOST_REHEARSALS;
+      if (!foresight() || has_departed || has_changed)
+        remember(std::move(step), capacity_B, has_departed);
     }
     departures_ = departures();
     calls_ = 0;
@@ -49,11 +52,19 @@ class TideMemory final : public Guided {
   }
 
  private:
-  void remember(const std::shared_ptr<const Tape>& tape, Bytes capacity_B) {
-    const std::uint64_t digest = Foresight(*tape).digest();
-    if (capacity_B > 0 && (!foresight() || digest == digest_)) {
-      const Rehearsed found = rehearse(*tape, capacity_B, options_);
+  bool departed() const {
+    const std::int64_t tolerated = calls_ / TOLERANCE;
+    return foresight() && (departures() - departures_ > tolerated || foresight()->stages() - 2 - followed() > tolerated);
+  }
+
+  void remember(StepRecord::Step&& step, Bytes capacity_B, bool has_departed) {
+    const Tape tape(std::move(step.words), std::move(step.kept));
+    const std::uint64_t digest = Foresight(tape).digest();
+    if (!has_departed || digest == digest_) {
+      const Rehearsed found = rehearse(tape, step.fixed, capacity_B, options_);
       guide(found.foresight, found.way, found.advises);
+      rehearsed_B_ = capacity_B;
+      rehearsals_ = has_departed ? 1 : rehearsals_ + 1;
     }
     digest_ = digest;
   }
@@ -61,7 +72,9 @@ class TideMemory final : public Guided {
   PolicyOptions options_;
   StepRecord record_;
   std::uint64_t digest_ = 0;  // of the last step that departed
-  Bytes found_B_ = 0;         // in use when the step began
+  Bytes found_B_ = 0;         // in use when the step began, without what died since
+  Bytes rehearsed_B_ = 0;     // the capacity of the last rehearsal
+  int rehearsals_ = 0;        // of steps like the record
   std::int64_t calls_ = 0, departures_ = 0;
 };
 

@@ -17,6 +17,7 @@ from lowtide.dynamic.policies.base import Scene
 from lowtide.dynamic.policies.tide import AbstractTide, is_idle, is_wanted
 
 _HARDLY = 1e-6  # what is spare after this call is minded so much during it
+_MOST = 1e300  # what will not be made again
 
 
 class AbstractGuided(AbstractTide):
@@ -80,6 +81,8 @@ class AbstractGuided(AbstractTide):
         if not self._stage or found is None or not found.advises or number is None:
             return self.unguided(scene, value)
         last = self._last[value.id]
+        if found.is_fixed(number):
+            return _MOST
         if found.plans and found.is_spare(number, last, self._stage):
             return _HARDLY if last == self._stage else 0.0
         distance_ns = found.distance_ns(number, last, self._stage)
