@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol, cast
 
 import torch
@@ -89,7 +90,7 @@ def refusal() -> str:
 
 def _find() -> EagerModule:
     shim.load()
-    if not hasattr(torch._C.DispatchKey, "Fake"):
+    if not _has_key():
         raise ShimUnavailable(
             f"torch {torch.__version__} has no dispatch key on which lowtide can see operators without Python "
             "(torch 2.13 has one): eager training uses the runtime in Python"
@@ -111,6 +112,12 @@ def _find() -> EagerModule:
             "the runtime in Python"
         )
     return module
+
+
+def _has_key() -> bool:
+    """Whether this torch knows the dispatch key; its Python does not list it."""
+    header = Path(torch.__file__).parent / "include" / "c10" / "core" / "DispatchKey.h"
+    return header.is_file() and "\n  Fake,\n" in header.read_text(encoding="utf-8")
 
 
 def _first_failure(module: EagerModule) -> str:
@@ -149,7 +156,6 @@ def _trial(module: EagerModule, slab: SlabHandle, runtime: RuntimeHandle) -> tup
             for _ in range(12):
                 chain.append(chain[-1] * 1.5)
             total = sum(float(t[7]) for t in chain)
-            runtime.restore_all() if False else None
             done = runtime.stats()
             del chain
         finally:
