@@ -26,6 +26,7 @@ class AbstractGuided(AbstractTide):
     def __init__(self, host_B: int = 0, link_Bps: float = 0.0) -> None:
         super().__init__(host_B, link_Bps)
         self.found: Rehearsed | None = None
+        self.advised = False  # what was found is said of values; else calls are only followed
         self.departures = 0
         self.followed = 0  # calls of this step that were found in the record
         self._names: dict[str, int] = {}
@@ -33,6 +34,10 @@ class AbstractGuided(AbstractTide):
         self._last: dict[int, int] = {}  # stage in which a value was touched last, by id
         self._stage = 0  # 0: it is not known where the step is
         self._next = 1
+
+    def guide(self, found: Rehearsed, *, advises: bool) -> None:
+        """Follows a record from the next step on."""
+        self.found, self.advised = found, advises
 
     def name_of(self, name: str) -> int:
         """A number that stands for an operator's name."""
@@ -78,7 +83,7 @@ class AbstractGuided(AbstractTide):
         if is_idle(value):
             return 0.0
         found, number = self.found, self._number.get(value.id)
-        if not self._stage or found is None or not found.advises or number is None:
+        if not self._stage or found is None or not self.advised or number is None:
             return self.unguided(scene, value)
         last = self._last[value.id]
         if found.is_fixed(number):
