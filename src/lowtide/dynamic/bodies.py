@@ -15,6 +15,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 
@@ -52,7 +53,7 @@ class Body:
         """The storage, or None when the program has let go of it."""
         if self.held is not None:
             return self.held
-        return Storage._new_with_weak_ptr(self.weak)  # type: ignore[no-any-return, no-untyped-call]
+        return Storage._new_with_weak_ptr(self.weak)
 
 
 class Bodies:
@@ -84,7 +85,7 @@ class Bodies:
 
     def show(self, value: Value, storage: Storage) -> Body:
         """The value is the present content of a storage that the program sees."""
-        body = Body(value, storage._cdata, storage._weak_ref())  # type: ignore[no-untyped-call]
+        body = Body(value, storage._cdata, cast(int, storage._weak_ref()))
         self._of[value.id] = body
         self.by_address[body.address] = value
         if self.offset_B(storage) is None:
@@ -124,7 +125,7 @@ class Bodies:
             self._held[value.id] = body
 
     def abandoned(self) -> list[Value]:
-        """Lets go of leaves that no call reads any more; those that calls read and the program does not are returned."""
+        """Lets go of leaves that no call reads any more; those that only calls still read are returned."""
         left = []
         for key, body in list(self._held.items()):
             if self._of.get(key) is not body:
@@ -141,7 +142,7 @@ class Bodies:
         return [
             body.value
             for body in self._outside.values()
-            if body.weak and body.value.alive and Storage._expired(body.weak)  # type: ignore[no-untyped-call]
+            if body.weak and body.value.alive and Storage._expired(body.weak)
         ]
 
     def died(self, value: Value) -> None:

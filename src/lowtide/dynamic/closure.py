@@ -1,4 +1,4 @@
-"""How to run an operator again: the overload, its arguments with geometry in the place of tensors, and the numbers drawn.
+"""How to run an operator again: the overload, its arguments with geometry in the place of tensors, the numbers drawn.
 
 A closure holds no tensor: a view of a storage is its size, strides and offset, so views take part without being values.
 """
@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from lowtide.dynamic.operators import ORDINARY, Operator, tensors_in
 from lowtide.dynamic.randomness import Draw
@@ -35,7 +36,7 @@ class Seen(msgspec.Struct, frozen=True):
     def tensor(self, storage: torch.UntypedStorage) -> Tensor:
         """The same look at a storage."""
         made = torch.empty(0, dtype=self.dtype, device="cpu")
-        return made.set_(storage, self.offset, self.size, self.stride)  # type: ignore[call-overload, no-any-return]
+        return made.set_(storage, self.offset, self.size, self.stride)
 
 
 class Several(msgspec.Struct, frozen=True):
@@ -51,6 +52,7 @@ class Closure(msgspec.Struct, frozen=True):
         func: the overload.
         args, kwargs: its arguments; `Seen` and `Several` stand for tensors and lists.
         draw: where the generator stood from which it draws; None if it draws nothing.
+        learns: whether gradients were on: fused recurrent layers make their workspace only then.
         outputs: the call's: a position among the tensors that it returns, or -1 - i for what it writes over input i.
     """
 
@@ -58,6 +60,7 @@ class Closure(msgspec.Struct, frozen=True):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     draw: Draw | None
+    learns: bool
     outputs: tuple[int, ...]
 
     def arguments(self, storages: Sequence[torch.UntypedStorage]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -115,10 +118,10 @@ def _kept(item: Any, inputs: dict[int, int]) -> Any:
     if isinstance(item, Tensor):
         storage = item.untyped_storage()
         index = inputs[storage._cdata] if storage.nbytes() else _NO_BYTES
-        return Seen(index, item.dtype, item.size(), item.stride(), item.storage_offset())
+        return Seen(index, item.dtype, item.size(), item.stride(), int(item.storage_offset()))
     if isinstance(item, list | tuple):
         return Several(tuple(_kept(part, inputs) for part in item))
-    if isinstance(item, ORDINARY) or isinstance(item, torch.Generator):
+    if isinstance(item, (*ORDINARY, torch.Generator)):
         return item
     raise _Unkept
 
@@ -134,12 +137,15 @@ def _filled(item: Any, storages: Sequence[torch.UntypedStorage]) -> Any:
 
 
 @contextlib.contextmanager
-def as_first_run(draw: Draw | None) -> Iterator[None]:
-    """Inside, an operator runs as it did below autograd, autocast and every mode, and draws what it drew."""
+def as_first_run(closure: Closure) -> Iterator[None]:
+    """Inside, an operator runs as it did: below autograd, autocast and every mode, with the numbers that it drew."""
     keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(_disable_current_modes())
         stack.enter_context(torch._C._AutoDispatchBelowAutograd())
         stack.enter_context(torch._C._ExcludeDispatchKeyGuard(keys))
-        if draw is not None:
-            stack.enter_context(draw.again())
+        if closure.learns != torch.is_grad_enabled():
+            stack.enter_context(torch.set_grad_enabled(closure.learns))
+        if closure.draw is not None:
+            stack.enter_context(closure.draw.again())
         yield

@@ -24,7 +24,7 @@ class Gradients:
 
     def watch(self, parameter: Tensor) -> None:
         """Has the parameter's gradients reported."""
-        self._hooks.append(parameter.register_post_accumulate_grad_hook(self._accumulated))
+        self._hooks.append(parameter.register_post_accumulate_grad_hook(self._accumulated))  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
         """Leaves parameters as they were."""

@@ -88,7 +88,7 @@ class Interceptor:
             else:
                 made = self._made(results, read, consumed)
                 if made.storages:
-                    closure = Closure(func, form.args, form.kwargs, drawn, tuple(made.places))
+                    closure = Closure(func, form.args, form.kwargs, drawn, torch.is_grad_enabled(), tuple(made.places))
                     self._note(op, read, made, closure, cost_ns(op.name, tensors, results))
         self._steps.ran()
         return results
@@ -156,7 +156,9 @@ class Interceptor:
 
     def _keep_new(self, results: Any) -> None:
         for _, storage in self._new_storages(results):
-            self._arrivals.keep(storage)
+            value = self._arrivals.keep(storage)
+            if self._steps.is_stepping:
+                self._kernels.stepped.add(value.id)
 
     def _note(self, op: Operator, inputs: list[Value], made: _Made, closure: Closure, cost_ns: int) -> None:
         for value in inputs:

@@ -1,7 +1,7 @@
 """The runtime in Python: the one that is read, and that the compiled one is compared with.
 
-It composes the parts: an arena of values, the keeper with its policy, the performer, the dispatch mode, and the hooks on
-gradients and optimizers. One thread opens and closes it.
+It composes the parts: an arena of values, the keeper with its policy, the performer, the dispatch mode, and the hooks
+on gradients and optimizers. One thread opens and closes it.
 
 Units: `_B` bytes.
 """
@@ -82,7 +82,7 @@ class InterpretedRuntime:
         self.arena.engage()
         self.arena.set_pressure(self._kernels.relieve)
         self._mode = EagerMode(self._perform, self._interceptor.value_of)
-        self._mode.__enter__()
+        self._mode.__enter__()  # type: ignore[no-untyped-call]
 
     def close(self) -> int:
         """Brings back whatever is alive, and stops intercepting.
@@ -93,7 +93,7 @@ class InterpretedRuntime:
         assert mode is not None
         self._interrupts.hold()
         try:
-            mode.__exit__(None, None, None)
+            mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
             self._gradients.close()
             return self._restore_all()
         finally:

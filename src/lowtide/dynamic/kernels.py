@@ -1,4 +1,4 @@
-"""Running kernels in a room that may be full: what makes room before and inside them, and what happens where there is none.
+"""Running kernels in a room that may be full: what makes room before and inside them, and what if there is none.
 
 A kernel asks torch's allocator for its results and workspaces; where the arena has no place, the allocator asks
 `relieve`, which evicts, inside the kernel. What the kernel was given can neither go nor move meanwhile. Where that
@@ -11,6 +11,7 @@ Units: `_B` bytes.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -26,6 +27,8 @@ from lowtide.dynamic.recorder import Recorder
 from lowtide.dynamic.shortage import Shortage, shortage
 from lowtide.dynamic.slab_room import SlabRoom
 from lowtide.errors import OutOfRoom
+
+_LARGER = 4  # by this part of it a hole grows that did not do
 
 
 class Kernels:
@@ -48,6 +51,7 @@ class Kernels:
         self._failure: BaseException | None = None
         self._shortage: Shortage | None = None  # of the kernel that runs
         self.retries = 0
+        self.stepped: set[int] = set()  # ids of what an optimizer's step has made
 
     def catch_up(self) -> None:
         """Learns which storages the program has let go of."""
@@ -63,9 +67,13 @@ class Kernels:
         self.catch_up()
 
     def _lose(self, value: Value) -> None:
+        self.stepped.discard(value.id)
         self._bodies.died(value)
         self._recorder.died(value)
         self.keeper.died(value)
+        if value.resident and self._bodies.get(value) is None:  # pinned, and its bytes went all the same
+            self.keeper.ledger.drop(value)
+            self.keeper.kinship.evicted(value)
 
     def relieve(self, size_B: int) -> bool:
         """Makes room inside a kernel, for the allocator; False where there is none."""
@@ -97,7 +105,7 @@ class Kernels:
             self.keeper.leave(inputs)
 
     def attempt(self, kernel: Callable[[], Any], drawn: Draw | None, is_clean: bool) -> Any:
-        """Runs a kernel; a second time, with everything slid together, where that may help.
+        """Runs a kernel; again, with one hole for all that it is known to ask for, where that may help.
 
         Arguments:
             drawn: where the generator stood, if it draws.
@@ -106,20 +114,26 @@ class Kernels:
         Raises:
             torch.OutOfMemoryError: with what lies in the arena and what to do.
         """
-        try:
-            return kernel()
-        except torch.OutOfMemoryError as error:
-            self._pass_on(error)
-            if not is_clean or not self._slide_all():
-                raise self.out_of_memory(self._refused_B) from None
-        if drawn is not None:
-            drawn.rewind()
-        self.retries += 1
-        try:
-            return kernel()
-        except torch.OutOfMemoryError as error:
-            self._pass_on(error)
-            raise self.out_of_memory(self._refused_B) from None
+        hole_B = 0
+        while True:
+            try:
+                return kernel()
+            except torch.OutOfMemoryError as error:
+                self._pass_on(error)
+                found = self._shortage or self._short_of(0)
+            # What it gives back before it ends may cut the hole: then a larger one.
+            wanted_B = max(found.own_B + self._room.reserved_B(found.need_B), hole_B + hole_B // _LARGER)
+            if not is_clean:
+                raise self.out_of_memory(found.need_B)
+            if not self._make_hole(wanted_B):
+                wanted_B = self._room.largest_hole_B
+                if wanted_B <= hole_B:
+                    raise self.out_of_memory(found.need_B)
+            hole_B = wanted_B
+            self._shortage = None
+            self.retries += 1
+            if drawn is not None:
+                drawn.rewind()
 
     def make_room(self, size_B: int) -> None:
         """Makes room for a block outside any kernel.
@@ -131,7 +145,7 @@ class Kernels:
         try:
             self.keeper.make_room(size_B)
         except OutOfRoom as refusal:
-            if not (self._slide_all() and self._room.fits(size_B)):
+            if not self._make_hole(size_B):
                 raise self.out_of_memory(size_B) from refusal
 
     def commit(self, value: Value) -> None:
@@ -169,24 +183,27 @@ class Kernels:
         return torch.OutOfMemoryError(found.text(self._budget_B, self._name))
 
     def _short_of(self, need_B: int) -> Shortage:
-        return shortage(self.keeper.ledger, self._room, need_B, self._room.largest_hole_B)
+        return shortage(self.keeper.ledger, self._room, need_B, self._room.largest_hole_B, self.stepped)
 
-    def _slide_all(self) -> bool:
-        """Slides everything that may move together; whether anything moved, or nothing has to."""
+    def _make_hole(self, size_B: int) -> bool:
+        """Makes one hole while no kernel runs: everything may move, so any eviction helps. False: all is not enough."""
         before = self.performer.running(())
+        keeper = self.keeper
         try:
-            size_B = self._room.free_B  # what cannot move may leave no such hole: then the next smaller one
-            while size_B > self._refused_B:
-                if self.keeper.slide(size_B):
-                    return True
-                size_B = size_B * 7 // 8
-            return self._refused_B > 0 and self.keeper.slide(self._refused_B)
+            self.sweep()
+            while not self._room.fits(size_B):
+                if self._room.free_B >= self._room.reserved_B(size_B) and keeper.slide(size_B):
+                    continue
+                evictable = keeper.ledger.evictable
+                victims = keeper.policy.choose(keeper.scene, size_B) or tuple(itertools.islice(evictable.values(), 1))
+                if not victims:
+                    keeper.slide(self._room.free_B)
+                    return False
+                for value in victims:
+                    keeper.evict(value)
+            return True
         finally:
             self.performer.resume(before)
-
-    @property
-    def _refused_B(self) -> int:
-        return 0 if self._shortage is None else self._shortage.need_B
 
     def _pass_on(self, error: BaseException) -> None:
         """Raises what was raised inside the allocator, if anything was."""

@@ -20,7 +20,7 @@ _OWN = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
 Perform = Callable[[Operator, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 
 
-class EagerMode(TorchDispatchMode):
+class EagerMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """See the module.
 
     Arguments:
@@ -31,7 +31,7 @@ class EagerMode(TorchDispatchMode):
     supports_higher_order_operators = True
 
     def __init__(self, perform: Perform, look: Callable[[Tensor], object]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._perform: Perform | None = perform
         self._look = look
 

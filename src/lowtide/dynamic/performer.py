@@ -23,9 +23,9 @@ from lowtide.dynamic.room import Move
 from lowtide.errors import StorageError
 
 GONE = (
-    "lowtide: the bytes of this tensor were evicted to keep a budget, and are brought back by operators that the thread of "
-    "the open lowtide.eager runs. What touches them otherwise (another thread, a library that takes addresses) has to "
-    "ask for a copy first: tensor.clone(), in that thread."
+    "lowtide: the bytes of this tensor were evicted to keep a budget, and are brought back by operators that the "
+    "thread of the open lowtide.eager runs. What touches them otherwise (another thread, a library that takes addresses) has "
+    "to ask for a copy first: tensor.clone(), in that thread."
 )
 
 
@@ -80,7 +80,7 @@ class StoragePerformer:
         before = self.running(call.inputs)
         try:
             given = [self._storage(value) for value in call.inputs]
-            with as_first_run(closure.draw):
+            with as_first_run(closure):
                 for source, output in call.consumes:
                     if output not in over:
                         given[source] = self._copy(given[source])
@@ -128,7 +128,7 @@ class StoragePerformer:
 
     def _copy(self, storage: torch.UntypedStorage) -> torch.UntypedStorage:
         made = torch.empty(storage.nbytes(), dtype=torch.uint8, device="cpu")
-        made.copy_(torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage))  # type: ignore[call-overload]
+        made.copy_(torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage))
         return made.untyped_storage()
 
     def _keep(self, value: Value, storage: torch.UntypedStorage) -> int:

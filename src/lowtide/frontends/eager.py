@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 import warnings
@@ -16,20 +17,24 @@ from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
+from lowtide.device import eager_shim
 from lowtide.device.fingerprint import device_memory_B
+from lowtide.dynamic.compiled import CompiledRuntime
 from lowtide.dynamic.eager_stats import EagerStats
 from lowtide.dynamic.interpreted import InterpretedRuntime
 from lowtide.dynamic.openings import watched
 from lowtide.dynamic.policies.catalogue import POLICIES
 from lowtide.errors import BudgetError, BudgetWarning, EagerError, InfeasibleBudget, OptimizerError
 from lowtide.frontends.eager_place import place
-from lowtide.frontends.moving import HostBudget, Rate, moving
+from lowtide.frontends.moving import HostBudget, Moving, Rate, moving
+from lowtide.profile.optimizer import optimizer_needs
 from lowtide.runtime.homes import state_tensors
 from lowtide.units import Budget, format_B, parse_budget
 
 RuntimeName = Literal["auto", "compiled", "python"]
 Models = torch.nn.Module | Iterable[torch.nn.Module] | None
 Optimizers = torch.optim.Optimizer | Iterable[torch.optim.Optimizer] | None
+_LOG = logging.getLogger("lowtide")
 _RUNTIMES: tuple[RuntimeName, ...] = ("auto", "compiled", "python")
 
 
@@ -71,8 +76,9 @@ class Eager:
 
         Raises:
             EagerError: if one is open already.
-            InfeasibleBudget: if the parameters and the state that were named do not fit.
+            InfeasibleBudget: if the models and the optimizers that were named need more for what stays all the time.
         """
+        self._refuse_hopeless()
         place.take(self)
         with contextlib.ExitStack() as stack:
             stack.callback(place.leave)
@@ -81,7 +87,7 @@ class Eager:
             stack.enter_context(watched(self.runtime.reach))
             for hook in self._optimizer_hooks():
                 stack.callback(hook.remove)
-            self._bring_home()
+            self.runtime.bring_home(self._tensors())
             self._open = stack.pop_all()
         return self
 
@@ -103,25 +109,30 @@ class Eager:
         beside_B = self.runtime.close()
         if beside_B:
             warnings.warn(
-                f"when lowtide.eager was left, {format_B(beside_B)} of evicted tensors that are still alive found no room in "
-                "the budget and lie beside it now. Let go of outputs that are no longer needed before the context ends.",
+                f"when lowtide.eager was left, {format_B(beside_B)} of evicted tensors that are still alive found no "
+                "room in the budget and lie beside it now. Let go of outputs that are no longer needed before it ends.",
                 BudgetWarning,
                 stacklevel=4,
             )
 
-    def _bring_home(self) -> None:
-        held = [*self._tensors()]
-        try:
-            self.runtime.bring_home(held)
-        except torch.OutOfMemoryError as error:
-            budget_B = self.stats().budget_B
-            need_B = sum(size_B for size_B in {t.untyped_storage()._cdata: t.nbytes for t in held}.values())
+    def _refuse_hopeless(self) -> None:
+        """Raises:
+        InfeasibleBudget: if what stays all the time is more than the budget, or would be after the first step.
+        """
+        budget_B, sizes_B = self.stats().budget_B, _sizes_B(self._tensors())
+        gradients = [p for model in self._models for p in model.parameters() if p.requires_grad]
+        state_B = sum(optimizer_needs(optimizer).state_B for optimizer in self._optimizers)
+        now_B = _sizes_B(t for optimizer in self._optimizers for t in state_tensors(optimizer))
+        gradients_B = sum(p.nbytes for p in gradients)
+        need_B = sizes_B - now_B + state_B + gradients_B
+        if need_B > budget_B:
             raise InfeasibleBudget(
-                f"a budget of {format_B(budget_B)} is too small for what stays all the time: parameters, buffers and "
-                f"optimizer state take {format_B(need_B)}, and gradients take as much as the parameters. Raise the budget.",
+                f"a budget of {format_B(budget_B)} is too small for what stays all the time: parameters and buffers take "
+                f"{format_B(sizes_B - now_B)}, gradients {format_B(gradients_B)}, the optimizer's state "
+                f"{format_B(state_B)}. Nothing has been changed. Raise the budget.",
                 budget_B=budget_B,
                 floor_B=need_B,
-            ) from error
+            )
 
     def _tensors(self) -> Iterator[Tensor]:
         for model in self._models:
@@ -142,6 +153,12 @@ class Eager:
                 self.runtime.optimizer_ended(state_tensors(optimizer))
 
         return [register_optimizer_step_pre_hook(began), register_optimizer_step_post_hook(ended)]
+
+
+def _sizes_B(tensors: Iterable[Tensor]) -> int:
+    """Bytes of the storages of tensors, each once."""
+    found = {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors}
+    return sum(found.values())
 
 
 def _leave_child() -> None:
@@ -192,10 +209,32 @@ def eager(
         raise EagerError(f"there is no policy {policy!r}: write one of {', '.join(sorted(POLICIES))}")
     if runtime not in _RUNTIMES:
         raise EagerError(f"there is no runtime {runtime!r}: write one of {', '.join(_RUNTIMES)}")
-    if moves["host_budget_B"]:
+    models, optimizers = _several(model, torch.nn.Module), _optimizers(optimizer)
+    return Eager(_runtime(runtime, policy, budget_B, moves, record), models, optimizers)
+
+
+def _runtime(name: RuntimeName, policy: str, budget_B: int, moves: Moving, record: str | Path | None) -> Runtime:
+    """The runtime of that name, or the best that there is here.
+
+    Raises:
+        EagerError: if it cannot do what is asked.
+        ShimUnavailable: if it was named, or there is no arena here.
+    """
+    host_B, link_Bps = moves["host_budget_B"], moves["link_Bps"]
+    if name == "compiled" and record is not None:
+        raise EagerError('the compiled runtime records nothing: write runtime="python" beside record=')
+    if name == "compiled" or (name == "auto" and record is None and not _lacks_compiled()):
+        return CompiledRuntime(budget_B, policy, host_budget_B=host_B, link_Bps=link_Bps or 0.0)
+    if host_B:
         raise EagerError("the runtime in Python moves nothing to the host: leave host_budget= out")
-    made = InterpretedRuntime(budget_B, POLICIES[policy](), record=record)
-    return Eager(made, _several(model, torch.nn.Module), _optimizers(optimizer))
+    return InterpretedRuntime(budget_B, POLICIES[policy](), record=record)
+
+
+def _lacks_compiled() -> bool:
+    why = eager_shim.refusal()
+    if why:
+        _LOG.warning("lowtide.eager runs in Python, which costs some 50 us per operator: %s", why)
+    return bool(why)
 
 
 def _budget_B(budget: int | str | Budget) -> int:

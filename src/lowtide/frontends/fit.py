@@ -16,6 +16,7 @@ from lowtide.device.semiprivate import hooks_of_all_modules
 from lowtide.errors import BudgetError, CaptureError, LowtideError, PlanMismatch
 from lowtide.frontends.compiling import compiled_call, run_loudly
 from lowtide.frontends.discovery import Call
+from lowtide.frontends.eager_place import refuse_in_eager
 from lowtide.frontends.enclosure import Enclosure, Scope
 from lowtide.frontends.fitted import Fitted, keep
 from lowtide.frontends.member import Member, member_of
@@ -230,6 +231,7 @@ class Compiled:
 
 def _guarded(session: Session, compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """One call of a fitted model: in lowtide's code, or an error."""
+    refuse_in_eager("a model fitted by lowtide.fit")
     before = session.calls
     if session.broken:
         session.step_key = _signature(args, kwargs)
