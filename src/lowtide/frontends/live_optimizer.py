@@ -77,10 +77,18 @@ class LiveOptimizer:
                 yield from updater.tensors().values()
                 yield from updater.numbers()
 
+    def regroup(self) -> None:
+        """Notes which group each parameter is in now: people move them. O(parameters)."""
+        for key, group in self.groups().items():
+            if key in self._updaters:
+                self._updaters[key].group = group
+
     def layout(self) -> tuple[Any, ...]:
-        """What decides which operators a step runs; numbers only by whether they are zero."""
-        groups = self.optimizer.param_groups
-        return (self.opaque, tuple((len(group["params"]), options_of(group)) for group in groups))
+        """What decides which operators a step runs: who has which options, numbers only by whether they are zero."""
+        sharing: dict[Any, list[int]] = {}
+        for group in self.optimizer.param_groups:
+            sharing.setdefault(options_of(group), []).extend(map(id, group["params"]))
+        return (self.opaque, frozenset((options, tuple(sorted(ids))) for options, ids in sharing.items()))
 
     def forget(self) -> None:
         """Lets go of state that was made for first steps which never came."""
