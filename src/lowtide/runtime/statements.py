@@ -116,6 +116,7 @@ class _Walk:
     last: dict[str, _Job] = field(default_factory=dict)  # by engine
     writers: dict[Name, _Job] = field(default_factory=dict)
     users: dict[Name, list[_Job]] = field(default_factory=dict)
+    called: dict[Name, list[_Job]] = field(default_factory=dict)  # the jobs that have a name now
 
     def step(self, index: int, step: Step) -> None:
         match step:
@@ -199,6 +200,7 @@ class _Walk:
         place = 1 if before is None else before.place + 1
         clock[engine] = place
         job = self.jobs[index] = self.last[engine] = _Job(engine, place, name, clock)
+        self.called.setdefault(name, []).append(job)
         for touched in touches:
             self.users.setdefault(touched, []).append(job)
         return tuple(dict.fromkeys(j.name for j in after)), job
@@ -227,9 +229,10 @@ class _Walk:
 
     def _pass_on(self, name: Name, heir: Name) -> None:
         """The bytes behind a name get another one: who asks for its jobs waits for those of the heir, which wait."""
-        for job in self.jobs.values():
-            if job.name == name:
-                job.name = heir
+        moved = self.called.pop(name, [])
+        for job in moved:
+            job.name = heir
+        self.called.setdefault(heir, []).extend(moved)
         self._free(name)
 
 
