@@ -169,8 +169,8 @@ class ResidualNet(nn.Module):
         return F.cross_entropy(self.head(h.mean((2, 3))), y)
 
 
-def gpt2(layers: int = 2, width: int = 32, positions: int = 32, loss_in_graph: bool = True) -> nn.Module:
-    """transformers' own GPT-2, dropout on. Its loss breaks the graph unless `loss_type` is named."""
+def gpt2(layers: int = 2, width: int = 32, positions: int = 32, names_loss: bool = True) -> nn.Module:
+    """transformers' own GPT-2, dropout on. Unless its loss is named, it logs once which one it takes."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(
@@ -178,7 +178,7 @@ def gpt2(layers: int = 2, width: int = 32, positions: int = 32, loss_in_graph: b
         bos_token_id=0, eos_token_id=0,
     )  # fmt: skip
     model = GPT2LMHeadModel(config)
-    if loss_in_graph:
+    if names_loss:
         model.loss_type = "ForCausalLM"
     return model
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+import logging
 from typing import Any
 
 import pytest
@@ -56,6 +58,66 @@ def test_schedulers_groups_other_batches_and_evaluation_between() -> None:
     assert wholly(step, model, other, data, after=between).apart(expected) == []
     assert other.param_groups[0]["lr"] == one.param_groups[0]["lr"] < 1e-2
     assert len(step.plans) >= 2
+
+
+def test_parameters_may_change_their_groups() -> None:
+    plain, model = perceptron(), perceptron()
+    one, other = grouped(plain), grouped(model)
+
+    def swap(optimizer: optim.Optimizer) -> None:
+        first, second = (group["params"] for group in optimizer.param_groups)
+        first[1], second[0] = second[0], first[1]
+
+    step = stepped(model, other)
+    for optimizer in (one, other):
+        optimizer.param_groups[0]["weight_decay"] = 0.0  # which the step does in another way
+    expected = plainly(plain, one, batches(4), after=lambda: swap(one))
+    assert wholly(step, model, other, batches(4), after=lambda: swap(other)).apart(expected) == []
+
+
+def test_a_plan_can_be_looked_at_before_any_step() -> None:
+    plain, model = perceptron(), perceptron()
+    optimizer = adamw(model)
+    step = stepped(model, optimizer)
+    before = copy.deepcopy((model.state_dict(), torch.get_rng_state()))
+    looked = step.look(*batches(1)[0])
+    assert step.plan is None
+    assert not optimizer.state
+    assert all(same(v, before[0][k]) for k, v in model.state_dict().items())
+    assert same(torch.get_rng_state(), before[1])
+    assert wholly(step, model, optimizer, batches(3)).apart(plainly(plain, adamw(plain), batches(3))) == []
+    assert step.plan is not None
+    assert step.plan.peak_B == looked.peak_B
+    assert "update" in looked.explain()
+    step.set_budget(1)
+    with pytest.raises(lowtide.InfeasibleBudget):
+        step.look(*batches(1)[0])
+
+
+def test_a_message_that_is_logged_once_breaks_no_step(caplog: pytest.LogCaptureFixture) -> None:
+    remembering = functools.lru_cache(logging.Logger.warning)
+
+    class Chatty(logging.Logger):
+        warning_once = remembering
+
+    logger = Chatty("chatty")
+    logger.addHandler(caplog.handler)
+
+    class Talking(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = perceptron()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            logger.warning_once(f"{type(self).__name__} speaks once")  # type: ignore[operator]
+            return self.body(x)
+
+    model = Talking()
+    optimizer = adamw(model)
+    step = stepped(model, optimizer)
+    for batch in batches(2):
+        step(*batch)
+    assert [r.getMessage() for r in caplog.records if "speaks" in r.getMessage()] == ["Talking speaks once"]
 
 
 def test_checkpoints_go_both_ways() -> None:

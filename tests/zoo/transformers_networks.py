@@ -110,7 +110,7 @@ def _network(name: str, make: Any, batches: Batches) -> Network:
 
 
 NETWORKS = (
-    _network("gpt2-default-loss", lambda: gpt2(1, loss_in_graph=False), tokens()),
+    _network("gpt2-default-loss", lambda: gpt2(1, names_loss=False), tokens()),
     _network("gpt2-all-attended", gpt2, tokens(masked=0)),
     _network("bert", _bert, tokens()),
     _network("vit", _vit, pixels()),

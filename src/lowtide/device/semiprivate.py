@@ -403,6 +403,9 @@ def missing() -> list[str]:
         "tracing_state_functions": lambda: (
             importlib.import_module("torch._dynamo.variables.torch").tracing_state_functions
         ),
+        "LoggingLoggerVariable": lambda: (
+            importlib.import_module("torch._dynamo.variables.misc").LoggingLoggerVariable.call_method
+        ),
         "detect_fake_mode": lambda: torch._guards.detect_fake_mode,
         "FakeTensorMode": fake_mode,
         "DataDependentOutputException": no_value_error,

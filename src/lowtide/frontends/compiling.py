@@ -21,6 +21,7 @@ from lowtide.device.compile_queries import (
     queries_noted,
 )
 from lowtide.device.known_branches import Fact, known_branches, signature_of
+from lowtide.device.said_once import messages_said_once
 from lowtide.device.semiprivate import (
     backend_failure,
     capture_failures,
@@ -162,7 +163,7 @@ def run_loudly(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
         LowtideError: raised while compiling, without Dynamo's wrapping.
     """
     try:
-        with captured_as_eager():
+        with captured_as_eager(), messages_said_once():
             return call(*args, **kwargs)
     except recompile_limit_error() as error:
         raise RecompileLimit(

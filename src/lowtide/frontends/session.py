@@ -246,7 +246,9 @@ class Session:
             unreached=lambda came: () if captured.reach is None else captured.reach.unreached(came),
         )
         if (whole := self.whole) is not None:
-            executor.carry_out = lambda key, loaded, arguments: whole.run(executor, key, loaded, arguments)
+            executor.carry_out = lambda key, loaded, arguments: (
+                whole.run(executor, key, loaded, arguments) if self._dry is None else loaded.run(0, arguments)
+            )
         self.executors.append(executor)
         self._captured[id(executor)] = captured
         return executor

@@ -140,13 +140,29 @@ class TrainStep:
             CaptureError: if the step is not one graph with one loss.
         """
         with self._turn:
-            last = self._waiting + 1 >= self._accumulate
-            self._steps.updates = last
-            loss = self._run(args, kwargs)
+            loss = self._run(self._prepared(), args, kwargs)
+            last = self._steps.updates
             self._waiting = 0 if last else self._waiting + 1
             if last:
                 self._after()
             return loss
+
+    def look(self, *args: Any, **kwargs: Any) -> Plan:
+        """Plans the step for a batch, and takes none: nothing is computed, and nothing changes.
+
+        Returns: the plan, which is not in force: `step.plan` is that of the latest step.
+
+        Raises:
+            InfeasibleBudget: if no plan fits.
+            CaptureError: if the step is not one graph with one loss.
+        """
+        with self._turn:
+            compiled, session = self._prepared(), self._handle.session
+            with session.dry() as calls, torch.enable_grad():
+                compiled(*args, **kwargs)
+            if len(calls) != 1:
+                raise CaptureError(_broken(session))
+            return Plan(session.plan_calls(calls, install=False))
 
     @property
     def waiting(self) -> int:
@@ -160,6 +176,7 @@ class TrainStep:
         """
         with self._turn:
             waited, self._waiting = self._waiting, 0
+            self._live.regroup()
             if waited and self._live.opaque:
                 self._after()
             elif waited:
@@ -176,17 +193,27 @@ class TrainStep:
             self._steps.forget_gathered()
             self._optimizer.zero_grad()
 
-    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    def _prepared(self) -> Compiled:
+        """The compiled step, with everything that tells one kind of step from another as it is now.
+
+        Raises:
+            LowtideError: if the step was closed.
+        """
         if self._compiled is None:
             raise LowtideError("this step was closed: make a new one")
-        session = self._handle.session
-        layout = self._live.layout()
-        session.step_key = (self._layouts.setdefault(layout, len(self._layouts)), self._steps.updates)
+        self._steps.updates = self._waiting + 1 >= self._accumulate
+        self._live.regroup()
+        kind = self._layouts.setdefault(self._live.layout(), len(self._layouts))
+        self._handle.session.step_key = (kind, self._steps.updates)
         self._bring_home()
+        return self._compiled
+
+    def _run(self, compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+        session = self._handle.session
         before = session.calls
         try:
             with session.step(discover=True), torch.enable_grad():
-                result = self._compiled(*args, **kwargs)
+                result = compiled(*args, **kwargs)
         except Discover:
             raise CaptureError(_broken(session)) from None
         if session.calls == before:
