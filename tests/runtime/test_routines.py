@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import linecache
 
 import pytest
@@ -103,6 +104,18 @@ def test_depth_adds_calls_alone() -> None:
         assert sum(text.count("= layer0(") for text in found) >= 2 * (layers - 2)
         lines.append(sum(text.count("\n") for text in found))
     assert lines[1] < 1.2 * lines[0]
+
+
+def test_generated_code_is_forgotten_with_its_plan() -> None:
+    before = set(_sources())
+    fitted = lowtide.fit(ResidualNet(1), budget="100% of plain", work=1)
+    fitted(*_images(1)[0]).backward()
+    assert set(_sources()) - before
+    lowtide.unfit(fitted)
+    del fitted
+    torch._dynamo.reset()
+    gc.collect()
+    assert set(_sources()) <= before
 
 
 def test_halves_of_a_layer_that_the_plan_treats_unlike_the_others() -> None:

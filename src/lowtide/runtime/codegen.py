@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 import linecache
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from operator import itemgetter
@@ -246,7 +247,9 @@ def _compile(writer: Writer, routines: Sequence[str], graph: Graph, index: int) 
     name = graph.segments[index].name
     source = "\n".join((*routines, f"def {name}(args):", *writer.lines, ""))
     file = f"<lowtide {name} {graph.key} #{next(_SERIAL)}>"
-    # Registered so that a traceback through generated code shows its lines.
+    # Registered so that a traceback through generated code shows its lines, as long as the code lives.
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     exec(compile(source, file, "exec"), writer.scope)
-    return writer.scope[name]  # type: ignore[no-any-return]
+    code: Segment = writer.scope[name]
+    weakref.finalize(code, linecache.cache.pop, file, None).atexit = False
+    return code
