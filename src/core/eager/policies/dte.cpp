@@ -3,7 +3,7 @@
 // recomputed often counts a little more, and only values above a size are candidates. When nothing can be evicted any
 // more, blocks are moved together.
 #include <cmath>
-#include <unordered_map>
+#include <vector>
 
 #include "families.hpp"
 #include "least.hpp"
@@ -22,11 +22,17 @@ class Dte final : public Policy {
   const char* name() const override { return "dte"; }
   Kinship::Kept kinship() const override { return {false, true}; }
   bool slides_at_last() const override { return true; }
-  void restored(Scene& scene, ValueId id) override { ++restored_[scene.ledger[id].serial]; }
+  void restored(Scene& scene, ValueId id) override {
+    if (known_.size() < scene.ledger.value_slots()) known_.resize(scene.ledger.value_slots());
+    Known& known = known_[static_cast<std::size_t>(id)];
+    const std::int64_t serial = scene.ledger[id].serial;
+    known = {serial, known.serial == serial ? known.restored + 1 : 1, 0};
+  }
 
-  // O(candidates x holes).
+  // O(candidates and holes).
   void choose(Scene& scene, Bytes, std::vector<ValueId>& victims) override {
     const Bytes least_B = std::min(MiB, scene.room.capacity_B() / SHARE_OF_ROOM);
+    measure(scene);
     Least least;
     for (ValueId id : scene.ledger.candidates()) {
       const Value& v = scene.ledger[id];
@@ -41,14 +47,31 @@ class Dte final : public Policy {
   double score(const Scene& scene, ValueId id, const Value& v) const {
     const double cost_ms = static_cast<double>(upstream_ns(scene.ledger, scene.kinship, id)) / NS_PER_MS + EPSILON_MS;
     const double stale_ms = static_cast<double>(scene.ledger.staleness_ns(v)) / NS_PER_MS + EPSILON_MS;
-    const Bytes beside_B = scene.room.beside(v.offset_B).sum_B();
-    const double size_MiB = static_cast<double>(v.size_B + beside_B) / static_cast<double>(MiB);
-    const auto times = restored_.find(v.serial);
-    const double again = times == restored_.end() ? 0 : static_cast<double>(times->second);
+    const Known& known = known_[static_cast<std::size_t>(id)];
+    const double size_MiB = static_cast<double>(v.size_B + known.beside_B) / static_cast<double>(MiB);
+    const double again = known.serial == v.serial ? static_cast<double>(known.restored) : 0;
     return cost_ms * std::pow(GROWTH, again) / (size_MiB * stale_ms);
   }
 
-  std::unordered_map<std::int64_t, std::int64_t> restored_;  // by serial
+  // How many bytes are free on either side of each value.
+  void measure(const Scene& scene) {
+    if (known_.size() < scene.ledger.value_slots()) known_.resize(scene.ledger.value_slots());
+    for (ValueId id : scene.ledger.candidates()) known_[static_cast<std::size_t>(id)].beside_B = 0;
+    scene.room.pieces(pieces_);
+    for (std::size_t i = 0; i < pieces_.size(); ++i) {
+      if (pieces_[i].hole || pieces_[i].value == NO_VALUE) continue;
+      const Bytes below_B = i > 0 && pieces_[i - 1].hole ? pieces_[i - 1].size_B() : 0;
+      const Bytes above_B = i + 1 < pieces_.size() && pieces_[i + 1].hole ? pieces_[i + 1].size_B() : 0;
+      known_[static_cast<std::size_t>(pieces_[i].value)].beside_B = below_B + above_B;
+    }
+  }
+
+  struct Known {
+    std::int64_t serial = -1, restored = 0;  // how often that value came back
+    Bytes beside_B = 0;
+  };
+  std::vector<Known> known_;  // by ValueId
+  std::vector<Piece> pieces_;
 };
 
 }  // namespace
