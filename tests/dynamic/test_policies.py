@@ -1,0 +1,168 @@
+"""What each policy is for, on programs made for it, and on recorded ones."""
+
+import logging
+from collections.abc import Sequence
+
+import pytest
+
+from lowtide import _core
+from lowtide.dynamic.compiled_replay import compiled_replay, compiled_tape
+from lowtide.dynamic.ledger import Call, Value
+from lowtide.dynamic.policies.base import Scene
+from lowtide.dynamic.policies.catalogue import POLICIES
+from lowtide.dynamic.policies.tide import Tide, is_idle
+from lowtide.dynamic.policies.tide_memory import TideMemory
+from lowtide.dynamic.replay import ReplayResult, Rules, _Player, replay
+from lowtide.dynamic.step_record import StepRecord
+from lowtide.dynamic.tape import Died, Event, Leaf, Ran, Tape
+from tests.dynamic import tapes
+
+_MiB = 2**20
+_RULES = Rules(limit=None)
+
+
+def tape_of(*events: Event, kept: Sequence[int] = ()) -> Tape:
+    """A tape without a file; its peak is what all of it takes at once."""
+    size_B = sum(
+        event.size_B if isinstance(event, Leaf) else sum(event.sizes_B)
+        for event in events
+        if not isinstance(event, Died)
+    )
+    time_ns = sum(event.cost_ns for event in events if isinstance(event, Ran))
+    return Tape("made", "made", True, events, tuple(kept), time_ns, size_B)
+
+
+def made(size_MiB: int, cost_ns: int, *inputs: int, name: str = "op") -> Ran:
+    return Ran(name, inputs, (size_MiB * _MiB,), cost_ns)
+
+
+def forward_and_back(layers: int, back: bool = True) -> Tape:
+    """A chain, and gradients that read its values from the last to the first."""
+    events: list[Event] = [Leaf(_MiB)]
+    events += [made(1, 1000 + 10 * i, i + 1) for i in range(layers)]
+    gradient = layers + 1
+    for i in range(layers if back else 0):
+        events += [made(1, 2000, layers + 1 - i, gradient, name="back"), Died(layers + 1 - i)]
+        if gradient > layers + 1:
+            events.append(Died(gradient))
+        gradient = layers + 2 + i
+    return tape_of(*events, kept=(gradient,))
+
+
+def run(name: str, tape: Tape, share: float) -> ReplayResult:
+    result = compiled_replay(tape, name, int(tape.peak_B * share), _RULES)
+    assert result.refused is None, result.refused
+    return result
+
+
+@pytest.fixture(scope="module")
+def unet() -> Tape:
+    return tapes.published("unet", in_place=True)
+
+
+def test_a_window_frees_bytes_that_meet() -> None:
+    """Every other value is cheap: single victims leave holes of half the size that is asked for."""
+    events: list[Event] = [Leaf(64)]
+    events += [made(4, 10_000 if i % 2 else 100, 1) for i in range(8)]
+    tape = tape_of(*events, made(8, 100, 1), *(made(1, 1, i) for i in range(2, 10)))
+    budget_B = 33 * _MiB
+    windows, single = (replay(tape, POLICIES[name](), budget_B, _RULES) for name in ("coop", "coop-no-windows"))
+    assert windows.evictions < single.evictions or windows.rerun_ns < single.rerun_ns
+
+
+def test_dear_and_cheap_calls_grow_from_opposite_ends() -> None:
+    player = _Player(tape_of(made(2, 10), made(2, 1_000_000), made(2, 10)), POLICIES["coop"](), 16 * _MiB, _RULES)
+    assert player.play() is None
+    cheap, dear, again = (value.offset_B for value in player.values)
+    assert dear is not None
+    assert again is not None
+    assert cheap == 0
+    assert dear < 8 * _MiB < again
+
+
+def test_dte_prefers_what_lies_beside_a_hole() -> None:
+    events = [Leaf(64), *(made(4, 1, 1) for _ in range(3)), made(6, 1, 1)]  # 4 of 16 MiB are free, beside the third
+    player = _Player(tape_of(*events), POLICIES["dte"](), 16 * _MiB + 4096, _RULES)
+    assert player.play() is None
+    assert [value.resident for value in player.values[1:]] == [True, True, False, True]
+
+
+def test_what_nobody_wants_is_idle() -> None:
+    player = _Player(tape_of(Leaf(64), made(1, 1, 1), made(1, 1, 2)), Tide(), 8 * _MiB, _RULES)
+    assert player.play() is None
+    _, parent, child = player.values
+    assert not is_idle(parent)  # it has a handle
+    parent.alive = False
+    assert is_idle(parent)
+    player.keeper.evict(child)
+    assert not is_idle(parent)  # the child would need it
+
+
+@pytest.mark.parametrize(("link_Bps", "goes"), [(1e15, True), (1.0, False)])
+def test_values_go_to_the_host_where_that_is_quicker(link_Bps: float, goes: bool) -> None:
+    tape = forward_and_back(12)
+    result = replay(tape, Tide(2**40, link_Bps), int(tape.peak_B * 0.5), _RULES)
+    assert result.refused is None
+    assert (result.sent_B > 0) == goes
+    assert (result.fetched_B > 0) == goes
+    assert (result.reruns == 0) == goes
+    assert replay(tape, Tide(0, link_Bps), int(tape.peak_B * 0.5), _RULES).sent_B == 0
+
+
+@pytest.mark.parametrize("share", [0.7, 0.5])
+def test_tide_recomputes_less_than_coop_and_with_memory_less_again(unet: Tape, share: float) -> None:
+    coop, tide, memory = (run(name, unet, share).rerun_ns for name in ("coop", "tide", "tide-memory"))
+    assert tide <= coop
+    assert memory <= tide
+    assert memory <= 0.8 * coop
+
+
+def test_small_moves_only(unet: Tape) -> None:
+    assert run("tide", unet, 0.6).moved_B < unet.peak_B
+
+
+def test_a_record_is_the_tape_again(unet: Tape) -> None:
+    record = StepRecord()
+
+    class Recording(Tide):  # type: ignore[misc]
+        def ended(self, scene: Scene, call: Call) -> None:  # noqa: ARG002
+            record.ended(call, 0)
+
+        def died(self, scene: Scene, value: Value) -> None:  # noqa: ARG002
+            record.died(value)
+
+    player = _Player(unet, Recording(), 2 * unet.peak_B, _RULES)
+    assert player.play() is None
+    step = record.take()
+    again = _core.replay(step.tape, "tide", 2 * unet.peak_B)
+    assert again.evictions == 0
+    assert again.peak_B <= player.keeper.room.peak_B
+    assert step.tape.time_ns <= unet.time_ns
+
+
+def test_a_step_that_departs_is_counted_and_said(caplog: pytest.LogCaptureFixture) -> None:
+    policy = TideMemory()
+    long, short = forward_and_back(12), forward_and_back(12, back=False)
+    budget_B = int(long.peak_B * 0.5)
+    player = _Player(long, policy, budget_B, _RULES)
+    with caplog.at_level(logging.INFO, logger="lowtide"):
+        assert player.play() is None  # two steps alike
+        player.keeper.step_ended()
+        assert not caplog.records
+        assert policy.departures == 0
+        for tape in (short, short, short):
+            player.tape = tape
+            player._leave()
+            assert player._pass() is None
+        player._leave()
+    assert any("departed" in record.message for record in caplog.records)
+
+
+def test_rehearsals_choose_the_way_that_recomputes_least() -> None:
+    tape = forward_and_back(24)
+    budget_B = int(tape.peak_B * 0.35)
+    found = _core.rehearse(compiled_tape(tape), [], budget_B)
+    assert found.advises
+    assert 0 <= found.rerun_ns < found.unguided_ns
+    assert _core.rehearse(compiled_tape(tape), [], 2 * tape.peak_B).ways == 0  # nothing to choose
+    assert found.find(-1, [], 1) == 0
