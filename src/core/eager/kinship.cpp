@@ -34,22 +34,16 @@ void Kinship::walk(ValueId root, const Visit& visit) const {
   }
 }
 
-void Kinship::forget(Nanoseconds& sum_ns) const {
-  known_ -= sum_ns != UNKNOWN;
+void Kinship::forget(Nanoseconds& sum_ns, std::int64_t& known) {
+  known -= sum_ns != UNKNOWN;
   sum_ns = UNKNOWN;
 }
 
-Nanoseconds Kinship::remember(Nanoseconds& sum_ns, Nanoseconds found_ns) const {
-  ++known_;
-  return sum_ns = found_ns;
-}
-
 void Kinship::outdate(ValueId root) {
-  if (known_ == 0) return;
-  forget(at(root).ancestors_ns);
-  forget(at(root).descendants_ns);
-  walk<false>(root, [&](ValueId id) { forget(at(id).ancestors_ns); });
-  walk<true>(root, [&](ValueId id) { forget(at(id).descendants_ns); });
+  forget(at(root).ancestors_ns, known_ancestors_);
+  forget(at(root).descendants_ns, known_descendants_);
+  if (known_ancestors_ > 0) walk<false>(root, [&](ValueId id) { forget(at(id).ancestors_ns, known_ancestors_); });
+  if (known_descendants_ > 0) walk<true>(root, [&](ValueId id) { forget(at(id).descendants_ns, known_descendants_); });
 }
 
 void Kinship::evicted(ValueId root) {
@@ -84,7 +78,8 @@ Nanoseconds Kinship::ancestors_ns(ValueId root) const {
   if (entry.ancestors_ns != UNKNOWN) return entry.ancestors_ns;
   Nanoseconds sum_ns = 0;
   walk<true>(root, [&](ValueId id) { sum_ns += ledger_[id].is_evicted() ? ledger_[id].cost_ns : 0; });
-  return remember(entry.ancestors_ns, sum_ns);
+  ++known_ancestors_;
+  return entry.ancestors_ns = sum_ns;
 }
 
 Nanoseconds Kinship::descendants_ns(ValueId root) const {
@@ -92,7 +87,8 @@ Nanoseconds Kinship::descendants_ns(ValueId root) const {
   if (entry.descendants_ns != UNKNOWN) return entry.descendants_ns;
   Nanoseconds sum_ns = 0;
   walk<false>(root, [&](ValueId id) { sum_ns += ledger_[id].is_evicted() ? ledger_[id].cost_ns : 0; });
-  return remember(entry.descendants_ns, sum_ns);
+  ++known_descendants_;
+  return entry.descendants_ns = sum_ns;
 }
 
 ClassId Kinship::class_of(ValueId root) const {

@@ -91,15 +91,15 @@ class Kinship {
   template <bool up, class Visit>
   void walk(ValueId root, const Visit& visit) const;
   void outdate(ValueId root);
-  void forget(Nanoseconds& sum_ns) const;
-  Nanoseconds remember(Nanoseconds& sum_ns, Nanoseconds found_ns) const;
+  static void forget(Nanoseconds& sum_ns, std::int64_t& known);
 
   const Ledger& ledger_;
   Kept kept_;
   mutable std::vector<Entry> entries_;  // by ValueId
   mutable std::vector<ValueId> stack_;
   mutable std::uint32_t walk_ = 0;
-  mutable std::int64_t known_ = 0;  // sums in entries_; while there are none, changes cost nothing
+  // Sums of each kind in entries_: while there are none, changes cost nothing.
+  mutable std::int64_t known_ancestors_ = 0, known_descendants_ = 0;
   mutable Classes classes_;
   mutable std::vector<ClassId> found_;
 };
