@@ -36,6 +36,7 @@ void StepRecord::ended(const Ledger& ledger, CallId id) {
     place[i] = event.outputs++;
   }
   for (const Consumed& c : call.consumed) {
+    if (place[static_cast<std::size_t>(c.output)] < 0) continue;
     consumed_.push_back({c.input, place[static_cast<std::size_t>(c.output)]});
     ++event.consumed;
     const ValueId source = ledger[call.inputs[static_cast<std::size_t>(c.input)].value].root;

@@ -64,7 +64,7 @@ class StepRecord:
             self._made.append(value)
         if outputs:
             place = {value.place: i for i, value in enumerate(outputs)}
-            consumed = [(source, place[output]) for source, output in call.consumes]
+            consumed = [(source, place[output]) for source, output in call.consumes if output in place]
             for source, _ in consumed:  # what is written over cannot die any more
                 self._known.pop(call.inputs[source].root.id, None)
             self._events.append(_Ran(name, call.cost_ns, inputs, [value.size_B for value in outputs], consumed))
