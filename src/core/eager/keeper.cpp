@@ -106,6 +106,8 @@ void Keeper::value_leaves(ValueId value) {
   if (v.root == value) {
     kinship_.leaves(value);
     if (v.is_resident() && v.size_B > 0) performer_.release(value);
+  } else {
+    kinship_.view_leaves(v.root);
   }
   performer_.forget_value(value);
 }

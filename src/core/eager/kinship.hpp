@@ -34,6 +34,10 @@ class Kinship {
   void restored(ValueId root);
   // It is about to leave the ledger.
   void leaves(ValueId root);
+  // A view of it is, with the kin that it has through that view's call.
+  void view_leaves(ValueId root) {
+    if (kept_.exact) outdate(root);
+  }
 
   // Exact. O(1), or a walk of the region.
   Nanoseconds ancestors_ns(ValueId root) const;

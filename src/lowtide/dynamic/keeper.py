@@ -307,6 +307,7 @@ class Keeper:
     def _gone(self, values: Sequence[Value]) -> None:
         for value in values:
             if value.is_view:
+                self.kinship.unlinked(value)
                 continue
             self.kinship.forgotten(value)
             if value.resident and value.size_B:

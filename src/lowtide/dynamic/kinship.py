@@ -53,6 +53,9 @@ class AbstractKinship(abc.ABC):
     def forgotten(self, root: Value) -> None:
         """A root left the ledger, or became a leaf: nothing will bring it back."""
 
+    def unlinked(self, view: Value) -> None:  # noqa: B027
+        """A view left the ledger before its root: what its call read is no parent of the root any more."""
+
 
 @final
 class Solitary(AbstractKinship):
@@ -109,6 +112,12 @@ class Regions(AbstractKinship):
 
     def forgotten(self, root: Value) -> None:
         self.restored(root)
+
+    def unlinked(self, view: Value) -> None:
+        for descendant in (view.root, *_region(view.root, children)):
+            self._ancestors_ns.pop(descendant.id, None)
+        for ancestor in _region(view, parents):
+            self._descendants_ns.pop(ancestor.id, None)
 
 
 def _region(root: Value, neighbours: Callable[[Value], Iterator[Value]]) -> Iterator[Value]:
