@@ -76,6 +76,7 @@ def test_training_in_less_than_the_parameters_take() -> None:
     assert stats.departures == stats.spills == 0
     assert plan.record.graph.hosted_B > kept_B(model) / 2
     assert plan.record.outcome.stats["host_updates"] > 0
+    assert low_B < 1.02 * plan.floor_B  # which no update sets that the host can do
     assert not in_arena(step, model[0].weight)
     moved = step.transfers().observed
     assert moved.from_host.moved_B > 0

@@ -55,6 +55,17 @@ def update_on_the_host(problem: Problem, outcome: Outcome) -> Outcome:
     return outcome
 
 
+def all_on_the_host(graph: Graph, schedule: Schedule) -> tuple[Schedule, int]:
+    """The schedule with every update on the host that can be there, for the fewest bytes; and how many those are.
+
+    Arguments:
+        graph: with its homes.
+    """
+    twins = host_twins(graph)
+    chosen = {r: twins[r] for r in _runs(schedule) if r in twins and _may_go(graph, schedule, graph.recipes[r])}
+    return _with_updates(graph, schedule, chosen), len(chosen)
+
+
 def host_twins(graph: Graph) -> dict[int, int]:
     """Per update of the program the one that does the same on the host. O(recipes)."""
     there = {r.outputs: r.id for r in graph.recipes if r.engine == HOST_ENGINE and r.consumes}
@@ -66,12 +77,24 @@ def _runs(schedule: Schedule) -> list[int]:
 
 
 def _may_go(graph: Graph, schedule: Schedule, recipe: Recipe) -> bool:
-    """Whether all that it overwrites lives on the host, and what else it reads is on the device alone."""
+    """Whether all that it overwrites lives on the host, and what else it reads may stay there once it is sent."""
     kept = {t.value for t in recipe.consumes}
     if any(graph.values[v].memory != HOST for v in kept):
         return False
-    moved = {s.value for s in schedule.steps if isinstance(s, Send | Fetch)}
-    return all(v in kept or (v not in moved and not graph.values[v].persistent) for v in recipe.read_values)
+    given = [v for v in recipe.read_values if v not in kept]
+    return all(not graph.values[v].persistent and _is_free(graph, schedule, v, recipe) for v in given)
+
+
+def _is_free(graph: Graph, schedule: Schedule, value: int, recipe: Recipe) -> bool:
+    """Whether a value never moves, or goes to the host once and comes back once, for this recipe alone."""
+    steps = schedule.steps
+    moves = [i for i, s in enumerate(steps) if isinstance(s, Send | Fetch) and s.value == value]
+    if not moves:
+        return True
+    if [type(steps[i]) for i in moves] != [Send, Fetch]:
+        return False
+    readers = (s.recipe for s in steps[moves[1] :] if isinstance(s, Run))
+    return {r for r in readers if value in graph.recipes[r].read_values} == {recipe.id}
 
 
 def _with_updates(graph: Graph, schedule: Schedule, chosen: Mapping[int, int]) -> Schedule:
@@ -96,7 +119,13 @@ def _moved(graph: Graph, steps: list[Step], recipe: Recipe, twin: Recipe) -> lis
     found: list[Step] = []
     sent = _gradients(recipe)
     already = {s.value for s in steps if isinstance(s, Send)}
+    back: set[int] = set()  # gradients that would have come back by now
     for i, step in enumerate(steps):
+        if isinstance(step, Fetch) and step.value in sent:
+            back.add(step.value)
+            continue
+        if isinstance(step, Drop) and (step.value in back or (step.value in sent and step.memory == HOST)):
+            continue
         if isinstance(step, Send | Fetch | Drop) and step.value in gone:
             continue
         if isinstance(step, Fetch) and step.value == weight and last < i < at:

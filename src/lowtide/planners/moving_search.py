@@ -241,6 +241,19 @@ class MovingSearch:
             self.lowest_B = state.peak_B + draft.program.reserve_B
             self.lowest = (schedule, draft.hosted)
 
+    def note(self, schedule: Schedule, hosted: tuple[int, ...], graph: Graph) -> bool:
+        """Remembers a plan if none needs fewer bytes and the host has room for it; whether that is so.
+
+        Arguments:
+            graph: with its homes.
+        """
+        timed, host_B = measured(graph, schedule, self.machine), self.problem.host_budget_B
+        lowest = self.lowest_B is None or timed.peak_B < self.lowest_B
+        if lowest and (host_B is None or timed.host_peak_B <= host_B):
+            self.lowest_B, self.lowest = timed.peak_B, (schedule, hosted)
+            return True
+        return False
+
     def _lighter(self, draft: Draft, state: Retention) -> Retention | None:
         """The same with fewer copies where they do not all have room on the host."""
         limit_B = self.problem.host_budget_B

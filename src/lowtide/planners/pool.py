@@ -38,6 +38,7 @@ from lowtide.planners.bounds.moving_cut import moving_class
 from lowtide.planners.bounds.op_floor import op_floor
 from lowtide.planners.bounds.working_set import MOVING_CLASS, MOVING_JOINT_CLASS, working_set
 from lowtide.planners.cut_and_move import cool, cut_and_move, effort_for, prove
+from lowtide.planners.host_updates import all_on_the_host
 from lowtide.planners.moving_search import CLOSE, Draft, MovingSearch, Taus
 from lowtide.planners.polish import polish
 from lowtide.planners.reductions.base_order import base_order
@@ -47,6 +48,7 @@ from lowtide.planners.reductions.first_option import fixes_choices
 from lowtide.planners.reductions.movement import fetchable_values
 from lowtide.planners.reductions.stages import StageProgram, refuses_stages, stage_program
 from lowtide.planners.reductions.transfers import Timing
+from lowtide.planners.reductions.waits import with_waits
 from lowtide.planners.reductions.ways import Ways, all_ways
 from lowtide.planners.search import OutOfTime
 
@@ -127,8 +129,10 @@ def _script(pool: MovingSearch, plain: Plain) -> None:
         if still_fits and not pool.is_close and _gained_little(pool):
             pool.run("plain", lambda: _plain(pool, plain, 1.0))
     if pool.best is None:
-        movable = fetchable_values(graph, pool.least_B)
-        pool.run("smallest", lambda: _everything_away(pool, pool.draft(graph, movable_values(graph), movable)))
+        draft = pool.draft(graph, movable_values(graph), fetchable_values(graph, pool.least_B))
+        pool.run("smallest", lambda: _everything_away(pool, draft))
+        if pool.best is None:
+            pool.run("smallest_updates", lambda: _updates_away(pool, draft))
 
 
 def _begin(pool: MovingSearch) -> bool:
@@ -289,6 +293,17 @@ def _everything_away(pool: MovingSearch, draft: Draft) -> None:
     state = pool.settle(draft, taus_away(draft.program))
     if state is not None:
         pool.consider(draft, state)
+
+
+def _updates_away(pool: MovingSearch, draft: Draft) -> None:
+    """Remembers the plan in which everything is away and updated there, if none needs fewer bytes."""
+    program = draft.program
+    state = program.keep_all(0)
+    if not state.assign(taus_away(program)):
+        return
+    schedule, updates = all_on_the_host(program.graph, program.lift(state))
+    if updates and pool.note(with_waits(program.graph, schedule.steps), draft.hosted, program.graph):
+        pool.stats["host_updates"] = updates
 
 
 def taus_away(program: StageProgram) -> Taus:
