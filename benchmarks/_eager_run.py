@@ -1,7 +1,7 @@
 """Loops of one network in a process of their own. Prints one JSON value.
 
-`python -m benchmarks._eager_run peak NAME`, `... bits NAME POLICY SHARES STEPS RUNTIME`, `... executed NAME POLICY SHARES
-STEPS`, `... smallest NAME POLICY`, `... record NAME FILE`; SHARES a JSON list of shares of the loop's own peak.
+`python -m benchmarks._eager_run peak NAME`, `... executed NAME POLICY PEAK SHARES STEPS`, `... smallest NAME POLICY PEAK FLOOR
+STEPS`, `... record NAME FILE`; SHARES a JSON list of shares of the loop's own peak.
 
 Units: `_B` bytes, `_s` seconds.
 """
@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from tests import torchvision_shim
-from tests.dynamic.comparison import differences, train
+from tests.dynamic.comparison import Left, differences, train
 
 torchvision_shim.install()
 
@@ -25,7 +25,8 @@ from benchmarks.eager_networks import NETWORKS  # noqa: E402
 from benchmarks.eager_running import UNLIMITED_B, Loop, left, peak_B, recomputed  # noqa: E402
 from lowtide.device.heap import keep_warm  # noqa: E402
 
-GRAIN = 0.01  # of the peak: how finely the smallest budget is sought
+WARM = 3  # steps before those that are counted
+GRAIN = 0.02  # of the peak: how finely the smallest budget is sought
 RECORDED = 3  # steps before the one that is recorded
 
 
@@ -34,67 +35,67 @@ def peak(name: str) -> int:
     return peak_B(NETWORKS[name])
 
 
-def bits(name: str, policy: str, peak_B: str, shares: str, steps: str, runtime: str) -> list[dict[str, Any]]:
-    """Digests of everything after every step, beside those of plain eager."""
-    plain = train(NETWORKS[name], int(steps))
-    rows = []
-    for share in json.loads(shares):
-        budget_B = int(int(peak_B) * share)
-        found = Loop(NETWORKS[name], policy, budget_B, int(steps), runtime, digests=True).run()
-        row = {"network": name, "policy": policy, "share": share, "budget_B": budget_B, "refused": found["refused"]}
-        if not found["refused"]:
-            different = differences(plain, left(found))
-            row |= {"different": len(different), "first": different[:3], "compared": sum(map(len, plain.steps))}
-            row |= found["counts"][-1]
-        rows.append(row)
-    return rows
-
-
 def executed(name: str, policy: str, peak_B: str, shares: str, steps: str) -> list[dict[str, Any]]:
-    """Recomputation, search and fragmentation; seconds beside the same loop without a limit, and without lowtide."""
+    """Every share in turn: digests beside those of plain eager, recomputation, search, fragmentation, seconds."""
     network, count = NETWORKS[name], int(steps)
+    plain = train(network, count)
     keep_warm()
-    rows = []
+    free = Loop(network, policy, UNLIMITED_B, WARM + 3).run()
+    rows: list[dict[str, Any]] = []
     for share in json.loads(shares):
         budget_B = int(int(peak_B) * share)
-        found = Loop(network, policy, budget_B, count).run()
+        found = Loop(network, policy, budget_B, count, digests=True).run()
         row = {"network": name, "policy": policy, "share": share, "budget_B": budget_B, "refused": found["refused"]}
         if not found["refused"]:
-            first, last = found["counts"][1], found["counts"][-1]
-            row |= {
-                "recomputed": recomputed(found),
-                "fragmentation": last["fragmentation"],
-                "step_s": statistics.median(found["seconds_s"][2:]),
-                "search_s": (last["search_s"] - first["search_s"]) / (count - 2),
-                "searches": (last["searches"] - first["searches"]) / (count - 2),
-                "calls": (last["calls"] - first["calls"]) / (count - 2),
-                "evictions": (last["evictions"] - first["evictions"]) / (count - 2),
-                "moved_B": (last["moved_B"] - first["moved_B"]) / (count - 2),
-                "peak_B": last["peak_B"],
-            }
+            row |= compared(plain, found) | counted(found) | {"free_s": statistics.median(free["seconds_s"][WARM:])}
         rows.append(row)
+        sys.stdout.write(json.dumps(rows) + "\n")
+        sys.stdout.flush()
     return rows
 
 
-def smallest(name: str, policy: str, peak_B: str, floor_B: str, steps: str) -> dict[str, Any]:
-    """The smallest budget in which all steps end, by halving between the floor and the peak."""
+def compared(plain: Left, found: dict[str, Any]) -> dict[str, Any]:
+    """What differs from plain eager."""
+    different = differences(plain, left(found))
+    return {"different": len(different), "first": different[:3], "compared": sum(map(len, plain.steps))}
+
+
+def counted(found: dict[str, Any]) -> dict[str, Any]:
+    """Of the steps after the warm ones, and per step."""
+    first, last, steps = found["counts"][WARM - 1], found["counts"][-1], len(found["counts"]) - WARM
+    per_step = ("search_s", "searches", "calls", "evictions", "reruns", "moved_B", "retries")
+    return {name: (last[name] - first[name]) / steps for name in per_step} | {
+        "recomputed": recomputed(found, WARM),
+        "fragmentation": last["fragmentation"],
+        "step_s": statistics.median(found["seconds_s"][WARM:]),
+        "departures": last["departures"],
+        "runtime": last["runtime"],
+        "peak_B": last["peak_B"],
+    }
+
+
+def smallest(name: str, policy: str, peak_B: str, floor_B: str, steps: str) -> list[dict[str, Any]]:
+    """The smallest budget in which all steps end, by halving between the floor and the peak; the last row counts."""
     grain_B = int(int(peak_B) * GRAIN)
     low, high = int(floor_B) // grain_B - 1, int(peak_B) // grain_B + 2
-    most = Loop(NETWORKS[name], policy, high * grain_B, int(steps)).run()
-    if most["refused"]:
-        return {"network": name, "policy": policy, "budget_B": None, "refused": most["refused"]}
-    last, why = most, ""
+    rows = [_tried(name, policy, high * grain_B, int(steps))]
     while high - low > 1:
         middle = (low + high) // 2
-        found = Loop(NETWORKS[name], policy, middle * grain_B, int(steps)).run()
-        if found["refused"]:
-            low, why = middle, found["refused"]
+        row = _tried(name, policy, middle * grain_B, int(steps))
+        if row["refused"]:
+            low = middle
         else:
-            high, last = middle, found
-    return {
-        "network": name, "policy": policy, "budget_B": high * grain_B, "refused": why,
-        "recomputed": recomputed(last, first=0),
-    }  # fmt: skip
+            high = middle
+            rows.append(row)
+            sys.stdout.write(json.dumps(rows) + "\n")
+            sys.stdout.flush()
+    return rows
+
+
+def _tried(name: str, policy: str, budget_B: int, steps: int) -> dict[str, Any]:
+    found = Loop(NETWORKS[name], policy, budget_B, steps).run()
+    row = {"network": name, "policy": policy, "budget_B": budget_B, "refused": found["refused"]}
+    return row if found["refused"] else row | {"recomputed": recomputed(found, first=0)}
 
 
 def record(name: str, file: str) -> bool:
@@ -110,7 +111,7 @@ def record(name: str, file: str) -> bool:
     return True
 
 
-MODES = {run.__name__: run for run in (peak, bits, executed, smallest, record)}
+MODES = {run.__name__: run for run in (peak, executed, smallest, record)}
 
 
 def main(arguments: list[str]) -> int:

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import eager_bits, eager_soak
-from benchmarks.eager_bits import BITS_PART
+from benchmarks import eager_executed, eager_soak
 from benchmarks.eager_executed import EXECUTED_PART
 from benchmarks.eager_published import PUBLISHED_PART
 from benchmarks.eager_smallest import SMALLEST_PART
@@ -23,9 +22,9 @@ from benchmarks.parts_run import PartsRun, Rows
 
 def broken(found: Rows) -> list[str]:
     """Promises that rows do not keep."""
-    bits = [row for rows in found.get("bits", {}).values() for row in rows]
+    loops = [row for rows in found.get("executed", {}).values() for row in rows]
     soaks = [row for rows in found.get("soak", {}).values() for row in rows]
-    return [*eager_bits.broken(bits), *eager_soak.broken(soaks)]
+    return [*eager_executed.broken(loops), *eager_soak.broken(soaks)]
 
 
 RUN = PartsRun(
@@ -36,7 +35,6 @@ RUN = PartsRun(
         PUBLISHED_PART,
         TRACES_PART,
         ABLATION_PART,
-        BITS_PART,
         EXECUTED_PART,
         SMALLEST_PART,
         STATIC_PART,

@@ -1,10 +1,11 @@
-"""Policies executed side by side in one arena with one in-place rule: recomputation, search, fragmentation, seconds."""
+"""Policies executed side by side in one arena with one in-place rule: bits, recomputation, search, fragmentation, seconds."""
 
 from __future__ import annotations
 
 import json
 
 from benchmarks.eager_networks import NETWORKS
+from benchmarks.eager_process import rows_until_its_end
 from benchmarks.eager_running import POLICIES
 from benchmarks.implementation_parts import Effort, Found, Part, Row, rows_of
 from benchmarks.own_process import answer_of
@@ -12,15 +13,17 @@ from benchmarks.results_file import table
 from lowtide.units import format_B
 
 KEYS = tuple(NETWORKS)
-SHARES = (0.8, 0.65, 0.5, 0.4, 0.3)
 HALF = 0.5
-STEPS = 8
-WARM = 2
+SHARES = (0.7, HALF, 0.4, 0.3)
+STEPS = 10
+WARM = 3
 TARGET = 0.8
 """Of Coop's recomputation, with the memory of the last step, at half of the peak."""
+_BITS = ("network", "policy", *(f"{share:.0%}" for share in SHARES))
+_OVERHEADS = ("network", "peak", "policy", *(f"{share:.0%}" for share in SHARES))
 _DETAILS = (
     "network", "policy", "recomputed", "over Coop's", "fragmentation", "search per allocation", "searches per step",
-    "search, of the step", "evictions per step", "moved per step", "step",
+    "search, of the step", "evictions per step", "moved per step", "departures", "step, without a limit", "step",
 )  # fmt: skip
 
 
@@ -29,8 +32,33 @@ def _measure(name: str, effort: Effort) -> list[Row]:
     shares = (HALF,) if effort.quick else SHARES
     rows: list[Row] = []
     for policy in POLICIES:
-        rows += answer_of("_eager_run", "executed", name, policy, peak_B, json.dumps(shares), STEPS)
+        found, ended = rows_until_its_end("executed", name, policy, peak_B, json.dumps(shares), STEPS)
+        missing = shares[len(found) :]
+        rows += found
+        rows += [
+            {
+                "network": name,
+                "policy": policy,
+                "share": s,
+                "budget_B": int(peak_B * s),
+                "refused": ended,
+                "failed": True,
+            }
+            for s in missing
+        ]
     return [row | {"loop_B": peak_B} for row in rows]
+
+
+def broken(rows: list[Row]) -> list[str]:
+    """Every row whose bits differ, whose bytes passed the wall, or that did not end."""
+    texts = []
+    for r in rows:
+        where = f"executed: {r['network']} {r['policy']} {r['share']}"
+        if r.get("failed"):
+            texts.append(f"{where}: {r['refused']}")
+        elif not r["refused"] and (r["different"] or r["peak_B"] > r["budget_B"]):
+            texts.append(f"{where}: {r['different']} differences, {r['peak_B']} of {r['budget_B']} B")
+    return texts
 
 
 def _of(rows: list[Row], network: str, policy: str, share: float) -> Row | None:
@@ -42,37 +70,50 @@ def _tables(found: Found) -> list[str]:
     names = [key for key in KEYS if found.get(key)]
     if not rows:
         return []
+    pairs = [(name, policy) for name in names for policy in POLICIES]
+    bits = [[n, p, *(_bits(_of(rows, n, p, s)) for s in SHARES)] for n, p in pairs]
     overheads = [
-        [name, format_B(found[name][0]["loop_B"]), policy, *(_recomputed(_of(rows, name, policy, s)) for s in SHARES)]
-        for name in names
-        for policy in POLICIES
+        [n, format_B(found[n][0]["loop_B"]), p, *(_recomputed(_of(rows, n, p, s)) for s in SHARES)] for n, p in pairs
     ]
-    note = (
-        f"Modelled cost of reruns over that of first runs, steps {WARM + 1} to {STEPS}: deterministic. Shares of the most that the loop "
-        "holds without a limit, weights, gradients and optimizer state included. All policies in the same arena, with the same "
-        "in-place rule and the same homes; blocks slide only where the policy says so."
-    )
-    half = [r for name in names for p in POLICIES if (r := _of(rows, name, p, HALF)) is not None]
+    half = [r for n, p in pairs if (r := _of(rows, n, p, HALF)) is not None]
+    compared = sum(r.get("compared", 0) for r in rows)
     return [
-        table("Recomputation, executed", ("network", "peak", "policy", *(f"{s:.0%}" for s in SHARES)), overheads, len(overheads), note),
+        table(
+            "The same bits", _BITS, bits, len(bits),
+            f"{STEPS} steps with the optimizer inside; after each one loss, gradients, parameters, buffers, the optimizer's state and "
+            f"torch's generator are compared byte by byte with plain eager's, and once more after the context: {compared:,} "
+            "comparisons. Shares are of the most that the loop holds without a limit, weights and optimizer state included. No room: "
+            "the run was refused.",
+        ),
+        table(
+            "Recomputation, executed", _OVERHEADS, overheads, len(overheads),
+            f"Modelled cost of reruns over that of first runs, steps {WARM + 1} to {STEPS}: deterministic. All policies in the same arena, with "
+            "the same in-place rule and the same homes; blocks slide where the policy says so.",
+        ),
         table(
             "At half of the peak", _DETAILS, [_cells(r, rows) for r in half], len(half),
-            f"Target: with the memory of the last step at most {TARGET} of Coop's recomputation. Search: seconds of the policy from a "
-            "request that found no place to the one that did, reruns not among them. One thread, on a machine that does other work "
-            "as well: seconds are what they are, counts are deterministic.",
+            f"Target: with the memory of the last step at most {TARGET} of Coop's recomputation. Search: seconds from a request that found no "
+            "place to the one that did, reruns not among them. One thread, on a machine that does other work as well: seconds are "
+            "what they are, counts are deterministic.",
         ),
     ]  # fmt: skip
 
 
-def _recomputed(row: Row | None) -> str:
+def _bits(row: Row | None) -> str:
     if row is None:
         return "-"
-    return "no room" if row["refused"] else f"{row['recomputed']:.1%}"
+    if row["refused"]:
+        return "NOT ENDED" if row.get("failed") else "no room"
+    return "equal" if not row["different"] else f"{row['different']} DIFFERENT"
+
+
+def _recomputed(row: Row | None) -> str:
+    return f"{row['recomputed']:.1%}" if row is not None and not row["refused"] else _bits(row)
 
 
 def _cells(row: Row, rows: list[Row]) -> list[object]:
     if row["refused"]:
-        return [row["network"], row["policy"], "no room", *["-"] * (len(_DETAILS) - 3)]
+        return [row["network"], row["policy"], _bits(row), *["-"] * (len(_DETAILS) - 3)]
     coop = _of(rows, row["network"], "coop", HALF)
     against = "-"
     if coop is not None and not coop["refused"] and coop["recomputed"]:
@@ -88,6 +129,8 @@ def _cells(row: Row, rows: list[Row]) -> list[object]:
         f"{row['search_s'] / row['step_s']:.1%}",
         f"{row['evictions']:.0f}",
         format_B(int(row["moved_B"])),
+        row["departures"],
+        f"{row['free_s'] * 1e3:.0f} ms",
         f"{row['step_s'] * 1e3:.0f} ms",
     ]
 

@@ -23,6 +23,8 @@ from lowtide.dynamic.tape import Ran, Tape, load_tape
 
 RECORDED = TRACES / "recorded"
 LIMIT = 2.0
+PATIENCE = 10.0
+"""As many times the step's cost, where the smallest share is sought."""
 GRAIN = 0.01
 """How finely the smallest share is sought."""
 
@@ -84,12 +86,12 @@ def profile(file: str | os.PathLike[str]) -> Row:
 
 
 def smallest_share(file: Path, policy: str) -> float:
-    """The smallest share, in steps of `GRAIN`, at which and above which it runs at whatever cost, sought from above by halving."""
+    """The smallest share, in steps of `GRAIN`, that runs within `PATIENCE`, sought by halving."""
     low, high = int(profile(file)["floor_B"] / profile(file)["peak_B"] / GRAIN), round(1 / GRAIN)
-    endless = Rules(limit=None)
+    patient = Rules(limit=PATIENCE)
     while high - low > 1:
         middle = (low + high) // 2
-        if replayed(Replay(file, policy, middle * GRAIN, endless))["refused"] is None:
+        if replayed(Replay(file, policy, middle * GRAIN, patient))["refused"] is None:
             high = middle
         else:
             low = middle

@@ -10,14 +10,14 @@ from benchmarks.own_process import answer_of
 from benchmarks.results_file import table
 from lowtide.units import format_B
 
-SHARES = (0.7, 0.5, 0.4)
+SHARES = (0.7, 0.5)
 MOST_s = 10.0  # of planning, per budget
 _COLUMNS = ("network", "of the peak", "budget", "variant", "recomputed", "measured")
 
 
 def _measure(name: str, effort: Effort) -> list[Row]:
     shares = SHARES[:1] if effort.quick else SHARES
-    rounds = 3 if effort.quick else effort.rounds
+    rounds = 3 if effort.quick else min(5, effort.rounds)
     return list(answer_of("_eager_static_run", name, json.dumps(shares), rounds, min(MOST_s, effort.limit_s)))
 
 

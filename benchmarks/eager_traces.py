@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarks.eager_replaying import GRAIN, LIMIT, Replay, profile, recorded, replayed, smallest_share, trace_file
+from benchmarks.eager_replaying import (
+    GRAIN,
+    LIMIT,
+    PATIENCE,
+    Replay,
+    profile,
+    recorded,
+    replayed,
+    smallest_share,
+    trace_file,
+)
 from benchmarks.implementation_parts import Effort, Found, Part, Row, rows_of
 from benchmarks.results_file import table
 from lowtide.units import format_B
@@ -82,7 +92,7 @@ def _tables(found: Found) -> list[str]:
             ("trace", "policy", "floor", "smallest share", "at 0.7", "at 0.5"),
             limits,
             len(limits),
-            f"Smallest share of the peak that runs, to {GRAIN:g}, at any overhead. At a share: free bytes after a request that evicted, of the "
+            f"Smallest share of the peak that runs, to {GRAIN:g}, at up to {PATIENCE:g} times the cost. At a share: free bytes after a request that evicted, of the "
             "budget; microseconds of search per such request; evictions.",
         ),
     ]  # fmt: skip
