@@ -56,6 +56,7 @@ ValueId Runtime::keep(Storage& storage) {
   if (bodies_.offset_of(storage) == NOWHERE) return meet(storage, false);
   const ValueId value = ledger_.leaf(static_cast<Bytes>(storage.nbytes()), bodies_.offset_of(storage));
   bodies_.show(value, storage, true);
+  bodies_[value].stepped = is_stepping();
   return value;
 }
 
@@ -73,9 +74,7 @@ void Runtime::make_room(Bytes size_B) {
   sweep();
   const bool made = keeper_.make_room(size_B);
   moving_.clear();
-  if (made) return;
-  refused_B_ = size_B;
-  if (!slide_all() || !room_.fits(size_B)) refuse(size_B, "");
+  if (!made && !make_hole(size_B)) refuse(size_B, "");
 }
 
 // Homes

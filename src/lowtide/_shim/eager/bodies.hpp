@@ -27,7 +27,7 @@ struct Body {
   c10::weak_intrusive_ptr<Storage> weak{c10::intrusive_ptr<Storage>()};  // to it
   std::unique_ptr<char[]> host;           // a copy
   bool fixed = false;                     // somebody has its address: it is neither evicted nor moved
-  bool parameter = false;
+  bool parameter = false, stepped = false;  // stepped: made by an optimizer's step
   // The storage, or null when the program has let go of it, in whatever thread.
   c10::intrusive_ptr<Storage> hold() const { return own != nullptr ? own : seen != nullptr ? weak.lock() : nullptr; }
 };

@@ -54,7 +54,7 @@ void Closure::clear() {
   refs.clear();
   shapes.clear();
   draw.reset();
-  spared.clear();
+  inputs.clear();
   outputs.clear();
 }
 

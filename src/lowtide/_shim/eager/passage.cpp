@@ -1,5 +1,6 @@
 // One operator of the program on its way through the runtime.
 #include <ATen/core/List.h>
+#include <ATen/core/grad_mode.h>
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
@@ -183,6 +184,7 @@ void Runtime::capture(Pass& pass, const torch::jit::Stack& stack) {
   closure.op = &pass.op;
   closure.keys = pass.keys;
   closure.draw = pass.draw;
+  closure.gradients = at::GradMode::is_enabled();
   const std::size_t first = stack.size() - pass.op.arguments;
   measure(stack, first, closure.inputs);
   for (std::size_t i = 0; i < pass.op.arguments; ++i) {
@@ -196,7 +198,7 @@ void Runtime::capture(Pass& pass, const torch::jit::Stack& stack) {
       closure.arguments.push_back(argument);
       continue;
     }
-    closure.arguments.push_back(argument.isTensor() ? c10::IValue() : without_tensors(argument));
+    closure.arguments.push_back(argument.isTensor() ? c10::IValue(at::Tensor()) : without_tensors(argument));
     visit_tensors(argument, [&](const c10::TensorImpl& tensor, std::int32_t element) {
       const auto dims = static_cast<std::int32_t>(tensor.dim());
       Ref ref{position, element, Ref::NO_BYTES, dims, tensor.storage_offset(),
@@ -215,40 +217,35 @@ void Runtime::capture(Pass& pass, const torch::jit::Stack& stack) {
   }
 }
 
+// Runs the kernel; again, with one hole for all that it is known to ask for, where that may help.
 void Runtime::attempt(Pass& pass, torch::jit::Stack& stack, Lock& lock) {
-  const std::vector<ValueId> before = std::exchange(running_, {pass.inputs.begin(), pass.inputs.end()});
-  refused_B_ = 0;
+  const bool is_clean = pass.written.empty();
   const std::size_t first = stack.size() - pass.op.arguments;
-  lock.unlock();
-  try {
-    pass.op.handle.redispatchBoxed(pass.keys, &stack);
-  } catch (const c10::OutOfMemoryError&) {
-    lock.lock();
-    running_.clear();
-    const bool again = pass.written.empty() && pass.closure && slide_all();
-    if (!again) {
-      running_ = before;
-      refuse(refused_B_, pass.op.name);
-    }
-    if (pass.draw) pass.draw->rewind();
-    ++statistics_.retries;
-    running_.assign(pass.inputs.begin(), pass.inputs.end());
-    torch::jit::Stack arguments;
-    const Closure& closure = closures_[*pass.closure];
-    rebuild(closure, [&](std::int32_t i) { return hold(pass.read[static_cast<std::size_t>(i)]); }, arguments);
-    stack.resize(first);
-    stack.insert(stack.end(), arguments.begin(), arguments.end());
+  torch::jit::Stack kept;  // of what has no closure
+  if (is_clean && !pass.closure) kept.assign(stack.begin() + static_cast<std::ptrdiff_t>(first), stack.end());
+  const std::vector<ValueId> before = std::exchange(running_, {pass.inputs.begin(), pass.inputs.end()});
+  Bytes hole_B = 0;
+  for (;;) {
     lock.unlock();
     try {
       pass.op.handle.redispatchBoxed(pass.keys, &stack);
+      lock.lock();
+      running_ = before;
+      return;
     } catch (const c10::OutOfMemoryError&) {
       lock.lock();
       running_ = before;
-      refuse(refused_B_, pass.op.name);
     }
+    hole_B = hole_for_another(hole_B, is_clean, pass.op.name);
+    if (pass.draw) pass.draw->rewind();
+    running_.assign(pass.inputs.begin(), pass.inputs.end());
+    stack.resize(first);
+    torch::jit::Stack arguments = kept;
+    if (pass.closure)
+      rebuild(closures_[*pass.closure], [&](std::int32_t i) { return hold(pass.read[static_cast<std::size_t>(i)]); },
+              arguments);
+    stack.insert(stack.end(), arguments.begin(), arguments.end());
   }
-  lock.lock();
-  running_ = before;
 }
 
 void Runtime::note(Pass& pass, torch::jit::Stack& stack) {

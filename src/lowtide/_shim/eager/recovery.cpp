@@ -1,6 +1,8 @@
 // How absent values come back: calls are run again from their closures, or bytes are copied from the host.
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/Exception.h>
 
 #include <cstring>
 
@@ -57,6 +59,7 @@ void Runtime::bring(Slice<ValueId> wanted, Lock& lock) {
       return;
     } catch (const LetGo&) {  // what was pinned is gone: begin anew with what there is
       recovery.abandon();
+      TORCH_INTERNAL_ASSERT(slab_.has_deaths(), "a value is pinned and has no bytes");
       take_deaths();
     } catch (...) {
       if (!lock.owns_lock()) lock.lock();
@@ -78,38 +81,33 @@ void Runtime::rerun(eager::Recovery& recovery, CallId id, Lock& lock) {
   for (const eager::Consumed& c : call.consumed)
     if (recovery.over(static_cast<std::size_t>(c.output)) == NO_VALUE) copied.push_back(c);
   const bool is_clean = call.consumed.empty();
-  refused_B_ = 0;
   torch::jit::Stack results;
   lock.unlock();
   try {
     const Below below;
+    const at::AutoGradMode gradients(closure.gradients);
     for (const eager::Consumed& c : copied) {
       c10::Storage& source = given[static_cast<std::size_t>(c.input)];
       source = c10::Storage(copy_of(*source.unsafeGetStorageImpl()));
     }
     const auto bytes_of = [&](std::int32_t i) { return given[static_cast<std::size_t>(i)]; };
-    const auto perform = [&] {
-      rebuild(closure, bytes_of, results);
-      std::optional<Draw::At> drawn;
-      if (closure.draw) drawn.emplace(*closure.draw);
-      closure.op->handle.redispatchBoxed(closure.keys, &results);
-    };
-    try {
-      perform();
-    } catch (const c10::OutOfMemoryError&) {
-      lock.lock();
-      running_.clear();
-      results.clear();
-      if (!is_clean || !slide_all()) refuse(refused_B_, name);
-      ++statistics_.retries;
-      for (const eager::Input& input : ledger_.call(id).inputs) running_.push_back(input.value);
-      lock.unlock();
-      perform();
+    Bytes hole_B = 0;
+    for (;;) {
+      try {
+        rebuild(closure, bytes_of, results);
+        std::optional<Draw::At> drawn;
+        if (closure.draw) drawn.emplace(*closure.draw);
+        closure.op->handle.redispatchBoxed(closure.keys, &results);
+        break;
+      } catch (const c10::OutOfMemoryError&) {
+        lock.lock();
+        results.clear();
+        running_.clear();
+        hole_B = hole_for_another(hole_B, is_clean, name);
+        for (const eager::Input& input : ledger_.call(id).inputs) running_.push_back(input.value);
+        lock.unlock();
+      }
     }
-  } catch (const c10::OutOfMemoryError&) {
-    if (!lock.owns_lock()) lock.lock();
-    running_ = before;
-    refuse(refused_B_, name);
   } catch (...) {
     if (!lock.owns_lock()) lock.lock();
     running_ = before;
@@ -134,6 +132,7 @@ void Runtime::take_back(eager::Recovery& recovery, CallId id, torch::jit::Stack&
   given.clear();
   for (std::size_t i = 0; i < count; ++i) {
     if (!recovery.keeps(i)) continue;
+    TORCH_INTERNAL_ASSERT(made[i] != nullptr, "an operator that was run again made less than before");
     const ValueId value = ledger_.call(id).outputs[i].value;
     const ValueId over = recovery.over(i);
     if (over != NO_VALUE) {

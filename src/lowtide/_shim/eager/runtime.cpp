@@ -4,7 +4,6 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <sstream>
 
 // From libtorch_cpu; torch/csrc/autograd would bring in half of autograd.
 namespace torch::autograd {
@@ -16,6 +15,8 @@ namespace lowtide::shim {
 using eager::NO_VALUE;
 
 namespace {
+
+constexpr Bytes LARGER = 4;  // a hole that did not do grows by this part of it
 
 // Makes room for the slab's requests, as long as its runtime is there.
 class Relief final : public Pressure {
@@ -118,19 +119,55 @@ bool Runtime::relieve(Bytes size_B) {
   sweep();
   const bool made = keeper_.make_room(size_B);
   moving_.clear();
-  if (!made) refused_B_ = size_B;
+  if (!made) shortage_ = short_of(size_B);
   return made;
 }
 
-// Slides everything that may move together; whether that made the room.
-bool Runtime::slide_all() {
+// Makes one hole while no kernel runs: everything may move, so any eviction helps. False: all is not enough.
+bool Runtime::make_hole(Bytes size_B) {
   const std::vector<ValueId> before = std::exchange(running_, {});
-  bool made = false;
-  for (const Bytes size_B : {room_.capacity_B() - room_.in_use_B(), refused_B_})
-    made = made || (size_B > 0 && keeper_.slide(size_B));
+  sweep();
+  eager::Scene scene{ledger_, keeper_.kinship(), room_};
+  std::vector<ValueId> victims;
+  bool fits = room_.fits(size_B);
+  while (!fits) {
+    if (room_.capacity_B() - room_.in_use_B() >= room_.reserved_for(size_B) && keeper_.slide(size_B)) {
+      fits = true;
+      break;
+    }
+    victims.clear();
+    policy_->choose(scene, size_B, victims);
+    if (victims.empty()) {
+      ValueId oldest = NO_VALUE;
+      for (const ValueId value : ledger_.candidates())
+        if (ledger_[value].pins == 0 && (oldest == NO_VALUE || ledger_[value].filed < ledger_[oldest].filed)) oldest = value;
+      if (oldest != NO_VALUE) victims.push_back(oldest);
+    }
+    if (victims.empty()) {
+      keeper_.slide(room_.capacity_B() - room_.in_use_B());
+      break;
+    }
+    for (const ValueId victim : victims) keeper_.evict(victim);
+    fits = room_.fits(size_B);
+  }
   running_ = before;
   moving_.clear();
-  return made;
+  return fits;
+}
+
+// A kernel has failed for want of room: makes a larger hole than the last one was for its next try, or refuses.
+Bytes Runtime::hole_for_another(Bytes hole_B, bool is_clean, const std::string& name) {
+  const Shortage found = shortage_ ? *shortage_ : short_of(0);
+  if (!is_clean) refuse(found.need_B, name);
+  // What it gives back before it ends may cut the hole: then a larger one.
+  Bytes wanted_B = std::max(found.own_B + room_.reserved_for(found.need_B), hole_B + hole_B / LARGER);
+  if (!make_hole(wanted_B)) {
+    wanted_B = slab_.arena().statistics().largest_hole_B;
+    if (wanted_B <= hole_B) refuse(found.need_B, name);
+  }
+  shortage_.reset();
+  ++statistics_.retries;
+  return wanted_B;
 }
 
 // Asked while blocks slide, under the arena's own lock: a storage that another thread lets go of must not die then.
@@ -192,37 +229,14 @@ void Runtime::tell(Lock& lock) {
   for (const at::Tensor& parameter : told) options_.met_parameter(parameter);
 }
 
-namespace {
-
-std::string in_MiB(Bytes size_B) {
-  std::ostringstream text;
-  text.precision(size_B < (Bytes{100} << 20) ? 2 : 0);
-  text << std::fixed << static_cast<double>(size_B) / (1 << 20) << " MiB";
-  return text.str();
+Shortage Runtime::short_of(Bytes need_B) {
+  return shortage(ledger_, bodies_, room_, need_B, slab_.arena().statistics().largest_hole_B);
 }
 
-}  // namespace
-
 void Runtime::refuse(Bytes need_B, const std::string& name) {
-  Bytes homes_B = 0, leaves_B = 0, pinned_B = 0, values_B = 0;
-  for (std::size_t i = 0; i < ledger_.value_slots(); ++i) {
-    const auto value = static_cast<ValueId>(i);
-    if (!ledger_.holds(value) || !ledger_[value].is_resident()) continue;
-    const eager::Value& v = ledger_[value];
-    values_B += v.size_B;
-    (v.home ? homes_B : v.is_leaf() ? leaves_B : v.pins > 0 ? pinned_B : need_B) += v.home || v.is_leaf() || v.pins > 0 ? v.size_B : 0;
-  }
-  const Bytes others_B = std::max<Bytes>(0, room_.in_use_B() - values_B);
-  const std::string who = name.empty() ? "code between operators" : "'" + name + "'";
-  C10_THROW_ERROR(
-      OutOfMemoryError,
-      "lowtide: the budget of " + in_MiB(room_.capacity_B()) + " is too small here: " + who + " asked for " +
-          in_MiB(need_B) + " (" + std::to_string(need_B) + " B), and nothing more can be evicted. Held: " +
-          in_MiB(homes_B) + " of parameters, gradients and optimizer state; " + in_MiB(leaves_B) +
-          " of inputs and of what was kept because a parameter was written; " + in_MiB(pinned_B) +
-          " that the operator reads; " + in_MiB(others_B) + " of its own results and workspaces. The largest hole is " +
-          in_MiB(slab_.arena().statistics().largest_hole_B) + " of " + in_MiB(room_.capacity_B() - room_.in_use_B()) +
-          " free. Raise the budget, make the batch smaller, or let go of tensors of earlier steps.");
+  const Shortage found = shortage_ && shortage_->need_B == need_B ? *shortage_ : short_of(need_B);
+  shortage_.reset();
+  C10_THROW_ERROR(OutOfMemoryError, found.text(room_.capacity_B(), name));
 }
 
 RuntimeStatistics Runtime::statistics() {

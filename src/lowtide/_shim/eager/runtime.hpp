@@ -27,7 +27,7 @@
 #include "closure.hpp"
 #include "costs.hpp"
 #include "eager/keeper.hpp"
-#include "slab_room.hpp"
+#include "shortage.hpp"
 #include "tensors.hpp"
 
 namespace lowtide::shim {
@@ -122,7 +122,9 @@ class Runtime final : public eager::Performer {
 
   void take_deaths();
   void sweep();
-  bool slide_all();
+  bool make_hole(Bytes size_B);
+  Bytes hole_for_another(Bytes hole_B, bool is_clean, const std::string& name);
+  Shortage short_of(Bytes need_B);
   bool may_move(ValueId value);
   [[noreturn]] void refuse(Bytes need_B, const std::string& name);
   void step_ends();
@@ -153,7 +155,7 @@ class Runtime final : public eager::Performer {
   std::vector<at::Tensor> newcomers_;
   Extents results_;               // of the operator that is noted
   std::vector<c10::intrusive_ptr<Storage>> moving_;  // held while blocks slide: none may be released then
-  Bytes refused_B_ = 0;
+  std::optional<Shortage> shortage_;  // of the request that was refused last
   bool is_open_ = false, in_optimizer_ = false, is_over_ = false;
   Nanoseconds step_cost_ns_ = 0, step_rerun_ns_ = 0;
 };
