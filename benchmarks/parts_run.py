@@ -45,6 +45,7 @@ class PartsRun:
         heading: of the page.
         about: for `--help`.
         broken: what is wrong with rows that there are, a text each.
+        why_absent: said where some key has no rows.
     """
 
     name: str
@@ -52,6 +53,7 @@ class PartsRun:
     about: str
     parts: tuple[Part, ...]
     broken: Callable[[Rows], Sequence[str]] = lambda _: ()
+    why_absent: str = ""
 
     @property
     def by_name(self) -> dict[str, Part]:
@@ -68,7 +70,7 @@ class PartsRun:
         """Replaces both files by what there is now."""
         tables = [table for part in self.parts for table in part.tables(found.get(part.name, {}))]
         absent = self.missing(found)
-        note = [f"Not measured: {'; '.join(absent)}.\n"] if absent else []
+        note = [f"Not measured: {'; '.join(absent)}. {self.why_absent}".rstrip() + "\n"] if absent else []
         write(file, self.heading, [*note, *tables], found)
 
     def main(self, arguments: list[str] | None = None) -> int:

@@ -22,6 +22,7 @@ RUN = PartsRun(
     "One pool over every memory",
     __doc__ or "",
     (FLOOR_PART, DEPTH_PART, WIDTH_PART, JOINT_PART, STEPS_PART, SIZE_PART, LINK_PART),
+    why_absent="Planning these takes longer than the machine could be had: `--resume` measures what is missing.",
 )
 
 if __name__ == "__main__":

@@ -48,7 +48,8 @@ def _links(found: Found) -> list[str]:
         "`lowtide.fit` at a share of what keeping everything reserves, one thread, forward and backward, medians of interleaved "
         "rounds in one process; overheads are over keeping everything in an arena. Recompute: nothing may move. Else values may "
         "move to host memory outside the arena at the rate stated, each way, which the copy engines keep. Stall: seconds of a "
-        "step in which compute waits for a copy. Bits: loss and gradients, `torch.equal` to keeping everything."
+        "step in which compute waits for a copy. The machine had other work while all but the first key were measured: their seconds, "
+        "stalls above all, are rough, as the column of plain against itself shows. Bits: loss and gradients, `torch.equal` to keeping everything."
     )
     return [table("Over links of stated rates", _LINK_COLUMNS, [_link_cells(r) for r in rows], len(rows), note)]
 

@@ -35,10 +35,10 @@ def _tables(found: Found) -> list[str]:
         "`lowtide.TrainStep` with SGD and momentum (convolutional networks) or AdamW (transformers), dropout on, float32, one "
         "thread; values, weights and optimizer state may move to 8 GiB of host memory at 8 GB/s each way. The smallest budget is "
         "the one that the error for a budget of one byte names, and it ran: reserved is what the arena held at most. The floor "
-        "is the largest working set of any operator, with the implementation that takes least; updates may run on the host there, which "
-        "the search for the smallest plan does not make use of yet: AlexNet's is as large as its largest update on the device. Bits: losses, parameters, buffers, optimizer state and "
+        "is the largest working set of any operator, with the implementation that takes least; updates may run on the host there, and "
+        "in the smallest plan all do that can. Bits: losses, parameters, buffers, optimizer state and "
         "generator after all steps, `torch.equal` to the plain loop. Seconds: medians, one after the other, not interleaved, on a "
-        "machine with other work."
+        "machine with other work: rough."
     )
     return [table("Whole steps at the smallest budget", _COLUMNS, [_cells(r) for r in rows], len(rows), note)]
 
