@@ -100,7 +100,7 @@ def test_the_compiled_twin_decides_alike(name: str, seed: int, share: float, in_
     """So the decisions are deterministic, too."""
     if name not in _core.eager_policies():
         pytest.skip("has no compiled twin")
-    rules = Rules(in_place=in_place, limit=None)
+    rules = Rules(in_place=in_place, limit=50.0)
     tape = tapes.at_random(seed, 60, in_place=in_place)
     budget_B = max(64, int(tape.peak_B * share))
     read = replay(tape, POLICIES[name](), budget_B, rules)
