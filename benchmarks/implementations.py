@@ -34,6 +34,7 @@ RUN = PartsRun(
         CURVE_PART,
     ),
     lambda found: [f"BROKEN: {row}" for row in broken(found.get(EXECUTION_PART.name, {}))],
+    "Its steps take longer than the machine could be had.",
 )
 
 if __name__ == "__main__":

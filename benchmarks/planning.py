@@ -30,7 +30,7 @@ def note_of(limits_s: Sequence[float], missing: Sequence[str]) -> str:
         "in medians, never counts as longer than any.",
     ]
     if missing:
-        lines.append(f"\nNot measured: {', '.join(missing)}.")
+        lines.append(f"\nNot measured, since each of their budgets takes minutes: {', '.join(missing)}.")
     return "\n".join([*lines, ""])
 
 
