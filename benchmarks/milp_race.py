@@ -56,8 +56,8 @@ NOTE = (
     "everything, of the last plan. The best plan is the better of the two; the bound is the portfolio's, for any "
     "recomputation with first runs in program order. Proved by itself: the solver's own bound as an overhead; that of "
     "the integer programme holds for its own class of schedules only, in which each recipe runs at most once between two "
-    "first runs. Seconds include building the model. Budgets at alpha 0.1 were raced for the smaller graphs only: on the larger "
-    "ones the integer programme goes to its limit, as it does at 0.5."
+    "first runs. Seconds include building the model. Budgets at alpha 0.1 were raced for the smaller graphs only: on most of "
+    "the larger ones the integer programme takes minutes, or all of its limit, at 0.5 already."
 )
 Row = dict[str, Any]
 
