@@ -8,6 +8,7 @@ Units: `_B` bytes.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -212,6 +213,10 @@ class InterpretedRuntime:
                 self._kernels.commit(value)
             except torch.OutOfMemoryError:
                 late.append(value)
+        if late:
+            gc.collect()  # graphs in cycles are alive until somebody looks
+            self._kernels.sweep()
+            late = [value for value in late if value.alive]
         with nothing_engaged():
             for value in late:
                 self._kernels.commit(value)

@@ -24,8 +24,8 @@ from lowtide.errors import StorageError
 
 GONE = (
     "lowtide: the bytes of this tensor were evicted to keep a budget, and are brought back by operators that the "
-    "thread of the open lowtide.eager runs. What touches them otherwise (another thread, a library that takes addresses) has "
-    "to ask for a copy first: tensor.clone(), in that thread."
+    "thread of the open lowtide.eager runs. What touches them otherwise (another thread, a library that takes "
+    "addresses) has to ask for a copy first: tensor.clone(), in that thread."
 )
 
 

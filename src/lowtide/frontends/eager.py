@@ -66,6 +66,7 @@ class Eager:
         self._models = models
         self._optimizers = optimizers
         self._open: contextlib.ExitStack | None = None
+        self._fails = False
 
     def stats(self) -> EagerStats:
         """What happened so far."""
@@ -103,11 +104,12 @@ class Eager:
         if not place.is_here:
             self._open = stack
             raise EagerError("lowtide.eager was opened in another thread: leave it there")
+        self._fails = kind is not None
         stack.close()
 
     def _close(self) -> None:
         beside_B = self.runtime.close()
-        if beside_B:
+        if beside_B and not self._fails:  # else the error says what matters, and its traceback keeps tensors alive
             warnings.warn(
                 f"when lowtide.eager was left, {format_B(beside_B)} of evicted tensors that are still alive found no "
                 "room in the budget and lie beside it now. Let go of outputs that are no longer needed before it ends.",
@@ -127,8 +129,8 @@ class Eager:
         need_B = sizes_B - now_B + state_B + gradients_B
         if need_B > budget_B:
             raise InfeasibleBudget(
-                f"a budget of {format_B(budget_B)} is too small for what stays all the time: parameters and buffers take "
-                f"{format_B(sizes_B - now_B)}, gradients {format_B(gradients_B)}, the optimizer's state "
+                f"a budget of {format_B(budget_B)} is too small for what stays all the time: parameters and buffers "
+                f"take {format_B(sizes_B - now_B)}, gradients {format_B(gradients_B)}, the optimizer's state "
                 f"{format_B(state_B)}. Nothing has been changed. Raise the budget.",
                 budget_B=budget_B,
                 floor_B=need_B,

@@ -1,0 +1,69 @@
+"""Training inside a budget leaves the same bits as training without one, with every network and every policy."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+
+import lowtide
+from lowtide.device import shim
+from lowtide.dynamic.policies.catalogue import POLICIES
+from lowtide.frontends.eager import Eager
+from tests.dynamic.comparison import Left, differences, train
+from tests.dynamic.networks import NETWORKS
+
+pytestmark = pytest.mark.skipif(not shim.available(), reason="no arena here")
+SHARE = 0.75  # of the peak without pressure
+STEPS = {"mlp": 10}
+
+
+@functools.cache
+def plain(name: str) -> Left:
+    return train(NETWORKS[name], STEPS.get(name, 3))
+
+
+@functools.cache
+def peak_B(name: str) -> int:
+    """What it takes where there is room for everything; that leaves the same bits, too."""
+    left, run = trained(name, 2**28, "lru")
+    assert not differences(plain(name), left)
+    return run.stats().peak_B
+
+
+def trained(name: str, budget_B: int, policy: str) -> tuple[Left, Eager]:
+    runs: list[Eager] = []
+
+    def inside(module: torch.nn.Module, optimizers: tuple[torch.optim.Optimizer, ...]) -> Eager:
+        runs.append(lowtide.eager(budget_B, policy=policy, model=module, optimizer=optimizers, runtime="python"))
+        return runs[0]
+
+    return train(NETWORKS[name], STEPS.get(name, 3), inside), runs[0]
+
+
+@pytest.mark.parametrize("name", sorted(NETWORKS.keys() - {"mlp", "treelstm"}))
+def test_bits_of_every_network(name: str) -> None:
+    budget_B = int(SHARE * peak_B(name))
+    left, run = trained(name, budget_B, "coop")
+    assert not differences(plain(name), left)
+    stats = run.stats()
+    assert stats.reruns > 0
+    assert stats.peak_B <= budget_B
+    assert stats.spilled_B == 0
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES.keys() - {"tide-memory"}))
+def test_bits_of_ten_steps_under_every_policy(policy: str) -> None:
+    budget_B = int(SHARE * peak_B("mlp"))
+    left, run = trained("mlp", budget_B, policy)
+    assert not differences(plain("mlp"), left)
+    assert run.stats().reruns > 0
+    assert run.stats().peak_B <= budget_B
+
+
+def test_equal_runs_decide_equally() -> None:
+    budget_B = int(SHARE * peak_B("branches"))
+    first, again = (trained("branches", budget_B, "coop")[1].stats() for _ in range(2))
+    assert first.digest == again.digest
+    assert first.peak_B == again.peak_B
