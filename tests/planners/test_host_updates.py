@@ -19,9 +19,9 @@ from tests.planners.training import with_updates
 RATE_Bps = 1e9
 
 
-def step_graph(time_s: float) -> Graph:
+def step_graph(time_s: float, graph: Graph | None = None) -> Graph:
     """A step whose updates may run on the host as well, in so many seconds each."""
-    graph = with_updates(chain(12), states=2)
+    graph = with_updates(chain(12), states=2) if graph is None else graph
     updates = [graph.recipes[r] for r in graph.program if graph.recipes[r].consumes]
     first = len(graph.recipes)
     twins = (replace(u, id=first + i, engine=HOST_ENGINE, time_s=time_s) for i, u in enumerate(updates))
@@ -66,3 +66,18 @@ def test_without_twins_nothing_changes() -> None:
     graph = with_updates(chain(4))
     problem, plain = solved(graph)
     assert update_on_the_host(problem, plain) == plain
+
+
+def test_the_smallest_plan_updates_there() -> None:
+    plain = with_updates(chain(12, size_B=16), states=12)  # an update takes more than any operator
+    least_B = []
+    for graph in (plain, step_graph(1e-6, plain)):
+        problem = Problem(graph, 1, work=2_000, machine=linked(RATE_Bps), host_budget_B=None)
+        found = Portfolio().solve(problem)
+        assert found.smallest is not None
+        assert found.smallest_B is not None
+        check(housed(graph, found.hosted), found.smallest, found.smallest_B)
+        least_B.append(found.smallest_B)
+    assert least_B[1] < least_B[0]
+    assert found.stats["host_updates"] == len(host_twins(graph))
+    assert found.floor_B <= least_B[1]
