@@ -43,8 +43,6 @@ class AbstractPolicy(abc.ABC):
         sheds: rebuilt values that no handle keeps alive go with their last pin; else they stay until they are chosen.
         slides: blocks that may move are moved together where the free bytes suffice in pieces.
         slides_at_last: that is tried once more when no eviction helps.
-        yields: where nothing can be evicted, calls that wait for their inputs give those up that they have: see
-            `dynamic/recovery.py`.
         in_place: replayed operators write in place where the trace says so; else they make copies.
         passes: how often a replay plays a trace, as steps of one run; the last one counts.
     """
@@ -54,7 +52,6 @@ class AbstractPolicy(abc.ABC):
     sheds: ClassVar[bool] = True
     slides: ClassVar[bool] = False
     slides_at_last: ClassVar[bool] = False
-    yields: ClassVar[bool] = False
     in_place: ClassVar[bool] = True
     passes: ClassVar[int] = 1
 
