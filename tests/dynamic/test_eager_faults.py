@@ -132,9 +132,14 @@ def test_another_thread_meets_the_guard() -> None:
 
 def test_an_error_inside_leaves_everything_usable() -> None:
     kept: list[Tensor] = []
-    with pytest.raises(ZeroDivisionError), context():
-        kept += chain(big(), 8)
-        raise ZeroDivisionError
+
+    def fails() -> None:
+        with context():
+            kept.extend(chain(big(), 8))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fails()
     assert same(kept, chain(big(), 8))
     with context(), pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         kept[0].view(64, 128) @ kept[1].view(64, 128)
@@ -164,15 +169,20 @@ def test_hopeless_budgets_are_refused_before_anything_moves() -> None:
 
 
 def test_an_interrupt_arrives_between_operators() -> None:
+    x = big()
     kept: list[Tensor] = []
-    with pytest.raises(KeyboardInterrupt), context(WIDE_B):
-        x = big()
-        for number in range(1000):
-            x.add_(1)
-            kept.append(x.sin())
-            if number == 5:
-                os.kill(os.getpid(), signal.SIGINT)
-    assert torch.isfinite(x).all()
+
+    def interrupted() -> None:
+        with context(WIDE_B):
+            for number in range(1000):
+                x.add_(1)
+                kept.append(x.sin())
+                if number == 5:
+                    os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert torch.equal(x.sin(), kept[-1])
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -230,7 +240,7 @@ def test_checkpoints_inside() -> None:
         model(torch.randn(256, 32), again=True).square().sum().backward()
         return gradients(model)
 
-    twice(step)
+    twice(step, 0.9)
 
 
 def test_second_derivatives() -> None:

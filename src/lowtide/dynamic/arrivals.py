@@ -81,7 +81,6 @@ class Arrivals:
         """Makes a leaf of what an operator made that cannot be run again."""
         value = self._ledger.leaf(storage.nbytes(), self._bodies.offset_B(storage) or NOWHERE)
         self._bodies.show(value, storage)
-        self._recorder.leaf(value)
         return value
 
     def _bring(self, storage: torch.UntypedStorage, *, home: bool) -> Value:

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lowtide.device.arena import nothing_engaged
 from lowtide.dynamic.arrivals import Arrivals
 from lowtide.dynamic.bodies import NOWHERE, Bodies
 from lowtide.dynamic.closure import Closure, form_of
@@ -82,14 +83,18 @@ class Interceptor:
             consumed = [] if spared else [value for value in written if value.call is not None]
             self._before_writing(written, consumes=form is not None and not spared)
             drawn = draw(args, kwargs) if op.is_random else None
-            results = self._kernels.attempt(lambda: func(*args, **kwargs), drawn, not written)
+            kernel = _twice_alike(func, args, kwargs, op) if spared else lambda: func(*args, **kwargs)
+            results = self._kernels.attempt(kernel, drawn, spared or not written)
+            cost = cost_ns(op.name, tensors, results)
             if form is None:
-                self._keep_new(results)
+                self._keep_new(op, results, inputs, cost)
             else:
                 made = self._made(results, read, consumed)
                 if made.storages:
                     closure = Closure(func, form.args, form.kwargs, drawn, torch.is_grad_enabled(), tuple(made.places))
-                    self._note(op, read, made, closure, cost_ns(op.name, tensors, results))
+                    self._note(op, read, made, closure, cost)
+            leaves = [value for value in written if value.call is None and value.alive]
+            self._recorder.wrote(op.name, leaves if spared else inputs, leaves, 0 if spared else cost)
         self._steps.ran()
         return results
 
@@ -137,7 +142,7 @@ class Interceptor:
             made.storages.append(storage)
         for position, storage in self._new_storages(results):
             if self._bodies.offset_B(storage) is None:
-                self._arrivals.keep(storage)
+                self._recorder.leaf(self._arrivals.keep(storage))
                 continue
             made.places.append(position)
             made.storages.append(storage)
@@ -154,11 +159,11 @@ class Interceptor:
                 seen.add(storage._cdata)
                 yield position, storage
 
-    def _keep_new(self, results: Any) -> None:
-        for _, storage in self._new_storages(results):
-            value = self._arrivals.keep(storage)
-            if self._steps.is_stepping:
-                self._kernels.stepped.add(value.id)
+    def _keep_new(self, op: Operator, results: Any, inputs: list[Value], cost_ns: int) -> None:
+        made = [self._arrivals.keep(storage) for _, storage in self._new_storages(results)]
+        if self._steps.is_stepping:
+            self._kernels.stepped.update(value.id for value in made)
+        self._recorder.kept(op.name, inputs, made, cost_ns)
 
     def _note(self, op: Operator, inputs: list[Value], made: _Made, closure: Closure, cost_ns: int) -> None:
         for value in inputs:
@@ -192,6 +197,26 @@ def is_plain(tensor: Tensor) -> bool:
         and not tensor.is_neg()
         and not tensor._is_zerotensor()
     )
+
+
+def _twice_alike(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], op: Operator
+) -> Callable[[], Any]:
+    """The kernel of an operator with hidden writes: what it wrote is as it was when it runs a second time."""
+    written = list(op.written(args, kwargs))
+    with nothing_engaged():
+        before = [tensor.clone() for tensor in written]
+    runs = 0
+
+    def kernel() -> Any:
+        nonlocal runs
+        if runs:
+            for tensor, content in zip(written, before, strict=True):
+                tensor.copy_(content)
+        runs += 1
+        return func(*args, **kwargs)
+
+    return kernel
 
 
 def _is_true(func: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

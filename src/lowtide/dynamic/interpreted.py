@@ -68,6 +68,7 @@ class InterpretedRuntime:
             self.arena, self._bodies, self._ledger, self._kernels, self._homes, self._recorder, self._gradients.watch
         )
         self._steps = Steps(self._keeper, self._kernels.sweep)
+        self._performer.watch = self._steps.reran
         self._interceptor = Interceptor(
             self._bodies, self._keeper, self._arrivals, self._kernels, self._steps, self._recorder
         )

@@ -41,12 +41,14 @@ class StoragePerformer:
 
     Arguments:
         attempt: runs a kernel: what it is, what it draws, and whether it writes to none of its arguments.
+        watch: called whenever something is made again; set once it is there.
     """
 
     def __init__(self, arena: Arena, bodies: Bodies, attempt: _Attempt) -> None:
         self._arena = arena
         self._bodies = bodies
         self._attempt = attempt
+        self.watch: Callable[[], None] = lambda: None
         self._running: frozenset[int] = frozenset()
 
     def running(self, values: Iterable[Value]) -> frozenset[int]:
@@ -77,6 +79,7 @@ class StoragePerformer:
     def rerun(self, call: Call, keep: Callable[[int], bool], over: Mapping[int, Value]) -> Sequence[int]:
         """See `keeper.Performer`."""
         closure: Closure = call.closure
+        self.watch()
         before = self.running(call.inputs)
         try:
             given = [self._storage(value) for value in call.inputs]

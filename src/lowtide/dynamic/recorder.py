@@ -5,6 +5,7 @@ Units: `_B` bytes, `_ns` nanoseconds.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from lowtide.dynamic.ledger import Call, Value
@@ -56,6 +57,23 @@ class Recorder:
         self._writer.write(lines.Call(call.name, arguments, results, cost_ns))
         for name, value in zip(results, fresh, strict=True):
             self._writer.write(lines.Memory(name, value.size_B), lines.Alias(name, lines.FRESH))
+
+    def wrote(self, name: str, inputs: Sequence[Value], written: Sequence[Value], cost_ns: int) -> None:
+        """An operator wrote to leaves, which keep their names."""
+        if self._writer is not None and written:
+            arguments = tuple(self._names.get(value.id) or self._name(value) for value in inputs)
+            places = tuple(index for index, value in enumerate(inputs) if value in written)
+            self._writer.write(lines.Mutate(name, arguments, places, cost_ns))
+
+    def kept(self, name: str, inputs: Sequence[Value], made: Sequence[Value], cost_ns: int) -> None:
+        """An operator made what is never made again."""
+        if self._writer is None or not made:
+            return
+        arguments = tuple(self._names.get(value.id) or self._name(value) for value in inputs)
+        results = tuple(self._name(value) for value in made)
+        self._writer.write(lines.Call(name, arguments, results, cost_ns))
+        for result, value in zip(results, made, strict=True):
+            self._writer.write(lines.Memory(result, value.size_B), lines.Alias(result, lines.FRESH))
 
     def died(self, value: Value) -> None:
         """The program let go of a value."""

@@ -12,6 +12,7 @@ import torch
 
 from lowtide.dynamic.keeper import Keeper
 from lowtide.dynamic.ledger import Call
+from lowtide.dynamic.thrashing import Thrashing
 
 
 class Steps:
@@ -30,6 +31,7 @@ class Steps:
         self.calls = 0
         self.cost_ns = 0
         self._before = (0, 0)
+        self._thrashing = Thrashing()
 
     def optimizer_began(self) -> None:
         """An optimizer's step has begun."""
@@ -55,6 +57,10 @@ class Steps:
         self.calls += 1
         self.cost_ns += call.cost_ns
 
+    def reran(self) -> None:
+        """Something is made again: warns where that takes most of the time."""
+        self._thrashing.reran(self._keeper.statistics.rerun_ns, self.cost_ns - self._before[0])
+
     def wrote(self, *, is_parameter: bool) -> None:
         """The program is about to write to a leaf."""
         if is_parameter:
@@ -66,6 +72,7 @@ class Steps:
         self._is_open = False
         now = (self.cost_ns, self._keeper.statistics.rerun_ns)
         self.costs.append((now[0] - self._before[0], now[1] - self._before[1]))
+        self._thrashing.step_ended(now[1], now[0] - self._before[0])
         self._before = now
         self._ended()
         self._keeper.step_ended()
