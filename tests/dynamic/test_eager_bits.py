@@ -16,6 +16,7 @@ from tests.dynamic.networks import NETWORKS
 
 pytestmark = pytest.mark.skipif(not shim.available(), reason="no arena here")
 SHARE = 0.75  # of the peak without pressure
+SHARES = {"treelstm": 0.9}
 STEPS = {"mlp": 10}
 
 
@@ -42,9 +43,14 @@ def trained(name: str, budget_B: int, policy: str) -> tuple[Left, Eager]:
     return train(NETWORKS[name], STEPS.get(name, 3), inside), runs[0]
 
 
-@pytest.mark.parametrize("name", sorted(NETWORKS.keys() - {"mlp", "treelstm"}))
+def more(names: set[str], first: set[str]) -> list[object]:
+    """Parameters of which only the first are tried every time."""
+    return [pytest.param(n, marks=() if n in first else pytest.mark.breadth) for n in sorted(names)]
+
+
+@pytest.mark.parametrize("name", more(NETWORKS.keys() - {"mlp"}, {"resnet", "gan", "bilstm", "branches"}))
 def test_bits_of_every_network(name: str) -> None:
-    budget_B = int(SHARE * peak_B(name))
+    budget_B = int(SHARES.get(name, SHARE) * peak_B(name))
     left, run = trained(name, budget_B, "coop")
     assert not differences(plain(name), left)
     stats = run.stats()
@@ -53,7 +59,7 @@ def test_bits_of_every_network(name: str) -> None:
     assert stats.spilled_B == 0
 
 
-@pytest.mark.parametrize("policy", sorted(POLICIES.keys() - {"tide-memory"}))
+@pytest.mark.parametrize("policy", more(POLICIES.keys() - {"tide-memory"}, {"dtr", "coop", "tide"}))
 def test_bits_of_ten_steps_under_every_policy(policy: str) -> None:
     budget_B = int(SHARE * peak_B("mlp"))
     left, run = trained("mlp", budget_B, policy)

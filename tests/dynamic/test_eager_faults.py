@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import lowtide
 from lowtide.device import shim
+from lowtide.dynamic.tape import Ran, load_tape
 from lowtide.frontends.eager import Eager
 
 pytestmark = pytest.mark.skipif(not shim.available(), reason="no arena here")
@@ -306,7 +307,7 @@ def test_saved_tensor_hooks_and_retained_graphs() -> None:
         loss.backward()
         return gradients(model)
 
-    twice(step)
+    twice(step, 0.9)
 
 
 def test_compiled_parts_run_as_eager() -> None:
@@ -350,13 +351,16 @@ def test_everything_dies_with_the_program() -> None:
 
 def test_a_trace_is_recorded(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl.gz"
-    with context(WIDE_B, record=path):
-        model = Wide()
-        model(torch.randn(256, 32)).square().sum().backward()
-    from lowtide.dynamic.tape import load_tape
-
+    model = Wide()
+    optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
+    with context(WIDE_B, record=path) as run:
+        for _ in range(2):
+            model(torch.randn(256, 32)).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
     tape = load_tape(path, in_place=True)
-    assert tape.peak_B > 256 * 32 * 4
+    assert 0.5 * run.stats().peak_B < tape.peak_B <= run.stats().peak_B
+    assert any(isinstance(event, Ran) and event.name == "aten.add_.Tensor" for event in tape.events)
 
 
 @pytest.mark.parametrize(
