@@ -16,7 +16,7 @@ from tests.dynamic.networks import NETWORKS
 
 pytestmark = pytest.mark.skipif(not shim.available(), reason="no arena here")
 SHARE = 0.75  # of the peak without pressure
-SHARES = {"treelstm": 0.9}
+SHARES = {"treelstm": 0.85}
 STEPS = {"mlp": 10}
 
 
@@ -51,7 +51,7 @@ def more(names: set[str], first: set[str]) -> list[object]:
 @pytest.mark.parametrize("name", more(NETWORKS.keys() - {"mlp"}, {"resnet", "gan", "bilstm", "branches"}))
 def test_bits_of_every_network(name: str) -> None:
     budget_B = int(SHARES.get(name, SHARE) * peak_B(name))
-    left, run = trained(name, budget_B, "coop")
+    left, run = trained(name, budget_B, "tide")
     assert not differences(plain(name), left)
     stats = run.stats()
     assert stats.reruns > 0

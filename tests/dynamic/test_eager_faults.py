@@ -32,7 +32,7 @@ WIDE_B = 2**24
 
 
 def context(budget_B: int = BUDGET_B, **options: Any) -> Eager:
-    return lowtide.eager(budget_B, **{"policy": "coop", "runtime": "python", **options})
+    return lowtide.eager(budget_B, **{"policy": "tide", "runtime": "python", **options})
 
 
 def chain(x: Tensor, length: int = 30) -> list[Tensor]:
