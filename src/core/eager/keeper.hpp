@@ -35,6 +35,7 @@ struct KeeperStatistics {
   std::int64_t sends = 0, fetches = 0;
   Bytes sent_B = 0, fetched_B = 0;
   std::int64_t samples = 0;  // requests that evicted
+  std::int64_t departures = 0;  // see Policy::departures, up to the last end of a step
   double free_shares = 0;    // what was free after each, as a share of the room, in sum
   std::uint64_t digest = 0xcbf29ce484222325u;  // of all evictions and reruns in order, with the clock
   double fragmentation() const { return samples ? free_shares / static_cast<double>(samples) : 0; }
@@ -70,7 +71,10 @@ class Keeper final : public Witness {
   void vanished(ValueId root);
   // A resident root becomes a leaf.
   void commit(ValueId root);
-  void step_ended() { policy_.step_ended(scene_); }
+  void step_ended() {
+    policy_.step_ended(scene_);
+    statistics_.departures = policy_.departures();
+  }
 
   // Evicts, and slides where the policy says so, until need_B fit. False: nothing helps any more.
   [[nodiscard]] bool make_room(Bytes need_B);

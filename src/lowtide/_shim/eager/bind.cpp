@@ -63,6 +63,7 @@ py::dict stats(Runtime& runtime) {
   d["sent_B"] = kept.sent_B;
   d["fetched_B"] = kept.fetched_B;
   d["fetches"] = kept.fetches;
+  d["departures"] = kept.departures;
   d["foreign_B"] = own.foreign_B;
   d["spilled_B"] = own.spilled_B;
   d["steps"] = steps;

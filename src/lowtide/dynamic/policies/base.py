@@ -45,6 +45,7 @@ class AbstractPolicy(abc.ABC):
         slides_at_last: that is tried once more when no eviction helps.
         in_place: replayed operators write in place where the trace says so; else they make copies.
         passes: how often a replay plays a trace, as steps of one run; the last one counts.
+        departures: calls that were not where the record has them, of a policy that follows one.
     """
 
     name: ClassVar[str]
@@ -54,6 +55,7 @@ class AbstractPolicy(abc.ABC):
     slides_at_last: ClassVar[bool] = False
     in_place: ClassVar[bool] = True
     passes: ClassVar[int] = 1
+    departures: int = 0
 
     @abc.abstractmethod
     def choose(self, scene: Scene, need_B: int) -> Sequence[Value]:
