@@ -108,8 +108,8 @@ def _find() -> EagerModule:
     module.register()
     if failure := _first_failure(module):
         raise ShimUnavailable(
-            f"torch {torch.__version__} does not behave as lowtide's eager runtime needs: {failure}; eager training uses "
-            "the runtime in Python"
+            f"torch {torch.__version__} does not behave as lowtide's eager runtime needs: {failure}; "
+            "eager training uses the runtime in Python"
         )
     return module
 

@@ -77,6 +77,7 @@ Bytes Bodies::keep(ValueId value, c10::intrusive_ptr<Storage> storage) {
     label(value, false);
     return offset_of(*seen);
   }
+  if (body.own != nullptr) slab_.own(address(*body.own), 0);
   body.own = std::move(storage);
   label(value, false);
   return offset_of(*body.own);

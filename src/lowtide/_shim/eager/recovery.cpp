@@ -170,9 +170,16 @@ c10::intrusive_ptr<Storage> Runtime::copy_of(const Storage& storage) {
 
 void Runtime::commit(ValueId value, Lock& lock) {
   if (ledger_[value].is_leaf()) return;
-  bring({&value, 1}, lock);  // nobody lets go of it meanwhile: if the program does, it is private from then on
+  ledger_.pin(value);  // the program may let go of it meanwhile: it stays in the ledger all the same
+  try {
+    bring({&value, 1}, lock);
+  } catch (...) {
+    keeper_.leave({&value, 1});
+    throw;
+  }
   keeper_.commit(value);
   bodies_.label(value, bodies_[value].seen != nullptr);
+  keeper_.leave({&value, 1});
   keeper_.leave({&value, 1});
 }
 

@@ -97,9 +97,11 @@ void Runtime::take_deaths() {
   for (const std::uint64_t death : slab_.take_deaths()) {
     const bool kept = (death & Slab::KEPT) != 0;
     const ValueId value = eager::value_of(death & ~Slab::KEPT);
+    if (!ledger_.holds(value) || bodies_[value].seen == nullptr) continue;
     const eager::Value& v = ledger_[value];
+    const bool has_bytes = kept || bodies_[value].own != nullptr;  // a rerun was faster than the report
     bodies_.died(value, kept, v.offset_B, v.size_B);
-    if (kept)
+    if (has_bytes)
       keeper_.died(value);
     else
       keeper_.vanished(value);

@@ -1,0 +1,124 @@
+"""The compiled runtime: the readable one's decisions, the bits of plain eager, and a sentence where it cannot be."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from lowtide.device import eager_shim
+from lowtide.dynamic.compiled import CompiledRuntime
+from lowtide.dynamic.eager_stats import EagerStats
+from lowtide.dynamic.interpreted import InterpretedRuntime
+from lowtide.dynamic.policies.catalogue import POLICIES
+from lowtide.errors import ShimUnavailable
+from lowtide.frontends.eager import Eager, Runtime
+from tests.dynamic.comparison import Left, differences, train
+from tests.dynamic.networks import NETWORKS
+
+WIDE_B = 2**28
+
+
+@pytest.fixture(autouse=True)
+def _compiled() -> None:
+    """Every test needs the compiled modules."""
+    assert eager_shim.refusal() == ""
+
+
+def trained(name: str, runtime: Runtime) -> tuple[Left, EagerStats]:
+    context = Eager(runtime, [], [])
+    return train(NETWORKS[name], 2, inside=lambda *_: context), context.stats()
+
+
+@pytest.mark.parametrize("name", ["mlp", "unet", "branches"])
+def test_both_runtimes_decide_alike_and_change_no_bit(name: str) -> None:
+    policy = "coop"
+    plain = train(NETWORKS[name], 2)
+    left, wide = trained(name, CompiledRuntime(WIDE_B, policy))
+    assert differences(plain, left) == []
+    assert wide.evictions == 0
+    budget_B = int(wide.peak_B * 0.7)
+    left, ours = trained(name, CompiledRuntime(budget_B, policy))
+    assert differences(plain, left) == []
+    assert ours.peak_B <= budget_B
+    assert ours.reruns > 0
+    left, theirs = trained(name, InterpretedRuntime(budget_B, POLICIES[policy]()))
+    assert differences(plain, left) == []
+    same = ("calls", "cost_ns", "evictions", "evicted_B", "reruns", "rerun_ns", "moved_B", "steps", "digest")
+    assert {name: getattr(ours, name) for name in same} == {name: getattr(theirs, name) for name in same}
+
+
+def test_every_way_to_the_bytes_of_what_was_evicted() -> None:
+    with Eager(CompiledRuntime(2**20, "lru"), [], []) as context:
+        base = torch.arange(30000, dtype=torch.float32)
+        chain = [base * 2]
+        for _ in range(12):
+            chain.append(chain[-1] + 1)
+        assert context.stats().evictions > 0
+        assert [t[5].item() for t in chain] == [10.0 + i for i in range(13)]
+        assert chain[0].numpy()[7] == 14.0
+        assert chain[1].tolist()[8] == 17.0
+        del chain[4:]
+    assert [float(t[5]) for t in chain] == [10.0 + i for i in range(4)]
+
+
+def test_other_threads_let_go_of_storages_meanwhile() -> None:
+    """They die in a thread that is not intercepted, while this one evicts, recovers and leaves the context."""
+    stop, handed = threading.Event(), list[torch.Tensor]()
+
+    def let_go() -> None:
+        while not stop.is_set() or handed:
+            while handed:
+                handed.pop()
+            torch.ones(1000).sum()
+
+    thread = threading.Thread(target=let_go)
+    thread.start()
+    with Eager(CompiledRuntime(2**20, "coop"), [], []):
+        x = torch.full((20000,), 1.0)
+        for _ in range(100):
+            y = x * 2
+            handed.extend((y + 1, y + 2))
+            z = y * 3
+            assert float((z - y)[3]) == 4.0
+        while len(handed) > 3:
+            stop.wait(0.001)
+        stop.set()
+    thread.join()
+
+
+def test_a_failed_operator_leaves_it_usable() -> None:
+    with Eager(CompiledRuntime(2**20, "lru"), [], []) as context:
+        x = torch.ones(1000) * 2
+        with pytest.raises(RuntimeError, match="must match"):
+            x + torch.ones(7)
+        with pytest.raises(torch.OutOfMemoryError, match="no eviction helps"):
+            torch.ones(2**20)
+        assert float((x + 1).sum()) == 3000.0
+        assert context.stats().budget_B == 2**20
+
+
+def test_random_numbers_are_drawn_once() -> None:
+    def draws() -> list[float]:
+        torch.manual_seed(7)
+        noise = [torch.rand(30000) * 1.5 for _ in range(12)]
+        return [float(t[9]) for t in noise] + [float(torch.rand(1))]
+
+    plain = draws()
+    with Eager(CompiledRuntime(2**20, "lru"), [], []) as context:
+        assert draws() == plain
+        assert context.stats().reruns > 0
+
+
+def test_a_torch_without_the_key_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(eager_shim, "_found", None)
+    monkeypatch.setattr(torch, "__file__", str(tmp_path / "__init__.py"))
+    with pytest.raises(ShimUnavailable, match="eager training uses the runtime in Python"):
+        eager_shim.load()
+
+
+def test_an_unknown_policy_is_named() -> None:
+    with pytest.raises(ValueError, match="wishful"):
+        CompiledRuntime(WIDE_B, "wishful")
