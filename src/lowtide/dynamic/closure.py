@@ -25,6 +25,7 @@ class Seen(msgspec.Struct, frozen=True):
 
     Arguments:
         input: index among the inputs of the call; -1: a storage of no bytes.
+        conjugated, negated: it is read so, while the bytes are not.
     """
 
     input: int
@@ -32,11 +33,17 @@ class Seen(msgspec.Struct, frozen=True):
     size: torch.Size
     stride: tuple[int, ...]
     offset: int
+    conjugated: bool = False
+    negated: bool = False
 
     def tensor(self, storage: torch.UntypedStorage) -> Tensor:
         """The same look at a storage."""
-        made = torch.empty(0, dtype=self.dtype, device="cpu")
-        return made.set_(storage, self.offset, self.size, self.stride)
+        made = torch.empty(0, dtype=self.dtype, device="cpu").set_(storage, self.offset, self.size, self.stride)
+        if self.conjugated:
+            torch._C._set_conj(made, True)
+        if self.negated:
+            torch._C._set_neg(made, True)
+        return made
 
 
 class Several(msgspec.Struct, frozen=True):
@@ -118,7 +125,8 @@ def _kept(item: Any, inputs: dict[int, int]) -> Any:
     if isinstance(item, Tensor):
         storage = item.untyped_storage()
         index = inputs[storage._cdata] if storage.nbytes() else _NO_BYTES
-        return Seen(index, item.dtype, item.size(), item.stride(), int(item.storage_offset()))
+        look = item.size(), item.stride(), int(item.storage_offset())
+        return Seen(index, item.dtype, *look, conjugated=item.is_conj(), negated=item.is_neg())
     if isinstance(item, list | tuple):
         return Several(tuple(_kept(part, inputs) for part in item))
     if isinstance(item, (*ORDINARY, torch.Generator)):

@@ -189,14 +189,8 @@ class Interceptor:
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Whether a tensor is nothing but a look at bytes of its own storage."""
-    return (
-        tensor.layout is torch.strided
-        and tensor.device.type == "cpu"
-        and not tensor.is_conj()
-        and not tensor.is_neg()
-        and not tensor._is_zerotensor()
-    )
+    """Whether a tensor is a look at bytes of its own storage; it may be read conjugated or negated."""
+    return tensor.layout is torch.strided and tensor.device.type == "cpu" and not tensor._is_zerotensor()
 
 
 def _twice_alike(
