@@ -73,8 +73,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:  # noqa: ARG001
 
 @pytest.fixture(autouse=True)
 def _brief_placing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Addresses are searched for a twelfth of a second, not for one; the placers' own tests have all of it."""
-    if "placers" not in request.path.parts:
+    """Where tests train, addresses are searched for a twelfth of a second, not for one."""
+    if {"frontends", "runtime", "semantics"}.intersection(request.path.parts):
         monkeypatch.setattr(base, "_WORK", 100_000)
 
 
