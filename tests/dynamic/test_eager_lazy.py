@@ -27,7 +27,7 @@ def _norm(x: Tensor) -> Tensor:
     return found
 
 
-@pytest.mark.parametrize("runtime", ["python"])
+@pytest.mark.parametrize("runtime", ["python", "compiled"])
 def test_lazy_tensors_come_back_as_they_were(runtime: Literal["python", "compiled"]) -> None:
     x = torch.arange(65536.0).reshape(64, 1024)
     plain = [use(x) for use in (*USES.values(), _norm)]

@@ -39,10 +39,10 @@ bool holds_storage(const c10::SmallVectorImpl<Storage*>& list, const Storage* st
   return std::find(list.begin(), list.end(), storage) != list.end();
 }
 
-// A tensor that is nothing but a look at bytes of its own storage.
+// A tensor that is a look at bytes of its own storage. One that is read conjugated or negated is: its keys say so, and a
+// closure keeps them.
 bool is_plain(const c10::TensorImpl& tensor) {
-  constexpr c10::DispatchKeySet lazy({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor});
-  return has_cpu_bytes(tensor) && !tensor.key_set().has_any(lazy);
+  return has_cpu_bytes(tensor) && !tensor.key_set().has(c10::DispatchKey::ZeroTensor);
 }
 
 std::optional<at::Generator> given_generator(const torch::jit::Stack& stack, std::size_t arguments) {
