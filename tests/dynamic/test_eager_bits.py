@@ -59,7 +59,7 @@ def test_bits_of_every_network(name: str) -> None:
     assert stats.spilled_B == 0
 
 
-@pytest.mark.parametrize("policy", more(POLICIES.keys() - {"tide-memory"}, {"dtr", "coop", "tide"}))
+@pytest.mark.parametrize("policy", more(POLICIES.keys() - {"tide-memory", "coop-no-in-place"}, {"dtr", "coop", "tide"}))
 def test_bits_of_ten_steps_under_every_policy(policy: str) -> None:
     budget_B = int(SHARE * peak_B("mlp"))
     left, run = trained("mlp", budget_B, policy)

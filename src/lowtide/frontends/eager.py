@@ -201,7 +201,7 @@ def eager(
 
     Raises:
         BudgetError, LinkError: if a budget or the link is malformed; a share of plain, too: nothing is measured first.
-        EagerError: if there is no such policy or runtime, or the runtime cannot do what is asked.
+        EagerError: if there is no such policy or runtime, or the runtime cannot do what is asked; if a model is none.
         OptimizerError: if an optimizer is none.
         ShimUnavailable: if there is no arena here.
     """
@@ -211,7 +211,9 @@ def eager(
         raise EagerError(f"there is no policy {policy!r}: write one of {', '.join(sorted(POLICIES))}")
     if runtime not in _RUNTIMES:
         raise EagerError(f"there is no runtime {runtime!r}: write one of {', '.join(_RUNTIMES)}")
-    models, optimizers = _several(model, torch.nn.Module), _optimizers(optimizer)
+    if not POLICIES[policy].in_place:
+        raise EagerError(f"{policy!r} has no writes in place, and programs write in place: it is for lowtide replay")
+    models, optimizers = _models(model), _optimizers(optimizer)
     return Eager(_runtime(runtime, policy, budget_B, moves, record), models, optimizers)
 
 
@@ -248,14 +250,22 @@ def _budget_B(budget: int | str | Budget) -> int:
     return int((wanted.of_device or 0.0) * device_memory_B("cpu"))
 
 
-def _several(items: Any, kind: type[Any]) -> list[Any]:
+def _several(items: Any) -> list[Any]:
     if items is None:
         return []
-    return [items] if isinstance(items, kind) else list(items)
+    return list(items) if isinstance(items, Iterable) and not isinstance(items, torch.nn.Module) else [items]
+
+
+def _models(items: Models) -> list[torch.nn.Module]:
+    found = _several(items)
+    for item in found:
+        if not isinstance(item, torch.nn.Module):
+            raise EagerError(f"model={item!r} is no torch.nn.Module: pass the module that is trained, or several")
+    return found
 
 
 def _optimizers(items: Optimizers) -> list[torch.optim.Optimizer]:
-    found = _several(items, torch.optim.Optimizer)
+    found = _several(items)
     for item in found:
         if not isinstance(item, torch.optim.Optimizer):
             raise OptimizerError(
