@@ -50,6 +50,8 @@ class Kit:
         units: patterns of its own units below the shim's folder.
         libraries: of torch's that it is linked with.
         core: patterns of the core's units.
+        as_one: the folder whose units are compiled as one: they include torch's operators, which take ten times longer
+            to read than the units themselves.
         what, duration: what people know it as, and about how long it takes to build.
     """
 
@@ -59,6 +61,7 @@ class Kit:
     core: tuple[str, ...] = ("arena*.cpp",)
     what: str = "memory arena"
     duration: str = "ten seconds"
+    as_one: str = ""
 
 
 _SLABS = (
@@ -82,6 +85,7 @@ EAGER = Kit(
     ("arena*.cpp", "eager/**/*.cpp", "greedy.cpp", "levels.cpp", "moves.cpp", "program.cpp", "retention*.cpp"),
     "eager runtime",
     "a minute",
+    as_one="eager",
 )
 CUDA = Kit("cuda", (*(f"{name}.cpp" for name in _SLABS), "cuda/*.cpp"), ("-lc10",))
 
@@ -259,7 +263,7 @@ def _compile(command: Sequence[str], draft: Path, kit: Kit) -> list[Path]:
         f"-DLOWTIDE_TORCH_LIFTS_GUARD={int(lifts)}", f"-I{core_folder()}", f"-I{_SOURCES}", "-isystem", str(include),
         "-isystem", sysconfig.get_paths()["include"],
     ]  # fmt: skip
-    jobs = [(file, draft / f"{file.stem}-{i}.o") for i, file in enumerate(units(kit))]
+    jobs = [(file, draft / f"{file.stem}-{i}.o") for i, file in enumerate(_sources(kit, draft))]
     waiting, running = jobs[::-1], list[subprocess.Popen[str]]()
     try:
         while waiting or running:
@@ -272,6 +276,16 @@ def _compile(command: Sequence[str], draft: Path, kit: Kit) -> list[Path]:
             process.kill()
             process.communicate()
     return [target for _, target in jobs]
+
+
+def _sources(kit: Kit, draft: Path) -> list[Path]:
+    """What the compiler is given, what takes longest first."""
+    together = [file for file in units(kit) if kit.as_one and file.parent == _SOURCES / kit.as_one]
+    if not together:
+        return units(kit)
+    whole = draft / f"{kit.as_one}.cpp"
+    whole.write_text("".join(f'#include "{file}"\n' for file in together), encoding="utf-8")
+    return [whole, *(file for file in units(kit) if file not in together)]
 
 
 def _start(command: Sequence[str]) -> subprocess.Popen[str]:
