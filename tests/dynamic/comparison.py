@@ -35,8 +35,8 @@ class Left:
 def digest(tensor: torch.Tensor) -> str:
     """Of a tensor's type, shape and bytes.
 
-    One element is asked for by an operator first, which brings an evicted tensor back. The bytes are read past torch, at
-    once: a numpy array over them would keep them from ever being moved or evicted again.
+    One element is asked for by an operator first, which brings an evicted tensor back. The bytes are read past torch
+    at once: a numpy array over them would keep them from ever being moved or evicted again.
     """
     tensor = tensor.detach().contiguous()
     if tensor.numel():

@@ -81,7 +81,11 @@ def test_dear_and_cheap_calls_grow_from_opposite_ends() -> None:
 
 
 def test_dte_prefers_what_lies_beside_a_hole() -> None:
-    events: list[Event] = [Leaf(64), *(made(4, 1, 1) for _ in range(3)), made(6, 1, 1)]  # 4 of 16 MiB are free, beside the third
+    events: list[Event] = [
+        Leaf(64),
+        *(made(4, 1, 1) for _ in range(3)),
+        made(6, 1, 1),
+    ]  # 4 of 16 MiB are free, beside the third
     player = _Player(tape_of(*events), POLICIES["dte"](), 16 * _MiB + 4096, _RULES)
     assert player.play() is None
     assert [value.resident for value in player.values[1:]] == [True, True, False, True]

@@ -53,6 +53,7 @@ class EagerModule(Protocol):
         hidden: dict[str, Said],
         views: list[str],
         met_parameter: Callable[[torch.Tensor], None],
+        thrashes: Callable[[], None],
     ) -> RuntimeHandle: ...
     def intercept(self, runtime: RuntimeHandle | None) -> None: ...
     def objection(self) -> str: ...
@@ -132,6 +133,7 @@ def _first_failure(module: EagerModule) -> str:
         hidden={},
         views=[],
         met_parameter=lambda _: None,
+        thrashes=lambda: None,
     )
     with torch.utils._python_dispatch._disable_current_modes():
         try:

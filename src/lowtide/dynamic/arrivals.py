@@ -1,7 +1,8 @@
 """Storages that come from elsewhere: parameters, buffers, inputs, whatever was made before the context or beside it.
 
 Those that may be moved are brought into the arena, parameters to its top, so that every byte counts. Those that may not
-(shared with numpy or another process) stay where they are, and as much of the arena is kept empty while they live.
+(shared with numpy or another process) stay where they are, and the arena has a copy, which is compared whenever an
+operator reads them: others may write there.
 
 Units: `_B` bytes.
 """
@@ -94,6 +95,7 @@ class Arrivals:
                 self._take_in(storage)
         value = self._ledger.leaf(size_B, self._bodies.offset_B(storage) or NOWHERE, home=home)
         self._bodies.show(value, storage).aside = aside
+        self._bodies.copy_anew(value)
         self._recorder.leaf(value)
         return value
 

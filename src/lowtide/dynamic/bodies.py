@@ -20,7 +20,7 @@ from typing import cast
 import torch
 
 from lowtide.device import storage as storages
-from lowtide.device.arena import Arena
+from lowtide.device.arena import Arena, nothing_engaged
 from lowtide.dynamic.ledger import Value
 
 Storage = torch.UntypedStorage
@@ -38,7 +38,7 @@ class Body:
         address: of the storage.
         weak: a weak reference to the program's storage; 0 for a private one.
         held: the storage itself, where it must not die.
-        aside: bytes of the arena that stay empty for one that lies outside it.
+        aside: in the arena, a copy of one that lies outside it, which others may write to unseen.
         fixed: somebody has its address: it is neither evicted nor moved.
     """
 
@@ -117,6 +117,22 @@ class Bodies:
         if storage is not None:
             self.own(new, storage)
 
+    def is_stale(self, value: Value) -> bool:
+        """Whether a storage outside the arena was written since it was copied; O(its bytes)."""
+        body = self._of[value.id]
+        storage = None if body.aside is None else body.storage()
+        if body.aside is None or storage is None:
+            return False
+        with nothing_engaged():
+            return not torch.equal(_bytes_of(storage), _bytes_of(body.aside))
+
+    def copy_anew(self, value: Value) -> None:
+        """Copies what a storage outside the arena holds now."""
+        body = self._of[value.id]
+        storage = body.storage()
+        if body.aside is not None and storage is not None:
+            _bytes_of(body.aside).copy_(_bytes_of(storage))
+
     def hold(self, value: Value) -> None:
         """A call reads this leaf: its bytes stay as long as one does."""
         body = self._of[value.id]
@@ -173,6 +189,10 @@ class Bodies:
             offset_B = self.offset_B(body.held)
             if offset_B is not None:
                 self.arena.own(offset_B, 0)
+
+
+def _bytes_of(storage: Storage) -> torch.Tensor:
+    return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
 
 
 def is_alone(body: Body) -> bool:

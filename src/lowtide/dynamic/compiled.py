@@ -17,6 +17,7 @@ from lowtide.device.arena import ALIGNMENT_B, Arena
 from lowtide.dynamic.eager_stats import EagerStats
 from lowtide.dynamic.gradients import Gradients
 from lowtide.dynamic.liars import LIARS, UNDECLARED_VIEWS
+from lowtide.dynamic.thrashing import warn_of_thrashing
 
 
 class CompiledRuntime:
@@ -50,6 +51,7 @@ class CompiledRuntime:
             hidden={name: (list(h.writes), list(h.spare), h.only_if, h.draws) for name, h in LIARS.items()},
             views=sorted(UNDECLARED_VIEWS),
             met_parameter=self._gradients.watch,
+            thrashes=warn_of_thrashing,
         )
 
     def open(self) -> None:

@@ -72,6 +72,10 @@ class Interceptor:
         tensors = list(tensors_of(args, kwargs))
         plain = [t for t in tensors if is_plain(t)]
         inputs = self._values(plain)
+        for value in inputs:
+            if self._bodies.is_stale(value):
+                self._kernels.settle_dependents(value)  # from the copy, which is as they read it
+                self._bodies.copy_anew(value)
         written = self._written(op, func, args, kwargs)
         spared = bool(written) and op.hidden is not None and bool(op.hidden.spare)
         form, read = None, inputs

@@ -124,6 +124,8 @@ class StoragePerformer:
 
     def _storage(self, value: Value) -> torch.UntypedStorage:
         body = self._bodies.get(value)
+        if body is not None and body.aside is not None:
+            return body.aside
         storage = None if body is None else body.storage()
         if storage is None:
             raise Vanished

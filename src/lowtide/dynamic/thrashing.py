@@ -31,14 +31,19 @@ class Thrashing:
         if self._warned or most_ns == 0 or rerun_ns - self._before_ns <= most_ns:
             return
         self._warned = True
-        warnings.warn(
-            f"lowtide.eager makes things again for more than {_TIMES} times the cost of the step itself: the budget is "
-            "too small for this program. Raise it, or use lowtide.fit where the model can be captured: it plans ahead.",
-            BudgetWarning,
-            stacklevel=2,
-        )
+        warn_of_thrashing()
 
     def step_ended(self, rerun_ns: int, step_ns: int) -> None:
         """A step has ended, with these costs of all reruns, and of its own first runs."""
         self._longest_ns = max(self._longest_ns, step_ns)
         self._before_ns = rerun_ns
+
+
+def warn_of_thrashing() -> None:
+    """Says it; whoever calls does so once."""
+    warnings.warn(
+        f"lowtide.eager makes things again for more than {_TIMES} times the cost of the step itself: the budget is "
+        "too small for this program. Raise it, or use lowtide.fit where the model can be captured: it plans ahead.",
+        BudgetWarning,
+        stacklevel=2,
+    )

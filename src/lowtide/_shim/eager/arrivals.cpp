@@ -1,7 +1,7 @@
 // Storages that come from elsewhere, and the homes of what stays.
 //
 // Those that may be moved are brought into the slab, parameters to its top, which grows as they come. Those that may not
-// stay where they are, and as much of the slab is kept empty while they live.
+// stay where they are, and the slab has a copy, which is compared whenever an operator reads them: others may write there.
 #include <c10/util/Exception.h>
 
 #include "runtime.hpp"

@@ -2,6 +2,8 @@
 
 #include <c10/core/Allocator.h>
 
+#include <cstring>
+
 #include "eager/room.hpp"
 
 namespace lowtide::shim {
@@ -56,7 +58,20 @@ void Bodies::show_outside(ValueId value, Storage& storage, c10::intrusive_ptr<St
   body.fixed = true;
   by_storage_[&storage] = value;
   outside_.push_back(value);
+  copy_anew(value);
   label(value, false);
+}
+
+bool Bodies::is_stale(ValueId value) {
+  const Body& body = (*this)[value];
+  if (body.aside == nullptr) return false;
+  const auto storage = body.weak.lock();
+  return storage != nullptr && std::memcmp(address(*storage), address(*body.aside), storage->nbytes()) != 0;
+}
+
+void Bodies::copy_anew(ValueId value) {
+  const Body& body = (*this)[value];
+  if (const auto storage = body.weak.lock()) std::memcpy(address(*body.aside), address(*storage), storage->nbytes());
 }
 
 void Bodies::hand_over(ValueId old, ValueId made) {
@@ -97,7 +112,10 @@ void Bodies::unsee(ValueId value) {
 void Bodies::died(ValueId value, bool kept, Bytes offset_B, Bytes size_B) {
   Body& body = (*this)[value];
   unsee(value);
-  if (kept) {
+  if (body.aside != nullptr) {
+    body.own = std::move(body.aside);
+    body.fixed = false;
+  } else if (kept) {
     body.own = storage_over(gates_.adopt(static_cast<char*>(slab_.base()) + offset_B, size_B), size_B);
     label(value, false);
   }

@@ -3,7 +3,8 @@
 // A value that is alive has the program's storage, of which only a weak reference is kept, so that its death is the
 // program's, and its address is not used again before that is known. A value that is rebuilt though the program has let go of it, or whose storage has another content by
 // now, has a private one. A leaf's block is KEPT (slab.hpp): when the program lets go of it, its bytes pass to a private
-// storage, for calls that still read it. For a storage that may not lie in the arena as much of that stays empty (`aside`).
+// storage, for calls that still read it. A storage that may not lie in the arena, which others may write to unseen, has a
+// copy there (`aside`): reruns read what was there when it was read first, and the copy stays when the program lets go.
 // INVARIANT: find() has the present value of every storage that the program sees and that is known.
 // THREADS: the caller holds one lock.
 #pragma once
@@ -23,7 +24,7 @@ using eager::ValueId;
 struct Body {
   Storage* seen = nullptr;                // the program's; look at it only through hold()
   c10::intrusive_ptr<Storage> own;        // a private one
-  c10::intrusive_ptr<Storage> aside;      // bytes of the arena in the place of one that lies elsewhere
+  c10::intrusive_ptr<Storage> aside;      // in the arena, a copy of one that lies elsewhere
   c10::weak_intrusive_ptr<Storage> weak{c10::intrusive_ptr<Storage>()};  // to it
   std::unique_ptr<char[]> host;           // a copy
   bool fixed = false;                     // somebody has its address: it is neither evicted nor moved
@@ -80,8 +81,11 @@ class Bodies {
       visit(value);
     }
   }
-  // A storage elsewhere, and the block that stays empty for it.
+  // A storage elsewhere, and a block for the copy of it.
   void show_outside(ValueId value, Storage& storage, c10::intrusive_ptr<Storage> aside);
+  // Whether a storage elsewhere was written since it was copied; O(its bytes).
+  bool is_stale(ValueId value);
+  void copy_anew(ValueId value);
 
  private:
   void unsee(ValueId value);

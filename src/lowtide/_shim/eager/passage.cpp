@@ -104,6 +104,11 @@ void Runtime::run(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, t
   take_deaths();
   Pass pass(op, keys);
   look_at(pass, stack);
+  for (const ValueId value : pass.inputs) {
+    if (!bodies_.is_stale(value)) continue;
+    settle_dependents(value, lock);  // from the copy, which is as they read it
+    bodies_.copy_anew(value);
+  }
   enter(op.hash, {pass.inputs.data(), pass.inputs.size()}, lock);
   try {
     if (!pass.written.empty()) before_writing(pass, lock);

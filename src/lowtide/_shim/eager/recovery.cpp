@@ -35,7 +35,9 @@ c10::intrusive_ptr<Storage> result_at(const torch::jit::Stack& results, std::pai
 }  // namespace
 
 c10::Storage Runtime::hold(ValueId value) {
-  auto storage = bodies_[value].hold();
+  const Body& body = bodies_[value];
+  if (body.aside != nullptr) return c10::Storage(body.aside);
+  auto storage = body.hold();
   if (storage == nullptr || gates_.is_dropped(*storage)) throw LetGo{};
   return c10::Storage(std::move(storage));
 }
@@ -51,9 +53,10 @@ void Runtime::bring(Slice<ValueId> wanted, Lock& lock) {
     recovery.begin(wanted);
     try {
       while (const eager::Job job = recovery.next()) {
-        if (job.kind == eager::Job::Kind::rerun)
+        if (job.kind == eager::Job::Kind::rerun) {
           rerun(recovery, job.call, lock);
-        else
+          look_for_thrashing(lock);
+        } else
           fetch(recovery, job.value, lock);
       }
       return;

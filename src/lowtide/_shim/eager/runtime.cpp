@@ -218,10 +218,21 @@ void Runtime::step_ends() {
   is_open_ = false;
   const Nanoseconds rerun_ns = keeper_.statistics().rerun_ns;
   statistics_.steps.push_back({statistics_.cost_ns - step_cost_ns_, rerun_ns - step_rerun_ns_});
+  longest_step_ns_ = std::max(longest_step_ns_, statistics_.steps.back().cost_ns);
   step_cost_ns_ = statistics_.cost_ns;
   step_rerun_ns_ = rerun_ns;
   sweep();
   keeper_.step_ended();
+}
+
+void Runtime::look_for_thrashing(Lock& lock) {
+  constexpr Nanoseconds TIMES = 10;
+  const Nanoseconds step_ns = std::max(longest_step_ns_, statistics_.cost_ns - step_cost_ns_);
+  if (has_thrashed_ || step_ns == 0 || keeper_.statistics().rerun_ns - step_rerun_ns_ <= TIMES * step_ns) return;
+  has_thrashed_ = true;
+  lock.unlock();
+  options_.thrashes();
+  lock.lock();
 }
 
 void Runtime::tell(Lock& lock) {

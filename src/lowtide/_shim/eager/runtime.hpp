@@ -56,6 +56,8 @@ class Runtime final : public eager::Performer {
     Silence silence;
     // Told of each parameter when it is first seen; called without the mutex.
     std::function<void(const at::Tensor&)> met_parameter;
+    // Told once when a step has made things again for more than TIMES the cost of a step; called without the mutex.
+    std::function<void()> thrashes;
   };
 
   Runtime(const Gates& gates, Slab& slab, Options options);
@@ -128,6 +130,7 @@ class Runtime final : public eager::Performer {
   bool may_move(ValueId value);
   [[noreturn]] void refuse(Bytes need_B, const std::string& name);
   void step_ends();
+  void look_for_thrashing(Lock& lock);
   static bool is_learning();  // gradients are on, or a backward runs
   bool is_stepping() const { return in_optimizer_ && !is_learning(); }
   void tell(Lock& lock);      // Python of parameters that were seen
@@ -157,7 +160,8 @@ class Runtime final : public eager::Performer {
   std::vector<c10::intrusive_ptr<Storage>> moving_;  // held while blocks slide: none may be released then
   std::optional<Shortage> shortage_;  // of the request that was refused last
   bool is_open_ = false, in_optimizer_ = false, is_over_ = false;
-  Nanoseconds step_cost_ns_ = 0, step_rerun_ns_ = 0;
+  Nanoseconds step_cost_ns_ = 0, step_rerun_ns_ = 0, longest_step_ns_ = 0;
+  bool has_thrashed_ = false;
 };
 
 }  // namespace lowtide::shim
