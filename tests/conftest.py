@@ -65,7 +65,13 @@ _IMPORTED = [0]  # modules, when the heap was frozen last
 
 def pytest_runtest_setup(item: pytest.Item) -> None:  # noqa: ARG001
     """What imports brought stays, so that a collection need not look through it: tests and fits call for many."""
-    if len(sys.modules) > _IMPORTED[0] + 100:
+    shim = sys.modules.get("lowtide.device.shim")
+    module = shim.loaded() if shim is not None else None
+    if module is not None and module.levels():  # a step that nobody ends lives in a cycle, which may be frozen
+        gc.unfreeze()
+        gc.collect()
+        _IMPORTED[0] = 0
+    elif len(sys.modules) > _IMPORTED[0] + 100:
         gc.collect()
         gc.freeze()
         _IMPORTED[0] = len(sys.modules)
