@@ -151,14 +151,19 @@ def backward_is_retained() -> bool:
     return runs and bool(torch._C._autograd._get_current_graph_task_keep_graph())
 
 
-def refuse_second_derivatives(error: Exception) -> None:
-    """Inside a backward that autograd records (`create_graph`): a backward of it raises this error, not torch's own."""
+def refuse_second_derivatives(error: Exception, before: Callable[[], None]) -> None:
+    """Inside a backward that autograd records (`create_graph`): a backward of it raises this error, not torch's own.
+
+    Arguments:
+        before: is called right before it is raised.
+    """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         made = frame.f_locals.get("CompiledFunctionBackward") if frame.f_code.co_name == "_double_backward" else None
         if isinstance(made, type):
 
             def backward(*_: object) -> None:
+                before()
                 raise error
 
             made.backward = staticmethod(backward)  # type: ignore[attr-defined]

@@ -6,6 +6,7 @@ many plans were exchanged in between.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
 import weakref
@@ -187,7 +188,7 @@ class PlannedExecutor:
                 f"{_RECENT} plans were exchanged before its backward. Run backward before exchanging so many plans."
             )
         if backward_is_retained():
-            refuse_second_derivatives(BackwardError(_ONCE))
+            refuse_second_derivatives(BackwardError(_ONCE), functools.partial(_close, weakref.ref(token)))
         with self.lock:
             self.backwards += 1
             results = loaded.run(1, arguments, getattr(token, "_lowtide_passage", None), self.token_at)
@@ -197,3 +198,10 @@ class PlannedExecutor:
         for index in self.unreached(came):
             kept[index] = None
         return kept
+
+
+def _close(token: weakref.ref[Any]) -> None:
+    """Ends the window of a step that cannot go on: what autograd recorded of it may be a cycle that nobody collects."""
+    found = token()
+    if found is not None:
+        found._lowtide_passage = None
