@@ -85,8 +85,8 @@ those of MONeT's tables. Files are `lowtide.ir.text` graphs without what plannin
 (`python -m benchmarks.capture_shallow`). `monet/` and `transformers/` have the graphs of the tables of implementations, with
 arguments and geometries; MONeT's with the sum of outputs as loss and a P100's roofline, all of them return their loss
 alone (`python -m benchmarks.capture_implementation_problems`). `pool/` has the networks of the tables of one pool, once each,
-for any batch and any machine (`benchmarks.pool_networks`, `python -m benchmarks.capture_pool_problems`). `benchmarks.problem_set` also knows the execution traces that were published
-with Dynamic Tensor Rematerialization, where `../shared/traces` has them.
+for any batch and any machine (`benchmarks.pool_networks`, `python -m benchmarks.capture_pool_problems`). `traces/` has recorded
+executions of eager programs, of which `benchmarks.problem_set` makes graphs too.
 
 """
 
