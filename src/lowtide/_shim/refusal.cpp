@@ -1,27 +1,8 @@
 // What a refused request is told: who asked, how much, what is in use, and what to do about it.
-#include <array>
-#include <cstdio>
-
 #include "slab.hpp"
+#include "units.hpp"
 
 namespace lowtide::shim {
-
-namespace {
-
-std::string in_units(Bytes size_B) {
-  const std::array<const char*, 5> units{"B", "KiB", "MiB", "GiB", "TiB"};
-  auto size = static_cast<double>(size_B);
-  std::size_t unit = 0;
-  while (size >= 1024 && unit + 1 < units.size()) {
-    size /= 1024;
-    ++unit;
-  }
-  std::array<char, 48> text{};
-  std::snprintf(text.data(), text.size(), "%.*f %s", unit == 0 || size >= 100 ? 0 : size < 10 ? 2 : 1, size, units[unit]);
-  return text.data();
-}
-
-}  // namespace
 
 std::string Slab::refusal(Bytes size_B, const Run* run, bool worker) {
   if (!claim()) return "lowtide: the arena of this step was closed while a thread asked it for memory";

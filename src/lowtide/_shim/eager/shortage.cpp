@@ -1,27 +1,10 @@
 #include "shortage.hpp"
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
+
+#include "units.hpp"
 
 namespace lowtide::shim {
-
-namespace {
-
-std::string in_units(Bytes size_B) {
-  const std::array<const char*, 5> units{"B", "KiB", "MiB", "GiB", "TiB"};
-  auto size = static_cast<double>(size_B);
-  std::size_t unit = 0;
-  while (size >= 1024 && unit + 1 < units.size()) {
-    size /= 1024;
-    ++unit;
-  }
-  std::array<char, 48> text{};
-  std::snprintf(text.data(), text.size(), "%.*f %s", unit == 0 || size >= 100 ? 0 : size < 10 ? 2 : 1, size, units[unit]);
-  return text.data();
-}
-
-}  // namespace
 
 std::string Shortage::text(Bytes budget_B, const std::string& name) const {
   const std::string who = name.empty() ? "code between operators" : "'" + name + "'";
