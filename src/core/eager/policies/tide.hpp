@@ -1,9 +1,9 @@
 // Tide: lowtide's own policies. Victims by cost per byte, and windows where they cost little more.
 //
-// Victims go one by one, and each is reckoned with those that went before it. Scattered, they leave holes, and blocks have
-// to be moved together, which has a price per byte; so a window (see arena_window.hpp) is taken instead where it costs at
-// most twice as much per byte as victims and moves. Rebuilt values stay until their bytes are wanted. Where host memory may be used, a value goes there if the
-// copies to and fro take less than running its calls again.
+// Victims go one by one, and each is reckoned with those that went before it. Scattered, they leave holes, and blocks
+// have to be moved together, which has a price per byte; so a window (see arena_window.hpp) is taken instead where it
+// costs at most twice as much per byte as victims and moves. Rebuilt values stay until their bytes are wanted. Where
+// host memory may be used, a value goes there if the copies to and fro take less than running its calls again.
 #pragma once
 #include "../policy.hpp"
 #include "density.hpp"

@@ -1,7 +1,8 @@
 // Tide with memory: a step is recorded, rehearsed, and the next one guided by what was found.
 //
-// A step that runs like the record, beside as many bytes of others, needs no new one. One that departs goes on as tide where the record says nothing; it is
-// rehearsed once a step like it has come twice, so that programs whose steps never repeat do not pay for rehearsals.
+// A step that runs like the record, beside as many bytes of others, needs no new one. One that departs goes on as tide
+// where the record says nothing; it is rehearsed once a step like it has come twice, so that programs whose steps never
+// repeat do not pay for rehearsals.
 #include <algorithm>
 #include <iterator>
 

@@ -1,10 +1,11 @@
 // Bodies: whose bytes a value has: the storage that the program sees, or one that nobody else sees.
 //
 // A value that is alive has the program's storage, of which only a weak reference is kept, so that its death is the
-// program's, and its address is not used again before that is known. A value that is rebuilt though the program has let go of it, or whose storage has another content by
-// now, has a private one. A leaf's block is KEPT (slab.hpp): when the program lets go of it, its bytes pass to a private
-// storage, for calls that still read it. A storage that may not lie in the arena, which others may write to unseen, has a
-// copy there (`aside`): reruns read what was there when it was read first, and the copy stays when the program lets go.
+// program's, and its address is not used again before that is known. A value that is rebuilt though the program has let
+// go of it, or whose storage has another content by now, has a private one. A leaf's block is KEPT (slab.hpp): when the
+// program lets go of it, its bytes pass to a private storage, for calls that still read it. A storage that may not lie
+// in the arena, which others may write to unseen, has a copy there (`aside`): reruns read what was there when it was
+// read first, and the copy stays when the program lets go.
 // INVARIANT: find() has the present value of every storage that the program sees and that is known.
 // THREADS: the caller holds one lock.
 #pragma once
