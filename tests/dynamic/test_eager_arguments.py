@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,3 +25,13 @@ import lowtide
 def test_wrong_arguments_name_the_remedy(given: dict[str, Any], error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         lowtide.eager("1MiB", **given)
+
+
+def test_a_record_that_cannot_be_written_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    with (
+        pytest.raises(lowtide.EagerError, match="cannot be written"),
+        lowtide.eager("1MiB", record=tmp_path / "no" / "x"),
+    ):
+        pass
+    with lowtide.eager("1MiB", runtime="python", policy="lru"):
+        assert torch.ones(3).sum().item() == 3

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lowtide.dynamic.ledger import Call, Value
+from lowtide.errors import EagerError
 from lowtide.ir import trace_lines as lines
 from lowtide.ir.trace_lines import TraceWriter
 
@@ -27,9 +28,16 @@ class Recorder:
         self._next = 1
 
     def begin(self) -> None:
-        """Begins the trace, unless it has begun already."""
+        """Begins the trace, unless it has begun already.
+
+        Raises:
+            EagerError: if the file cannot be written.
+        """
         if self._path is not None and self._writer is None:
-            self._writer = TraceWriter(self._path)
+            try:
+                self._writer = TraceWriter(self._path)
+            except OSError as error:
+                raise EagerError(f"record={str(self._path)!r} cannot be written: {error.strerror}") from error
             self._writer.write(lines.Annotate("START"))
 
     def leaf(self, value: Value) -> None:

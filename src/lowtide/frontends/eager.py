@@ -208,7 +208,8 @@ def eager(
     budget_B = _budget_B(budget)
     moves = moving(host_budget, link)
     if policy not in POLICIES:
-        raise EagerError(f"there is no policy {policy!r}: write one of {', '.join(sorted(POLICIES))}")
+        names = sorted(name for name, kind in POLICIES.items() if kind.in_place)
+        raise EagerError(f"there is no policy {policy!r}: write one of {', '.join(names)}")
     if runtime not in _RUNTIMES:
         raise EagerError(f"there is no runtime {runtime!r}: write one of {', '.join(_RUNTIMES)}")
     if not POLICIES[policy].in_place:
