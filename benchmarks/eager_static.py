@@ -29,8 +29,8 @@ def _tables(found: Found) -> list[str]:
         "Equal budgets, weights, gradients and the optimizer's state included; one thread. Planned: `lowtide.fit`, which has captured the "
         "step; its second row may recompute and choose no other implementations. The others: `lowtide.eager` by its policy. "
         "Recomputed: what the plan predicts over keeping everything, seconds measured beforehand; of `eager`, modelled cost of "
-        "reruns over that of first runs. Measured: a step over one of the same frontend without a limit, on a machine that does "
-        "other work as well."
+        "reruns over that of first runs. Measured: a step over one of the same frontend without a limit, interleaved for plans; "
+        "one after the other for `eager`, whose contexts do not nest, on a machine that does other work as well."
     )
     return [table("The price of not knowing the future", _COLUMNS, [_cells(r) for r in rows], len(rows), note)]
 
