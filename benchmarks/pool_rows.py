@@ -10,20 +10,15 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from msgspec.structs import replace
-
 from lowtide.ir.check import check
-from lowtide.ir.graph import Effect, Graph
+from lowtide.ir.graph import Graph
 from lowtide.ir.housing import housed
 from lowtide.ir.machine import Link, Machine
-from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import Outcome, Problem
 from lowtide.ir.simulate import simulate
 from lowtide.planners.base import AbstractPlanner
 from lowtide.planners.bounds.working_set import working_set
 from lowtide.planners.portfolio import Portfolio
-from lowtide.planners.reductions.dead_code import needed_program
-from lowtide.planners.reductions.menu import restricted
 
 _CLIMB = (1.0, 1.005, 1.01, 1.02, 1.03, 1.05, 1.08, 1.12, 1.18, 1.25, 1.35, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0)
 LATENCY_s = 1e-5
@@ -88,19 +83,6 @@ def ours(graph: Graph, budget_B: int, machine: Machine | None, *, work: int, lim
     host_B = 0 if machine is None else None
     problem = Problem(graph, budget_B, work=work, time_limit_s=limit_s, machine=machine, host_budget_B=host_B)
     return result(Portfolio(), problem)
-
-
-def without_reruns(graph: Graph) -> Graph:
-    """The graph in which nothing runs twice: what a planner does with copies alone."""
-    program = needed_program(graph)
-    again = [r.id for r in graph.recipes if r.id not in set(graph.program) and r.state is not None]
-    left = restricted(graph, Numerics.EXACT, recipes=again)
-    assert all(left.recipes[r].op == graph.recipes[r].op for r in program), "what goes stands behind the program"
-    recipes = list(left.recipes)
-    for r in program:
-        if recipes[r].effect is Effect.PURE:
-            recipes[r] = replace(recipes[r], effect=Effect.OPAQUE)
-    return replace(left, recipes=tuple(recipes), program=program)
 
 
 def smallest_planned(

@@ -9,7 +9,7 @@ from benchmarks.parts_run import measured, wanted
 from benchmarks.pool_depth import DEPTHS, PUBLISHED, deep
 from benchmarks.pool_joint import JOINT_PART, PERCENTS, RATES_GBps
 from benchmarks.pool_networks import CAPTURED, K40, NETWORKS, captured, network
-from benchmarks.pool_rows import floor_B, largest, linked, ours, result, without_reruns
+from benchmarks.pool_rows import floor_B, largest, linked, ours, result
 from benchmarks.pool_steps import NoWeight, with_momentum
 from benchmarks.pool_width import WIDTH_PART
 from benchmarks.problem_set import load
@@ -24,6 +24,7 @@ from lowtide.ir.schedule import Run
 from lowtide.ir.simulate import simulate
 from lowtide.planners.classic.tensor_cache import TensorCache
 from lowtide.planners.keep_all import keep_all_schedule
+from lowtide.planners.reductions.once import run_once
 from lowtide.profile.machines import load_machine
 
 
@@ -73,15 +74,15 @@ def test_the_deep_family_is_that_of_the_paper() -> None:
 
 
 def test_what_may_only_move_runs_nothing_twice() -> None:
-    graph = without_reruns(load("gpt2"))
-    check_graph(graph)
-    plain = simulate(graph, keep_all_schedule(graph))
-    asked = Problem(graph, plain.peak_B * 3 // 4, machine=linked(12e9), host_budget_B=None)
-    outcome = TensorCache().solve(asked)
+    plain = load("gpt2")
+    graph = run_once(plain)
+    peak_B = simulate(graph, keep_all_schedule(graph)).peak_B
+    outcome = TensorCache().solve(Problem(graph, peak_B * 3 // 4, machine=linked(12e9), host_budget_B=None))
     assert outcome.schedule is not None
+    check(plain, outcome.schedule, peak_B * 3 // 4)
     runs = [s.recipe for s in outcome.schedule.steps if isinstance(s, Run)]
     assert len(runs) == len(set(runs))
-    assert simulate(graph, keep_all_schedule(graph)) == simulate(load("gpt2"), keep_all_schedule(load("gpt2")))
+    assert simulate(graph, keep_all_schedule(graph)) == simulate(plain, keep_all_schedule(plain))
 
 
 def test_results_are_checked_and_refusals_are_told() -> None:

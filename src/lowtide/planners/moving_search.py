@@ -226,6 +226,12 @@ class MovingSearch:
         if self._fits(timed) and (self.best is None or timed.time_s < self.best.timing.time_s):
             self.best = Found(dataclasses.replace(timed, schedule=schedule), (), None, None, self.stage)
 
+    def offer(self, schedule: Schedule, hosted: tuple[int, ...]) -> None:
+        """Takes a plan that another search found, if it is the best."""
+        timed = measured(housed(self.graph, hosted), schedule, self.machine)
+        if self._fits(timed) and (self.best is None or timed.time_s < self.best.timing.time_s * (1.0 - _EQUAL)):
+            self.best = Found(dataclasses.replace(timed, schedule=schedule), hosted, None, None, self.stage)
+
     def _fits(self, timed: Timing) -> bool:
         host_B = self.problem.host_budget_B
         return timed.peak_B <= self.problem.budget_B and (host_B is None or timed.host_peak_B <= host_B)

@@ -10,6 +10,8 @@
    everything that may move is away whenever it is not used, as far as bytes need it.
 4. The best plan is annealed where everything may move, at prices for a second of the link.
 5. What waits in it is tried the other ways, by exact time.
+6. What moves nothing, and what runs nothing twice, has all of the work to itself where a bound does not say that it
+   loses: a choice of both is then no slower than either alone.
 
 Every plan is timed exactly (`reductions/transfers.py`), and the fastest is taken.
 
@@ -46,6 +48,7 @@ from lowtide.planners.reductions.begun import read_back
 from lowtide.planners.reductions.choice import choose, chosen_options
 from lowtide.planners.reductions.first_option import fixes_choices
 from lowtide.planners.reductions.movement import fetchable_values
+from lowtide.planners.reductions.once import copies_least_s, run_once
 from lowtide.planners.reductions.stages import StageProgram, refuses_stages, stage_program
 from lowtide.planners.reductions.transfers import Timing
 from lowtide.planners.reductions.waits import with_waits
@@ -58,7 +61,6 @@ _SHARE = 0.4  # of work and time, for the plan that moves nothing
 _LARGE = 6000  # stages: cuts of larger graphs take longer than they are worth
 _PRICED = ((1.0, 1.0), (0.4, 1.0), (1.0, 0.93), (1.0, 0.85), (1.0, 0.75))
 """Prices of a second of the link, in seconds of compute, for annealing, and shares of the budget for values."""
-_LITTLE = 0.02  # of the step: what moving has to bring for the rest of the work not to go to the plan without
 _FAR = 0.03  # from the bound: so far from it, what costs little is tried as well
 _HOMES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the bytes that may have their home on the host
 _PRICES = (0.5, 2.0)  # of a second of the link, in seconds of compute
@@ -126,8 +128,10 @@ def _script(pool: MovingSearch, plain: Plain) -> None:
             pool.run("prices", lambda: _at_prices(pool))
         if pool.best is not None and pool.best.draft is not None and not pool.is_close:
             pool.run("polish", lambda: polish(pool))
-        if still_fits and not pool.is_close and _gained_little(pool):
+        if still_fits and not pool.is_close and _may_win_without_moving(pool):
             pool.run("plain", lambda: _plain(pool, plain, 1.0))
+        if pool.best is not None and not pool.is_close and not problem.homes and len(graph.program) <= _LARGE:
+            pool.run("once", lambda: _once(pool, plain))
     if pool.best is None:
         draft = pool.draft(graph, movable_values(graph), fetchable_values(graph, pool.least_B))
         pool.run("smallest", lambda: _everything_away(pool, draft))
@@ -156,10 +160,10 @@ def _begin(pool: MovingSearch) -> bool:
     return pool.best is not None
 
 
-def _gained_little(pool: MovingSearch) -> bool:
+def _may_win_without_moving(pool: MovingSearch) -> bool:
     """Whether more work on the plan that moves nothing may end at a faster one than those that move something."""
-    plain_s = pool.stats.get("plain_time_s")
-    return pool.best is not None and plain_s is not None and pool.best.timing.time_s > (1.0 - _LITTLE) * plain_s
+    bound_s = pool.stats.get("plain_bound_s")
+    return pool.best is None or (bound_s is not None and bound_s < pool.best.timing.time_s)
 
 
 def _plain(pool: MovingSearch, plain: Plain, share: float) -> None:
@@ -182,6 +186,22 @@ def _plain(pool: MovingSearch, plain: Plain, share: float) -> None:
         pool.stats["plain_time_s"] = min(time_s, pool.stats.get("plain_time_s", time_s))
     elif outcome.smallest_B is not None and outcome.smallest is not None:
         pool.lowest_B, pool.lowest = outcome.smallest_B, (outcome.smallest, ())
+
+
+def _once(pool: MovingSearch, plain: Plain) -> None:
+    """The best plan that runs nothing twice, where copies alone are quick enough for it to be the fastest."""
+    best = pool.best
+    assert best is not None
+    graph = run_once(_choices(pool)[0] if best.draft is None else housed(best.draft.program.graph, ()))
+    if graph.recipes == pool.graph.recipes or refuses_stages(graph, moving=True) is not None:
+        return
+    if copies_least_s(graph, pool.problem.budget_B, pool.machine) >= best.timing.time_s:
+        return
+    asked = replace(pool.problem, graph=graph, start=None, time_limit_s=pool.left_s)
+    outcome = plan_moving(asked, pool.tell, "", plain)
+    pool.work += int(outcome.stats.get("work", 0))
+    if outcome.schedule is not None:
+        pool.offer(outcome.schedule, outcome.hosted)
 
 
 def _choices(pool: MovingSearch) -> list[Graph]:
