@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -122,3 +123,17 @@ def test_a_torch_without_the_key_is_refused(monkeypatch: pytest.MonkeyPatch, tmp
 def test_an_unknown_policy_is_named() -> None:
     with pytest.raises(ValueError, match="wishful"):
         CompiledRuntime(WIDE_B, "wishful")
+
+
+@pytest.mark.parametrize("make", [CompiledRuntime, lambda size_B, name: InterpretedRuntime(size_B, POLICIES[name]())])
+def test_calls_of_like_cost_per_byte_lie_side_by_side(
+    make: Callable[[int, str], CompiledRuntime | InterpretedRuntime],
+) -> None:
+    with Eager(runtime := make(2**22, "coop"), [], []):
+        x = torch.ones(256, 256)
+        dear, cheap = [], []
+        for _ in range(3):
+            dear.append(x @ x)
+            cheap.append(x + 1.0)
+        offsets_B = [[t.data_ptr() - runtime.arena.slab.base for t in kind] for kind in (dear, cheap)]
+    assert max(offsets_B[0]) < 2**21 < min(offsets_B[1][1:])

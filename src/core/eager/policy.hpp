@@ -44,6 +44,8 @@ class Policy {
   virtual bool slides() const { return false; }
   // Whether that is tried once more when no eviction helps.
   virtual bool slides_at_last() const { return false; }
+  // Whether end_for() depends on what it is asked.
+  virtual bool partitions() const { return false; }
   // How often a replay plays a tape, as steps of one run; the last one counts.
   virtual int passes() const { return 1; }
 

@@ -88,7 +88,8 @@ class Interceptor:
             self._before_writing(written, consumes=form is not None and not spared)
             drawn = draw(args, kwargs) if op.is_random else None
             kernel = _twice_alike(func, args, kwargs, op) if spared else lambda: func(*args, **kwargs)
-            results = self._kernels.attempt(kernel, drawn, spared or not written)
+            like = None if form is None else self._kernels.likeness(op.name, form.args, form.kwargs)
+            results = self._kernels.attempt(kernel, drawn, spared or not written, like)
             cost = cost_ns(op.name, tensors, results)
             if form is None:
                 self._keep_new(op, results, inputs, cost)
@@ -97,6 +98,7 @@ class Interceptor:
                 if made.storages:
                     closure = Closure(func, form.args, form.kwargs, drawn, torch.is_grad_enabled(), tuple(made.places))
                     self._note(op, read, made, closure, cost)
+                    self._kernels.learn(like, cost, [storage.nbytes() for storage in made.storages[len(consumed) :]])
             leaves = [value for value in written if value.call is None and value.alive]
             self._recorder.wrote(op.name, leaves if spared else inputs, leaves, 0 if spared else cost)
         self._steps.ran()

@@ -59,7 +59,7 @@ class InterpretedRuntime:
         self._bodies = Bodies(self.arena)
         self._room = SlabRoom(self.arena, self._bodies)
         self._kernels = Kernels(self.arena, self._bodies, self._room, self._recorder, budget_B)
-        self._performer = StoragePerformer(self.arena, self._bodies, self._kernels.attempt)
+        self._performer = StoragePerformer(self.arena, self._bodies, self._kernels.attempt, self._kernels.likeness)
         self._keeper = Keeper(self._ledger, self._room, policy, self._performer)
         self._kernels.keeper, self._kernels.performer = self._keeper, self._performer
         self._homes = Homes(self.arena, self._bodies, self._ledger, self._performer)

@@ -19,11 +19,13 @@ import torch
 
 from lowtide.device.arena import Arena
 from lowtide.dynamic.bodies import Bodies
+from lowtide.dynamic.forecasts import Forecast, Forecasts, Likeness, likeness
 from lowtide.dynamic.keeper import Keeper
 from lowtide.dynamic.ledger import Value
 from lowtide.dynamic.performer import StoragePerformer, Vanished
 from lowtide.dynamic.randomness import Draw
 from lowtide.dynamic.recorder import Recorder
+from lowtide.dynamic.room import End
 from lowtide.dynamic.shortage import Shortage, shortage
 from lowtide.dynamic.slab_room import SlabRoom
 from lowtide.errors import OutOfRoom
@@ -50,6 +52,7 @@ class Kernels:
         self._name = ""
         self._failure: BaseException | None = None
         self._shortage: Shortage | None = None  # of the kernel that runs
+        self._forecasts = Forecasts()
         self.retries = 0
         self.stepped: set[int] = set()  # ids of what an optimizer's step has made
 
@@ -104,16 +107,31 @@ class Kernels:
             self.performer.resume(before)
             self.keeper.leave(inputs)
 
-    def attempt(self, kernel: Callable[[], Any], drawn: Draw | None, is_clean: bool) -> Any:
+    def likeness(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Likeness | None:
+        """See `forecasts.likeness`; None where nothing is made of it."""
+        return likeness(name, args, kwargs) if self.keeper.policy.partitions else None
+
+    def learn(self, like: Likeness | None, cost_ns: int, sizes_B: Sequence[int]) -> None:
+        """A call has run.
+
+        Arguments:
+            sizes_B: of its new results.
+        """
+        if like is not None:
+            self._forecasts.learn(like, Forecast(cost_ns, max(sizes_B, default=0)))
+
+    def attempt(self, kernel: Callable[[], Any], drawn: Draw | None, is_clean: bool, like: Likeness | None) -> Any:
         """Runs a kernel; again, with one hole for all that it is known to ask for, where that may help.
 
         Arguments:
             drawn: where the generator stood, if it draws.
             is_clean: it writes to none of its arguments.
+            like: what it is like.
 
         Raises:
             torch.OutOfMemoryError: with what lies in the arena and what to do.
         """
+        self._choose_side(like)
         hole_B = 0
         while True:
             try:
@@ -134,6 +152,16 @@ class Kernels:
             self.retries += 1
             if drawn is not None:
                 drawn.rewind()
+
+    def _choose_side(self, like: Likeness | None) -> None:
+        """Says from which end of the arena the kernel that comes is served."""
+        forecast = None if like is None else self._forecasts.of(like)
+        is_high = (
+            forecast is not None
+            and forecast.size_B > 0
+            and self.keeper.policy.end_for(forecast.cost_ns, forecast.size_B) is End.HIGH
+        )
+        self._arena.set_side(is_high)
 
     def make_room(self, size_B: int) -> None:
         """Makes room for a block outside any kernel.

@@ -17,6 +17,7 @@ from lowtide.device import storage as storages
 from lowtide.device.arena import Arena
 from lowtide.dynamic.bodies import NOWHERE, Bodies
 from lowtide.dynamic.closure import Closure, as_first_run
+from lowtide.dynamic.forecasts import Likeness
 from lowtide.dynamic.ledger import Call, Value
 from lowtide.dynamic.randomness import Draw
 from lowtide.dynamic.room import Move
@@ -33,21 +34,24 @@ class Vanished(Exception):
     """Another thread, or the garbage collector, has let go of a value that was alive; it has to be made again, too."""
 
 
-_Attempt = Callable[[Callable[[], Any], Draw | None, bool], Any]
+_Attempt = Callable[[Callable[[], Any], Draw | None, bool, Likeness | None], Any]
+_Likeness = Callable[[str, tuple[Any, ...], dict[str, Any]], Likeness | None]
 
 
 class StoragePerformer:
     """See the module.
 
     Arguments:
-        attempt: runs a kernel: what it is, what it draws, and whether it writes to none of its arguments.
+        attempt: runs a kernel: what it is, what it draws, whether it writes to none of its arguments, what it is like.
+        likeness: says that of a closure: name, arguments.
         watch: called whenever something is made again; set once it is there.
     """
 
-    def __init__(self, arena: Arena, bodies: Bodies, attempt: _Attempt) -> None:
+    def __init__(self, arena: Arena, bodies: Bodies, attempt: _Attempt, likeness: _Likeness) -> None:
         self._arena = arena
         self._bodies = bodies
         self._attempt = attempt
+        self._likeness = likeness
         self.watch: Callable[[], None] = lambda: None
         self._running: frozenset[int] = frozenset()
 
@@ -88,7 +92,8 @@ class StoragePerformer:
                     if output not in over:
                         given[source] = self._copy(given[source])
                 args, kwargs = closure.arguments(given)
-                results = self._attempt(lambda: closure.func(*args, **kwargs), closure.draw, not call.consumes)
+                like = self._likeness(call.name, closure.args, closure.kwargs)
+                results = self._attempt(lambda: closure.func(*args, **kwargs), closure.draw, not call.consumes, like)
             made = closure.made(results, given)
             offsets_B = [NOWHERE] * len(made)
             for place, storage in enumerate(made):

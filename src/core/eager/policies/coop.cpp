@@ -25,6 +25,7 @@ class Coop final : public Policy {
 
   void ended(Scene& scene, CallId id) override { density_.learn(scene.ledger.call(id)); }
 
+  bool partitions() const override { return partitions_; }
   // Calls of more than mean cost per byte grow from the low end, others from the high end.
   End end_for(Nanoseconds cost_ns, Bytes size_B) const override {
     return !partitions_ || density_.is_dense(cost_ns, size_B) ? End::low : End::high;

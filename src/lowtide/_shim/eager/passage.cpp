@@ -90,6 +90,7 @@ struct Runtime::Pass {
   bool parameter = false;  // it writes one
   std::optional<std::uint64_t> closure;
   std::optional<Draw> draw;
+  Likeness like;
 };
 
 void Runtime::run(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack& stack) {
@@ -228,6 +229,8 @@ void Runtime::attempt(Pass& pass, torch::jit::Stack& stack, Lock& lock) {
   const std::size_t first = stack.size() - pass.op.arguments;
   torch::jit::Stack kept;  // of what has no closure
   if (is_clean && !pass.closure) kept.assign(stack.begin() + static_cast<std::ptrdiff_t>(first), stack.end());
+  if (pass.closure) pass.like = likeness(closures_[*pass.closure]);
+  choose_side(pass.like);
   const std::vector<ValueId> before = std::exchange(running_, {pass.inputs.begin(), pass.inputs.end()});
   Bytes hole_B = 0;
   for (;;) {
@@ -301,6 +304,7 @@ void Runtime::note(Pass& pass, torch::jit::Stack& stack) {
   spec.outputs = {specs.data(), specs.size()};
   spec.consumed = {consumed.data(), consumed.size()};
   const CallId call = keeper_.record(spec, {offsets_B.data(), offsets_B.size()});
+  learn(pass.like, cost_ns, spec.outputs, consumed.size());
   ++statistics_.calls;
   statistics_.cost_ns += cost_ns;
   for (std::size_t i = 0; i < made.size(); ++i) {

@@ -93,6 +93,9 @@ void Runtime::rerun(eager::Recovery& recovery, CallId id, Lock& lock) {
       c10::Storage& source = given[static_cast<std::size_t>(c.input)];
       source = c10::Storage(copy_of(*source.unsafeGetStorageImpl()));
     }
+    lock.lock();
+    choose_side(likeness(closure));
+    lock.unlock();
     const auto bytes_of = [&](std::int32_t i) { return given[static_cast<std::size_t>(i)]; };
     Bytes hole_B = 0;
     for (;;) {

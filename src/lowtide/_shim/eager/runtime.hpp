@@ -27,6 +27,7 @@
 #include "closure.hpp"
 #include "costs.hpp"
 #include "eager/keeper.hpp"
+#include "forecasts.hpp"
 #include "shortage.hpp"
 #include "tensors.hpp"
 
@@ -100,6 +101,11 @@ class Runtime final : public eager::Performer {
   void attempt(Pass& pass, torch::jit::Stack& stack, Lock& lock);
   void note(Pass& pass, torch::jit::Stack& stack);
 
+  // expectation.cpp
+  Likeness likeness(const Closure& closure) const;  // none where nothing is made of it
+  void choose_side(const Likeness& like);
+  void learn(const Likeness& like, Nanoseconds cost_ns, Slice<eager::Made> made, std::size_t consumed);
+
   // recovery.cpp
   void enter(std::uint64_t name, Slice<ValueId> inputs, Lock& lock);
   void bring(Slice<ValueId> wanted, Lock& lock);
@@ -149,6 +155,7 @@ class Runtime final : public eager::Performer {
   Operators operators_;
   Closures closures_;
   Bodies bodies_;
+  Forecasts forecasts_;
   SlabRoom room_;
   eager::Ledger ledger_;
   std::unique_ptr<eager::Policy> policy_;

@@ -43,6 +43,7 @@ class AbstractPolicy(abc.ABC):
         sheds: rebuilt values that no handle keeps alive go with their last pin; else they stay until they are chosen.
         slides: blocks that may move are moved together where the free bytes suffice in pieces.
         slides_at_last: that is tried once more when no eviction helps.
+        partitions: `end_for` depends on what it is asked.
         in_place: replayed operators write in place where the trace says so; else they make copies.
         passes: how often a replay plays a trace, as steps of one run; the last one counts.
         departures: calls that were not where the record has them, of a policy that follows one.
@@ -53,6 +54,7 @@ class AbstractPolicy(abc.ABC):
     sheds: ClassVar[bool] = True
     slides: ClassVar[bool] = False
     slides_at_last: ClassVar[bool] = False
+    partitions: ClassVar[bool] = False
     in_place: ClassVar[bool] = True
     passes: ClassVar[int] = 1
     departures: int = 0

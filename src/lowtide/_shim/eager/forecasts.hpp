@@ -1,0 +1,35 @@
+// Forecasts: what an operator is expected to cost and to make: what it did when it ran last on like shapes.
+//
+// Like are calls of one operator whose tensors have the same sizes and widths, and whose lists of numbers are the same;
+// where none was seen yet, any call of that operator will do. src/lowtide/dynamic/forecasts.py does the same.
+#pragma once
+#include <c10/util/flat_hash_map.h>
+
+#include "closure.hpp"
+
+namespace lowtide::shim {
+
+// Equal for like calls, but for one in 2^64; nothing at all: op is 0.
+struct Likeness {
+  std::uint64_t op = 0, call = 0;
+};
+
+Likeness likeness_of(const Closure& closure);
+
+struct Forecast {
+  eager::Nanoseconds cost_ns = 0;
+  Bytes size_B = 0;  // of its largest new result; 0: it makes none
+};
+
+class Forecasts {
+ public:
+  // What is expected of such a call; null where its operator has not run yet.
+  const Forecast* of(const Likeness& like) const;
+  // A call has run.
+  void learn(const Likeness& like, const Forecast& forecast);
+
+ private:
+  ska::flat_hash_map<std::uint64_t, Forecast> of_;
+};
+
+}  // namespace lowtide::shim
