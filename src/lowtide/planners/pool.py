@@ -32,16 +32,17 @@ from lowtide.ir.graph import Graph
 from lowtide.ir.housing import housed, movable_values
 from lowtide.ir.plan import Outcome, Problem, Status
 from lowtide.ir.schedule import HOST_ENGINE, Fetch, Run, Send
+from lowtide.planners.all_away import least_away
 from lowtide.planners.base import Watch
 from lowtide.planners.bounds.joint_floor import joint_floor
 from lowtide.planners.bounds.joint_moving_cut import JointMovingCut
 from lowtide.planners.bounds.moments import end_of, moment_of
 from lowtide.planners.bounds.moving_cut import moving_class
 from lowtide.planners.bounds.op_floor import op_floor
-from lowtide.planners.bounds.working_set import MOVING_CLASS, MOVING_JOINT_CLASS, working_set
+from lowtide.planners.bounds.working_set import MOVING_CLASS, MOVING_JOINT_CLASS, least_options, working_set
 from lowtide.planners.cut_and_move import cool, cut_and_move, effort_for, prove
 from lowtide.planners.host_updates import all_on_the_host
-from lowtide.planners.moving_search import CLOSE, Draft, MovingSearch, Taus
+from lowtide.planners.moving_search import CLOSE, Draft, MovingSearch
 from lowtide.planners.polish import polish
 from lowtide.planners.reductions.base_order import base_order
 from lowtide.planners.reductions.begun import read_back
@@ -49,7 +50,7 @@ from lowtide.planners.reductions.choice import choose, chosen_options
 from lowtide.planners.reductions.first_option import fixes_choices
 from lowtide.planners.reductions.movement import fetchable_values
 from lowtide.planners.reductions.once import copies_least_s, run_once
-from lowtide.planners.reductions.stages import StageProgram, refuses_stages, stage_program
+from lowtide.planners.reductions.stages import refuses_stages, stage_program
 from lowtide.planners.reductions.transfers import Timing
 from lowtide.planners.reductions.waits import with_waits
 from lowtide.planners.reductions.ways import Ways, all_ways
@@ -124,6 +125,8 @@ def _script(pool: MovingSearch, plain: Plain) -> None:
         for chosen in graphs:
             if not pool.is_close:
                 _move(pool, chosen)
+        for chosen in _frugal(graph, ways) if pool.best is None else ():
+            _move(pool, chosen)
         if pool.best is not None and not pool.is_close and len(graph.program) <= _LARGE:
             pool.run("prices", lambda: _at_prices(pool))
         if pool.best is not None and pool.best.draft is not None and not pool.is_close:
@@ -133,10 +136,25 @@ def _script(pool: MovingSearch, plain: Plain) -> None:
         if pool.best is not None and not pool.is_close and not problem.homes and len(graph.program) <= _LARGE:
             pool.run("once", lambda: _once(pool, plain))
     if pool.best is None:
-        draft = pool.draft(graph, movable_values(graph), fetchable_values(graph, pool.least_B))
-        pool.run("smallest", lambda: _everything_away(pool, draft))
-        if pool.best is None:
-            pool.run("smallest_updates", lambda: _updates_away(pool, draft))
+        for chosen in (graph, *_frugal(graph, ways)):
+            pool.run("smallest", partial(_smallest, pool, chosen))
+
+
+def _frugal(graph: Graph, ways: Ways | None) -> tuple[Graph, ...]:
+    """The graph with the options that need the fewest bytes where everything is away; none where it has those."""
+    choice = {} if ways is None else least_options(ways, homes_move=True)
+    try:
+        return (choose(graph, choice),) if choice else ()
+    except PlanError:  # what they read goes round in a circle
+        return ()
+
+
+def _smallest(pool: MovingSearch, graph: Graph) -> None:
+    """The plan for the fewest bytes: everything is away whenever it is not used."""
+    draft = pool.draft(graph, movable_values(graph), fetchable_values(graph, pool.least_B))
+    _everything_away(pool, draft)
+    if pool.best is None:
+        _updates_away(pool, draft)
 
 
 def _begin(pool: MovingSearch) -> bool:
@@ -310,7 +328,7 @@ def _descend(pool: MovingSearch, draft: Draft, price: float) -> Timing | None:
 
 def _everything_away(pool: MovingSearch, draft: Draft) -> None:
     draft.price(pool.machine, _PRICES[0])
-    state = pool.settle(draft, taus_away(draft.program))
+    state = pool.settle(draft, least_away(draft.program))
     if state is not None:
         pool.consider(draft, state)
 
@@ -319,20 +337,11 @@ def _updates_away(pool: MovingSearch, draft: Draft) -> None:
     """Remembers the plan in which everything is away and updated there, if none needs fewer bytes."""
     program = draft.program
     state = program.keep_all(0)
-    if not state.assign(taus_away(program)):
+    if not state.assign(least_away(program)):
         return
     schedule, updates = all_on_the_host(program.graph, program.lift(state))
     if updates and pool.note(with_waits(program.graph, schedule.steps), draft.hosted, program.graph):
         pool.stats["host_updates"] = updates
-
-
-def taus_away(program: StageProgram) -> Taus:
-    """Everything that may come by fetch does so for every need. O(gaps)."""
-    core, taus = program.core, program.keep_all(0).taus
-    for gap in range(len(taus)):
-        if core.is_free(gap) and core.can_fetch(gap):
-            taus[gap] = ~(core.gap_start(gap) + 1)
-    return taus
 
 
 # the result

@@ -42,23 +42,51 @@ def working_set(graph: Graph, *, homes_move: bool = False, ways: Ways | None = N
 
     O(graph + segments * values).
     """
-    values = graph.values
-    fixed = {v.id for v in values if v.persistent and v.memory == "device" and not (homes_move and v.movable)}
-    fixed_B = sum(values[v].size_B for v in fixed)
-    held_B = _held_B(graph)
-    on_host = {r.outputs for r in graph.recipes if r.engine == HOST_ENGINE} if homes_move else set()
-
-    def taken_B(r: int, inner_B: int) -> int:
-        recipe = graph.recipes[r]
-        if recipe.engine != "compute" or recipe.outputs in on_host:  # an update that the host can do instead
-            return 0
-        there = {v for v in recipe.read_values if v not in fixed and not _is_held(graph, v, recipe.segment)}
-        return fixed_B + held_B[recipe.segment] + sum(values[v].size_B for v in there) + inner_B
-
+    taken_B, fixed_B, held_B = _Taken(graph, homes_move), _fixed_B(graph, homes_move), _held_B(graph)
     found = _of_program(graph, taken_B) if ways is None else _of_any_choice(ways, taken_B)
     found.sort(key=lambda item: (-item[0], item[1]))
     floor_B = max([fixed_B, *(fixed_B + b for b in _exchanged_B(graph, held_B)), *(b for b, _ in found[:1])])
     return WorkingSet(floor_B, tuple(r for b, r in found[:32] if b >= 0.99 * floor_B))
+
+
+def least_options(ways: Ways, *, homes_move: bool = False) -> dict[int, int]:
+    """The choice of the options whose largest working set is smallest; of equals the first.
+
+    Arguments: as for `working_set`.
+    """
+    by_owner = _by_owner(ways, _Taken(ways.graph, homes_move))
+    choice = {
+        group: min(options, key=lambda k, g=group: (max(by_owner[g, k])[0], k))  # type: ignore[misc]
+        for group, options in ways.options.items()
+        if all((group, k) in by_owner for k in options)
+    }
+    return {group: option for group, option in choice.items() if option}
+
+
+class _Taken:
+    """Bytes that are there while a recipe runs."""
+
+    def __init__(self, graph: Graph, homes_move: bool) -> None:
+        self._graph, self._held_B = graph, _held_B(graph)
+        self._fixed, self._fixed_B = _fixed(graph, homes_move), _fixed_B(graph, homes_move)
+        self._on_host = {r.outputs for r in graph.recipes if r.engine == HOST_ENGINE} if homes_move else set()
+
+    def __call__(self, r: int, inner_B: int) -> int:
+        recipe = self._graph.recipes[r]
+        if recipe.engine != "compute" or recipe.outputs in self._on_host:  # an update that the host can do instead
+            return 0
+        held, values = recipe.segment, self._graph.values
+        there = {v for v in recipe.read_values if v not in self._fixed and not _is_held(self._graph, v, held)}
+        return self._fixed_B + self._held_B[held] + sum(values[v].size_B for v in there) + inner_B
+
+
+def _fixed(graph: Graph, homes_move: bool) -> set[int]:
+    """Persistent values that stay on the device."""
+    return {v.id for v in graph.values if v.persistent and v.memory == "device" and not (homes_move and v.movable)}
+
+
+def _fixed_B(graph: Graph, homes_move: bool) -> int:
+    return sum(graph.values[v].size_B for v in _fixed(graph, homes_move))
 
 
 def _of_program(graph: Graph, taken_B: Callable[[int, int], int]) -> list[tuple[int, int]]:
@@ -72,14 +100,20 @@ def _of_program(graph: Graph, taken_B: Callable[[int, int], int]) -> list[tuple[
 
 def _of_any_choice(ways: Ways, taken_B: Callable[[int, int], int]) -> list[tuple[int, int]]:
     """The same of what runs whatever is chosen; of every group its least option, that by its largest recipe."""
-    by_owner: dict[Owner, list[tuple[int, int]]] = {}
-    for way in ways.ways:
-        if way.runs:
-            by_owner.setdefault(way.owner, []).append((taken_B(way.recipe, way.least_B), way.recipe))
+    by_owner = _by_owner(ways, taken_B)
     found = by_owner.get(ALWAYS, [])
     for group, options in ways.options.items():
         if all((group, k) in by_owner for k in options):
             found.append(min(max(by_owner[group, k]) for k in options))
+    return found
+
+
+def _by_owner(ways: Ways, taken_B: Callable[[int, int], int]) -> dict[Owner, list[tuple[int, int]]]:
+    """Bytes and recipe of everything that an option has to run."""
+    found: dict[Owner, list[tuple[int, int]]] = {}
+    for way in ways.ways:
+        if way.runs:
+            found.setdefault(way.owner, []).append((taken_B(way.recipe, way.least_B), way.recipe))
     return found
 
 
