@@ -35,9 +35,9 @@ def _tables(found: Found) -> list[str]:
         "`lowtide.TrainStep` with SGD and momentum (convolutional networks) or AdamW (transformers), dropout on, float32, one "
         "thread; values, weights and optimizer state may move to 8 GiB of host memory at 8 GB/s each way. The smallest budget is "
         "the one that the error for a budget of one byte names, and it ran: reserved is what the arena held at most. The floor "
-        "is the largest working set of any operator, with the implementation that takes least; updates may run on the host there, and "
-        "in the smallest plan all do that can: so found for AlexNet and VGG-16; the other rows are older, of a search that left updates on "
-        "the device, and the largest of them sets BERT's and GPT-2's budgets. Bits: losses, parameters, buffers, optimizer state and "
+        "is the largest working set of any operator, with the implementation that takes least; updates may run on the host there, "
+        "and in the smallest plan all do that can. There everything is away whenever it is not used, each operator with many "
+        "implementations has the one that takes least, and what is overwritten is made again if it is read once more. Bits: losses, parameters, buffers, optimizer state and "
         "generator after all steps, `torch.equal` to the plain loop. Seconds: medians, one after the other, not interleaved, on a "
         "machine with other work: rough."
     )

@@ -30,7 +30,7 @@ from lowtide.record import Ground, PlanOptions
 
 _NEAR = 0.1  # of a step's seconds: a plan made for other ones loses less than that
 _EQUAL = 1e-6  # relative; a bound that is as good as the first runs alone
-_GENERATION = 3  # raise it when planners or placers find other plans for the same question
+_GENERATION = 4  # raise it when planners or placers find other plans for the same question
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
