@@ -30,7 +30,7 @@ NOTE = (
     "parameters, buffers and generator, or else how far off eager's state is: the norm of the distance over that of the way that "
     "three steps went; where nothing is dropped out, beside it how far eager and the plan are from the same steps in float64. "
     "MONeT's loss is the sum of all outputs, whose gradients behind batch norm cancel nearly to nothing, so that what is left "
-    "of them is rounding in eager as well. Batches: ResNet-50 8, VGG-16 2, GoogLeNet and MobileNet-V2 16 images of 224 x 224, "
+    "of them is rounding in eager as well. Batches: ResNet-50 8, VGG-16 8, GoogLeNet and MobileNet-V2 16 images of 224 x 224, "
     "U-Net 1 of 208 x 304, a GPT-2 of 4 layers 6 x 256 tokens. Other work kept both cores busy meanwhile (load 3 to 10): bytes "
     "and bits do not depend on that, overheads do, and so do the seconds from which they were predicted."
 )

@@ -118,7 +118,7 @@ NETWORKS = {
         Network("resnet50", _torchvision("resnet50"), 184, 8),
         Network("googlenet", _torchvision("googlenet", init_weights=False, aux_logits=True), 320, 16),
         Network("unet", BilinearUNet, 11, 1, 416, 608, 2),
-        Network("vgg16", _torchvision("vgg16"), 176, 2),
+        Network("vgg16", _torchvision("vgg16"), 176, 8),
         Network("mobilenet_v2", _torchvision("mobilenet_v2"), 272, 16),
     )
 }
