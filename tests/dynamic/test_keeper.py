@@ -129,3 +129,18 @@ def test_slides_move_values_and_their_offsets() -> None:
     assert machine.keeper.statistics.moves > 0
     assert {block.offset_B for block in room.blocks()} >= {value.offset_B for value in values[1::2]}
     machine.check()
+
+
+def test_what_is_there_is_not_evicted_for_what_has_to_come_back_beside_it() -> None:
+    """Before a leaf is written, all that depends on it has to be resident."""
+    machine = _machine(200)
+    leaf = machine.leaf(10, 1)
+    (early,) = machine.call("early", [leaf], [60])
+    (late,) = machine.call("late", [leaf], [60], cost_ns=1000)
+    machine.call("now", [], [100])
+    assert not early.resident
+    machine.forget(machine.handles[-1])
+    machine.write("update", [leaf])
+    assert early.resident
+    assert late.resident
+    assert machine.keeper.statistics.reruns == 1

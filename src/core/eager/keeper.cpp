@@ -197,7 +197,6 @@ void Keeper::take_over(ValueId old, ValueId made) {
   for (ValueId view : ledger_[old].views) ledger_.set_alive(view, false);
   ledger_.take_over(old, made);
   if (ledger_[made].size_B > 0) room_.set_tag(ledger_[made].offset_B, tag_of(made));
-  if (ledger_[made].size_B > 0) room_.set_tag(ledger_[made].offset_B, tag_of(made));
   kinship_.evicted(old);
 }
 

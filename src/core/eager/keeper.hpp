@@ -5,7 +5,7 @@
 //   1. enter(): its inputs are pinned. Where it says that some are absent, a Recovery brings them first.
 //   2. the kernel runs, without the lock. A request for bytes that finds no place comes back as make_room().
 //   3. record(): the call, what it made and where; then leave().
-// The end of the last handle is died(). Before a leaf is written to, everything in ledger().descendants(leaf) is recovered
+// The end of the last handle is died(). Before a leaf is written to, everything in ledger().dependents(leaf) is recovered
 // and made a leaf by commit(), so that nothing alive needs the old content; the leaf stays the same value.
 //
 // INVARIANT: what is in the room is what is resident, and what running operators have taken and not yet recorded.

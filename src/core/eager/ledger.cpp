@@ -217,10 +217,10 @@ void Ledger::drop_reader(const Input& input) {
   readers.pop_back();
 }
 
-std::vector<ValueId> Ledger::descendants(ValueId id) const {
-  std::vector<ValueId> found, queue{id};
+std::vector<ValueId> Ledger::dependents(ValueId leaf) const {
+  std::vector<ValueId> found, queue{leaf};
   std::vector<char> seen(values_.size());
-  seen[static_cast<std::size_t>(id)] = 1;
+  seen[static_cast<std::size_t>(leaf)] = 1;
   const auto follow = [&](ValueId tensor) {
     for (const Reader& reader : (*this)[tensor].readers)
       for (const Output& output : call(reader.call).outputs) {
@@ -237,7 +237,11 @@ std::vector<ValueId> Ledger::descendants(ValueId id) const {
     follow(source);
     for (ValueId view : (*this)[source].views) follow(view);
   }
-  std::sort(found.begin(), found.end(), [&](ValueId a, ValueId b) { return (*this)[a].serial < (*this)[b].serial; });
+  std::sort(found.begin(), found.end(), [&](ValueId a, ValueId b) {
+    const Value &first = (*this)[a], &second = (*this)[b];
+    if (first.is_resident() != second.is_resident()) return first.is_resident();
+    return first.serial < second.serial;
+  });
   return found;
 }
 

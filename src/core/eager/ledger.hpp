@@ -169,8 +169,10 @@ class Ledger {
   const std::vector<ValueId>& candidates() const { return candidates_; }  // in no particular order
   // Whether running the value's producer brings it back: what a call's outputs are asked.
   bool makes(const Output& output) const { return output.value != NO_VALUE; }
-  // Alive roots that are made, directly or not, from what this root holds, by serial.
-  std::vector<ValueId> descendants(ValueId id) const;
+  // Alive roots that are made, directly or not, from what this leaf holds, in the order in which to keep them when it is
+  // about to change. All of them have to be resident in the end: what is goes first, so that none of it is evicted for
+  // the others' sake; then by serial.
+  std::vector<ValueId> dependents(ValueId leaf) const;
   bool holds(ValueId id) const { return (*this)[id].serial >= 0; }
   std::size_t value_slots() const { return values_.size(); }  // every ValueId is below this
   std::size_t call_slots() const { return calls_.size(); }

@@ -14,13 +14,16 @@ constexpr Index GREEDY_COMMITS = 1000;
 constexpr Way WAYS[] = {{true, 1, false}, {true, 0.97, false}, {true, 0.93, false}, {true, 0.88, false},
                         {false, 1, false}, {false, 1, true}};
 
+// A way that recomputes more than so many steps is no way: simulating it would take longer than it could save.
+constexpr Nanoseconds PATIENCE = 20;
+
 // What a way recomputes; -1: it does not fit, or takes more than `most_ns`.
 Nanoseconds run(const Tape& tape, Bytes capacity_B, const PolicyOptions& options,
                 const std::shared_ptr<const Foresight>& foresight, const Way& way, Nanoseconds most_ns) {
   Guided policy(options);
   policy.guide(foresight, way, foresight != nullptr);
   Rules rules;
-  rules.limit = most_ns < 0 ? 0 : 1 + static_cast<double>(most_ns) / static_cast<double>(std::max<Nanoseconds>(1, tape.time_ns()));
+  rules.limit = 1 + static_cast<double>(most_ns) / static_cast<double>(std::max<Nanoseconds>(1, tape.time_ns()));
   const ReplayResult result = replay(tape, policy, capacity_B, rules);
   return result.end == ReplayResult::End::finished ? result.statistics.rerun_ns : -1;
 }
@@ -30,12 +33,13 @@ Nanoseconds run(const Tape& tape, Bytes capacity_B, const PolicyOptions& options
 Rehearsed rehearse(const Tape& tape, Slice<Tape::Number> fixed, Bytes capacity_B, const PolicyOptions& options) {
   Rehearsed best;
   auto foresight = std::make_shared<Foresight>(tape, fixed);
-  best.unguided_ns = best.rerun_ns = run(tape, capacity_B, options, nullptr, {}, -1);
+  const Nanoseconds most_ns = PATIENCE * tape.time_ns();
+  best.unguided_ns = best.rerun_ns = run(tape, capacity_B, options, nullptr, {}, most_ns);
   for (const Way& way : WAYS) {
     if (best.rerun_ns == 0) break;
     if (way.plans) foresight->plan(static_cast<Bytes>(static_cast<double>(capacity_B) * way.share), GREEDY_COMMITS);
     ++best.ways;
-    const Nanoseconds rerun_ns = run(tape, capacity_B, options, foresight, way, best.rerun_ns);
+    const Nanoseconds rerun_ns = run(tape, capacity_B, options, foresight, way, best.rerun_ns < 0 ? most_ns : best.rerun_ns);
     if (rerun_ns < 0 || (best.rerun_ns >= 0 && rerun_ns >= best.rerun_ns)) continue;
     best.rerun_ns = rerun_ns;
     best.way = way;

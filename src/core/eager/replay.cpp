@@ -197,7 +197,7 @@ class Player final : public Performer {
 
   // Nothing alive needs the leaf's content afterwards.
   void write(ValueId leaf) {
-    for (ValueId id : ledger_.descendants(leaf)) commit(id);
+    for (ValueId id : ledger_.dependents(leaf)) commit(id);
   }
 
   void commit(ValueId id) {

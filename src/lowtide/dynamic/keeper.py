@@ -153,9 +153,8 @@ class Keeper:
         Raises:
             OutOfRoom: if what has to be kept instead does not fit.
         """
-        for root in sorted(self.ledger.descendants(leaf), key=lambda root: root.id):
-            if root.alive:
-                self.commit(root)
+        for root in self.ledger.dependents(leaf):
+            self.commit(root)
 
     def step_ended(self) -> None:
         """The program has begun to write to its parameters."""

@@ -189,7 +189,7 @@ class Kernels:
 
     def settle_dependents(self, leaf: Value) -> None:
         """Commits what is alive and would be made again from this leaf, which is about to change."""
-        for root in sorted(self.keeper.ledger.descendants(leaf), key=lambda value: value.id):
+        for root in self.keeper.ledger.dependents(leaf):
             if root.alive:
                 self.commit(root)
 

@@ -231,6 +231,15 @@ class Ledger:
                             queue.append(root)
                             yield root
 
+    def dependents(self, leaf: Value) -> list[Value]:
+        """What is alive and comes from `leaf`, in the order in which to keep it when `leaf` is about to change.
+
+        All of it has to be resident in the end. What is resident goes first, so that none of it is evicted for the
+        others' sake.
+        """
+        alive = [root for root in self.descendants(leaf) if root.alive]
+        return sorted(alive, key=lambda root: (not root.resident, root.id))
+
     def needed(self, value: Value) -> bool:
         """See the module."""
         return value.alive or value.root.pins > 0 or bool(value.readers)

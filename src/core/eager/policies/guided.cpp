@@ -7,7 +7,6 @@ namespace lowtide::eager {
 
 namespace {
 constexpr double HARDLY = 1e-6;  // what is spare after this call is minded so much during it
-constexpr double MOST = 1e300;   // what will not be made again
 }
 
 Guided::Known* Guided::known(const Ledger& ledger, ValueId id) {
@@ -73,7 +72,7 @@ double Guided::mind(Scene& scene, ValueId id) {
     distance_ns = foresight_->remaining_ns(stage_);
   }
   const double distance = std::max(1.0, static_cast<double>(distance_ns));
-  return back_ns(scene, id) / (way_.is_linear ? distance : std::sqrt(distance));
+  return weighed(scene, id, way_.is_linear ? distance : std::sqrt(distance));
 }
 
 }  // namespace lowtide::eager

@@ -13,6 +13,8 @@ namespace {
 constexpr double NEARNESS = 2.0;  // how much more per byte a window may cost than scattered victims
 constexpr double MOVE = 0.0625;   // of a byte, against the mean cost of making one
 constexpr double NS_PER_S = 1e9;
+constexpr Bytes DUST = 2048;    // a value of less than the room by this is given up last of all,
+constexpr Bytes SMALL_B = 10240;  // unless it is larger than small blocks are
 
 Nanoseconds again_ns(const Scene& scene, ValueId id) { return scene.ledger[id].cost_ns + scene.kinship.ancestors_ns(id); }
 
@@ -55,9 +57,11 @@ void AbstractTide::choose(Scene& scene, Bytes need_B, std::vector<ValueId>& vict
     spans_.name(window, victims);
     if (moved_B < 0) return;  // there is no other way, or not known yet
     cost += moves(scene, window, moved_B, victims);
-    if (missing_B <= 0 ? window.cost <= cost
-                       : window.cost / static_cast<double>(window.evicted_B) <= NEARNESS * cost / static_cast<double>(freed_B))
-      return;
+    const auto is_near = [&] {
+      if (missing_B <= 0) return window.cost <= cost;
+      return window.cost / static_cast<double>(window.evicted_B) <= NEARNESS * cost / static_cast<double>(freed_B);
+    };
+    if (window.cost < MOST && is_near()) return;
     victims.clear();
   }
   if (missing_B > 0 || moved_B < 0 || scene.stuck) victims.push_back(cheapest);
@@ -98,7 +102,12 @@ bool AbstractTide::is_wanted(const Scene& scene, ValueId id) {
 
 double AbstractTide::unguided(const Scene& scene, ValueId id) const {
   const double stale_ns = static_cast<double>(scene.ledger.staleness_ns(scene.ledger[id]));
-  return back_ns(scene, id) / std::sqrt(std::max(1.0, stale_ns));
+  return weighed(scene, id, std::sqrt(std::max(1.0, stale_ns)));
+}
+
+double AbstractTide::weighed(const Scene& scene, ValueId id, double distance) const {
+  if (scene.ledger[id].size_B <= std::min(SMALL_B, scene.room.capacity_B() / DUST)) return MOST;
+  return back_ns(scene, id) / distance;
 }
 
 bool AbstractTide::is_sendable(const Scene& scene, const Value& v) const {

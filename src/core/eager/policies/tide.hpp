@@ -4,6 +4,8 @@
 // have to be moved together, which has a price per byte; so a window (see arena_window.hpp) is taken instead where it
 // costs at most twice as much per byte as victims and moves. Rebuilt values stay until their bytes are wanted. Where
 // host memory may be used, a value goes there if the copies to and fro take less than running its calls again.
+// Values of hardly any bytes go last of all: once a backward has let go of what a loss was made of, making it again
+// takes the whole forward.
 #pragma once
 #include "../policy.hpp"
 #include "density.hpp"
@@ -22,6 +24,8 @@ class AbstractTide : public Policy {
   bool sends(Scene& scene, ValueId id) override;
 
  protected:
+  static constexpr double MOST = 1e300;  // how much one minds what will not be made again, or is not worth it
+
   // How much one would mind giving the value up; 0: not at all.
   virtual double mind(Scene& scene, ValueId id) = 0;
 
@@ -31,6 +35,8 @@ class AbstractTide : public Policy {
   static bool is_idle(const Scene& scene, ValueId id);
   // Whether an evicted value would need it.
   static bool is_wanted(const Scene& scene, ValueId id);
+  // What bringing it back takes, by how far off that is; dust is minded most.
+  double weighed(const Scene& scene, ValueId id, double distance) const;
   // Where nothing is known of what comes: the cost of bringing it back by the square root of how long it was not used.
   double unguided(const Scene& scene, ValueId id) const;
 

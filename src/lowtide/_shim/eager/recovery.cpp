@@ -190,7 +190,7 @@ void Runtime::commit(ValueId value, Lock& lock) {
 }
 
 void Runtime::settle_dependents(ValueId leaf, Lock& lock) {
-  for (const ValueId value : ledger_.descendants(leaf))
+  for (const ValueId value : ledger_.dependents(leaf))
     if (ledger_.holds(value) && ledger_[value].alive) commit(value, lock);
 }
 

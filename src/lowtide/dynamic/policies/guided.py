@@ -14,10 +14,9 @@ from collections.abc import Sequence
 from lowtide._core import Rehearsed
 from lowtide.dynamic.ledger import Call, Value
 from lowtide.dynamic.policies.base import Scene
-from lowtide.dynamic.policies.tide import AbstractTide, is_idle, is_wanted
+from lowtide.dynamic.policies.tide import MOST, AbstractTide, is_idle, is_wanted
 
 _HARDLY = 1e-6  # what is spare after this call is minded so much during it
-_MOST = 1e300  # what will not be made again
 
 
 class AbstractGuided(AbstractTide):
@@ -87,7 +86,7 @@ class AbstractGuided(AbstractTide):
             return self.unguided(scene, value)
         last = self._last[value.id]
         if found.is_fixed(number):
-            return _MOST
+            return MOST
         if found.plans and found.is_spare(number, last, self._stage):
             return _HARDLY if last == self._stage else 0.0
         distance_ns = found.distance_ns(number, last, self._stage)
@@ -96,7 +95,7 @@ class AbstractGuided(AbstractTide):
                 return 0.0
             distance_ns = found.remaining_ns(self._stage)
         distance = max(1.0, float(distance_ns))
-        return self.back_ns(scene, value) / (distance if found.is_linear else math.sqrt(distance))
+        return self.weighed(scene, value, distance if found.is_linear else math.sqrt(distance))
 
     def _touch(self, values: Sequence[Value]) -> None:
         for value in values:

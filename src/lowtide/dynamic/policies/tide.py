@@ -11,6 +11,9 @@ leave holes, and blocks have to be moved together, which has a price per byte; s
 `window.py`) is taken instead where it costs at most twice as much per byte as victims and moves. Rebuilt values stay
 until their bytes are wanted.
 
+Values of hardly any bytes go last of all. To make a loss again takes the whole forward as soon as the backward has let
+go of what it was made of; what its four bytes are worth is never as much.
+
 Where host memory may be used, a value goes there if the copies to and fro take less than running its calls again.
 """
 
@@ -27,10 +30,13 @@ from lowtide.dynamic.ledger import Call, Value
 from lowtide.dynamic.policies.base import AbstractPolicy, Scene
 from lowtide.dynamic.policies.density import Density
 from lowtide.dynamic.policies.window import Window, cheapest_window, moved_for, pieces
+from lowtide.dynamic.room import SMALL_B
 
 _NEARNESS = 2.0  # how much more per byte a window may cost than scattered victims
 _MOVE = 0.0625  # of a byte, against the mean cost of making one
 _NS_PER_s = 1e9
+_DUST = 2048  # a value of less than the room by this is given up last of all, unless it is larger than small blocks are
+MOST = 1e300  # how much one minds what will not be made again, or is not worth it
 
 
 class AbstractTide(AbstractPolicy):
@@ -91,7 +97,7 @@ class AbstractTide(AbstractPolicy):
         if window and window.owners:
             victims = tuple(evictable[owner] for owner in window.owners)
             moves = 0.0 if moved_B is None else self._moves(scene, window, victims, moved_B)
-            if moved_B is None or _is_near(window, cost + moves, missing_B, freed_B):
+            if moved_B is None or (window.cost < MOST and _is_near(window, cost + moves, missing_B, freed_B)):
                 return victims
         return () if missing_B <= 0 and moved_B is not None and not scene.stuck else (cheapest,)
 
@@ -105,7 +111,13 @@ class AbstractTide(AbstractPolicy):
 
     def unguided(self, scene: Scene, value: Value) -> float:
         """Where nothing is known of what comes: what bringing it back takes, by the root of its staleness."""
-        return self.back_ns(scene, value) / math.sqrt(max(1.0, float(scene.staleness(value))))
+        return self.weighed(scene, value, math.sqrt(max(1.0, float(scene.staleness(value)))))
+
+    def weighed(self, scene: Scene, value: Value, distance: float) -> float:
+        """What bringing the value back takes, by how far off that is; dust is minded most."""
+        if value.size_B <= min(SMALL_B, scene.room.capacity_B // _DUST):
+            return MOST
+        return self.back_ns(scene, value) / distance
 
     def sends(self, scene: Scene, value: Value) -> bool:
         return self._is_sendable(scene, value) and self._copies_ns(value) < float(_again_ns(scene, value))
