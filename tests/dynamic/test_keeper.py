@@ -144,3 +144,17 @@ def test_what_is_there_is_not_evicted_for_what_has_to_come_back_beside_it() -> N
     assert early.resident
     assert late.resident
     assert machine.keeper.statistics.reruns == 1
+
+
+def test_a_loss_does_not_go_with_the_window_that_it_lies_in() -> None:
+    """Its ancestors go in the backward; then it would take the whole forward to make it again."""
+    size_B = 8192
+    machine = Machine(Addresses(Arena(6 * size_B + ALIGNMENT_B, ALIGNMENT_B)), Tide())
+    (before,) = machine.call("before", [], [size_B])
+    (loss,) = machine.call("loss", [], [4])
+    machine.call("behind", [], [size_B])
+    for _ in range(4):
+        machine.call("dear", [], [size_B], cost_ns=500_000)
+    machine.call("wide", [], [2 * size_B])
+    assert not before.resident
+    assert loss.resident

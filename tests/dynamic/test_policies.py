@@ -170,32 +170,3 @@ def test_rehearsals_choose_the_way_that_recomputes_least() -> None:
     assert 0 <= found.rerun_ns < found.unguided_ns
     assert _core.rehearse(compiled_tape(tape), [], 2 * tape.peak_B).ways == 0  # nothing to choose
     assert found.find(-1, [], 1) == 0
-
-
-@pytest.mark.parametrize("name", ["tide", "tide-memory"])
-def test_a_loss_is_not_given_up_for_its_bytes(name: str) -> None:
-    """Its ancestors go in the backward; then it would take the whole forward to make it again."""
-    layers = 24
-    chain = forward_and_back(layers)
-    loss = Ran("loss", (layers + 1,), (4,), 10)
-    events = (
-        *chain.events[: layers + 1],
-        loss,
-        *(_renumbered(event, layers + 1) for event in chain.events[layers + 1 :]),
-    )
-    kept = tuple(number + (number > layers + 1) for number in chain.kept)
-    tape = Tape("made", "made", True, events, (*kept, layers + 2), chain.time_ns + 10, chain.peak_B + 4)
-    result = run(name, tape, 0.3)
-    bare = run(name, chain, 0.3)
-    assert result.rerun_ns <= bare.rerun_ns + 10
-
-
-def _renumbered(event: Event, after: int) -> Event:
-    """The event of a tape into which one more value was put."""
-    match event:
-        case Ran():
-            inputs = tuple(number + (number > after) for number in event.inputs)
-            return Ran(event.name, inputs, event.sizes_B, event.cost_ns)
-        case Died(number):
-            return Died(number + (number > after))
-    return event
