@@ -20,14 +20,16 @@ def of(program: Eager, *, in_place: bool = True) -> Tape:
 
 
 def at_random(seed: int, calls: int = 30, *, in_place: bool = True, scale: int = _LARGE) -> Tape:
-    """Any program, with sizes times `scale`."""
+    """Any program, with sizes times `scale`; some of its calls take workspaces."""
     tape = of(random_program(seed, calls), in_place=in_place)
     events = []
-    for event in tape.events:
+    for place, event in enumerate(tape.events):
         if isinstance(event, Leaf):
             event = Leaf(event.size_B * scale)
         elif isinstance(event, Ran):
-            event = msgspec.structs.replace(event, sizes_B=tuple(size_B * scale for size_B in event.sizes_B))
+            temps_B = ((place % 3 + 1) * scale, scale // 2) if (place + seed) % 5 == 0 else ()
+            sizes_B = tuple(size_B * scale for size_B in event.sizes_B)
+            event = msgspec.structs.replace(event, sizes_B=sizes_B, temps_B=temps_B)
         events.append(event)
     return msgspec.structs.replace(tape, events=tuple(events), peak_B=tape.peak_B * scale)
 

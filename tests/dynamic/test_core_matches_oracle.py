@@ -8,6 +8,7 @@ import pytest
 from lowtide.dynamic.compiled_replay import compiled_replay
 from lowtide.dynamic.policies.catalogue import POLICIES
 from lowtide.dynamic.replay import PUBLISHED, Rules, replay
+from lowtide.dynamic.tape import Ran
 from tests.dynamic import tapes
 
 RULES = {"addresses": Rules(), "published": PUBLISHED}
@@ -21,3 +22,13 @@ def test_a_replay_is_the_same_in_both_engines(rules: Rules) -> None:
         compiled = compiled_replay(tape, name, tape.peak_B // 2, rules)
         assert msgspec.structs.replace(read, search_s=0.0) == msgspec.structs.replace(compiled, search_s=0.0)
         assert read.searches
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_workspaces_are_taken_alike(seed: int) -> None:
+    tape = tapes.at_random(seed, calls=60)
+    assert any(isinstance(event, Ran) and event.temps_B for event in tape.events)
+    for name, policy in POLICIES.items():
+        read = replay(tape, policy(), tape.peak_B * 2 // 3, Rules(limit=None))
+        compiled = compiled_replay(tape, name, tape.peak_B * 2 // 3, Rules(limit=None))
+        assert msgspec.structs.replace(read, search_s=0.0) == msgspec.structs.replace(compiled, search_s=0.0)

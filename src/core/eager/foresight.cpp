@@ -18,11 +18,12 @@ Bytes reserved(Bytes size_B) { return (std::max<Bytes>(size_B, 1) + UNIT_B - 1) 
 struct Stage {
   std::vector<lowtide::Index> outputs, reads, takes;
   Nanoseconds cost_ns = 0;
+  Bytes temps_B = 0;
   bool reruns = false;
 };
 
 void add(Program& program, const Stage& stage) {
-  Bytes made_B = 0, taken_B = 0;
+  Bytes made_B = stage.temps_B, taken_B = 0;
   for (lowtide::Index v : stage.outputs) made_B += program.size[at(v)];
   for (lowtide::Index v : stage.takes) taken_B += program.size[at(v)];
   program.outputs.push_row(stage.outputs);
@@ -83,6 +84,7 @@ Foresight::Foresight(const Tape& tape, Slice<Tape::Number> fixed) {
         all.add(static_cast<std::uint64_t>(size_B));
       }
       call.cost_ns = event.cost_ns;
+      for (Bytes size_B : event.temps_B) call.temps_B += reserved(size_B);
       call.reruns = true;
       signatures_.push_back(signature.value());
       all.add(signature.value());

@@ -133,6 +133,17 @@ class Player final : public Performer {
     }
   }
 
+  // Bytes for what a call makes, as in allocate_all(), and for its workspaces, which it gives back.
+  template <class SizeOf>
+  void run_kernel(const SizeOf& size_of, Slice<Bytes> temps_B, Nanoseconds cost_ns) {
+    const std::size_t outputs = offsets_B_.size();
+    offsets_B_.resize(outputs + temps_B.size(), NOWHERE);
+    const auto size_of_any = [&](std::size_t i) { return i < outputs ? size_of(i) : temps_B[i - outputs]; };
+    allocate_all(size_of_any, cost_ns);
+    for (std::size_t i = outputs; i < offsets_B_.size(); ++i) free(offsets_B_[i], size_of_any(i));
+    offsets_B_.resize(outputs);
+  }
+
   void free(Bytes offset_B, Bytes size_B) {
     if (size_B > 0) room_->free(offset_B, size_B);
   }
@@ -183,7 +194,7 @@ class Player final : public Performer {
     offsets_B_.assign(outputs.size(), 0);
     for (std::size_t i = 0; i < outputs.size(); ++i)
       if (is_fresh(i)) offsets_B_[i] = NOWHERE;
-    allocate_all([&](std::size_t i) { return outputs[i].size_B; }, cost_ns);
+    run_kernel([&](std::size_t i) { return outputs[i].size_B; }, ledger_.call(id).temps_B, cost_ns);
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       if (!is_fresh(i)) continue;
       if (recovery_.keeps(i))
@@ -254,7 +265,7 @@ class Player final : public Performer {
       made_[place].view_of = at(view.number);
       offsets_B_[place] = 0;
     }
-    allocate_all([&](std::size_t i) { return made_[i].size_B; }, event.cost_ns);
+    run_kernel([&](std::size_t i) { return made_[i].size_B; }, event.temps_B, event.cost_ns);
     CallSpec spec;
     spec.name = event.name;
     spec.cost_ns = event.cost_ns;

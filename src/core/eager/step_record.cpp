@@ -19,8 +19,10 @@ void StepRecord::learn(const Ledger& ledger, ValueId root, Place place) {
 
 void StepRecord::ended(const Ledger& ledger, CallId id) {
   const Call& call = ledger.call(id);
-  Event event{call.name, call.cost_ns, 0, 0, 0, static_cast<std::int32_t>(places_.size()),
-              static_cast<std::int32_t>(sizes_B_.size()), static_cast<std::int32_t>(consumed_.size())};
+  const auto count = [](const auto& list) { return static_cast<std::int32_t>(list.size()); };
+  Event event{call.name,      call.cost_ns,    0,                0,              0, count(call.temps_B),
+              count(places_), count(sizes_B_), count(consumed_), count(temps_B_)};
+  temps_B_.insert(temps_B_.end(), call.temps_B.begin(), call.temps_B.end());
   for (const Input& input : call.inputs) {
     places_.push_back(place_of(ledger, ledger[input.value].root));
     ++event.inputs;
@@ -48,7 +50,7 @@ void StepRecord::ended(const Ledger& ledger, CallId id) {
 bool StepRecord::died(const Ledger& ledger, ValueId root) {
   const auto slot = static_cast<std::size_t>(root);
   if (slot >= known_.size() || known_[slot].serial != ledger[root].serial) return false;
-  events_.push_back({0, 0, 0, -1, 0, static_cast<std::int32_t>(places_.size()), 0, 0});
+  events_.push_back({0, 0, 0, -1, 0, 0, static_cast<std::int32_t>(places_.size()), 0, 0, 0});
   places_.push_back({known_[slot].index, known_[slot].is_leaf});
   known_[slot].serial = -1;
   return true;
@@ -69,13 +71,14 @@ StepRecord::Step StepRecord::take(const Ledger& ledger) {
       words.insert(words.end(), {Tape::DIED, number_of(places_[first])});
       continue;
     }
-    words.insert(words.end(), {Tape::RAN, static_cast<std::int64_t>(e.name), e.cost_ns, e.inputs, e.outputs, 0, e.consumed, 0});
+    words.insert(words.end(), {Tape::RAN, static_cast<std::int64_t>(e.name), e.cost_ns, e.inputs, e.outputs, 0, e.consumed, e.temps});
     for (std::int32_t i = 0; i < e.inputs; ++i) words.push_back(number_of(places_[first + static_cast<std::size_t>(i)]));
     for (std::int32_t i = 0; i < e.outputs; ++i) words.push_back(sizes_B_[static_cast<std::size_t>(e.first_size + i)]);
     for (std::int32_t i = 0; i < e.consumed; ++i) {
       const Consumed& c = consumed_[static_cast<std::size_t>(e.first_consumed + i)];
       words.insert(words.end(), {c.input, c.output});
     }
+    for (std::int32_t i = 0; i < e.temps; ++i) words.push_back(temps_B_[static_cast<std::size_t>(e.first_temp + i)]);
   }
   for (std::size_t i = 0; i < made_.size(); ++i) {
     const auto slot = static_cast<std::size_t>(made_[i]);

@@ -41,7 +41,8 @@ class StepRecord {
   struct Event {
     std::uint64_t name;
     Nanoseconds cost_ns;
-    std::int32_t inputs, outputs, consumed, first, first_size, first_consumed;  // a death: outputs = -1, `first` its place
+    std::int32_t inputs, outputs, consumed, temps;  // how many; a death: outputs = -1, and `first` is its place
+    std::int32_t first, first_size, first_consumed, first_temp;
   };
   Place place_of(const Ledger& ledger, ValueId root);
   void learn(const Ledger& ledger, ValueId root, Place place);
@@ -52,7 +53,7 @@ class StepRecord {
   std::vector<std::int64_t> made_serial_;
   std::vector<Event> events_;
   std::vector<Place> places_;
-  std::vector<Bytes> sizes_B_;
+  std::vector<Bytes> sizes_B_, temps_B_;
   std::vector<Consumed> consumed_;
 };
 

@@ -27,10 +27,11 @@ def compiled_tape(tape: Tape) -> CompiledTape:
             words += (_LEAF, event.size_B)
         elif isinstance(event, Ran):
             name = names.setdefault(event.name, len(names))
-            lists = (event.inputs, event.sizes_B, event.views, event.consumes, ())
+            lists = (event.inputs, event.sizes_B, event.views, event.consumes, event.temps_B)
             words += (_RAN, name, event.cost_ns, *map(len, lists), *event.inputs, *event.sizes_B)
             for pair in (*event.views, *event.consumes):
                 words += pair
+            words += event.temps_B
         else:
             words += (_DIED, event.number)
     return CompiledTape(np.array(words, dtype=np.int64), np.array(tape.kept, dtype=np.int64))

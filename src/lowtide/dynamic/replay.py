@@ -220,7 +220,7 @@ class _Player:
         sizes_B = [ran.sizes_B[output] for output in fresh]
         next_id = keeper.ledger.next_id
         wanted = {i: (size_B, next_id + i) for i, size_B in enumerate(sizes_B) if i not in consumes and i not in views}
-        taken_B = dict(zip(wanted, self._take(list(wanted.values()), ran.cost_ns), strict=True))
+        taken_B = dict(zip(wanted, self._run_kernel(list(wanted.values()), ran.temps_B, ran.cost_ns), strict=True))
         offsets_B = [taken_B.get(i, 0) for i in range(len(sizes_B))]
         call = keeper.record(
             ran.name,
@@ -229,6 +229,7 @@ class _Player:
             offsets_B,
             ran.cost_ns,
             views=views,
+            temps_B=ran.temps_B,
             consumes=[(source, output) for output, source in consumes.items()],
         )
         made = iter(call.outputs)
@@ -237,6 +238,14 @@ class _Player:
         if written:  # run again, it would read what it wrote
             for value in call.outputs:
                 keeper.commit(value)
+
+    def _run_kernel(self, wanted: Sequence[tuple[int, int]], temps_B: Sequence[int], cost_ns: int) -> list[int]:
+        """Bytes for what a call makes, as in `_take`, and for its workspaces, which it gives back."""
+        taken = self._take([*wanted, *((size_B, NOBODY) for size_B in temps_B)], cost_ns)
+        for offset_B, size_B in zip(taken[len(wanted) :], temps_B, strict=True):
+            if size_B:
+                self.keeper.room.free(offset_B)
+        return taken[: len(wanted)]
 
     def _take(self, wanted: Sequence[tuple[int, int]], cost_ns: int) -> list[int]:
         """Bytes for a call: (size, owner). Where its own blocks fence those that it still wants, once more from the
@@ -267,7 +276,7 @@ class _Player:
     def rerun(self, call: Call, keep: Callable[[int], bool], over: Mapping[int, Value]) -> Sequence[int]:
         fresh = [output for output in call.outputs if not output.is_view and output.place not in over]
         offsets_B = [0] * len(call.outputs)
-        taken_B = self._take([(output.size_B, NOBODY) for output in fresh], call.cost_ns)
+        taken_B = self._run_kernel([(output.size_B, NOBODY) for output in fresh], call.temps_B, call.cost_ns)
         for output, offset_B in zip(fresh, taken_B, strict=True):
             offsets_B[output.place] = offset_B
         for output in fresh:

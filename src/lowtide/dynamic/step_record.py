@@ -27,6 +27,7 @@ class _Ran(NamedTuple):
     inputs: list[_Place]
     sizes_B: list[int]
     consumed: list[tuple[int, int]]
+    temps_B: tuple[int, ...]
 
 
 class Step(NamedTuple):
@@ -67,7 +68,9 @@ class StepRecord:
             consumed = [(source, place[output]) for source, output in call.consumes if output in place]
             for source, _ in consumed:  # what is written over cannot die any more
                 self._known.pop(call.inputs[source].root.id, None)
-            self._events.append(_Ran(name, call.cost_ns, inputs, [value.size_B for value in outputs], consumed))
+            self._events.append(
+                _Ran(name, call.cost_ns, inputs, [value.size_B for value in outputs], consumed, call.temps_B)
+            )
 
     def died(self, root: Value) -> bool:
         """The last handle of a root is gone; False where it is not in the record."""
@@ -91,10 +94,11 @@ class StepRecord:
             if not isinstance(event, _Ran):
                 words += (_DIED, number(event))
                 continue
-            words += (_RAN, event.name, event.cost_ns, len(event.inputs), len(event.sizes_B), 0, len(event.consumed), 0)
-            words += (*map(number, event.inputs), *event.sizes_B)
+            lists = (event.inputs, event.sizes_B, (), event.consumed, event.temps_B)
+            words += (_RAN, event.name, event.cost_ns, *map(len, lists), *map(number, event.inputs), *event.sizes_B)
             for pair in event.consumed:
                 words += pair
+            words += event.temps_B
         kept = [1 + leaves + i for i, value in enumerate(self._made) if value.id in self._known and value.alive]
         tape = Tape(np.array(words, dtype=np.int64), np.array(kept, dtype=np.int64))
         fixed = [number for number in kept if self._made[number - 1 - leaves].call is None]

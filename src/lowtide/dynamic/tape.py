@@ -56,6 +56,7 @@ class Ran(msgspec.Struct, frozen=True, tag=True):
         sizes_B: of its outputs, which get the next numbers.
         views: pairs (index of an output, number of what it is a view of).
         consumes: pairs (index of an input, index of the output that is written over it).
+        temps_B: workspaces that it takes and gives back.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Ran(msgspec.Struct, frozen=True, tag=True):
     cost_ns: int
     views: tuple[tuple[int, int], ...] = ()
     consumes: tuple[tuple[int, int], ...] = ()
+    temps_B: tuple[int, ...] = ()
 
 
 class Died(msgspec.Struct, frozen=True, tag=True):
