@@ -13,7 +13,7 @@ namespace {
 constexpr double NEARNESS = 2.0;  // how much more per byte a window may cost than scattered victims
 constexpr double MOVE = 0.0625;   // of a byte, against the mean cost of making one
 constexpr double NS_PER_S = 1e9;
-constexpr Bytes DUST = 2048;    // a value of less than the room by this is given up last of all,
+constexpr Bytes DUST = 8192;      // a value of less than the room by this is given up last of all,
 constexpr Bytes SMALL_B = 10240;  // unless it is larger than small blocks are
 
 Nanoseconds again_ns(const Scene& scene, ValueId id) { return scene.ledger[id].cost_ns + scene.kinship.ancestors_ns(id); }

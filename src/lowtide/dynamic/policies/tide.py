@@ -35,7 +35,7 @@ from lowtide.dynamic.room import SMALL_B
 _NEARNESS = 2.0  # how much more per byte a window may cost than scattered victims
 _MOVE = 0.0625  # of a byte, against the mean cost of making one
 _NS_PER_s = 1e9
-_DUST = 2048  # a value of less than the room by this is given up last of all, unless it is larger than small blocks are
+_DUST = 8192  # a value of less than the room by this is given up last of all, unless it is larger than small blocks are
 MOST = 1e300  # how much one minds what will not be made again, or is not worth it
 
 
