@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import cache
 
 from benchmarks.implementation_parts import Effort, Found, Part, Row, percent, rows_of, say
-from benchmarks.pool_rows import Result, floor_B, linked, ours, result
+from benchmarks.pool_rows import Result, floor_B, linked, ours, ours_once, result
 from benchmarks.problem_set import load
 from benchmarks.results_file import table
 from lowtide.ir.graph import Graph
@@ -19,8 +19,6 @@ from lowtide.planners.classic.offload_saved import CheckpointOffload, SavedOfflo
 from lowtide.planners.classic.pool_stages import SuperNeurons
 from lowtide.planners.classic.tensor_cache import TensorCache
 from lowtide.planners.keep_all import keep_all_schedule
-from lowtide.planners.reductions.base_order import base_order
-from lowtide.planners.reductions.once import run_once
 from lowtide.units import format_B
 
 NETWORKS = ("resnet50", "vgg16", "unet", "gpt2_medium", "bert_large")
@@ -57,7 +55,7 @@ def _measure(key: str, effort: Effort) -> list[Row]:
     for rate in RATES_GBps[:1] if effort.quick else RATES_GBps:
         machine = linked(rate * 1e9)
         joint = ours(graph, budget_B, machine, work=WORK, limit_s=effort.limit_s)
-        move = ours(run_once(base_order(graph)), budget_B, machine, work=WORK, limit_s=effort.limit_s)
+        move = ours_once(graph, budget_B, machine, work=WORK, limit_s=effort.limit_s)
         problem = Problem(graph, budget_B, machine=machine, host_budget_B=None)
         static = {p.name: result(p, problem).as_data() for p in STATIC}
         say(f"{key} {rate} GB/s: {percent(_overhead(joint.time_s, plain_s))}, {joint.seconds:.1f} s")

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from msgspec.structs import replace
+
 from lowtide.ir.check import check
 from lowtide.ir.graph import Graph
 from lowtide.ir.housing import housed
@@ -19,6 +21,8 @@ from lowtide.ir.simulate import simulate
 from lowtide.planners.base import AbstractPlanner
 from lowtide.planners.bounds.working_set import working_set
 from lowtide.planners.portfolio import Portfolio
+from lowtide.planners.reductions.base_order import base_order
+from lowtide.planners.reductions.once import run_once
 
 _CLIMB = (1.0, 1.005, 1.01, 1.02, 1.03, 1.05, 1.08, 1.12, 1.18, 1.25, 1.35, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0)
 LATENCY_s = 1e-5
@@ -57,13 +61,17 @@ def linked(rate_Bps: float) -> Machine:
     return Machine(f"{rate_Bps / 1e9:g} GB/s", links=tuple(Link(*end, rate_Bps, LATENCY_s) for end in ends))
 
 
-def result(planner: AbstractPlanner, problem: Problem) -> Result:
-    """Plans, checks and simulates; a planner that refuses the problem has no plan."""
+def result(planner: AbstractPlanner, problem: Problem, judged: Problem | None = None) -> Result:
+    """Plans, checks and simulates; a planner that refuses the problem has no plan.
+
+    Arguments:
+        judged: the problem that the plan has to solve, where the planner gets a narrower one.
+    """
     if reason := planner.refuses(problem):
         return Result(None, 0.0, None, None, None, f"refused: {reason}", 0.0)
     began_s, spent_s = time.perf_counter(), time.process_time()
     outcome = planner.solve(problem)
-    return scored(problem, outcome, time.perf_counter() - began_s, time.process_time() - spent_s)
+    return scored(judged or problem, outcome, time.perf_counter() - began_s, time.process_time() - spent_s)
 
 
 def scored(problem: Problem, outcome: Outcome, seconds: float, processor_s: float) -> Result:
@@ -80,9 +88,18 @@ def scored(problem: Problem, outcome: Outcome, seconds: float, processor_s: floa
 
 def ours(graph: Graph, budget_B: int, machine: Machine | None, *, work: int, limit_s: float | None = None) -> Result:
     """The default planner; without a machine it moves nothing."""
+    return result(Portfolio(), _asked(graph, budget_B, machine, work, limit_s))
+
+
+def ours_once(graph: Graph, budget_B: int, machine: Machine, *, work: int, limit_s: float | None = None) -> Result:
+    """The default planner where nothing may run twice."""
+    asked = _asked(graph, budget_B, machine, work, limit_s)
+    return result(Portfolio(), replace(asked, graph=run_once(base_order(graph))), asked)
+
+
+def _asked(graph: Graph, budget_B: int, machine: Machine | None, work: int, limit_s: float | None) -> Problem:
     host_B = 0 if machine is None else None
-    problem = Problem(graph, budget_B, work=work, time_limit_s=limit_s, machine=machine, host_budget_B=host_B)
-    return result(Portfolio(), problem)
+    return Problem(graph, budget_B, work=work, time_limit_s=limit_s, machine=machine, host_budget_B=host_B)
 
 
 def smallest_planned(
