@@ -63,18 +63,18 @@ def run(name: str, share: float, rates: list[float], rounds: int, limit_s: float
     execution = Execution(SUBJECTS[name], limit_s)
     kept = execution.add(KEPT, UNLIMITED)
     budget_B = int(kept.reserved_B * share)
-    plans = {}
+    plans: dict[str, lowtide.Plan | lowtide.InfeasibleBudget] = {}
     ways: dict[str, dict[str, Any]] = {"recompute": {}}
     ways |= {f"{rate:g} GB/s": {"host_budget": "8GiB", "link": f"{rate} GB/s"} for rate in rates}
     for variant, moves in ways.items():
         try:
             plans[variant] = execution.add(variant, budget_B, **moves)
         except lowtide.InfeasibleBudget as error:
-            plans[variant] = None
+            plans[variant] = error
             sys.stderr.write(f"{name} {share} {variant}: {error}\n")
     keep_warm()
     right = execution.step(KEPT)
-    there = [v for v, plan in plans.items() if plan is not None]
+    there = [v for v, plan in plans.items() if isinstance(plan, lowtide.Plan)]
     equal = {v: all(torch.equal(a, b) for a, b in zip(execution.step(v), right, strict=True)) for v in there}
     before = {v: lowtide.transfers(execution.models[v]).observed for v in there}
     variants = {v: (lambda v=v: execution.timed(v)) for v in (KEPT, *there)} | {"again": lambda: execution.timed(KEPT)}
@@ -82,8 +82,8 @@ def run(name: str, share: float, rates: list[float], rounds: int, limit_s: float
     rows = []
     for variant, plan in plans.items():
         row: dict[str, Any] = {"network": name, "share": share, "budget_B": budget_B, "variant": variant}
-        if plan is None:
-            rows.append(row | {"plan": False})
+        if isinstance(plan, lowtide.InfeasibleBudget):
+            rows.append(row | {"plan": False, "floor_B": plan.floor_B, "smallest_B": plan.smallest_B})
             continue
         record, was, now = plan.record, before[variant], lowtide.transfers(execution.models[variant]).observed
         steps = rounds + 2

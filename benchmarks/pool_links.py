@@ -57,7 +57,7 @@ def _links(found: Found) -> list[str]:
 def _link_cells(row: Row) -> list[str]:
     head = [row["network"], format_B(row["budget_B"]), f"{row['share']:.0%}", row["variant"]]
     if not row["plan"]:
-        return [*head, "no plan", *["-"] * (len(_LINK_COLUMNS) - 5)]
+        return [*head, _why_none(row), *["-"] * (len(_LINK_COLUMNS) - 5)]
     return [
         *head,
         percent(row["predicted"]),
@@ -70,6 +70,12 @@ def _link_cells(row: Row) -> list[str]:
         f"{row['stall_s'] * 1e3:.1f} ms",
         str(row["departures"]),
     ]
+
+
+def _why_none(row: Row) -> str:
+    if row["floor_B"] > row["budget_B"]:
+        return f"proved impossible: floor {format_B(row['floor_B'])}"
+    return f"no plan below {format_B(row['smallest_B'])}" if row["smallest_B"] is not None else "no plan"
 
 
 def _measure_size(key: str, effort: Effort) -> list[Row]:
