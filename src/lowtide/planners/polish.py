@@ -14,11 +14,14 @@ _TRIALS = 120
 _WORTH = 2e-5  # as a fraction of the step
 _PRICE = 1.0  # of a second of the link, in seconds of compute, for what the changes entail
 _PROPOSALS = 200  # that take as long as a trial
+_LEAST = 0.08  # of the work, whatever was done before; but in larger graphs a trial takes seconds
+_SMALL = 6000  # recipes that run
 
 
 def polish(pool: MovingSearch) -> None:
     """Improves the best plan, which moves something, until nothing helps or its share of the work is done."""
-    trials = min(_TRIALS, max(0, pool.problem.work - pool.work) // _PROPOSALS)
+    least = _LEAST * pool.problem.work if len(pool.graph.program) <= _SMALL else 0
+    trials = min(_TRIALS, int(max(least, pool.problem.work - pool.work)) // _PROPOSALS)
     refused: set[tuple[int, bool]] = set()
     while pool.best is not None and pool.best.draft is not None and not pool.is_close:
         best = pool.best
