@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lowtide.device import eager_shim
 from lowtide.dynamic.compiled import CompiledRuntime
@@ -17,7 +20,7 @@ from lowtide.dynamic.policies.catalogue import POLICIES
 from lowtide.errors import ShimUnavailable
 from lowtide.frontends.eager import Eager, Runtime
 from tests.dynamic.comparison import Left, differences, train
-from tests.dynamic.networks import NETWORKS
+from tests.dynamic.networks import NETWORKS, EagerNetwork
 
 WIDE_B = 2**28
 
@@ -28,9 +31,42 @@ def _compiled() -> None:
     assert eager_shim.refusal() == ""
 
 
+class Passing(TorchDispatchMode):
+    """Changes nothing, but where any mode is on autograd adds gradients up out of place: both see one program then."""
+
+    supports_higher_order_operators = True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+@contextlib.contextmanager
+def within(context: Eager) -> Iterator[None]:
+    """The context, and the same operators whatever its runtime is."""
+    with context, Passing():  # type: ignore[no-untyped-call]
+        yield
+
+
 def trained(name: str, runtime: Runtime) -> tuple[Left, EagerStats]:
     context = Eager(runtime, [], [])
-    return train(NETWORKS[name], 2, inside=lambda *_: context), context.stats()
+    return train(NETWORKS[name], 2, inside=lambda *_: within(context)), context.stats()
+
+
+SAME = ("calls", "cost_ns", "evictions", "evicted_B", "reruns", "rerun_ns", "moved_B", "retries", "steps", "digest")
+
+
+def decided(network: EagerNetwork, runtime: Runtime) -> dict[str, Any]:
+    """What a runtime decided in two steps, and how it refused, if it did."""
+    context, refused = Eager(runtime, [], []), ""
+    module, optimizers = network.start()
+    try:
+        with within(context):
+            for batch in network.batches(2):
+                network.step(module, optimizers, batch)
+    except torch.OutOfMemoryError as error:
+        refused = str(error)
+    found = context.stats()
+    return {"refused": refused} | {name: getattr(found, name) for name in SAME}
 
 
 @pytest.mark.parametrize("name", ["mlp", "unet", "branches"])
@@ -47,8 +83,21 @@ def test_both_runtimes_decide_alike_and_change_no_bit(name: str) -> None:
     assert ours.reruns > 0
     left, theirs = trained(name, InterpretedRuntime(budget_B, POLICIES[policy]()))
     assert differences(plain, left) == []
-    same = ("calls", "cost_ns", "evictions", "evicted_B", "reruns", "rerun_ns", "moved_B", "steps", "digest")
-    assert {name: getattr(ours, name) for name in same} == {name: getattr(theirs, name) for name in same}
+    assert {name: getattr(ours, name) for name in SAME} == {name: getattr(theirs, name) for name in SAME}
+
+
+@pytest.mark.parametrize("policy", [name for name, kind in POLICIES.items() if kind.in_place])
+@pytest.mark.parametrize(("name", "budget_B"), [("mlp", 1_200_000), ("resnet", 500_000)])
+def test_every_policy_decides_alike_in_both_runtimes(name: str, budget_B: int, policy: str) -> None:
+    ours = decided(NETWORKS[name], CompiledRuntime(budget_B, policy))
+    assert ours["evictions"] > 0
+    assert ours == decided(NETWORKS[name], InterpretedRuntime(budget_B, POLICIES[policy]()))
+
+
+def test_both_runtimes_refuse_alike() -> None:
+    ours = decided(NETWORKS["resnet"], CompiledRuntime(330_000, "dtr"))
+    assert "no eviction helps" in ours["refused"]
+    assert ours == decided(NETWORKS["resnet"], InterpretedRuntime(330_000, POLICIES["dtr"]()))
 
 
 def test_every_way_to_the_bytes_of_what_was_evicted() -> None:

@@ -92,6 +92,7 @@ class Keeper final : public Witness {
   const Kinship& kinship() const { return kinship_; }
   const KeeperStatistics& statistics() const { return statistics_; }
   std::int64_t weighed() const { return scene_.weighed; }
+  Scene& scene() { return scene_; }  // what the policy looks at
   void forget_statistics();
 
   void value_leaves(ValueId value) override;

@@ -15,7 +15,8 @@
 // thread, which may be anybody's, is then served by the stock allocator, and counted as a spill.
 //
 // VALUES. A slab that keeps values (`Options::values`) serves programs without a plan: requests are carved from the end
-// that set_side() chose, those below LITTLE_B from the high end. A tag is there no asker but the number that the
+// that set_side() chose, those below LITTLE_B from the high end, and single numbers from the small zone: there are many
+// of them, for a moment each, and they would cut the rest into pieces. What does not fit its zone lies anywhere. A tag is there no asker but the number that the
 // caller gave the block with own(), 0 until then. When a block with a number is released, the number is queued as a
 // *death*, which take_deaths() hands out in order; whoever frees a block on purpose disowns it first. The block of a
 // number with the bit KEPT stays when it is released: it belongs to whoever takes the death, bit and all.
@@ -73,6 +74,7 @@ class Pressure {
 class Slab {
  public:
   static constexpr Bytes LITTLE_B = 32 * 1024;  // in a slab of values
+  static constexpr Bytes NUMBER_B = 16;         // there, too: the largest one
   static constexpr std::uint64_t KEPT = std::uint64_t{1} << 63;
 
   struct Options {
@@ -113,6 +115,7 @@ class Slab {
   bool is_resting() const { return resting_.load(std::memory_order_relaxed); }
   void set_home(Bytes home_B);
   Bytes home() const { return home_B_.load(std::memory_order_relaxed); }
+  Bytes home_lo() const { return small_lo() - home(); }
   void set_phase(Name phase) { phase_.store(phase, std::memory_order_relaxed); }
 
   bool keeps_values() const { return options_.values; }
@@ -176,7 +179,6 @@ class Slab {
     return options_.values ? 0 : tag_of({statement, phase_.load(std::memory_order_relaxed), worker});
   }
   Bytes small_lo() const { return options_.capacity_B - options_.small_zone_B; }
-  Bytes home_lo() const { return small_lo() - home(); }
 
   const Options options_;
   Memory& memory_;

@@ -5,10 +5,9 @@ namespace lowtide::shim {
 
 Bytes Slab::place_value(Bytes size_B) {
   const End end = size_B < LITTLE_B ? End::high : side_.load(std::memory_order_relaxed);
-  const Bytes offset_B = arena_->allocate(size_B, 0, home_lo(), end, 0);
-  return offset_B != NOWHERE || home_lo() == options_.capacity_B
-             ? offset_B
-             : arena_->allocate(size_B, 0, options_.capacity_B, end, 0);
+  const Bytes offset_B = size_B <= NUMBER_B ? arena_->allocate(size_B, small_lo(), options_.capacity_B, end, 0)
+                                            : arena_->allocate(size_B, 0, home_lo(), end, 0);
+  return offset_B != NOWHERE ? offset_B : arena_->allocate(size_B, 0, options_.capacity_B, end, 0);
 }
 
 bool Slab::own(const void* p, std::uint64_t value) {

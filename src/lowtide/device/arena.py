@@ -174,7 +174,7 @@ class Arena:
 
     Arguments:
         capacity_B: the wall; rounded down to whole alignment units.
-        small_zone_B: at the very top, for requests below 512 B.
+        small_zone_B: at the very top, for requests below 512 B; in an arena of values, for single numbers.
         home_B: below it, for what persists; see `device.storage.relocate`.
         all_threads: while any thread is engaged, every thread is served from it; otherwise the engaged threads and the
             workers of parallel operators.

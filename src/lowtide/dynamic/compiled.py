@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from lowtide.device import eager_shim, shim
-from lowtide.device.arena import ALIGNMENT_B, Arena
+from lowtide.dynamic.eager_arena import arena_of
 from lowtide.dynamic.eager_stats import EagerStats
 from lowtide.dynamic.gradients import Gradients
 from lowtide.dynamic.liars import LIARS, UNDECLARED_VIEWS
@@ -40,7 +40,7 @@ class CompiledRuntime:
         self._module = eager_shim.load()
         self._budget_B = budget_B
         self._policy = policy
-        self.arena = Arena(budget_B // ALIGNMENT_B * ALIGNMENT_B, small_zone_B=0, home_B=0, values=True)
+        self.arena = arena_of(budget_B)
         self._gradients = Gradients(self._gradient_landed)
         self._runtime = self._module.Runtime(
             gates=shim.load().gates,

@@ -29,7 +29,7 @@ class Homes:
 
     @property
     def _lo_B(self) -> int:
-        return self._arena.capacity_B - self._arena.home_B
+        return self._arena.capacity_B - self._arena.small_zone_B - self._arena.home_B
 
     def admit(self, value: Value) -> None:
         """Moves a resident leaf home where that can be done, and never evicts it."""

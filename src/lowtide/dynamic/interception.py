@@ -89,7 +89,7 @@ class Interceptor:
             drawn = draw(args, kwargs) if op.is_random else None
             kernel = _twice_alike(func, args, kwargs, op) if spared else lambda: func(*args, **kwargs)
             like = None if form is None else self._kernels.likeness(op.name, form.args, form.kwargs)
-            results = self._kernels.attempt(kernel, drawn, spared or not written, like)
+            results = self._kernels.attempt(op.name, kernel, drawn, spared or not written, like)
             cost = cost_ns(op.name, tensors, results)
             if form is None:
                 self._keep_new(op, results, inputs, cost)

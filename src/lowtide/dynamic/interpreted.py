@@ -18,9 +18,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from lowtide.device import storage as storages
-from lowtide.device.arena import ALIGNMENT_B, Arena, nothing_engaged
+from lowtide.device.arena import nothing_engaged
 from lowtide.dynamic.arrivals import Arrivals
 from lowtide.dynamic.bodies import Bodies
+from lowtide.dynamic.eager_arena import arena_of
 from lowtide.dynamic.eager_stats import EagerStats
 from lowtide.dynamic.gradients import Gradients
 from lowtide.dynamic.homes import Homes
@@ -54,7 +55,7 @@ class InterpretedRuntime:
         self._policy = policy
         self._interrupts = Interrupts()
         self._recorder = Recorder(record)
-        self.arena = Arena(budget_B // ALIGNMENT_B * ALIGNMENT_B, small_zone_B=0, home_B=0, values=True)
+        self.arena = arena_of(budget_B)
         self._ledger = Ledger()
         self._bodies = Bodies(self.arena)
         self._room = SlabRoom(self.arena, self._bodies)
@@ -118,6 +119,7 @@ class InterpretedRuntime:
             torch.OutOfMemoryError: if they do not fit.
         """
         for tensor in tensors:
+            self._kernels.catch_up()
             if is_plain(tensor):
                 self._arrivals.bring_home(tensor)
 
@@ -194,6 +196,7 @@ class InterpretedRuntime:
     def _gradient_landed(self, gradient: Tensor) -> None:
         if not is_plain(gradient):
             return
+        self._kernels.catch_up()
         with _disable_current_modes():
             value = self._interceptor.value_of(gradient)
             if value is not None:

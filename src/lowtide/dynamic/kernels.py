@@ -49,7 +49,6 @@ class Kernels:
         self._room = room
         self._recorder = recorder
         self._budget_B = budget_B
-        self._name = ""
         self._failure: BaseException | None = None
         self._shortage: Shortage | None = None  # of the kernel that runs
         self._forecasts = Forecasts()
@@ -98,7 +97,6 @@ class Kernels:
         Raises:
             torch.OutOfMemoryError: if they do not fit beside what cannot be evicted.
         """
-        self._name = name
         self._recover(lambda: self.keeper.enter(inputs, name))
         before = self.performer.running(inputs)
         try:
@@ -120,10 +118,13 @@ class Kernels:
         if like is not None:
             self._forecasts.learn(like, Forecast(cost_ns, max(sizes_B, default=0)))
 
-    def attempt(self, kernel: Callable[[], Any], drawn: Draw | None, is_clean: bool, like: Likeness | None) -> Any:
+    def attempt(
+        self, name: str, kernel: Callable[[], Any], drawn: Draw | None, is_clean: bool, like: Likeness | None
+    ) -> Any:
         """Runs a kernel; again, with one hole for all that it is known to ask for, where that may help.
 
         Arguments:
+            name: of the operator, for messages.
             drawn: where the generator stood, if it draws.
             is_clean: it writes to none of its arguments.
             like: what it is like.
@@ -142,11 +143,11 @@ class Kernels:
             # What it gives back before it ends may cut the hole: then a larger one.
             wanted_B = max(found.own_B + self._room.reserved_B(found.need_B), hole_B + hole_B // _LARGER)
             if not is_clean:
-                raise self.out_of_memory(found.need_B)
+                raise self.out_of_memory(found.need_B, name)
             if not self._make_hole(wanted_B):
                 wanted_B = self._room.largest_hole_B
                 if wanted_B <= hole_B:
-                    raise self.out_of_memory(found.need_B)
+                    raise self.out_of_memory(found.need_B, name)
             hole_B = wanted_B
             self._shortage = None
             self.retries += 1
@@ -202,13 +203,17 @@ class Kernels:
             except OutOfRoom as refusal:
                 raise self.out_of_memory(refusal.need_B) from refusal
 
-    def out_of_memory(self, need_B: int) -> torch.OutOfMemoryError:
-        """What to say where there is no room."""
+    def out_of_memory(self, need_B: int, name: str = "") -> torch.OutOfMemoryError:
+        """What to say where there is no room.
+
+        Arguments:
+            name: of the operator that asked; empty: code between operators.
+        """
         found = self._shortage
         if found is None or found.need_B != need_B:
             found = self._short_of(need_B)
         self._shortage = None
-        return torch.OutOfMemoryError(found.text(self._budget_B, self._name))
+        return torch.OutOfMemoryError(found.text(self._budget_B, name))
 
     def _short_of(self, need_B: int) -> Shortage:
         return shortage(self.keeper.ledger, self._room, need_B, self._room.largest_hole_B, self.stepped)

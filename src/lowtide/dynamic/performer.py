@@ -34,7 +34,7 @@ class Vanished(Exception):
     """Another thread, or the garbage collector, has let go of a value that was alive; it has to be made again, too."""
 
 
-_Attempt = Callable[[Callable[[], Any], Draw | None, bool, Likeness | None], Any]
+_Attempt = Callable[[str, Callable[[], Any], Draw | None, bool, Likeness | None], Any]
 _Likeness = Callable[[str, tuple[Any, ...], dict[str, Any]], Likeness | None]
 
 
@@ -42,7 +42,8 @@ class StoragePerformer:
     """See the module.
 
     Arguments:
-        attempt: runs a kernel: what it is, what it draws, whether it writes to none of its arguments, what it is like.
+        attempt: runs a kernel: its name, what it is, what it draws, whether it writes to none of its arguments, and
+            what it is like.
         likeness: says that of a closure: name, arguments.
         watch: called whenever something is made again; set once it is there.
     """
@@ -85,15 +86,18 @@ class StoragePerformer:
         closure: Closure = call.closure
         self.watch()
         before = self.running(call.inputs)
+        given: list[torch.UntypedStorage] = []
+        arguments: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
         try:
-            given = [self._storage(value) for value in call.inputs]
+            given.extend(self._storage(value) for value in call.inputs)
             with as_first_run(closure):
                 for source, output in call.consumes:
                     if output not in over:
                         given[source] = self._copy(given[source])
-                args, kwargs = closure.arguments(given)
+                arguments.append(closure.arguments(given))
                 like = self._likeness(call.name, closure.args, closure.kwargs)
-                results = self._attempt(lambda: closure.func(*args, **kwargs), closure.draw, not call.consumes, like)
+                kernel = lambda: closure.func(*arguments[0][0], **arguments[0][1])  # noqa: E731
+                results = self._attempt(call.name, kernel, closure.draw, not call.consumes, like)
             made = closure.made(results, given)
             offsets_B = [NOWHERE] * len(made)
             for place, storage in enumerate(made):
@@ -104,6 +108,8 @@ class StoragePerformer:
             return offsets_B
         finally:
             self.resume(before)
+            given.clear()  # the traceback of an error would keep the bytes
+            arguments.clear()
 
     def movable(self, value: Value) -> bool:
         """See `keeper.Performer`."""

@@ -200,7 +200,7 @@ void Runtime::send(ValueId value) {
   body.host = std::make_unique<char[]>(size);
   const auto storage = body.hold();
   if (storage != nullptr) std::memcpy(body.host.get(), storage->_mutable_data_ptr_no_checks().get(), size);
-  bodies_.release(value);
+  release(value);
 }
 
 }  // namespace lowtide::shim

@@ -129,7 +129,6 @@ bool Runtime::relieve(Bytes size_B) {
 bool Runtime::make_hole(Bytes size_B) {
   const std::vector<ValueId> before = std::exchange(running_, {});
   sweep();
-  eager::Scene scene{ledger_, keeper_.kinship(), room_};
   std::vector<ValueId> victims;
   bool fits = room_.fits(size_B);
   while (!fits) {
@@ -138,7 +137,7 @@ bool Runtime::make_hole(Bytes size_B) {
       break;
     }
     victims.clear();
-    policy_->choose(scene, size_B, victims);
+    policy_->choose(keeper_.scene(), size_B, victims);
     if (victims.empty()) {
       ValueId oldest = NO_VALUE;
       for (const ValueId value : ledger_.candidates())
@@ -178,6 +177,12 @@ bool Runtime::is_movable(ValueId value) {
   if (storage == nullptr) return false;
   moving_.push_back(std::move(storage));
   return may_move(value);
+}
+
+// What was held for a slide, or by a policy that asked what may move, would keep the bytes.
+void Runtime::release(ValueId value) {
+  moving_.clear();
+  bodies_.release(value);
 }
 
 bool Runtime::may_move(ValueId value) {

@@ -126,7 +126,7 @@ class Runtime final : public eager::Performer {
   void admit(ValueId value);
   bool take_in(Storage& storage);
   bool grow_homes(Bytes size_B);
-  Bytes homes_lo() const { return room_.capacity_B() - slab_.home(); }
+  Bytes homes_lo() const { return slab_.home_lo(); }
 
   void take_deaths();
   void sweep();
@@ -141,7 +141,7 @@ class Runtime final : public eager::Performer {
   bool is_stepping() const { return in_optimizer_ && !is_learning(); }
   void tell(Lock& lock);      // Python of parameters that were seen
 
-  void release(ValueId value) override { bodies_.release(value); }
+  void release(ValueId value) override;
   bool is_movable(ValueId value) override;
   bool relocate(ValueId value, Bytes from_B, Bytes to_B) override;
   void send(ValueId value) override;
@@ -164,7 +164,7 @@ class Runtime final : public eager::Performer {
   std::vector<ValueId> running_;  // what the kernel that runs now was given
   std::vector<at::Tensor> newcomers_;
   Extents results_;               // of the operator that is noted
-  std::vector<c10::intrusive_ptr<Storage>> moving_;  // held while blocks slide: none may be released then
+  std::vector<c10::intrusive_ptr<Storage>> moving_;  // held while blocks slide: none may die then
   std::optional<Shortage> shortage_;  // of the request that was refused last
   bool is_open_ = false, in_optimizer_ = false, is_over_ = false;
   Nanoseconds step_cost_ns_ = 0, step_rerun_ns_ = 0, longest_step_ns_ = 0;
