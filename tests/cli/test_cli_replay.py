@@ -71,7 +71,9 @@ def test_a_budget_too_small_is_refused_with_the_reason() -> None:
     [
         (("-p", "nope"), "there is no policy 'nope': write one of coop"),
         (("-b", "12x"), "cannot read the budget '12x'"),
-        (("-b", "0.0"), "leaves no byte"),
+        (("-b", "0.0"), "a share is more than 0"),
+        (("-b", "0%"), "a share is more than 0"),
+        (("-b", "60% of device"), "a replay knows no device"),
         (("--accounting", "pages"), "'pages' is not one of"),
         (("--limit", "0.5"), "greater than or equal to 1"),
     ],
@@ -80,6 +82,13 @@ def test_what_makes_no_sense_is_refused_with_the_remedy(small: Path, arguments: 
     code, output = replay(small, *arguments)
     assert code == 2
     assert words in output
+
+
+def test_more_than_the_peak_is_a_budget_too(small: Path) -> None:
+    assert [
+        json.loads(replay(small, "-p", "lru", "-b", share, "--json", "-")[1])["results"][0]["budget_B"]
+        for share in ("150%", "1.5", "150 % of plain")
+    ] == [int(1.5 * json.loads(replay(small, "-p", "lru", "-b", "1.0", "--json", "-")[1])["peak_B"])] * 3
 
 
 def test_damaged_and_missing_traces_are_named(tmp_path: Path) -> None:

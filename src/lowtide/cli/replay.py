@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _STDOUT = "-"
 _HALF = ("50%",)
-_SHARE = re.compile(r"\s*([0-9]*\.[0-9]+)\s*")
+_SHARE = re.compile(r"\s*([0-9]*\.[0-9]+|[0-9]+(?:\.[0-9]+)?\s*%)\s*(?:of\s+plain\s*)?")
 
 
 def replay(
@@ -32,7 +32,7 @@ def replay(
     budget: Annotated[
         list[str] | None,
         typer.Option(
-            "--budget", "-b", help='Bytes, "512MiB", or a share of the run\'s own peak: 0.5, 50%. Several too.'
+            "--budget", "-b", help='Bytes, "512MiB", or a share of the run\'s own peak: 0.5, 50%, 1.5. Several too.'
         ),
     ] = None,
     accounting: Annotated[
@@ -86,20 +86,24 @@ def _names(given: Sequence[str] | None, oracle: bool) -> Sequence[str]:
 
 
 def _budget_B(text: str, tape: Tape) -> int:
-    """Reads a budget; shares are of the run's own peak.
+    """Reads a budget; shares are of the run's own peak, of which there may be more than one.
 
     Raises:
         BudgetError: if it is malformed, or leaves no byte.
     """
     if share := _SHARE.fullmatch(text):
-        text = f"{float(share[1]) * 100!r}% of plain"
+        number = share[1].rstrip("% \t")
+        size_B = int(float(number) / (100.0 if number != share[1] else 1.0) * tape.peak_B)
+        if size_B <= 0:
+            raise BudgetError(
+                f"a budget of {text!r} of the run's peak, {format_B(tape.peak_B)}, leaves no byte: a share is more "
+                "than 0; 1.0, or 100%, is the peak itself, and more than that is fine"
+            )
+        return size_B
     budget = parse_budget(text)
-    if budget.size_B is not None:
-        return budget.size_B
-    size_B = int((budget.of_plain or budget.of_device or 0.0) * tape.peak_B)
-    if size_B <= 0:
-        raise BudgetError(f"{text!r} of a peak of {format_B(tape.peak_B)} leaves no byte: ask for more")
-    return size_B
+    if budget.size_B is None:
+        raise BudgetError(f'a replay knows no device: give {text!r} as bytes, "512MiB", or a share of the run\'s peak')
+    return budget.size_B
 
 
 def _row(
