@@ -139,3 +139,16 @@ def test_deaths_are_reported_from_any_thread(values: Arena) -> None:
     for thread in threads:
         thread.join()
     assert sorted(values.take_deaths()) == [10 * i + j for i in range(4) for j in range(1, 10)]
+
+
+def test_the_books_of_a_kernel(values: Arena) -> None:
+    before = owned(values, 1)
+    values.meter()
+    with values.engaged():
+        first, second = torch.empty(1000), torch.empty(2000)
+        del first, before
+        third, tiny = torch.empty(5000), torch.empty(10)
+    del second
+    assert values.metered() == [8000, 20000]
+    assert values.metered() == []
+    del third, tiny

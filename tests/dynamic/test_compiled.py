@@ -69,9 +69,8 @@ def decided(network: EagerNetwork, runtime: Runtime) -> dict[str, Any]:
     return {"refused": refused} | {name: getattr(found, name) for name in SAME}
 
 
-@pytest.mark.parametrize("name", ["mlp", "unet", "branches"])
-def test_both_runtimes_decide_alike_and_change_no_bit(name: str) -> None:
-    policy = "coop"
+@pytest.mark.parametrize(("name", "policy"), [("mlp", "coop"), ("unet", "tide"), ("branches", "coop")])
+def test_both_runtimes_decide_alike_and_change_no_bit(name: str, policy: str) -> None:
     plain = train(NETWORKS[name], 2)
     left, wide = trained(name, CompiledRuntime(WIDE_B, policy))
     assert differences(plain, left) == []
@@ -186,3 +185,27 @@ def test_calls_of_like_cost_per_byte_lie_side_by_side(
             cheap.append(x + 1.0)
         offsets_B = [[t.data_ptr() - runtime.arena.slab.base for t in kind] for kind in (dear, cheap)]
     assert max(offsets_B[0]) < 2**21 < min(offsets_B[1][1:])
+
+
+def test_room_is_made_before_kernels_once_it_is_known_what_they_ask_for() -> None:
+    runtime = InterpretedRuntime(2**20, POLICIES["tide"]())
+    relieved = 0
+
+    def relieve(size_B: int) -> bool:
+        nonlocal relieved
+        relieved += 1
+        return runtime._kernels.relieve(size_B)
+
+    counts = []
+    with Eager(runtime, [], []) as context:
+        runtime.arena.set_pressure(relieve)
+        for _ in range(3):
+            chain = [torch.full((30000,), 0.5)]
+            for _ in range(12):
+                chain.append(chain[-1] * 1.5)
+            assert sum(float(t[7]) for t in chain) == sum(0.5 * 1.5**i for i in range(13))
+            counts.append((relieved, context.stats().evictions))
+            del chain
+    assert counts[0][0] > 0
+    assert counts[2][0] == counts[1][0]
+    assert counts[2][1] > counts[1][1]

@@ -173,6 +173,8 @@ py::class_<Handle> add_slabs(py::module_& m) {
       .def("take_deaths", [](const Handle& h) { return h.slab()->take_deaths(); })
       .def_property_readonly("has_deaths", [](const Handle& h) { return h.slab()->has_deaths(); })
       .def("set_side", [](const Handle& h, bool high) { h.slab()->set_side(high ? End::high : End::low); })
+      .def("meter", [](const Handle& h) { h.slab()->meter(); })
+      .def("metered", [](const Handle& h) { return h.slab()->metered(); })
       .def("set_pressure", &set_pressure)
       .def("forget_departures", [](const Handle& h) { h.slab()->forget_departures(); })
       .def("reset_peaks", [](const Handle& h) { h.slab()->reset_peaks(); })

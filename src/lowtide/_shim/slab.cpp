@@ -183,6 +183,7 @@ void Slab::release(void* p) {
     Block block{};
     by_worker = arena_->find(offset_B, block) && asker_of(block.tag).worker;
   }
+  if (meters_.load(RELAXED)) note_released(offset_B);  // before somebody else may be served there
   std::uint64_t owner = 0;
   const Bytes size_B = arena_->free(offset_B, owner, options_.values ? KEPT : 0);
   if (options_.values && owner != 0) report_death(owner);

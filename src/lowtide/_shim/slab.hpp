@@ -20,6 +20,8 @@
 // caller gave the block with own(), 0 until then. When a block with a number is released, the number is queued as a
 // *death*, which take_deaths() hands out in order; whoever frees a block on purpose disowns it first. The block of a
 // number with the bit KEPT stays when it is released: it belongs to whoever takes the death, bit and all.
+// METER. Between meter() and metered() a slab of values keeps books of the blocks that are served: metered() has the sizes,
+// in the order in which they were asked for, of those from SMALL_B up that were there together when they were most.
 // PRESSURE. A request of an engaged thread or a worker that finds no place asks the slab's `Pressure`, with no lock
 // held, and is tried again for as long as that says so.
 //
@@ -126,6 +128,8 @@ class Slab {
   void report_death(std::uint64_t value);
   bool has_deaths() const { return has_deaths_.load(std::memory_order_acquire); }
   std::vector<std::uint64_t> take_deaths();
+  void meter();
+  std::vector<Bytes> metered();
   void set_pressure(std::shared_ptr<Pressure> pressure);  // null: none
 
   Arena& arena() { return *arena_; }
@@ -170,6 +174,9 @@ class Slab {
   void* serve_worker_once(Bytes size_B);
   bool relieve(Bytes size_B, bool worker);
   Bytes place_value(Bytes size_B);
+  void note_served(Bytes offset_B, Bytes size_B);
+  void note_released(Bytes offset_B);
+  void note_most();
   Bytes place_planned(Bytes size_B, Run& run, std::uint64_t tag);
   Bytes place_small(Bytes size_B, std::uint64_t tag);
   Bytes place_general(Bytes size_B, std::uint64_t tag, bool anywhere);
@@ -202,6 +209,13 @@ class Slab {
   std::atomic<bool> has_deaths_{false};
   std::mutex values_mutex_;
   std::vector<std::uint64_t> deaths_;
+  struct Metered {
+    Bytes offset_B, size_B;
+  };
+  std::atomic<bool> meters_{false};
+  std::vector<Metered> live_;  // served since meter()
+  std::vector<Bytes> most_;    // of them, when they were most
+  Bytes live_B_ = 0, most_B_ = 0;
   std::shared_ptr<Pressure> pressure_;
 };
 

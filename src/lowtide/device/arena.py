@@ -313,6 +313,14 @@ class Arena:
         """Says from which end an arena of values carves requests; those below 32 KiB come from the high one."""
         self.slab.set_side(high)
 
+    def meter(self) -> None:
+        """Begins to keep books of the blocks that are served, until `metered`."""
+        self.slab.meter()
+
+    def metered(self) -> list[int]:
+        """Sizes from `SMALL_B` up, in the order of requests, of blocks served since `meter` that were most together."""
+        return self.slab.metered()
+
     def own(self, offset_B: int, value: int) -> bool:
         """Says which value the block at an offset holds; 0: none. When it is released, the value has died.
 

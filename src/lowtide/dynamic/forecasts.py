@@ -1,4 +1,4 @@
-"""What an operator is expected to cost and to make: what it did when it ran last on like shapes.
+"""What an operator is expected to cost and to ask for: what it did when it ran last on like shapes.
 
 Like are calls of one operator whose tensors have the same sizes and widths, and whose lists of numbers are the same;
 where none was seen yet, any call of that operator will do. `_shim/eager/forecasts.hpp` does the same.
@@ -8,7 +8,7 @@ Units: `_B` bytes, `_ns` nanoseconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -38,10 +38,21 @@ class Forecasts:
 
     def __init__(self) -> None:
         self._of: dict[Likeness, Forecast] = {}
+        self._blocks_B: dict[Likeness, tuple[int, ...]] = {}
 
     def of(self, likeness: Likeness) -> Forecast | None:
         """What is expected of such a call; None where its operator has not run yet."""
         return self._of.get(likeness) or self._of.get(likeness[:1])
+
+    def blocks_B(self, likeness: Likeness) -> tuple[int, ...]:
+        """What such a call has together at most, in the order in which it asks; nothing where none was seen."""
+        return self._blocks_B.get(likeness, ())
+
+    def asked(self, likeness: Likeness, blocks_B: Sequence[int]) -> None:
+        """A call has asked for results and workspaces."""
+        if len(self._blocks_B) >= _MOST:
+            self._blocks_B.clear()
+        self._blocks_B[likeness] = tuple(blocks_B)
 
     def learn(self, likeness: Likeness, forecast: Forecast) -> None:
         """A call has run."""

@@ -181,6 +181,7 @@ class Interceptor:
             [storage.nbytes() for storage in made.storages],
             [self._bodies.offset_B(storage) or NOWHERE for storage in made.storages],
             cost_ns,
+            temps_B=self._kernels.workspaces_B(sum(s.nbytes() for s in made.storages[len(made.consumes) :])),
             consumes=made.consumes,
             closure=closure,
         )

@@ -1,6 +1,7 @@
 """Running kernels in a room that may be full: what makes room before and inside them, and what if there is none.
 
-A kernel asks torch's allocator for its results and workspaces; where the arena has no place, the allocator asks
+Once the arena has been full, room is made for a kernel before it runs, for what like ones asked for (`forecasts.py`):
+everything may still move then. Where it asks torch's allocator for more, and the arena has no place, the allocator asks
 `relieve`, which evicts, inside the kernel. What the kernel was given can neither go nor move meanwhile. Where that
 fences the arena, the kernel fails with torch's own out-of-memory error; if it has written to none of its arguments,
 everything is slid together, its arguments too, the generator is put back, and it runs once more.
@@ -52,6 +53,7 @@ class Kernels:
         self._failure: BaseException | None = None
         self._shortage: Shortage | None = None  # of the kernel that runs
         self._forecasts = Forecasts()
+        self._asked_B = 0  # by the kernel that ran last: results and workspaces, together at most; 0: not known
         self.retries = 0
         self.stepped: set[int] = set()  # ids of what an optimizer's step has made
 
@@ -107,7 +109,11 @@ class Kernels:
 
     def likeness(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Likeness | None:
         """See `forecasts.likeness`; None where nothing is made of it."""
-        return likeness(name, args, kwargs) if self.keeper.policy.partitions else None
+        return likeness(name, args, kwargs) if self.keeper.policy.partitions or self._was_full else None
+
+    @property
+    def _was_full(self) -> bool:
+        return self.keeper.statistics.searches > 0
 
     def learn(self, like: Likeness | None, cost_ns: int, sizes_B: Sequence[int]) -> None:
         """A call has run.
@@ -117,6 +123,10 @@ class Kernels:
         """
         if like is not None:
             self._forecasts.learn(like, Forecast(cost_ns, max(sizes_B, default=0)))
+
+    def workspaces_B(self, results_B: int) -> tuple[int, ...]:
+        """What the kernel that ran last had beyond its new results at most, if anything and if that is known."""
+        return (self._asked_B - results_B,) if self._asked_B > results_B else ()
 
     def attempt(
         self, name: str, kernel: Callable[[], Any], drawn: Draw | None, is_clean: bool, like: Likeness | None
@@ -133,6 +143,11 @@ class Kernels:
             torch.OutOfMemoryError: with what lies in the arena and what to do.
         """
         self._choose_side(like)
+        if like is not None:
+            self._admit(self._forecasts.blocks_B(like))
+        self._asked_B = 0
+        if like is not None and self._was_full:
+            kernel = self._metered(kernel, like)
         hole_B = 0
         while True:
             try:
@@ -153,6 +168,59 @@ class Kernels:
             self.retries += 1
             if drawn is not None:
                 drawn.rewind()
+
+    def _metered(self, kernel: Callable[[], Any], like: Likeness) -> Callable[[], Any]:
+        """The kernel, and a note of what it asks for."""
+
+        def metered() -> Any:
+            self._arena.meter()
+            try:
+                results = kernel()
+            except BaseException:
+                self._arena.metered()
+                raise
+            blocks_B = self._arena.metered()
+            self._forecasts.asked(like, blocks_B)
+            self._asked_B = sum(blocks_B)
+            return results
+
+        return metered
+
+    def _admit(self, blocks_B: Sequence[int]) -> None:
+        """Makes room for blocks that a kernel is going to ask for: none runs, so that everything may move."""
+        sum_B = sum(map(self._room.reserved_B, blocks_B))
+        if not sum_B or self._room.fits(sum_B):
+            return
+        before = self.performer.running(())
+        try:
+            self.sweep()
+            if not self._would_fit(blocks_B, sum_B):
+                self._make_hole(sum_B)
+        finally:
+            self.performer.resume(before)
+
+    def _would_fit(self, blocks_B: Sequence[int], rest_B: int) -> bool:
+        """Whether these blocks find places beside each other, with evictions where the free bytes do not suffice."""
+        policy = self.keeper.policy
+        slides = policy.slides or policy.slides_at_last
+        held = []  # bytes that nobody uses meanwhile
+        for size_B in blocks_B:
+            block = self._arena.set_aside(size_B)
+            if block is None and not (slides and self._room.free_B >= rest_B) and self._has_room(size_B):
+                block = self._arena.set_aside(size_B)
+            if block is None:
+                return False
+            held.append(block)
+            rest_B -= self._room.reserved_B(size_B)
+        return True
+
+    def _has_room(self, size_B: int) -> bool:
+        """Makes room for a block; False where there is none."""
+        try:
+            self.keeper.make_room(size_B)
+        except OutOfRoom:
+            return False
+        return True
 
     def _choose_side(self, like: Likeness | None) -> None:
         """Says from which end of the arena the kernel that comes is served."""

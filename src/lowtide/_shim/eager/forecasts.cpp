@@ -42,4 +42,14 @@ void Forecasts::learn(const Likeness& like, const Forecast& forecast) {
   of_[like.call] = of_[like.op] = forecast;
 }
 
+Slice<Bytes> Forecasts::blocks_of(const Likeness& like) const {
+  const auto found = blocks_B_.find(like.call);
+  return found == blocks_B_.end() ? Slice<Bytes>() : Slice<Bytes>(found->second);
+}
+
+void Forecasts::asked(const Likeness& like, std::vector<Bytes> blocks_B) {
+  if (blocks_B_.size() >= MOST) blocks_B_.clear();
+  blocks_B_[like.call] = std::move(blocks_B);
+}
+
 }  // namespace lowtide::shim

@@ -1,4 +1,4 @@
-// Forecasts: what an operator is expected to cost and to make: what it did when it ran last on like shapes.
+// Forecasts: what an operator is expected to cost and to ask for: what it did when it ran last on like shapes.
 //
 // Like are calls of one operator whose tensors have the same sizes and widths, and whose lists of numbers are the same;
 // where none was seen yet, any call of that operator will do. src/lowtide/dynamic/forecasts.py does the same.
@@ -8,6 +8,8 @@
 #include "closure.hpp"
 
 namespace lowtide::shim {
+
+using eager::Slice;
 
 // Equal for like calls, but for one in 2^64; nothing at all: op is 0.
 struct Likeness {
@@ -27,9 +29,14 @@ class Forecasts {
   const Forecast* of(const Likeness& like) const;
   // A call has run.
   void learn(const Likeness& like, const Forecast& forecast);
+  // What such a call is going to have together at most, in the order in which it asks; nothing if none was seen.
+  Slice<Bytes> blocks_of(const Likeness& like) const;
+  // A call has asked for results and workspaces.
+  void asked(const Likeness& like, std::vector<Bytes> blocks_B);
 
  private:
   ska::flat_hash_map<std::uint64_t, Forecast> of_;
+  ska::flat_hash_map<std::uint64_t, std::vector<Bytes>> blocks_B_;
 };
 
 }  // namespace lowtide::shim

@@ -4,6 +4,7 @@
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "runtime.hpp"
 
@@ -91,6 +92,7 @@ struct Runtime::Pass {
   std::optional<std::uint64_t> closure;
   std::optional<Draw> draw;
   Likeness like;
+  Bytes asked_B = 0;  // results and workspaces, together at most; 0: not known
 };
 
 void Runtime::run(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack& stack) {
@@ -230,15 +232,22 @@ void Runtime::attempt(Pass& pass, torch::jit::Stack& stack, Lock& lock) {
   torch::jit::Stack kept;  // of what has no closure
   if (is_clean && !pass.closure) kept.assign(stack.begin() + static_cast<std::ptrdiff_t>(first), stack.end());
   if (pass.closure) pass.like = likeness(closures_[*pass.closure]);
-  choose_side(pass.like);
+  expect(pass.like);
+  Meter meter(slab_, pass.like.op != 0 && was_full());
   const std::vector<ValueId> before = std::exchange(running_, {pass.inputs.begin(), pass.inputs.end()});
   Bytes hole_B = 0;
   for (;;) {
+    meter.begin();
     lock.unlock();
     try {
       pass.op.handle.redispatchBoxed(pass.keys, &stack);
       lock.lock();
       running_ = before;
+      if (meter.is_on()) {
+        std::vector<Bytes> blocks_B = meter.end();
+        pass.asked_B = std::accumulate(blocks_B.begin(), blocks_B.end(), Bytes{0});
+        forecasts_.asked(pass.like, std::move(blocks_B));
+      }
       return;
     } catch (const c10::OutOfMemoryError&) {
       lock.lock();
@@ -303,6 +312,9 @@ void Runtime::note(Pass& pass, torch::jit::Stack& stack) {
   spec.inputs = {pass.read.data(), pass.read.size()};
   spec.outputs = {specs.data(), specs.size()};
   spec.consumed = {consumed.data(), consumed.size()};
+  Bytes workspace_B = pass.asked_B;
+  for (std::size_t i = consumed.size(); i < specs.size(); ++i) workspace_B -= specs[i].size_B;
+  if (workspace_B > 0) spec.temps_B = {&workspace_B, 1};
   const CallId call = keeper_.record(spec, {offsets_B.data(), offsets_B.size()});
   learn(pass.like, cost_ns, spec.outputs, consumed.size());
   ++statistics_.calls;

@@ -85,6 +85,8 @@ void Runtime::rerun(eager::Recovery& recovery, CallId id, Lock& lock) {
     if (recovery.over(static_cast<std::size_t>(c.output)) == NO_VALUE) copied.push_back(c);
   const bool is_clean = call.consumed.empty();
   torch::jit::Stack results;
+  Likeness like;
+  std::optional<std::vector<Bytes>> asked;
   lock.unlock();
   try {
     const Below below;
@@ -94,7 +96,9 @@ void Runtime::rerun(eager::Recovery& recovery, CallId id, Lock& lock) {
       source = c10::Storage(copy_of(*source.unsafeGetStorageImpl()));
     }
     lock.lock();
-    choose_side(likeness(closure));
+    like = likeness(closure);
+    expect(like);
+    Meter meter(slab_, like.op != 0 && was_full());
     lock.unlock();
     const auto bytes_of = [&](std::int32_t i) { return given[static_cast<std::size_t>(i)]; };
     Bytes hole_B = 0;
@@ -103,7 +107,9 @@ void Runtime::rerun(eager::Recovery& recovery, CallId id, Lock& lock) {
         rebuild(closure, bytes_of, results);
         std::optional<Draw::At> drawn;
         if (closure.draw) drawn.emplace(*closure.draw);
+        meter.begin();
         closure.op->handle.redispatchBoxed(closure.keys, &results);
+        if (meter.is_on()) asked = meter.end();
         break;
       } catch (const c10::OutOfMemoryError&) {
         lock.lock();
@@ -121,6 +127,7 @@ void Runtime::rerun(eager::Recovery& recovery, CallId id, Lock& lock) {
   }
   lock.lock();
   running_ = before;
+  if (asked) forecasts_.asked(like, std::move(*asked));
   take_back(recovery, id, results, given);
 }
 

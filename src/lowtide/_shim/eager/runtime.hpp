@@ -28,6 +28,7 @@
 #include "costs.hpp"
 #include "eager/keeper.hpp"
 #include "forecasts.hpp"
+#include "meter.hpp"
 #include "shortage.hpp"
 #include "tensors.hpp"
 
@@ -103,7 +104,10 @@ class Runtime final : public eager::Performer {
 
   // expectation.cpp
   Likeness likeness(const Closure& closure) const;  // none where nothing is made of it
+  void expect(const Likeness& like);
+  bool would_fit(Slice<Bytes> blocks_B, Bytes rest_B);
   void choose_side(const Likeness& like);
+  bool was_full() const { return keeper_.statistics().searches > 0; }
   void learn(const Likeness& like, Nanoseconds cost_ns, Slice<eager::Made> made, std::size_t consumed);
 
   // recovery.cpp
