@@ -17,6 +17,7 @@ from lowtide.dynamic.compiled import CompiledRuntime
 from lowtide.dynamic.eager_stats import EagerStats
 from lowtide.dynamic.interpreted import InterpretedRuntime
 from lowtide.dynamic.policies.catalogue import POLICIES
+from lowtide.dynamic.tape import load_tape
 from lowtide.errors import ShimUnavailable
 from lowtide.frontends.eager import Eager, Runtime
 from tests.dynamic.comparison import Left, differences, train
@@ -209,3 +210,15 @@ def test_room_is_made_before_kernels_once_it_is_known_what_they_ask_for() -> Non
     assert counts[0][0] > 0
     assert counts[2][0] == counts[1][0]
     assert counts[2][1] > counts[1][1]
+
+
+@pytest.mark.parametrize(("name", "budget_B"), [("mlp", 2**20), ("unet", WIDE_B)])
+def test_both_runtimes_record_the_same_trace(name: str, budget_B: int, tmp_path: Path) -> None:
+    def recorded(runtime: Runtime, file: Path) -> str:
+        trained(name, runtime)
+        return file.read_text(encoding="utf-8")
+
+    ours, theirs = tmp_path / "compiled.jsonl", tmp_path / "python.jsonl"
+    compiled = CompiledRuntime(budget_B, "tide", record=ours)
+    assert recorded(compiled, ours) == recorded(InterpretedRuntime(budget_B, POLICIES["tide"](), record=theirs), theirs)
+    assert len(load_tape(ours, in_place=True).events) > 100

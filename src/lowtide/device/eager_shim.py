@@ -25,6 +25,10 @@ Said = tuple[list[str], list[str], str, bool]
 """What a schema does not say: arguments written, arguments to spare in a rerun, the one that has to be true, draws."""
 
 
+Entry = tuple[str, str, list[int], list[tuple[int, int]], list[tuple[int, int]], int]
+"""What the program did; see `_shim/eager/diary.hpp`."""
+
+
 class RuntimeHandle(Protocol):
     """One runtime; see `_shim/eager/runtime.hpp`. It raises torch.OutOfMemoryError where something does not fit."""
 
@@ -36,6 +40,7 @@ class RuntimeHandle(Protocol):
     def reach(self, tensor: torch.Tensor, for_good: bool) -> None: ...
     def optimizer_began(self) -> None: ...
     def optimizer_ended(self) -> None: ...
+    def take_diary(self) -> list[Entry]: ...
     def stats(self) -> dict[str, Any]: ...
 
 
@@ -52,6 +57,7 @@ class EagerModule(Protocol):
         link_Bps: float,
         hidden: dict[str, Said],
         views: list[str],
+        records: bool,
         met_parameter: Callable[[torch.Tensor], None],
         thrashes: Callable[[], None],
     ) -> RuntimeHandle: ...
@@ -132,6 +138,7 @@ def _first_failure(module: EagerModule) -> str:
         link_Bps=0.0,
         hidden={},
         views=[],
+        records=False,
         met_parameter=lambda _: None,
         thrashes=lambda: None,
     )

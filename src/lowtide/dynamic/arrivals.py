@@ -96,7 +96,7 @@ class Arrivals:
         value = self._ledger.leaf(size_B, self._bodies.offset_B(storage) or NOWHERE, home=home)
         self._bodies.show(value, storage).aside = aside
         self._bodies.copy_anew(value)
-        self._recorder.leaf(value)
+        self._recorder.leaf(value.id, value.size_B)
         return value
 
     def _take_in(self, storage: torch.UntypedStorage) -> None:

@@ -8,6 +8,7 @@ Units: `_B` bytes.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -17,6 +18,7 @@ from lowtide.dynamic.eager_arena import arena_of
 from lowtide.dynamic.eager_stats import EagerStats
 from lowtide.dynamic.gradients import Gradients
 from lowtide.dynamic.liars import LIARS, UNDECLARED_VIEWS
+from lowtide.dynamic.recorder import Recorder
 from lowtide.dynamic.thrashing import warn_of_thrashing
 
 
@@ -28,6 +30,7 @@ class CompiledRuntime:
         policy: the name of one.
         host_budget_B: room in host memory for what is evicted.
         link_Bps: of the copies there and back; 0: none are made.
+        record: where an execution trace is written; None: nowhere.
 
     Raises:
         ShimUnavailable: if it cannot be built or does not work here.
@@ -36,12 +39,21 @@ class CompiledRuntime:
 
     name = "compiled"
 
-    def __init__(self, budget_B: int, policy: str, *, host_budget_B: int = 0, link_Bps: float = 0.0) -> None:
+    def __init__(
+        self,
+        budget_B: int,
+        policy: str,
+        *,
+        host_budget_B: int = 0,
+        link_Bps: float = 0.0,
+        record: str | Path | None = None,
+    ) -> None:
         self._module = eager_shim.load()
         self._budget_B = budget_B
         self._policy = policy
         self.arena = arena_of(budget_B)
         self._gradients = Gradients(self._gradient_landed)
+        self._recorder = Recorder(record)
         self._runtime = self._module.Runtime(
             gates=shim.load().gates,
             slab=self.arena.slab,
@@ -50,12 +62,14 @@ class CompiledRuntime:
             link_Bps=link_Bps,
             hidden={name: (list(h.writes), list(h.spare), h.only_if, h.draws) for name, h in LIARS.items()},
             views=sorted(UNDECLARED_VIEWS),
+            records=record is not None,
             met_parameter=self._gradients.watch,
             thrashes=warn_of_thrashing,
         )
 
     def open(self) -> None:
         """Engages the arena and begins to intercept, in the calling thread."""
+        self._recorder.begin()
         self.arena.engage()
         self._runtime.open()
         self._module.intercept(self._runtime)
@@ -71,6 +85,8 @@ class CompiledRuntime:
             return self._runtime.restore_all()
         finally:
             self.arena.disengage()
+            self._write()
+            self._recorder.end()
             self._runtime.close()
 
     def leave_child(self) -> None:
@@ -94,6 +110,7 @@ class CompiledRuntime:
         """It has ended, and this is the state that it keeps."""
         self._runtime.optimizer_ended()
         self.bring_home(state)
+        self._write()
 
     def reach(self, tensor: Tensor, for_good: bool, /) -> None:
         """Brings a tensor's bytes back for code that is about to read them past torch's operators.
@@ -108,6 +125,23 @@ class CompiledRuntime:
         done: dict[str, Any] = self._runtime.stats()
         done["steps"] = tuple(done["steps"])
         return EagerStats(budget_B=self._budget_B, runtime=self.name, policy=self._policy, **done)
+
+    def _write(self) -> None:
+        """What the program did since the last time goes into the trace."""
+        for what, name, inputs, made, consumed, cost_ns in self._runtime.take_diary():
+            match what:
+                case "leaf":
+                    self._recorder.leaf(*made[0])
+                case "call":
+                    self._recorder.call(name, inputs, made, consumed, cost_ns)
+                case "wrote":
+                    self._recorder.wrote(name, inputs, [value for value, _ in made], cost_ns)
+                case "kept":
+                    self._recorder.kept(name, inputs, made, cost_ns)
+                case "died":
+                    self._recorder.died(inputs[0])
+                case _:
+                    self._recorder.settle()
 
     def _gradient_landed(self, gradient: Tensor) -> None:
         self._runtime.gradient_landed(gradient)

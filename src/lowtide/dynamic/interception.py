@@ -30,7 +30,8 @@ from lowtide.dynamic.ledger import Value
 from lowtide.dynamic.operators import Operator, tensors_in, tensors_of
 from lowtide.dynamic.prices import cost_ns
 from lowtide.dynamic.randomness import draw
-from lowtide.dynamic.recorder import Recorder
+from lowtide.dynamic.recorder import Recorder, ids
+from lowtide.dynamic.recorder import made as made_of
 from lowtide.dynamic.steps import Steps
 
 
@@ -68,7 +69,11 @@ class Interceptor:
         Raises:
             torch.OutOfMemoryError: if it does not fit beside what cannot be evicted.
         """
-        self._kernels.catch_up()
+        if self._recorder.is_on:
+            self._kernels.sweep()
+            self._recorder.settle()
+        else:
+            self._kernels.catch_up()
         tensors = list(tensors_of(args, kwargs))
         plain = [t for t in tensors if is_plain(t)]
         inputs = self._values(plain)
@@ -100,7 +105,7 @@ class Interceptor:
                     self._note(op, read, made, closure, cost)
                     self._kernels.learn(like, cost, [storage.nbytes() for storage in made.storages[len(consumed) :]])
             leaves = [value for value in written if value.call is None and value.alive]
-            self._recorder.wrote(op.name, leaves if spared else inputs, leaves, 0 if spared else cost)
+            self._recorder.wrote(op.name, ids(leaves if spared else inputs), ids(leaves), 0 if spared else cost)
         self._steps.ran()
         return results
 
@@ -148,7 +153,7 @@ class Interceptor:
             made.storages.append(storage)
         for position, storage in self._new_storages(results):
             if self._bodies.offset_B(storage) is None:
-                self._recorder.leaf(self._arrivals.keep(storage))
+                self._recorder.leaf(self._arrivals.keep(storage).id, storage.nbytes())
                 continue
             made.places.append(position)
             made.storages.append(storage)
@@ -169,7 +174,7 @@ class Interceptor:
         made = [self._arrivals.keep(storage) for _, storage in self._new_storages(results)]
         if self._steps.is_stepping:
             self._kernels.stepped.update(value.id for value in made)
-        self._recorder.kept(op.name, inputs, made, cost_ns)
+        self._recorder.kept(op.name, ids(inputs), made_of(made), cost_ns)
 
     def _note(self, op: Operator, inputs: list[Value], made: _Made, closure: Closure, cost_ns: int) -> None:
         for value in inputs:
@@ -192,7 +197,7 @@ class Interceptor:
         for value, storage in zip(call.outputs[fresh:], made.storages[fresh:], strict=True):
             self._bodies.show(value, storage)
         self._steps.recorded(call)
-        self._recorder.call(call)
+        self._recorder.call(call.name, ids(call.inputs), made_of(call.outputs), call.consumes, call.cost_ns)
 
 
 def is_plain(tensor: Tensor) -> bool:

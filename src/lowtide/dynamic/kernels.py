@@ -73,7 +73,7 @@ class Kernels:
     def _lose(self, value: Value) -> None:
         self.stepped.discard(value.id)
         self._bodies.died(value)
-        self._recorder.died(value)
+        self._recorder.died(value.id)
         self.keeper.died(value)
         if value.resident and self._bodies.get(value) is None:  # pinned, and its bytes went all the same
             self.keeper.ledger.drop(value)

@@ -226,10 +226,8 @@ def _runtime(name: RuntimeName, policy: str, budget_B: int, moves: Moving, recor
         ShimUnavailable: if it was named, or there is no arena here.
     """
     host_B, link_Bps = moves["host_budget_B"], moves["link_Bps"]
-    if name == "compiled" and record is not None:
-        raise EagerError('the compiled runtime records nothing: write runtime="python" beside record=')
-    if name == "compiled" or (name == "auto" and record is None and not _lacks_compiled()):
-        return CompiledRuntime(budget_B, policy, host_budget_B=host_B, link_Bps=link_Bps or 0.0)
+    if name == "compiled" or (name == "auto" and not _lacks_compiled()):
+        return CompiledRuntime(budget_B, policy, host_budget_B=host_B, link_Bps=link_Bps or 0.0, record=record)
     if host_B:
         raise EagerError("the runtime in Python moves nothing to the host: leave host_budget= out")
     return InterpretedRuntime(budget_B, POLICIES[policy](), record=record)

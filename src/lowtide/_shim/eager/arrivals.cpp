@@ -23,6 +23,7 @@ ValueId Runtime::value_of(const c10::TensorImpl& tensor) {
   if (known != NO_VALUE || storage->nbytes() == 0) return known;
   const bool stays = is_parameter(tensor);
   const ValueId value = meet(*storage, stays);
+  diary_.note("leaf", {}, {}, {{ledger_[value].serial, ledger_[value].size_B}});
   if (stays) {
     bodies_[value].parameter = true;
     newcomers_.emplace_back(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(
@@ -129,7 +130,7 @@ void Runtime::bring_home(const at::Tensor& tensor) {
     if (is_parameter(*tensor.unsafeGetTensorImpl()))
       value_of(*tensor.unsafeGetTensorImpl());
     else
-      meet(storage, true);
+      diary_.note("leaf", {}, {}, {{ledger_[meet(storage, true)].serial, static_cast<Bytes>(storage.nbytes())}});
   } else if (!ledger_[known].home) {
     commit(known, lock);
     admit(known);

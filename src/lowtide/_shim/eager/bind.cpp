@@ -29,10 +29,10 @@ Silence silence_from(const py::dict& hidden, const std::vector<std::string>& vie
 
 std::unique_ptr<Runtime> make_runtime(const py::capsule& gates_capsule, const py::object& slab, const std::string& policy,
                                       Bytes host_B, double link_Bps, const py::dict& hidden,
-                                      const std::vector<std::string>& views, const py::object& met_parameter,
-                                      const py::object& thrashes) {
+                                      const std::vector<std::string>& views, bool records,
+                                      const py::object& met_parameter, const py::object& thrashes) {
   const auto& gates = *gates_capsule.get_pointer<const Gates>();
-  Runtime::Options options{policy, {host_B, link_Bps}, silence_from(hidden, views), {}, {}};
+  Runtime::Options options{policy, {host_B, link_Bps}, silence_from(hidden, views), records, {}, {}};
   options.met_parameter = [met_parameter](const at::Tensor& parameter) {
     const py::gil_scoped_acquire hold;
     met_parameter(py::reinterpret_steal<py::object>(THPVariable_Wrap(parameter)));
@@ -105,8 +105,8 @@ PYBIND11_MODULE(_lowtide_eager, m) {
   m.def("intercept", [](Runtime* runtime) { intercept(runtime); });
   py::class_<Runtime>(m, "Runtime", py::module_local())
       .def(py::init(&make_runtime), py::arg("gates"), py::arg("slab"), py::arg("policy"), py::arg("host_B"),
-           py::arg("link_Bps"), py::arg("hidden"), py::arg("views"), py::arg("met_parameter"),
-           py::arg("thrashes"))
+           py::arg("link_Bps"), py::arg("hidden"), py::arg("views"), py::arg("records"),
+           py::arg("met_parameter"), py::arg("thrashes"))
       .def("open", &Runtime::open)
       .def("close", [](Runtime& r) { unlocked([&] { r.close(); }); })
       .def("restore_all", [](Runtime& r) { return unlocked([&] { return r.restore_all(); }); })
@@ -124,5 +124,6 @@ PYBIND11_MODULE(_lowtide_eager, m) {
       })
       .def("optimizer_began", [](Runtime& r) { unlocked([&] { r.optimizer_began(); }); })
       .def("optimizer_ended", &Runtime::optimizer_ended)
+      .def("take_diary", &Runtime::take_diary)
       .def("stats", &stats);
 }

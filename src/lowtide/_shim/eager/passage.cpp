@@ -92,6 +92,8 @@ struct Runtime::Pass {
   std::optional<std::uint64_t> closure;
   std::optional<Draw> draw;
   Likeness like;
+  Extents extents;    // of its arguments, if a diary is kept
+  Diary::Made kept;   // what it made that is never made again
   Bytes asked_B = 0;  // results and workspaces, together at most; 0: not known
 };
 
@@ -104,7 +106,12 @@ void Runtime::run(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, t
     handle.redispatchBoxed(keys, &stack);
     return;
   }
-  take_deaths();
+  if (diary_.is_on()) {
+    sweep();
+    diary_.note("settle");
+  } else {
+    take_deaths();
+  }
   Pass pass(op, keys);
   look_at(pass, stack);
   for (const ValueId value : pass.inputs) {
@@ -117,8 +124,10 @@ void Runtime::run(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, t
     if (!pass.written.empty()) before_writing(pass, lock);
     if (op.is_random) pass.draw.emplace(given_generator(stack, op.arguments));
     capture(pass, stack);
+    if (diary_.is_on()) measure(stack, stack.size() - op.arguments, pass.extents);
     attempt(pass, stack, lock);
     note(pass, stack);
+    if (diary_.is_on()) write_down(pass, stack);
   } catch (...) {
     if (!lock.owns_lock()) lock.lock();
     if (pass.closure) closures_.give_back(*pass.closure);
@@ -284,7 +293,9 @@ void Runtime::note(Pass& pass, torch::jit::Stack& stack) {
       Storage* storage = storage_of(tensor);
       if (storage->nbytes() == 0 || bodies_.find(storage) != NO_VALUE || holds_storage(made, storage)) return;
       if (!pass.closure || bodies_.offset_of(*storage) == eager::NOWHERE) {
-        keep(*storage);
+        const ValueId value = keep(*storage);
+        if (!pass.closure) pass.kept.emplace_back(ledger_[value].serial, ledger_[value].size_B);
+        else diary_.note("leaf", {}, {}, {{ledger_[value].serial, ledger_[value].size_B}});
         return;
       }
       places.emplace_back(static_cast<std::int32_t>(i), element);
@@ -329,6 +340,36 @@ void Runtime::note(Pass& pass, torch::jit::Stack& stack) {
       bodies_.show(value, *made[i], false);
     }
   }
+  if (!diary_.is_on()) return;
+  Diary::Made outputs;
+  Diary::Consumed over;
+  for (const eager::Output& output : ledger_.call(call).outputs)
+    outputs.emplace_back(ledger_[output.value].serial, output.size_B);
+  for (const eager::Consumed& c : consumed) over.emplace_back(c.input, c.output);
+  diary_.note("call", pass.op.name, serials({pass.read.data(), pass.read.size()}), std::move(outputs), std::move(over), cost_ns);
+}
+
+Diary::Serials Runtime::serials(Slice<ValueId> values) const {
+  Diary::Serials found;
+  for (const ValueId value : values) found.push_back(ledger_[value].serial);
+  return found;
+}
+
+// For the diary, what an operator kept and which leaves it wrote.
+void Runtime::write_down(const Pass& pass, const torch::jit::Stack& stack) {
+  measure(stack, stack.size() - pass.op.returns, results_);
+  const Nanoseconds cost_ns = cost_of(pass.op.cost, pass.extents, results_);
+  const Diary::Serials inputs = serials({pass.inputs.data(), pass.inputs.size()});
+  if (!pass.kept.empty()) diary_.note("kept", pass.op.name, inputs, pass.kept, {}, cost_ns);
+  Diary::Made written;
+  Diary::Serials only;
+  for (const ValueId value : pass.written) {
+    if (!ledger_[value].is_leaf() || !ledger_[value].alive) continue;
+    written.emplace_back(ledger_[value].serial, 0);
+    only.push_back(ledger_[value].serial);
+  }
+  if (!written.empty())
+    diary_.note("wrote", pass.op.name, pass.is_spared ? only : inputs, std::move(written), {}, pass.is_spared ? 0 : cost_ns);
 }
 
 }  // namespace lowtide::shim

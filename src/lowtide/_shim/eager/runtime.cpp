@@ -37,7 +37,8 @@ Runtime::Runtime(const Gates& gates, Slab& slab, Options options)
       bodies_(gates, slab),
       room_(slab),
       policy_(eager::make_policy(options_.policy, options_.policy_options)),
-      keeper_(ledger_, room_, *policy_, *this) {
+      keeper_(ledger_, room_, *policy_, *this),
+      diary_(options_.records) {
   operators_.set_silence(options_.silence);
 }
 
@@ -99,6 +100,7 @@ void Runtime::take_deaths() {
     const ValueId value = eager::value_of(death & ~Slab::KEPT);
     if (!ledger_.holds(value) || bodies_[value].seen == nullptr) continue;
     const eager::Value& v = ledger_[value];
+    diary_.note("died", {}, {v.serial});
     const bool has_bytes = kept || bodies_[value].own != nullptr;  // a rerun was faster than the report
     bodies_.died(value, kept, v.offset_B, v.size_B);
     if (has_bytes)
@@ -110,6 +112,7 @@ void Runtime::take_deaths() {
 
 void Runtime::sweep() {
   bodies_.visit_expired([&](ValueId value) {
+    diary_.note("died", {}, {ledger_[value].serial});
     bodies_.died(value, false, 0, 0);
     keeper_.died(value);
   });
@@ -255,6 +258,11 @@ void Runtime::refuse(Bytes need_B, const std::string& name) {
   const Shortage found = shortage_ && shortage_->need_B == need_B ? *shortage_ : short_of(need_B);
   shortage_.reset();
   C10_THROW_ERROR(OutOfMemoryError, found.text(room_.capacity_B(), name));
+}
+
+std::vector<Diary::Entry> Runtime::take_diary() {
+  const Lock lock(mutex_);
+  return diary_.take();
 }
 
 RuntimeStatistics Runtime::statistics() {

@@ -26,6 +26,7 @@
 #include "bodies.hpp"
 #include "closure.hpp"
 #include "costs.hpp"
+#include "diary.hpp"
 #include "eager/keeper.hpp"
 #include "forecasts.hpp"
 #include "meter.hpp"
@@ -56,6 +57,7 @@ class Runtime final : public eager::Performer {
     std::string policy;
     eager::PolicyOptions policy_options;
     Silence silence;
+    bool records = false;  // what the program does goes into a diary
     // Told of each parameter when it is first seen; called without the mutex.
     std::function<void(const at::Tensor&)> met_parameter;
     // Told once when a step has made things again for more than TIMES the cost of a step; called without the mutex.
@@ -84,6 +86,8 @@ class Runtime final : public eager::Performer {
   void optimizer_began();
   void optimizer_ended();
 
+  // What the program did since it was asked last.
+  std::vector<Diary::Entry> take_diary();
   RuntimeStatistics statistics();
   eager::KeeperStatistics keeper_statistics();
   Bytes peak_B() const { return room_.peak_B(); }
@@ -101,6 +105,8 @@ class Runtime final : public eager::Performer {
   void capture(Pass& pass, const torch::jit::Stack& stack);
   void attempt(Pass& pass, torch::jit::Stack& stack, Lock& lock);
   void note(Pass& pass, torch::jit::Stack& stack);
+  void write_down(const Pass& pass, const torch::jit::Stack& stack);
+  Diary::Serials serials(Slice<ValueId> values) const;
 
   // expectation.cpp
   Likeness likeness(const Closure& closure) const;  // none where nothing is made of it
@@ -165,6 +171,7 @@ class Runtime final : public eager::Performer {
   std::unique_ptr<eager::Policy> policy_;
   eager::Keeper keeper_;
   RuntimeStatistics statistics_;
+  Diary diary_;
   std::vector<ValueId> running_;  // what the kernel that runs now was given
   std::vector<at::Tensor> newcomers_;
   Extents results_;               // of the operator that is noted
