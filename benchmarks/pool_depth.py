@@ -70,7 +70,7 @@ def _tables(found: Found) -> list[str]:
         f"n1 = 6, n2 = 32, n4 = 6, {BATCH} images of 224 x 224, {BUDGET_B // 10**9} GB, a K40's seconds by roofline, the "
         "host without limit over PCIe 3 x16 (12 GB/s each way). Weights, gradients and momentum count; weights and momentum "
         "may live on the host. Basic layers: convolution, normalisation, activation and sum each count. Overhead over "
-        f"keeping everything, which would need the keep-all peak. {WORK:,} units of work, and a limit by the clock. Seconds by the clock are those of a "
+        f"keeping everything, which would need the keep-all peak. {WORK:,} units of work, and a limit by the clock (unsolved: it passed, at the seconds shown, before there was a plan). Seconds by the clock are those of a "
         "machine that others used as well; beside them what planning took of a processor."
     )
     fits = [r["layers"] for r in rows if r["plan"]["time_s"] is not None]
