@@ -102,6 +102,18 @@ def test_what_nobody_wants_is_idle() -> None:
     assert not is_idle(parent)  # the child would need it
 
 
+def test_what_only_a_bridge_to_a_resident_value_would_need_is_idle() -> None:
+    """Scratch of a recovery that has reached its end is worth nothing, though what was made of it has gone."""
+    player = _Player(tape_of(Leaf(64), made(1, 1, 1), made(1, 1, 2), made(1, 1, 3)), Tide(), 8 * _MiB, _RULES)
+    assert player.play() is None
+    _, first, bridge, last = player.values
+    first.alive = bridge.alive = False
+    player.keeper.evict(bridge)
+    assert is_idle(first)
+    player.keeper.evict(last)
+    assert not is_idle(first)  # the last would need it, through the bridge
+
+
 @pytest.mark.parametrize(("link_Bps", "goes"), [(1e15, True), (1.0, False)])
 def test_values_go_to_the_host_where_that_is_quicker(link_Bps: float, goes: bool) -> None:
     tape = forward_and_back(12)

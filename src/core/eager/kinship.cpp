@@ -1,12 +1,27 @@
 #include "kinship.hpp"
 
 #include <algorithm>
+#include <type_traits>
 
 namespace lowtide::eager {
 
 Kinship::Entry& Kinship::at(ValueId id) const {
   if (entries_.size() < ledger_.value_slots()) entries_.resize(ledger_.value_slots());
   return entries_[static_cast<std::size_t>(id)];
+}
+
+bool Kinship::has_handle(ValueId root) const {
+  const Value& v = ledger_[root];
+  if (v.alive) return true;
+  for (ValueId view : v.views)
+    if (ledger_[view].alive) return true;
+  return false;
+}
+
+bool Kinship::is_wanted(ValueId root) const {
+  bool wanted = false;
+  walk<false>(root, [&](ValueId id) { return !(wanted = ledger_[id].is_evicted() && has_handle(id)); });
+  return wanted;
 }
 
 template <bool up, class Visit>
@@ -17,14 +32,19 @@ void Kinship::walk(ValueId root, const Visit& visit) const {
   }
   at(root).seen = walk_;
   stack_.assign(1, root);
-  while (!stack_.empty()) {
+  bool is_over = false;
+  while (!stack_.empty() && !is_over) {
     const ValueId from = stack_.back();
     stack_.pop_back();
     const auto reach = [&](ValueId to) {
       Entry& entry = entries_[static_cast<std::size_t>(to)];
-      if (entry.seen == walk_) return;
+      if (is_over || entry.seen == walk_) return;
       entry.seen = walk_;
-      visit(to);
+      if constexpr (std::is_same_v<decltype(visit(to)), bool>) {
+        if (!visit(to)) is_over = true;
+      } else {
+        visit(to);
+      }
       if (ledger_[to].is_evicted()) stack_.push_back(to);
     };
     if constexpr (up)

@@ -43,6 +43,12 @@ class Kinship {
   Nanoseconds ancestors_ns(ValueId root) const;
   Nanoseconds descendants_ns(ValueId root) const;
 
+  // Whether the program can name it, or a view of it.
+  bool has_handle(ValueId root) const;
+  // Whether an evicted root that the program can name would need this one, through evicted ones only: what lies between
+  // this one and one that is resident again is evicted and wanted by nobody. A walk, up to the first that is found.
+  bool is_wanted(ValueId root) const;
+
   // Classes. Of an evicted root; NO_CLASS for any other.
   ClassId class_of(ValueId root) const;
   Nanoseconds class_ns(ClassId id) const { return classes_.cost_ns(id); }
@@ -91,7 +97,8 @@ class Kinship {
         if (child != root) visit(child);
       }
   }
-  // Every root that is reached in one direction through evicted ones: these, and the others at the edge.
+  // Every root that is reached in one direction through evicted ones: these, and the others at the edge. While `visit`
+  // says so, if it says anything.
   template <bool up, class Visit>
   void walk(ValueId root, const Visit& visit) const;
   void outdate(ValueId root);

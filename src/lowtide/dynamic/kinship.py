@@ -35,6 +35,19 @@ def is_gone(root: Value) -> bool:
     return root.offset_B is None and not root.on_host
 
 
+def has_handle(root: Value) -> bool:
+    """Whether the program can name a root or a view of it."""
+    return any(tensor.alive for tensor in (root, *root.views))
+
+
+def is_wanted(root: Value) -> bool:
+    """Whether an evicted value that the program can name would need this one, through evicted values only.
+
+    What lies between this value and one that is resident again is evicted and wanted by nobody.
+    """
+    return any(is_gone(value) and has_handle(value) for value in _region(root, children))
+
+
 class AbstractKinship(abc.ABC):
     """Follows what is evicted and what comes back."""
 

@@ -94,8 +94,8 @@ class StepRecord:
             if not isinstance(event, _Ran):
                 words += (_DIED, number(event))
                 continue
-            lists = (event.inputs, event.sizes_B, (), event.consumed, event.temps_B)
-            words += (_RAN, event.name, event.cost_ns, *map(len, lists), *map(number, event.inputs), *event.sizes_B)
+            words += (_RAN, event.name, event.cost_ns, len(event.inputs), len(event.sizes_B))
+            words += (0, len(event.consumed), len(event.temps_B), *map(number, event.inputs), *event.sizes_B)
             for pair in event.consumed:
                 words += pair
             words += event.temps_B

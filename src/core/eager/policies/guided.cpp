@@ -68,7 +68,7 @@ double Guided::mind(Scene& scene, ValueId id) {
   if (way_.plans && foresight_->is_spare(k->number, k->last, stage_)) return k->last == stage_ ? HARDLY : 0;
   Nanoseconds distance_ns = foresight_->distance_ns(k->number, k->last, stage_);
   if (distance_ns < 0) {  // only to bring others back
-    if (!is_wanted(scene, id)) return 0;
+    if (!scene.kinship.is_wanted(id)) return 0;
     distance_ns = foresight_->remaining_ns(stage_);
   }
   const double distance = std::max(1.0, static_cast<double>(distance_ns));

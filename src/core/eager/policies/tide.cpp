@@ -87,17 +87,7 @@ double AbstractTide::back_ns(const Scene& scene, ValueId id) const {
 }
 
 bool AbstractTide::is_idle(const Scene& scene, ValueId id) {
-  const Value& v = scene.ledger[id];
-  if (v.alive) return false;
-  for (ValueId view : v.views)
-    if (scene.ledger[view].alive) return false;
-  return !is_wanted(scene, id);
-}
-
-bool AbstractTide::is_wanted(const Scene& scene, ValueId id) {
-  bool wanted = false;
-  scene.kinship.visit_children(id, [&](ValueId child) { wanted = wanted || scene.ledger[child].is_evicted(); });
-  return wanted;
+  return !scene.kinship.has_handle(id) && !scene.kinship.is_wanted(id);
 }
 
 double AbstractTide::unguided(const Scene& scene, ValueId id) const {

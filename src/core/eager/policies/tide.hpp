@@ -31,10 +31,8 @@ class AbstractTide : public Policy {
 
   // What bringing it back takes, whichever way is shorter.
   double back_ns(const Scene& scene, ValueId id) const;
-  // Whether nobody wants it: it has no handle, and no evicted value would need it to come back.
+  // Whether nobody wants it: it has no handle, and nothing evicted that has one would need it.
   static bool is_idle(const Scene& scene, ValueId id);
-  // Whether an evicted value would need it.
-  static bool is_wanted(const Scene& scene, ValueId id);
   // What bringing it back takes, by how far off that is; dust is minded most.
   double weighed(const Scene& scene, ValueId id, double distance) const;
   // Where nothing is known of what comes: the cost of bringing it back by the square root of how long it was not used.

@@ -12,9 +12,10 @@ import math
 from collections.abc import Sequence
 
 from lowtide._core import Rehearsed
+from lowtide.dynamic.kinship import is_wanted
 from lowtide.dynamic.ledger import Call, Value
 from lowtide.dynamic.policies.base import Scene
-from lowtide.dynamic.policies.tide import MOST, AbstractTide, is_idle, is_wanted
+from lowtide.dynamic.policies.tide import MOST, AbstractTide, is_idle
 
 _HARDLY = 1e-6  # what is spare after this call is minded so much during it
 

@@ -25,7 +25,7 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar, final
 
-from lowtide.dynamic.kinship import AbstractKinship, Regions, children, is_gone
+from lowtide.dynamic.kinship import AbstractKinship, Regions, has_handle, is_wanted
 from lowtide.dynamic.ledger import Call, Value
 from lowtide.dynamic.policies.base import AbstractPolicy, Scene
 from lowtide.dynamic.policies.density import Density
@@ -143,13 +143,8 @@ def _is_movable(scene: Scene, owner: int) -> bool:
 
 
 def is_idle(value: Value) -> bool:
-    """Whether nobody wants the value: it has no handle, and no evicted value would need it to come back."""
-    return not any(tensor.alive for tensor in (value, *value.views)) and not is_wanted(value)
-
-
-def is_wanted(value: Value) -> bool:
-    """Whether an evicted value would need this one."""
-    return any(map(is_gone, children(value)))
+    """Whether nobody wants the value: it has no handle, and nothing evicted that has one would need it."""
+    return not has_handle(value) and not is_wanted(value)
 
 
 def _again_ns(scene: Scene, value: Value) -> int:
