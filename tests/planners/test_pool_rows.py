@@ -9,7 +9,7 @@ from benchmarks.parts_run import measured, wanted
 from benchmarks.pool_depth import DEPTHS, PUBLISHED, deep
 from benchmarks.pool_joint import JOINT_PART, PERCENTS, RATES_GBps
 from benchmarks.pool_networks import CAPTURED, K40, NETWORKS, captured, network
-from benchmarks.pool_rows import floor_B, largest, linked, ours, result
+from benchmarks.pool_rows import floor_B, largest, linked, ours, ours_once, result
 from benchmarks.pool_steps import NoWeight, with_momentum
 from benchmarks.pool_width import WIDTH_PART
 from benchmarks.problem_set import load
@@ -93,6 +93,9 @@ def test_results_are_checked_and_refusals_are_told() -> None:
     assert kept.peak_B is not None
     assert kept.peak_B <= plain.peak_B
     assert kept.host_B == 0
+    gpt2 = load("gpt2")
+    room_B = simulate(gpt2, keep_all_schedule(gpt2)).peak_B * 99 // 100
+    assert ours_once(gpt2, room_B, linked(450e9), work=1000).time_s is not None  # judged by the graph that runs twice
     assert result(TensorCache(), Problem(graph, plain.peak_B)).status.startswith("refused: ")
 
 
