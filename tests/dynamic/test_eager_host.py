@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -10,14 +12,15 @@ import lowtide
 from lowtide.device import eager_shim
 
 pytestmark = pytest.mark.skipif(bool(eager_shim.refusal()), reason="no compiled runtime here")
+RUNTIMES = ("compiled", "python")
 
 
-def train(budget: str | int, **options: str) -> tuple[list[torch.Tensor], lowtide.EagerStats]:
+def train(budget: str | int, **options: Any) -> tuple[list[torch.Tensor], lowtide.EagerStats]:
     torch.manual_seed(0)
     layers = [layer for _ in range(6) for layer in (nn.Linear(128, 128), nn.GELU(), nn.Dropout(0.1))]
     model = nn.Sequential(*layers, nn.Linear(128, 1))
     optimizer = torch.optim.AdamW(model.parameters())
-    with lowtide.eager(budget, model=model, optimizer=optimizer, policy="tide", **options) as run:  # type: ignore[arg-type]
+    with lowtide.eager(budget, model=model, optimizer=optimizer, **{"policy": "tide", **options}) as run:
         for _ in range(3):
             optimizer.zero_grad()
             model(torch.randn(512, 128)).square().mean().backward()
@@ -28,11 +31,39 @@ def train(budget: str | int, **options: str) -> tuple[list[torch.Tensor], lowtid
 def test_what_returns_sooner_from_the_host_waits_there() -> None:
     expected, free = train("1GiB")
     budget_B = int(free.peak_B * 0.7)
-    found, near = train(budget_B, host_budget="64MiB", link="100GB/s")
-    assert near.fetches > 0
-    assert near.reruns == 0
-    assert near.peak_B <= budget_B
-    again, far = train(budget_B, host_budget="64MiB", link="10MB/s")
-    assert far.fetches == 0 < far.reruns
-    for values in (found, again):
-        assert all(torch.equal(a, b) for a, b in zip(expected, values, strict=True))
+    counts = []
+    for runtime in RUNTIMES:
+        found, near = train(budget_B, host_budget="64MiB", link="100GB/s", runtime=runtime)
+        assert near.fetches > 0
+        assert near.reruns == 0
+        assert near.peak_B <= budget_B
+        again, far = train(budget_B, host_budget="64MiB", link="10MB/s", runtime=runtime)
+        assert far.fetches == 0 < far.reruns
+        for values in (found, again):
+            assert all(torch.equal(a, b) for a, b in zip(expected, values, strict=True))
+        counts.append((near.digest, near.sent_B, near.fetched_B, near.fetches, far.digest))
+    assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize("policy", ["tide", "tide-memory"])
+def test_host_memory_is_a_wall_of_its_own(policy: str) -> None:
+    """Some results wait there, others are made again; both runtimes choose the same ones."""
+    _, free = train("1GiB")
+    options = {"host_budget": 600_000, "link": "100GB/s", "policy": policy}
+    compiled, python = (train(int(free.peak_B * 0.6), runtime=runtime, **options)[1] for runtime in RUNTIMES)
+    assert compiled.reruns > 0 < compiled.fetches
+    for name in ("digest", "sent_B", "fetched_B", "fetches", "reruns"):
+        assert getattr(compiled, name) == getattr(python, name)
+
+
+def test_what_waits_comes_back_when_the_context_is_left() -> None:
+    with lowtide.eager(400_000, policy="tide", runtime="python", host_budget="1MiB", link="100GB/s") as run:
+        kept = [torch.full((8192,), float(i)) + 1 for i in range(14)]
+        assert run.stats().sent_B > 0
+        del kept[6:]
+    assert [float(tensor[77]) for tensor in kept] == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+
+
+def test_policies_that_move_nothing_are_refused() -> None:
+    with pytest.raises(lowtide.EagerError, match=r"'coop' moves nothing to the host: .* tide or tide-memory"):
+        lowtide.eager("64MiB", policy="coop", host_budget="64MiB", link="1GB/s")

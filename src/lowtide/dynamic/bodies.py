@@ -124,14 +124,14 @@ class Bodies:
         if body.aside is None or storage is None:
             return False
         with nothing_engaged():
-            return not torch.equal(_bytes_of(storage), _bytes_of(body.aside))
+            return not torch.equal(bytes_of(storage), bytes_of(body.aside))
 
     def copy_anew(self, value: Value) -> None:
         """Copies what a storage outside the arena holds now."""
         body = self._of[value.id]
         storage = body.storage()
         if body.aside is not None and storage is not None:
-            _bytes_of(body.aside).copy_(_bytes_of(storage))
+            bytes_of(body.aside).copy_(bytes_of(storage))
 
     def hold(self, value: Value) -> None:
         """A call reads this leaf: its bytes stay as long as one does."""
@@ -191,7 +191,8 @@ class Bodies:
                 self.arena.own(offset_B, 0)
 
 
-def _bytes_of(storage: Storage) -> torch.Tensor:
+def bytes_of(storage: Storage) -> torch.Tensor:
+    """A look at all of a storage."""
     return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
 
 

@@ -175,6 +175,7 @@ class InterpretedRuntime:
             retries=self._kernels.retries,
             sent_B=done.sent_B,
             fetched_B=done.fetched_B,
+            fetches=done.fetches,
             departures=self._policy.departures,
             foreign_B=self._arrivals.foreign_B,
             spilled_B=self._spilled_B,

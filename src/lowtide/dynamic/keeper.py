@@ -235,6 +235,7 @@ class Keeper:
         offset_B = self.performer.fetch(root)
         root.on_host = False
         self.ledger.hold(root, offset_B)
+        self.statistics.fetches += 1
         self.statistics.fetched_B += root.size_B
         self.policy.restored(self.scene, root)
 

@@ -51,6 +51,7 @@ class Kernels:
         self._recorder = recorder
         self._budget_B = budget_B
         self._failure: BaseException | None = None
+        self._waits = ""  # the operator for which others are run again
         self._shortage: Shortage | None = None  # of the kernel that runs
         self._forecasts = Forecasts()
         self._asked_B = 0  # by the kernel that ran last: results and workspaces, together at most; 0: not known
@@ -99,7 +100,11 @@ class Kernels:
         Raises:
             torch.OutOfMemoryError: if they do not fit beside what cannot be evicted.
         """
-        self._recover(lambda: self.keeper.enter(inputs, name))
+        self._waits = name
+        try:
+            self._recover(lambda: self.keeper.enter(inputs, name))
+        finally:
+            self._waits = ""
         before = self.performer.running(inputs)
         try:
             yield
@@ -281,7 +286,9 @@ class Kernels:
         if found is None or found.need_B != need_B:
             found = self._short_of(need_B)
         self._shortage = None
-        return torch.OutOfMemoryError(found.text(self._budget_B, name))
+        return torch.OutOfMemoryError(
+            found.text(self._budget_B, f"{name}', run again for '{self._waits}" if self._waits else name)
+        )
 
     def _short_of(self, need_B: int) -> Shortage:
         return shortage(self.keeper.ledger, self._room, need_B, self._room.largest_hole_B, self.stepped)

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from lowtide.device import storage as storages
-from lowtide.device.arena import Arena
-from lowtide.dynamic.bodies import NOWHERE, Bodies
+from lowtide.device.arena import Arena, nothing_engaged
+from lowtide.dynamic.bodies import NOWHERE, Bodies, bytes_of
 from lowtide.dynamic.closure import Closure, as_first_run
 from lowtide.dynamic.forecasts import Likeness
 from lowtide.dynamic.ledger import Call, Value
@@ -55,6 +56,7 @@ class StoragePerformer:
         self._likeness = likeness
         self.watch: Callable[[], None] = lambda: None
         self._running: frozenset[int] = frozenset()
+        self._on_host: dict[int, torch.Tensor] = {}  # copies of values, by id
 
     def running(self, values: Iterable[Value]) -> frozenset[int]:
         """Says what the kernel that runs from now on was given: none of it moves. Returns what was said before."""
@@ -123,15 +125,28 @@ class StoragePerformer:
         """The room has moved the bytes too."""
 
     def send(self, value: Value) -> None:
-        """Not without a pool of host memory."""
-        raise NotImplementedError(f"value {value.id} was to move to a host that there is not")
+        """See `keeper.Performer`; host memory is the system's, beside the arena."""
+        with nothing_engaged(), _disable_current_modes():
+            self._on_host[value.id] = bytes_of(self._storage(value)).clone()
+        self.release(value)
 
     def fetch(self, value: Value) -> int:
-        """Not without a pool of host memory."""
-        raise NotImplementedError(f"value {value.id} was to come from a host that there is not")
+        """See `keeper.Performer`."""
+        size_B = value.size_B
+        before = self.running(())
+        try:
+            with _disable_current_modes():
+                made: torch.Tensor = self._attempt(
+                    "copy from the host", lambda: torch.empty(size_B, dtype=torch.uint8, device="cpu"), None, True, None
+                )
+                made.copy_(self._on_host.pop(value.id))
+        finally:
+            self.resume(before)
+        return self._keep(value, made.untyped_storage())
 
     def discard(self, value: Value) -> None:
-        """See `keeper.Performer`: no value ever goes to a host here."""
+        """See `keeper.Performer`."""
+        del self._on_host[value.id]
 
     def _storage(self, value: Value) -> torch.UntypedStorage:
         body = self._bodies.get(value)
@@ -144,7 +159,7 @@ class StoragePerformer:
 
     def _copy(self, storage: torch.UntypedStorage) -> torch.UntypedStorage:
         made = torch.empty(storage.nbytes(), dtype=torch.uint8, device="cpu")
-        made.copy_(torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage))
+        made.copy_(bytes_of(storage))
         return made.untyped_storage()
 
     def _keep(self, value: Value, storage: torch.UntypedStorage) -> int:

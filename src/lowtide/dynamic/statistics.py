@@ -21,7 +21,7 @@ class Statistics:
         evictions, evicted_B: by choice of the policy; values that died are not among them.
         reruns, rerun_ns: calls run again, and their cost.
         searches, candidates, search_s: requests that found no place, values weighed for them, time until they did.
-        sent_B, fetched_B: to host memory and back.
+        sent_B, fetched_B, fetches: to host memory and back.
         moves, moved_B: of sliding.
         samples, free_shares: how many requests evicted, and the sum of the room's share that was free after each.
         digest: of all evictions and reruns in order; equal runs have equal ones.
@@ -36,6 +36,7 @@ class Statistics:
     search_s: float = 0.0
     sent_B: int = 0
     fetched_B: int = 0
+    fetches: int = 0
     moves: int = 0
     moved_B: int = 0
     samples: int = 0

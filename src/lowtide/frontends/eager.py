@@ -23,7 +23,7 @@ from lowtide.dynamic.compiled import CompiledRuntime
 from lowtide.dynamic.eager_stats import EagerStats
 from lowtide.dynamic.interpreted import InterpretedRuntime
 from lowtide.dynamic.openings import watched
-from lowtide.dynamic.policies.catalogue import POLICIES
+from lowtide.dynamic.policies.catalogue import POLICIES, policy_of
 from lowtide.errors import BudgetError, BudgetWarning, EagerError, InfeasibleBudget, OptimizerError
 from lowtide.frontends.eager_place import place
 from lowtide.frontends.moving import HostBudget, Moving, Rate, moving
@@ -214,6 +214,9 @@ def eager(
         raise EagerError(f"there is no runtime {runtime!r}: write one of {', '.join(_RUNTIMES)}")
     if not POLICIES[policy].in_place:
         raise EagerError(f"{policy!r} has no writes in place, and programs write in place: it is for lowtide replay")
+    if moves["host_budget_B"] and not POLICIES[policy].moves:
+        movers = " or ".join(name for name, kind in POLICIES.items() if kind.moves)
+        raise EagerError(f"{policy!r} moves nothing to the host: leave host_budget= out, or take {movers}")
     models, optimizers = _models(model), _optimizers(optimizer)
     return Eager(_runtime(runtime, policy, budget_B, moves, record), models, optimizers)
 
@@ -228,9 +231,7 @@ def _runtime(name: RuntimeName, policy: str, budget_B: int, moves: Moving, recor
     host_B, link_Bps = moves["host_budget_B"], moves["link_Bps"]
     if name == "compiled" or (name == "auto" and not _lacks_compiled()):
         return CompiledRuntime(budget_B, policy, host_budget_B=host_B, link_Bps=link_Bps or 0.0, record=record)
-    if host_B:
-        raise EagerError("the runtime in Python moves nothing to the host: leave host_budget= out")
-    return InterpretedRuntime(budget_B, POLICIES[policy](), record=record)
+    return InterpretedRuntime(budget_B, policy_of(policy, host_B, link_Bps or 0.0), record=record)
 
 
 def _lacks_compiled() -> bool:

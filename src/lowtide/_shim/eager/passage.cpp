@@ -119,7 +119,14 @@ void Runtime::run(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, t
     settle_dependents(value, lock);  // from the copy, which is as they read it
     bodies_.copy_anew(value);
   }
-  enter(op.hash, {pass.inputs.data(), pass.inputs.size()}, lock);
+  waits_ = &op.name;
+  try {
+    enter(op.hash, {pass.inputs.data(), pass.inputs.size()}, lock);
+  } catch (...) {
+    waits_ = nullptr;
+    throw;
+  }
+  waits_ = nullptr;
   try {
     if (!pass.written.empty()) before_writing(pass, lock);
     if (op.is_random) pass.draw.emplace(given_generator(stack, op.arguments));

@@ -162,14 +162,23 @@ void Runtime::take_back(eager::Recovery& recovery, CallId id, torch::jit::Stack&
 
 void Runtime::fetch(eager::Recovery& recovery, ValueId value, Lock& lock) {
   const Bytes size_B = ledger_[value].size_B;
-  char* const from = bodies_[value].host.get();
+  running_.clear();
+  slab_.set_side(End::low);
   c10::intrusive_ptr<Storage> storage;
-  lock.unlock();
-  storage = storage_over(c10::GetAllocator(c10::DeviceType::CPU)->allocate(static_cast<std::size_t>(size_B)), size_B);
-  std::memcpy(storage->_mutable_data_ptr_no_checks().get(), from, static_cast<std::size_t>(size_B));
-  lock.lock();
+  for (Bytes hole_B = 0; storage == nullptr;) {
+    lock.unlock();
+    try {
+      storage = storage_over(c10::GetAllocator(c10::DeviceType::CPU)->allocate(static_cast<std::size_t>(size_B)), size_B);
+      lock.lock();
+    } catch (const c10::OutOfMemoryError&) {
+      lock.lock();
+      hole_B = hole_for_another(hole_B, true, "copy from the host");
+    }
+  }
+  std::memcpy(storage->_mutable_data_ptr_no_checks().get(), bodies_[value].host.get(), static_cast<std::size_t>(size_B));
   bodies_[value].host.reset();
-  const Bytes offset_B = bodies_.keep(value, std::move(storage));
+  Bytes offset_B = bodies_.keep(value, std::move(storage));
+  if (offset_B == eager::NOWHERE) offset_B = 0;  // brought back outside the slab
   recovery.done({&offset_B, 1});
 }
 

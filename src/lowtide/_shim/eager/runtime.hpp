@@ -176,6 +176,7 @@ class Runtime final : public eager::Performer {
   std::vector<at::Tensor> newcomers_;
   Extents results_;               // of the operator that is noted
   std::vector<c10::intrusive_ptr<Storage>> moving_;  // held while blocks slide: none may die then
+  const std::string* waits_ = nullptr;  // the operator for which others are run again
   std::optional<Shortage> shortage_;  // of the request that was refused last
   bool is_open_ = false, in_optimizer_ = false, is_over_ = false;
   Nanoseconds step_cost_ns_ = 0, step_rerun_ns_ = 0, longest_step_ns_ = 0;

@@ -56,6 +56,7 @@ class AbstractPolicy(abc.ABC):
     slides_at_last: ClassVar[bool] = False
     partitions: ClassVar[bool] = False
     in_place: ClassVar[bool] = True
+    moves: ClassVar[bool] = False
     passes: ClassVar[int] = 1
     departures: int = 0
 

@@ -11,7 +11,7 @@ from lowtide.dynamic.policies.dtr_local import DtrLocal
 from lowtide.dynamic.policies.lru import Lru
 from lowtide.dynamic.policies.msps import Msps
 from lowtide.dynamic.policies.size import Size
-from lowtide.dynamic.policies.tide import Tide
+from lowtide.dynamic.policies.tide import AbstractTide, Tide
 from lowtide.dynamic.policies.tide_memory import TideMemory
 
 _ALL: tuple[type[AbstractPolicy], ...] = (
@@ -31,3 +31,14 @@ _ALL: tuple[type[AbstractPolicy], ...] = (
 )
 
 POLICIES: dict[str, type[AbstractPolicy]] = {policy.name: policy for policy in _ALL}
+
+
+def policy_of(name: str, host_B: int = 0, link_Bps: float = 0.0) -> AbstractPolicy:
+    """A fresh policy of that name.
+
+    Arguments:
+        host_B: host memory for values that are sent there, by policies that move them.
+        link_Bps: rate of copies to and from it; 0: none are made.
+    """
+    kind = POLICIES[name]
+    return kind(host_B, link_Bps) if issubclass(kind, AbstractTide) else kind()

@@ -50,6 +50,7 @@ class AbstractTide(AbstractPolicy):
     kinship: ClassVar[type[AbstractKinship]] = Regions
     sheds: ClassVar[bool] = False
     slides_at_last: ClassVar[bool] = True
+    moves: ClassVar[bool] = True
 
     def __init__(self, host_B: int = 0, link_Bps: float = 0.0) -> None:
         self._host_B = host_B
