@@ -80,21 +80,42 @@ class Arrivals:
 
     def keep(self, storage: torch.UntypedStorage) -> Value:
         """Makes a leaf of what an operator made that cannot be run again."""
+        if storages.objection(storage):
+            return self._bring(storage, home=False)
         value = self._ledger.leaf(storage.nbytes(), self._bodies.offset_B(storage) or NOWHERE)
         self._bodies.show(value, storage)
         return value
 
+    def part(self, storage: torch.UntypedStorage) -> None:
+        """Leaves a storage to others, who may write to it; what was computed from it keeps a copy.
+
+        Raises:
+            torch.OutOfMemoryError: if there is no room for that.
+        """
+        self._kernels.catch_up()
+        value = self._bodies.by_address.get(storage._cdata)
+        if value is None or self._bodies[value].aside is not None:
+            return
+        self._kernels.commit(value)
+        copy = self._set_aside(value.size_B) if value.readers or value.pins else None
+        self._bodies.part(value, copy)
+        if copy is not None:
+            value.offset_B = self._bodies.own(value, copy)
+        self._kernels.keeper.died(value)
+
     def _bring(self, storage: torch.UntypedStorage, *, home: bool) -> Value:
         size_B = storage.nbytes()
         aside = None
-        if self._bodies.offset_B(storage) is None:
+        is_foreign = self._bodies.offset_B(storage) is None
+        if is_foreign:
             self.foreign_B += size_B
-            if storages.objection(storage):
-                aside = self._set_aside(size_B)
-            elif not (home and self._homes.take_in(storage)):
-                self._take_in(storage)
-        value = self._ledger.leaf(size_B, self._bodies.offset_B(storage) or NOWHERE, home=home)
-        self._bodies.show(value, storage).aside = aside
+        if storages.objection(storage):  # bytes in the arena may be shared as well: a look at them from numpy
+            aside = self._set_aside(size_B)
+        elif is_foreign and not (home and self._homes.take_in(storage)):
+            self._take_in(storage)
+        offset_B = None if aside is not None else self._bodies.offset_B(storage)
+        value = self._ledger.leaf(size_B, offset_B or NOWHERE, home=home)
+        self._bodies.show(value, storage, aside)
         self._bodies.copy_anew(value)
         self._recorder.leaf(value.id, value.size_B)
         return value

@@ -83,15 +83,26 @@ class Bodies:
         """Where a storage lies in the arena; None elsewhere."""
         return storages.home_of(storage, self.arena)
 
-    def show(self, value: Value, storage: Storage) -> Body:
-        """The value is the present content of a storage that the program sees."""
-        body = Body(value, storage._cdata, cast(int, storage._weak_ref()))
+    def show(self, value: Value, storage: Storage, aside: Storage | None = None) -> None:
+        """The value is the present content of a storage that the program sees; `aside`: see `Body`."""
+        body = Body(value, storage._cdata, cast(int, storage._weak_ref()), aside=aside)
         self._of[value.id] = body
         self.by_address[body.address] = value
-        if self.offset_B(storage) is None:
+        if aside is not None or self.offset_B(storage) is None:
             self._outside[value.id] = body
-        self.own(value, storage)
-        return body
+        else:
+            self.own(value, storage)
+
+    def part(self, value: Value, copy: Storage | None) -> None:
+        """The program's storage is its own affair from now on; the value has the copy, if there is one."""
+        storage = self._of[value.id].storage()
+        if storage is not None:
+            if copy is not None:
+                bytes_of(copy).copy_(bytes_of(storage))
+            self.arena.own(self.offset_B(storage) or NOWHERE, 0)
+        self.forget(value)
+        if copy is not None:
+            self.hide(value, copy)
 
     def hide(self, value: Value, storage: Storage) -> None:
         """The value has a storage that nobody else sees."""

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from lowtide.dynamic.operators import ORDINARY, Operator, tensors_in
 from lowtide.dynamic.randomness import Draw
+from lowtide.dynamic.setting import Setting
 
 _NO_BYTES = -1
 
@@ -59,7 +60,7 @@ class Closure(msgspec.Struct, frozen=True):
         func: the overload.
         args, kwargs: its arguments; `Seen` and `Several` stand for tensors and lists.
         draw: where the generator stood from which it draws; None if it draws nothing.
-        learns: whether gradients were on: fused recurrent layers make their workspace only then.
+        setting: how torch stood.
         outputs: the call's: a position among the tensors that it returns, or -1 - i for what it writes over input i.
     """
 
@@ -67,7 +68,7 @@ class Closure(msgspec.Struct, frozen=True):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     draw: Draw | None
-    learns: bool
+    setting: Setting
     outputs: tuple[int, ...]
 
     def arguments(self, storages: Sequence[torch.UntypedStorage]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -152,8 +153,7 @@ def as_first_run(closure: Closure) -> Iterator[None]:
         stack.enter_context(_disable_current_modes())
         stack.enter_context(torch._C._AutoDispatchBelowAutograd())
         stack.enter_context(torch._C._ExcludeDispatchKeyGuard(keys))
-        if closure.learns != torch.is_grad_enabled():
-            stack.enter_context(torch.set_grad_enabled(closure.learns))
+        stack.enter_context(closure.setting.again())
         if closure.draw is not None:
             stack.enter_context(closure.draw.again())
         yield

@@ -120,6 +120,10 @@ class CompiledRuntime:
         """
         self._runtime.reach(tensor, for_good)
 
+    def share(self, tensor: Tensor, /) -> None:
+        """Brings a tensor's bytes back for code that may write to them past torch's operators, now or later."""
+        self._runtime.share(tensor)
+
     def stats(self) -> EagerStats:
         """See `EagerStats`."""
         done: dict[str, Any] = self._runtime.stats()

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lowtide.device import storage as storages
 from lowtide.device.arena import nothing_engaged
 from lowtide.dynamic.arrivals import Arrivals
 from lowtide.dynamic.bodies import NOWHERE, Bodies
@@ -32,6 +33,7 @@ from lowtide.dynamic.prices import cost_ns
 from lowtide.dynamic.randomness import draw
 from lowtide.dynamic.recorder import Recorder, ids
 from lowtide.dynamic.recorder import made as made_of
+from lowtide.dynamic.setting import present_setting
 from lowtide.dynamic.steps import Steps
 
 
@@ -76,7 +78,7 @@ class Interceptor:
             self._kernels.catch_up()
         tensors = list(tensors_of(args, kwargs))
         plain = [t for t in tensors if is_plain(t)]
-        inputs = self._values(plain)
+        inputs = self._values(t for t in tensors if has_bytes(t))
         for value in inputs:
             if self._bodies.is_stale(value):
                 self._kernels.settle_dependents(value)  # from the copy, which is as they read it
@@ -84,7 +86,8 @@ class Interceptor:
         written = self._written(op, func, args, kwargs)
         spared = bool(written) and op.hidden is not None and bool(op.hidden.spare)
         form, read = None, inputs
-        if op.is_known and len(plain) == len(tensors) and not self._steps.is_stepping:
+        can_repeat = op.is_known and not (op.is_out and len(written) > 1)
+        if can_repeat and len(plain) == len(tensors) and not self._steps.is_stepping:
             read = [v for v in inputs if v not in written] if spared else inputs
             places = {self._bodies[value].address: i for i, value in enumerate(read)}
             form = form_of(op, func, args, kwargs, places, spared=spared)
@@ -94,14 +97,14 @@ class Interceptor:
             drawn = draw(args, kwargs) if op.is_random else None
             kernel = _twice_alike(func, args, kwargs, op) if spared else lambda: func(*args, **kwargs)
             like = None if form is None else self._kernels.likeness(op.name, form.args, form.kwargs)
-            results = self._kernels.attempt(op.name, kernel, drawn, spared or not written, like)
-            cost = cost_ns(op.name, tensors, results)
-            if form is None:
+            results = self._kernels.attempt(op.name, kernel, drawn, spared or not (written or op.is_out), like)
+            cost = cost_ns(op.name, plain, results)
+            if form is None or self._has_other_bytes(written):
                 self._keep_new(op, results, inputs, cost)
             else:
                 made = self._made(results, read, consumed)
                 if made.storages:
-                    closure = Closure(func, form.args, form.kwargs, drawn, torch.is_grad_enabled(), tuple(made.places))
+                    closure = Closure(func, form.args, form.kwargs, drawn, present_setting(), tuple(made.places))
                     self._note(op, read, made, closure, cost)
                     self._kernels.learn(like, cost, [storage.nbytes() for storage in made.storages[len(consumed) :]])
             leaves = [value for value in written if value.call is None and value.alive]
@@ -114,7 +117,7 @@ class Interceptor:
     ) -> list[Value]:
         if not op.writes or (op.hidden is not None and not _is_true(func, op.hidden.only_if, args, kwargs)):
             return []
-        return self._values(t for t in op.written(args, kwargs) if is_plain(t))
+        return self._values(t for t in op.written(args, kwargs) if has_bytes(t))
 
     def value_of(self, tensor: Tensor) -> Value | None:
         """The present content of a tensor's storage; None where it has no bytes."""
@@ -132,6 +135,13 @@ class Interceptor:
             if value is not None:
                 found[value.id] = value
         return list(found.values())
+
+    def _has_other_bytes(self, written: list[Value]) -> bool:
+        """Whether a kernel gave an argument other bytes, for a result of another size, and did not write over it."""
+        if written:
+            self._kernels.catch_up()
+        bodies = (self._bodies.get(value) for value in written)
+        return any(body is None or not body.weak for body in bodies)
 
     def _before_writing(self, written: list[Value], *, consumes: bool) -> None:
         """Sees to it that nothing will need the content that goes, unless it can be made again."""
@@ -151,27 +161,27 @@ class Interceptor:
             made.consumes.append((source, len(made.places)))
             made.places.append(-1 - source)
             made.storages.append(storage)
-        for position, storage in self._new_storages(results):
-            if self._bodies.offset_B(storage) is None:
+        for position, storage, plain in self._new_storages(results):
+            if not plain or self._bodies.offset_B(storage) is None or storages.objection(storage):
                 self._recorder.leaf(self._arrivals.keep(storage).id, storage.nbytes())
                 continue
             made.places.append(position)
             made.storages.append(storage)
         return made
 
-    def _new_storages(self, results: Any) -> Iterator[tuple[int, torch.UntypedStorage]]:
-        """Storages among the results that were not there before, with the position of the first tensor of each."""
+    def _new_storages(self, results: Any) -> Iterator[tuple[int, torch.UntypedStorage, bool]]:
+        """New storages among the results: the position of the first tensor of each, and whether that is plain."""
         seen: set[int] = set()
         for position, tensor in enumerate(tensors_in((results,))):
-            if not is_plain(tensor):
+            if not has_bytes(tensor):
                 continue
             storage = tensor.untyped_storage()
             if storage.nbytes() and storage._cdata not in self._bodies.by_address and storage._cdata not in seen:
                 seen.add(storage._cdata)
-                yield position, storage
+                yield position, storage, is_plain(tensor)
 
     def _keep_new(self, op: Operator, results: Any, inputs: list[Value], cost_ns: int) -> None:
-        made = [self._arrivals.keep(storage) for _, storage in self._new_storages(results)]
+        made = [self._arrivals.keep(storage) for _, storage, _ in self._new_storages(results)]
         if self._steps.is_stepping:
             self._kernels.stepped.update(value.id for value in made)
         self._recorder.kept(op.name, ids(inputs), made_of(made), cost_ns)
@@ -200,9 +210,14 @@ class Interceptor:
         self._recorder.call(call.name, ids(call.inputs), made_of(call.outputs), call.consumes, call.cost_ns)
 
 
-def is_plain(tensor: Tensor) -> bool:
-    """Whether a tensor is a look at bytes of its own storage; it may be read conjugated or negated."""
+def has_bytes(tensor: Tensor) -> bool:
+    """Whether a tensor is a look at bytes of its own storage; it may have more to it, as a quantized or nested one."""
     return tensor.layout is torch.strided and tensor.device.type == "cpu" and not tensor._is_zerotensor()
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Whether a size, strides and a type describe it, so that it can be made again; it may be conjugated or negated."""
+    return has_bytes(tensor) and not tensor.is_quantized and not tensor.is_nested
 
 
 def _twice_alike(

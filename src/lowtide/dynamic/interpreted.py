@@ -20,12 +20,12 @@ from torch.utils._python_dispatch import _disable_current_modes
 from lowtide.device import storage as storages
 from lowtide.device.arena import nothing_engaged
 from lowtide.dynamic.arrivals import Arrivals
-from lowtide.dynamic.bodies import Bodies
+from lowtide.dynamic.bodies import Bodies, bytes_of
 from lowtide.dynamic.eager_arena import arena_of
 from lowtide.dynamic.eager_stats import EagerStats
 from lowtide.dynamic.gradients import Gradients
 from lowtide.dynamic.homes import Homes
-from lowtide.dynamic.interception import Interceptor, is_plain
+from lowtide.dynamic.interception import Interceptor, has_bytes, is_plain
 from lowtide.dynamic.interrupts import Interrupts
 from lowtide.dynamic.keeper import Keeper
 from lowtide.dynamic.kernels import Kernels
@@ -152,6 +152,18 @@ class InterpretedRuntime:
             elif not value.resident:
                 with self._kernels.entered((value,), ""):
                     pass
+
+    def share(self, tensor: Tensor) -> None:
+        """Brings a tensor's bytes back for code that may write to them past torch's operators, now or later.
+
+        What was computed from them keeps a copy; from now on the storage is met like any other that is shared.
+        """
+        if not has_bytes(tensor):
+            return
+        with _disable_current_modes():
+            storage = tensor.untyped_storage()
+            self._arrivals.part(storage)
+            torch._C.TensorBase.numpy(bytes_of(storage))  # torch says of what numpy has seen that it is shared
 
     def stats(self) -> EagerStats:
         """See `EagerStats`."""

@@ -47,6 +47,9 @@ class EagerMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if types and not _OWN.issuperset(types):
             return NotImplemented
         op = operator(func)
+        if op.is_composite:  # in inference mode; elsewhere autograd has taken it to pieces
+            with self:
+                return func.decompose(*args, **(kwargs or {}))
         if not op.is_view:
             return self._perform(op, func, args, kwargs or {})
         first = args[0] if args else None

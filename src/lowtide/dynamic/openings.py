@@ -19,26 +19,44 @@ import torch
 from torch import Tensor
 
 _LOOKS = ("tolist", "__repr__", "storage", "_typed_storage")
-_KEEPS = ("numpy", "data_ptr", "__dlpack__", "share_memory_", "__reduce_ex__")
+_KEEPS = ("data_ptr", "share_memory_", "__reduce_ex__")
 """What these hand out is an address, or is read later."""
+_SHARES = ("numpy", "__dlpack__")
+"""Whoever is handed the bytes may write there."""
 
 Reach = Callable[[Tensor, bool], None]
+Share = Callable[[Tensor], None]
 
 
 @contextlib.contextmanager
-def watched(reach: Reach) -> Iterator[None]:
-    """Inside, `reach(tensor, for good)` is called before this thread gets at a tensor's bytes past the dispatcher."""
+def watched(reach: Reach, share: Share) -> Iterator[None]:
+    """Inside, this thread's ways to a tensor's bytes past the dispatcher ask for them first.
+
+    Arguments:
+        reach: is called with the tensor, and whether its address is handed out.
+        share: is called with a tensor whose bytes others may write to from now on.
+    """
     owner = threading.get_ident()
     own = vars(Tensor)
-    before = {name: own.get(name) for name in (*_LOOKS, *_KEEPS)}
-    set_state = torch.set_rng_state
+    before = {name: own.get(name) for name in (*_LOOKS, *_KEEPS, *_SHARES)}
+    set_state, to_dlpack = torch.set_rng_state, torch.utils.dlpack.to_dlpack
+
+    def look(tensor: Tensor) -> None:
+        reach(tensor, False)
+
+    def keep(tensor: Tensor) -> None:
+        reach(tensor, True)
+
     try:
         for name in before:
-            setattr(Tensor, name, _asking(getattr(Tensor, name), reach, owner, name in _KEEPS))
-        torch.set_rng_state = torch.random.set_rng_state = _asking(set_state, reach, owner, False)
+            ask = share if name in _SHARES else keep if name in _KEEPS else look
+            setattr(Tensor, name, _asking(getattr(Tensor, name), ask, owner))
+        torch.set_rng_state = torch.random.set_rng_state = _asking(set_state, look, owner)
+        torch.utils.dlpack.to_dlpack = torch.to_dlpack = _asking(to_dlpack, share, owner)
         yield
     finally:
         torch.set_rng_state = torch.random.set_rng_state = set_state
+        torch.utils.dlpack.to_dlpack = torch.to_dlpack = to_dlpack
         for name, method in before.items():
             if method is None:
                 delattr(Tensor, name)
@@ -46,11 +64,11 @@ def watched(reach: Reach) -> Iterator[None]:
                 setattr(Tensor, name, method)
 
 
-def _asking(method: Callable[..., Any], reach: Reach, owner: int, for_good: bool) -> Callable[..., Any]:
+def _asking(method: Callable[..., Any], ask: Share, owner: int) -> Callable[..., Any]:
     @functools.wraps(method)
     def asked(tensor: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(tensor, Tensor) and threading.get_ident() == owner:
-            reach(tensor, for_good)
+            ask(tensor)
         return method(tensor, *args, **kwargs)
 
     return asked

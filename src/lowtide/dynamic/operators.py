@@ -28,6 +28,8 @@ class Operator(msgspec.Struct, frozen=True):
         writes: names and positions of the arguments whose bytes it writes.
         is_view: it reads and writes no bytes: its results look at an argument's, or are no tensors.
         is_random: it draws from a generator, its own argument's or the default one.
+        is_out: it may give what it writes other bytes, of another size.
+        is_composite: it is made of others, and does nothing itself.
         is_known: it can be run again from its arguments; else its results are kept.
         hidden: what its schema does not say; None: nothing.
     """
@@ -36,6 +38,8 @@ class Operator(msgspec.Struct, frozen=True):
     writes: tuple[tuple[str, int], ...] = ()
     is_view: bool = False
     is_random: bool = False
+    is_out: bool = False
+    is_composite: bool = False
     is_known: bool = True
     hidden: Hidden | None = None
 
@@ -83,9 +87,15 @@ def operator(func: Callable[..., Any]) -> Operator:
         writes=() if moves_only else tuple(writes),
         is_view=moves_only or name in UNDECLARED_VIEWS or (not writes and _views_only(schema)),
         is_random=torch.Tag.nondeterministic_seeded in tags or (hidden is not None and hidden.draws),
+        is_out=any(a.kwarg_only and a.alias_info is not None and a.alias_info.is_write for a in schema.arguments),
+        is_composite=_has_kernel(func, "CompositeImplicitAutograd") and not _has_kernel(func, "CPU"),
         is_known=not name.startswith("aten.resize"),
         hidden=hidden,
     )
+
+
+def _has_kernel(func: Any, key: str) -> bool:
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key))
 
 
 def _views_only(schema: Any) -> bool:

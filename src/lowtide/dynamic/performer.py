@@ -90,15 +90,18 @@ class StoragePerformer:
         before = self.running(call.inputs)
         given: list[torch.UntypedStorage] = []
         arguments: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+
+        def kernel() -> Any:
+            arguments[:] = [closure.arguments(given)]  # anew: a try that failed may have given a result its size
+            return closure.func(*arguments[0][0], **arguments[0][1])
+
         try:
             given.extend(self._storage(value) for value in call.inputs)
             with as_first_run(closure):
                 for source, output in call.consumes:
                     if output not in over:
                         given[source] = self._copy(given[source])
-                arguments.append(closure.arguments(given))
                 like = self._likeness(call.name, closure.args, closure.kwargs)
-                kernel = lambda: closure.func(*arguments[0][0], **arguments[0][1])  # noqa: E731
                 results = self._attempt(call.name, kernel, closure.draw, not call.consumes, like)
             made = closure.made(results, given)
             offsets_B = [NOWHERE] * len(made)

@@ -26,4 +26,4 @@ def cost_ns(name: str, arguments: Iterable[Tensor], results: Any) -> int:
 
 
 def _shapes(tensors: Iterable[Tensor]) -> tuple[Shape, ...]:
-    return tuple((tuple(tensor.shape), tensor.element_size()) for tensor in tensors)
+    return tuple((tuple(tensor.shape), tensor.element_size()) for tensor in tensors if not tensor.is_nested)

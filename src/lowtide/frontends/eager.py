@@ -50,6 +50,7 @@ class Runtime(Protocol):
     def optimizer_began(self) -> None: ...
     def optimizer_ended(self, state: Iterable[Tensor]) -> None: ...
     def reach(self, tensor: Tensor, for_good: bool, /) -> None: ...
+    def share(self, tensor: Tensor, /) -> None: ...
     def stats(self) -> EagerStats: ...
 
 
@@ -85,7 +86,7 @@ class Eager:
             stack.callback(place.leave)
             self.runtime.open()
             stack.callback(self._close)
-            stack.enter_context(watched(self.runtime.reach))
+            stack.enter_context(watched(self.runtime.reach, self.runtime.share))
             for hook in self._optimizer_hooks():
                 stack.callback(hook.remove)
             self.runtime.bring_home(self._tensors())

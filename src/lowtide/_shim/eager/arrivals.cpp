@@ -35,13 +35,12 @@ ValueId Runtime::value_of(const c10::TensorImpl& tensor) {
 ValueId Runtime::meet(Storage& storage, bool home) {
   const auto size_B = static_cast<Bytes>(storage.nbytes());
   c10::intrusive_ptr<Storage> aside;
-  if (bodies_.offset_of(storage) == NOWHERE) {
+  if (!gates_.objection(storage).empty()) {  // bytes in the arena may be shared as well: a look at them from numpy
+    aside = storage_over(room_for(size_B), size_B);
+    if (bodies_.offset_of(storage) == NOWHERE) statistics_.foreign_B += size_B;
+  } else if (bodies_.offset_of(storage) == NOWHERE) {
     statistics_.foreign_B += size_B;
-    if (!gates_.objection(storage).empty()) {
-      aside = storage_over(room_for(size_B), size_B);
-    } else if (!(home && take_in(storage))) {
-      gates_.move_into(storage, room_for(size_B));
-    }
+    if (!(home && take_in(storage))) gates_.move_into(storage, room_for(size_B));
   }
   const Storage& block = aside != nullptr ? *aside : storage;
   const ValueId value = ledger_.leaf(size_B, bodies_.offset_of(block), 0, home);
@@ -54,7 +53,7 @@ ValueId Runtime::meet(Storage& storage, bool home) {
 
 // A leaf of what an operator made that cannot be run again.
 ValueId Runtime::keep(Storage& storage) {
-  if (bodies_.offset_of(storage) == NOWHERE) return meet(storage, false);
+  if (bodies_.offset_of(storage) == NOWHERE || !gates_.objection(storage).empty()) return meet(storage, false);
   const ValueId value = ledger_.leaf(static_cast<Bytes>(storage.nbytes()), bodies_.offset_of(storage));
   bodies_.show(value, storage, true);
   bodies_[value].stepped = is_stepping();
@@ -161,6 +160,28 @@ void Runtime::reach(const at::Tensor& tensor, bool for_good) {
     enter(0, {&value, 1}, lock);
     keeper_.leave({&value, 1});
   }
+}
+
+// Whoever gets at the bytes may write there unseen. What was computed from them keeps a copy; from now on the storage is
+// met like any other that is shared.
+void Runtime::share(const at::Tensor& tensor) {
+  Lock lock(mutex_);
+  take_deaths();
+  if (!has_bytes(*tensor.unsafeGetTensorImpl())) return;
+  Storage& storage = *storage_of(*tensor.unsafeGetTensorImpl());
+  const ValueId value = bodies_.find(&storage);
+  if (value != NO_VALUE && bodies_[value].aside == nullptr) {
+    commit(value, lock);
+    c10::intrusive_ptr<Storage> copy;
+    if (!ledger_[value].readers.empty() || ledger_[value].pins > 0) {
+      const Bytes size_B = ledger_[value].size_B;
+      copy = storage_over(room_for(size_B), size_B);
+    }
+    bodies_.part(value, std::move(copy));
+    if (bodies_[value].own != nullptr) ledger_.move(value, bodies_.offset_of(*bodies_[value].own));
+    keeper_.died(value);
+  }
+  storage.set_resizable(false);  // as torch says it of what numpy sees
 }
 
 }  // namespace lowtide::shim

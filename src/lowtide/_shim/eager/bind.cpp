@@ -122,6 +122,10 @@ PYBIND11_MODULE(_lowtide_eager, m) {
         const at::Tensor tensor = tensor_in(t);
         unlocked([&] { r.reach(tensor, for_good); });
       })
+      .def("share", [](Runtime& r, py::handle t) {
+        const at::Tensor tensor = tensor_in(t);
+        unlocked([&] { r.share(tensor); });
+      })
       .def("optimizer_began", [](Runtime& r) { unlocked([&] { r.optimizer_began(); }); })
       .def("optimizer_ended", &Runtime::optimizer_ended)
       .def("take_diary", &Runtime::take_diary)

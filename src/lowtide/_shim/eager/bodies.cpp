@@ -121,6 +121,18 @@ void Bodies::died(ValueId value, bool kept, Bytes offset_B, Bytes size_B) {
   }
 }
 
+void Bodies::part(ValueId value, c10::intrusive_ptr<Storage> copy) {
+  Body& body = (*this)[value];
+  if (const auto storage = body.weak.lock()) {
+    if (copy != nullptr) std::memcpy(address(*copy), address(*storage), storage->nbytes());
+    slab_.own(address(*storage), 0);
+  }
+  unsee(value);
+  body.fixed = false;
+  body.own = std::move(copy);
+  if (body.own != nullptr) label(value, false);
+}
+
 void Bodies::release(ValueId value) {
   Body& body = (*this)[value];
   if (body.own != nullptr) {

@@ -58,6 +58,8 @@ class Bodies {
   Bytes pass_on(ValueId old, ValueId made);
   // The program has let go of it; the block of a kept one is handed to a private storage.
   void died(ValueId value, bool kept, Bytes offset_B, Bytes size_B);
+  // The program's storage is its own affair from now on; the value has the copy, if there is one.
+  void part(ValueId value, c10::intrusive_ptr<Storage> copy);
   // Frees the bytes.
   void release(ValueId value);
   // It leaves the ledger.

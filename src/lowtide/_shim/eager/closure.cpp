@@ -3,6 +3,7 @@
 #include <ATen/ScalarOps.h>
 #include <ATen/core/List.h>
 #include <ATen/core/Tensor.h>
+#include <c10/core/Allocator.h>
 #include <c10/core/TensorImpl.h>
 
 namespace lowtide::shim {
@@ -20,7 +21,7 @@ at::Tensor tensor_of(const Closure& closure, const Ref& ref, c10::Storage storag
 
 c10::Storage nothing() {
   return c10::Storage(c10::Storage::use_byte_size_t(), 0, c10::DataPtr(nullptr, c10::Device(c10::DeviceType::CPU)),
-                      nullptr, false);
+                      c10::GetAllocator(c10::DeviceType::CPU), true);  // a result may be written there: out=
 }
 
 at::Tensor number(const Ref& ref, const at::Scalar& scalar) {

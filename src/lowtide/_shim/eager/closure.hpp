@@ -18,6 +18,7 @@
 
 #include "generator.hpp"
 #include "operators.hpp"
+#include "setting.hpp"
 
 namespace lowtide::shim {
 
@@ -44,7 +45,7 @@ struct Closure {
   std::vector<std::int64_t> shapes;
   Extents inputs;                      // of the tensors among them
   std::optional<Draw> draw;
-  bool gradients = false;              // grad mode was on: some operators then save more
+  Setting setting;
   // Where the outputs are found: an argument that is written (~position), or a result (index, element or -1).
   c10::SmallVector<std::pair<std::int32_t, std::int32_t>, 2> outputs;
 

@@ -128,7 +128,7 @@ void measure(const torch::jit::Stack& stack, std::size_t first, Extents& extents
   extents.clear();
   for (std::size_t i = first; i < stack.size(); ++i)
     visit_tensors(stack[i], [&](const c10::TensorImpl& tensor, std::int32_t) {
-      if (tensor.is_wrapped_number()) return;
+      if (tensor.is_wrapped_number() || tensor.is_nested()) return;
       const auto sizes = tensor.sizes();
       const std::size_t dims = sizes.size();
       const std::int64_t count = tensor.numel();

@@ -43,7 +43,9 @@ Operator::Operator(const c10::OperatorHandle& with, const Silence& silence)
   returns = schema.returns().size();
   for (std::size_t i = 0; i < arguments; ++i) {
     const auto* alias = schema.arguments()[i].alias_info();
-    if (alias != nullptr && alias->isWrite()) writes.push_back(static_cast<int>(i));
+    if (alias == nullptr || !alias->isWrite()) continue;
+    writes.push_back(static_cast<int>(i));
+    is_out = is_out || schema.arguments()[i].kwarg_only();
   }
   const bool writes_nothing_said = writes.empty();
   const auto found = silence.hidden.find(name);
@@ -58,6 +60,8 @@ Operator::Operator(const c10::OperatorHandle& with, const Silence& silence)
   is_view = moves_only || silence.views.count(name) > 0 ||
             (writes_nothing_said && hidden_writes.empty() && looks_at_arguments_only(schema));
   is_random = is_random || handle.hasTag(at::Tag::nondeterministic_seeded);
+  is_composite = handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
+                 !handle.hasKernelForDispatchKey(c10::DispatchKey::CPU);
   is_known = !begins_with(name, "aten.resize");
 }
 

@@ -41,6 +41,8 @@ struct Operator {
   int only_if = -1;
   bool is_view = false;        // it reads and writes no bytes
   bool is_random = false;
+  bool is_composite = false;   // it is made of others, and does nothing itself
+  bool is_out = false;         // it may give what it writes other bytes, of another size
   bool is_known = true;        // it can be run again from its arguments
 };
 

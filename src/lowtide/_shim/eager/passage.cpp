@@ -1,7 +1,7 @@
 // One operator of the program on its way through the runtime.
 #include <ATen/core/List.h>
-#include <ATen/core/grad_mode.h>
 #include <c10/core/ScalarType.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
 #include <numeric>
@@ -40,12 +40,6 @@ bool holds_storage(const c10::SmallVectorImpl<Storage*>& list, const Storage* st
   return std::find(list.begin(), list.end(), storage) != list.end();
 }
 
-// A tensor that is a look at bytes of its own storage. One that is read conjugated or negated is: its keys say so, and a
-// closure keeps them.
-bool is_plain(const c10::TensorImpl& tensor) {
-  return has_cpu_bytes(tensor) && !tensor.key_set().has(c10::DispatchKey::ZeroTensor);
-}
-
 std::optional<at::Generator> given_generator(const torch::jit::Stack& stack, std::size_t arguments) {
   for (std::size_t i = stack.size() - arguments; i < stack.size(); ++i)
     if (stack[i].isGenerator()) return stack[i].toGenerator();
@@ -76,6 +70,14 @@ at::Scalar number_in(const c10::TensorImpl& tensor) {
   return *static_cast<const c10::complex<double>*>(p);
 }
 
+// Inside, operators of this thread come to the fallback again.
+struct Unfolding {
+  Unfolding() { c10::impl::tls_set_dispatch_key_excluded(c10::DispatchKey::Fake, false); }
+  Unfolding(const Unfolding&) = delete;
+  Unfolding& operator=(const Unfolding&) = delete;
+  ~Unfolding() { c10::impl::tls_set_dispatch_key_excluded(c10::DispatchKey::Fake, true); }
+};
+
 }  // namespace
 
 struct Runtime::Pass {
@@ -100,6 +102,12 @@ struct Runtime::Pass {
 void Runtime::run(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack& stack) {
   Lock lock(mutex_);
   const Operator& op = operators_.of(handle);
+  if (op.is_composite) {
+    lock.unlock();
+    const Unfolding unfolding;
+    handle.redispatchBoxed(keys, &stack);
+    return;
+  }
   if (op.is_view) {
     if (op.arguments > 0) look_for_parameter(stack[stack.size() - op.arguments], lock);
     lock.unlock();
@@ -176,10 +184,8 @@ void Runtime::look_at(Pass& pass, const torch::jit::Stack& stack) {
         pass.records = pass.records && element < 0;
         return;
       }
-      if (!is_plain(tensor)) {
-        pass.records = false;
-        return;
-      }
+      pass.records = pass.records && is_plain(tensor);
+      if (!has_bytes(tensor)) return;
       const ValueId value = value_of(tensor);
       if (value == NO_VALUE) return;
       if (!holds(pass.inputs, value)) pass.inputs.push_back(value);
@@ -190,6 +196,7 @@ void Runtime::look_at(Pass& pass, const torch::jit::Stack& stack) {
 }
 
 void Runtime::before_writing(Pass& pass, Lock& lock) {
+  pass.records = pass.records && !(pass.op.is_out && pass.written.size() > 1);
   const bool keeps = pass.records && !pass.is_spared;
   for (const ValueId value : pass.written) {
     if (!keeps) commit(value, lock);
@@ -208,7 +215,7 @@ void Runtime::capture(Pass& pass, const torch::jit::Stack& stack) {
   closure.op = &pass.op;
   closure.keys = pass.keys;
   closure.draw = pass.draw;
-  closure.gradients = at::GradMode::is_enabled();
+  closure.setting = Setting::present();
   const std::size_t first = stack.size() - pass.op.arguments;
   measure(stack, first, closure.inputs);
   for (std::size_t i = 0; i < pass.op.arguments; ++i) {
@@ -243,7 +250,7 @@ void Runtime::capture(Pass& pass, const torch::jit::Stack& stack) {
 
 // Runs the kernel; again, with one hole for all that it is known to ask for, where that may help.
 void Runtime::attempt(Pass& pass, torch::jit::Stack& stack, Lock& lock) {
-  const bool is_clean = pass.written.empty();
+  const bool is_clean = pass.written.empty() && !pass.op.is_out;
   const std::size_t first = stack.size() - pass.op.arguments;
   torch::jit::Stack kept;  // of what has no closure
   if (is_clean && !pass.closure) kept.assign(stack.begin() + static_cast<std::ptrdiff_t>(first), stack.end());
@@ -283,6 +290,9 @@ void Runtime::attempt(Pass& pass, torch::jit::Stack& stack, Lock& lock) {
 
 void Runtime::note(Pass& pass, torch::jit::Stack& stack) {
   if (slab_.has_deaths()) take_deaths();
+  const auto has_other_bytes = [&](ValueId value) { return bodies_[value].seen == nullptr; };
+  if (pass.closure && std::any_of(pass.written.begin(), pass.written.end(), has_other_bytes))
+    closures_.give_back(*std::exchange(pass.closure, std::nullopt));
   c10::SmallVector<Storage*, 4> made;
   c10::SmallVector<std::pair<std::int32_t, std::int32_t>, 4> places;
   c10::SmallVector<eager::Consumed, 2> consumed;
@@ -296,10 +306,10 @@ void Runtime::note(Pass& pass, torch::jit::Stack& stack) {
   const std::size_t first = stack.size() - pass.op.returns;
   for (std::size_t i = 0; i < pass.op.returns; ++i)
     visit_tensors(stack[first + i], [&](const c10::TensorImpl& tensor, std::int32_t element) {
-      if (!is_plain(tensor)) return;
+      if (!has_bytes(tensor)) return;
       Storage* storage = storage_of(tensor);
       if (storage->nbytes() == 0 || bodies_.find(storage) != NO_VALUE || holds_storage(made, storage)) return;
-      if (!pass.closure || bodies_.offset_of(*storage) == eager::NOWHERE) {
+      if (!pass.closure || !is_plain(tensor) || bodies_.offset_of(*storage) == eager::NOWHERE) {
         const ValueId value = keep(*storage);
         if (!pass.closure) pass.kept.emplace_back(ledger_[value].serial, ledger_[value].size_B);
         else diary_.note("leaf", {}, {}, {{ledger_[value].serial, ledger_[value].size_B}});

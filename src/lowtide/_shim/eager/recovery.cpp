@@ -1,6 +1,5 @@
 // How absent values come back: calls are run again from their closures, or bytes are copied from the host.
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/core/grad_mode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 
@@ -90,7 +89,7 @@ void Runtime::rerun(eager::Recovery& recovery, CallId id, Lock& lock) {
   lock.unlock();
   try {
     const Below below;
-    const at::AutoGradMode gradients(closure.gradients);
+    const Setting::At setting(closure.setting);
     for (const eager::Consumed& c : copied) {
       c10::Storage& source = given[static_cast<std::size_t>(c.input)];
       source = c10::Storage(copy_of(*source.unsafeGetStorageImpl()));

@@ -83,6 +83,8 @@ class Runtime final : public eager::Performer {
   void gradient_landed(const at::Tensor& gradient);
   // Brings a tensor's bytes back for code that reads them past torch's operators; for good: they stay where they are.
   void reach(const at::Tensor& tensor, bool for_good);
+  // Its bytes are handed to code that may write there past torch's operators: numpy, another library.
+  void share(const at::Tensor& tensor);
   void optimizer_began();
   void optimizer_ended();
 

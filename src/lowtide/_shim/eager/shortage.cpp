@@ -26,6 +26,12 @@ Shortage shortage(const eager::Ledger& ledger, Bodies& bodies, const SlabRoom& r
     if (!ledger.holds(id) || !ledger[id].is_resident()) continue;
     const eager::Value& v = ledger[id];
     known_B += v.size_B;
+    const bool is_shared = bodies[id].aside != nullptr;
+    const auto seen = is_shared ? bodies[id].hold() : nullptr;
+    if (seen != nullptr && bodies.offset_of(*seen) != eager::NOWHERE) {
+      known_B += v.size_B;
+      found.kept_B += v.size_B;
+    }
     (v.home                ? found.homes_B
      : bodies[id].stepped  ? found.stepped_B
      : v.is_leaf()         ? found.kept_B

@@ -15,6 +15,17 @@ inline bool has_cpu_bytes(const c10::TensorImpl& tensor) {
   return tensor.has_storage() && tensor.is_cpu() && !tensor.is_python_dispatch() && storage_of(tensor) != nullptr;
 }
 
+// A tensor that is a look at bytes of its own storage; one that stands for zeros has none.
+inline bool has_bytes(const c10::TensorImpl& tensor) {
+  return has_cpu_bytes(tensor) && !tensor.key_set().has(c10::DispatchKey::ZeroTensor);
+}
+
+// One that sizes, strides and a type describe: a closure can make it again. One that is read conjugated or negated is:
+// its keys say so, and a closure keeps them. A quantized or nested tensor has more to it.
+inline bool is_plain(const c10::TensorImpl& tensor) {
+  return has_bytes(tensor) && !tensor.is_quantized() && !tensor.is_nested();
+}
+
 inline bool is_parameter(const c10::TensorImpl& tensor) {
   return tensor.requires_grad() &&
          at::Tensor(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(

@@ -1,0 +1,129 @@
+"""Bytes that others get at, storages that change under their tensors, tensors of other kinds: bits stay the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import lowtide
+from lowtide.device import eager_shim
+from lowtide.frontends.eager import RuntimeName
+from tests.dynamic.comparison import digest
+
+RUNTIMES: list[RuntimeName] = ["python", *(["compiled"] if not eager_shim.refusal() else [])]  # type: ignore[list-item]
+SIZE = 4096
+BUDGET_B = 12 * SIZE * 4
+Program = Callable[[Callable[[], None]], list[Tensor]]
+
+
+def _press() -> None:
+    """Asks for so much that most of what can be made again has to go."""
+    made = [torch.ones(SIZE) for _ in range(7)]
+    del made
+
+
+def _written_by_numpy(press: Callable[[], None]) -> list[Tensor]:
+    x = torch.randn(SIZE).cos()
+    before = x.sin()
+    array = x.numpy()
+    array[:] = 7
+    press()
+    between = x * 2
+    array[:] = 8
+    press()
+    return [before, between, x + torch.from_numpy(array)]
+
+
+def _written_by_another_library(press: Callable[[], None]) -> list[Tensor]:
+    x = torch.randn(SIZE).cos()
+    before = x.sin()
+    other = torch.utils.dlpack.from_dlpack(x)
+    other.add_(1)
+    between = x * 3
+    press()
+    other.zero_()
+    press()
+    return [before, between, x * 1]
+
+
+def _resized(press: Callable[[], None]) -> list[Tensor]:
+    x = torch.randn(SIZE)
+    empty, short = torch.empty(0), x[:100].sin()
+    torch.mul(x, x.cos(), out=empty)
+    with pytest.warns(UserWarning, match="resized"):
+        torch.add(x, x, out=short)
+    grown = x.cos()
+    grown.resize_(SIZE + 64)[SIZE:] = 3
+    press()
+    doubled = grown * 2
+    press()
+    return [empty, short, grown, doubled]
+
+
+def _inferring(press: Callable[[], None]) -> list[Tensor]:
+    norm, found = nn.BatchNorm1d(64), []
+    with torch.inference_mode():
+        x = torch.randn(64, 64).sin()
+        press()
+        found += [x.t().contiguous(), x.t().reshape(-1), x.to(torch.float64), norm(x), F.dropout(x, 0.3), x @ x]
+        press()
+    return [*found, *norm.buffers()]
+
+
+def _quantized(press: Callable[[], None]) -> list[Tensor]:
+    quantized = torch.quantize_per_tensor(torch.randn(SIZE).sin(), 0.05, 10, torch.quint8)
+    press()
+    positive = torch.relu(quantized)
+    press()
+    return [quantized.dequantize(), positive.dequantize(), positive.int_repr()]
+
+
+def _nested(press: Callable[[], None]) -> list[Tensor]:
+    rows = torch.nested.nested_tensor([torch.randn(5, 32), torch.randn(9, 32)])
+    doubled = rows * 2.0
+    press()
+    padded = torch.nested.to_padded_tensor(F.softmax(doubled, -1), 0.0)
+    press()
+    return [padded, *(row.clone() for row in doubled.unbind())]
+
+
+def _other_floats(press: Callable[[], None]) -> list[Tensor]:
+    torch.set_default_dtype(torch.float64)
+    try:
+        made = [torch.ones(99), torch.arange(SIZE) / 3, torch.randn(SIZE), torch.randn(SIZE)]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    press()
+    press()
+    return made
+
+
+PROGRAMS = (
+    _written_by_numpy,
+    _written_by_another_library,
+    _resized,
+    _inferring,
+    _quantized,
+    _nested,
+    _other_floats,
+)
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__.strip("_"))
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
+def test_bits_are_those_of_the_program_without_a_budget(program: Program, runtime: RuntimeName) -> None:
+    torch.manual_seed(0)
+    plain = [digest(tensor) for tensor in program(_press)]
+    torch.manual_seed(0)
+    with lowtide.eager(BUDGET_B, runtime=runtime) as run:
+        made = program(_press)
+        inside = [digest(tensor) for tensor in made]
+    assert inside == plain
+    assert [digest(tensor) for tensor in made] == plain
+    assert run.stats().evictions > 0 or program in (_quantized, _nested)
