@@ -39,7 +39,7 @@ def watched(reach: Reach, share: Share) -> Iterator[None]:
     owner = threading.get_ident()
     own = vars(Tensor)
     before = {name: own.get(name) for name in (*_LOOKS, *_KEEPS, *_SHARES)}
-    set_state, to_dlpack = torch.set_rng_state, torch.utils.dlpack.to_dlpack
+    set_state, to_dlpack = torch.set_rng_state, torch.to_dlpack  # type: ignore[attr-defined]
 
     def look(tensor: Tensor) -> None:
         reach(tensor, False)
@@ -52,11 +52,13 @@ def watched(reach: Reach, share: Share) -> Iterator[None]:
             ask = share if name in _SHARES else keep if name in _KEEPS else look
             setattr(Tensor, name, _asking(getattr(Tensor, name), ask, owner))
         torch.set_rng_state = torch.random.set_rng_state = _asking(set_state, look, owner)
-        torch.utils.dlpack.to_dlpack = torch.to_dlpack = _asking(to_dlpack, share, owner)
+        for module in (torch, torch.utils.dlpack):
+            module.to_dlpack = _asking(to_dlpack, share, owner)  # type: ignore[attr-defined]
         yield
     finally:
         torch.set_rng_state = torch.random.set_rng_state = set_state
-        torch.utils.dlpack.to_dlpack = torch.to_dlpack = to_dlpack
+        for module in (torch, torch.utils.dlpack):
+            module.to_dlpack = to_dlpack  # type: ignore[attr-defined]
         for name, method in before.items():
             if method is None:
                 delattr(Tensor, name)
