@@ -13,7 +13,8 @@ Likeness Runtime::likeness(const Closure& closure) const {
 // to ask for. No kernel runs yet, so that everything may move.
 void Runtime::expect(const Likeness& like) {
   choose_side(like);
-  const Slice<Bytes> blocks_B = like.op == 0 ? Slice<Bytes>() : forecasts_.blocks_of(like);
+  if (like.op == 0 || !was_full()) return;
+  const Slice<Bytes> blocks_B = forecasts_.blocks_of(like);
   Bytes sum_B = 0;
   for (const Bytes size_B : blocks_B) sum_B += room_.reserved_for(size_B);
   if (sum_B == 0 || room_.fits(sum_B)) return;
