@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -127,3 +129,14 @@ def test_bits_are_those_of_the_program_without_a_budget(program: Program, runtim
     assert inside == plain
     assert [digest(tensor) for tensor in made] == plain
     assert run.stats().evictions > 0 or program in (_quantized, _nested)
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_a_context_that_nobody_has_any_more_takes_its_arena_along(runtime: RuntimeName) -> None:
+    context = lowtide.eager(BUDGET_B, runtime=runtime)
+    with context:
+        torch.ones(SIZE).sum()
+    arena = weakref.ref(context.runtime.arena)  # type: ignore[attr-defined]
+    del context
+    gc.collect()
+    assert arena() is None

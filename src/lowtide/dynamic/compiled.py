@@ -7,6 +7,7 @@ Units: `_B` bytes.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,8 @@ class CompiledRuntime:
         self._budget_B = budget_B
         self._policy = policy
         self.arena = arena_of(budget_B)
-        self._gradients = Gradients(self._gradient_landed)
+        landed = weakref.WeakMethod(self._gradient_landed)  # the compiled side holds the hooks, unseen by the collector
+        self._gradients = Gradients(lambda gradient: _tell(landed, gradient))
         self._recorder = Recorder(record)
         self._runtime = self._module.Runtime(
             gates=shim.load().gates,
@@ -149,3 +151,10 @@ class CompiledRuntime:
 
     def _gradient_landed(self, gradient: Tensor) -> None:
         self._runtime.gradient_landed(gradient)
+
+
+def _tell(whom: weakref.WeakMethod[Any], gradient: Tensor) -> None:
+    """Calls a method of an object that is still there."""
+    method = whom()
+    if method is not None:
+        method(gradient)
