@@ -309,8 +309,10 @@ void Runtime::note(Pass& pass, torch::jit::Stack& stack) {
       if (!has_bytes(tensor)) return;
       Storage* storage = storage_of(tensor);
       if (storage->nbytes() == 0 || bodies_.find(storage) != NO_VALUE || holds_storage(made, storage)) return;
-      if (!pass.closure || !is_plain(tensor) || bodies_.offset_of(*storage) == eager::NOWHERE) {
+      const bool lasts = holds(pass.op.lasting, static_cast<int>(i));
+      if (lasts || !pass.closure || !is_plain(tensor) || bodies_.offset_of(*storage) == eager::NOWHERE) {
         const ValueId value = keep(*storage);
+        bodies_[value].fixed = bodies_[value].fixed || lasts;
         if (!pass.closure) pass.kept.emplace_back(ledger_[value].serial, ledger_[value].size_B);
         else diary_.note("leaf", {}, {}, {{ledger_[value].serial, ledger_[value].size_B}});
         return;

@@ -1,0 +1,54 @@
+"""Packed sequences: operators that are made of others hold the address of their lengths while those run."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+import lowtide
+from lowtide.device import shim
+from lowtide.frontends.eager import Eager, RuntimeName
+from tests.dynamic.comparison import differences, train
+from tests.dynamic.networks import EagerNetwork, descend, sgd
+
+pytestmark = pytest.mark.skipif(not shim.available(), reason="no arena here")
+_WORDS, _SENTENCES = 20, 12
+
+
+class Packed(nn.Module):
+    """An LSTM over sentences of several lengths."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(50, 16)
+        self.lstm = nn.LSTM(16, 32, 2, batch_first=True, dropout=0.2, bidirectional=True)
+        self.head = nn.Linear(64, 5)
+
+    def forward(self, words: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        packed = pack_padded_sequence(self.embedding(words), lengths, batch_first=True)
+        states, _ = pad_packed_sequence(self.lstm(packed)[0], batch_first=True)
+        return F.cross_entropy(self.head(states.mean(1)), lengths % 5)
+
+
+def _sentences(generator: torch.Generator, number: int) -> tuple[torch.Tensor, torch.Tensor]:  # noqa: ARG001
+    lengths = torch.randint(3, _WORDS + 1, (_SENTENCES,), generator=generator).sort(descending=True).values
+    return torch.randint(0, 50, (_SENTENCES, _WORDS), generator=generator), lengths
+
+
+@pytest.mark.parametrize("runtime", ["python", "compiled"])
+def test_bits_of_packed_sequences(runtime: RuntimeName) -> None:
+    network = EagerNetwork("packed", Packed, sgd, _sentences, descend)
+    runs: list[Eager] = []
+
+    def inside(module: nn.Module, optimizers: tuple[torch.optim.Optimizer, ...]) -> Eager:
+        budget_B = int(0.8 * runs[0].stats().peak_B) if runs else 2**28
+        runs.append(lowtide.eager(budget_B, policy="tide", model=module, optimizer=optimizers, runtime=runtime))
+        return runs[-1]
+
+    plain = train(network, 2)
+    assert not differences(plain, train(network, 2, inside))
+    assert not differences(plain, train(network, 2, inside))
+    assert runs[1].stats().reruns > 0
