@@ -142,9 +142,10 @@ class Machine:
     def moved(self, moves: Sequence[Move]) -> None:
         pass
 
-    def send(self, value: Value) -> None:
+    def send(self, value: Value) -> bool:
         self.sent[value] = self.contents[value]
         self.release(value)
+        return True
 
     def fetch(self, value: Value) -> int:
         offset_B = self.keeper.take(value.size_B, value.id, 0)

@@ -160,8 +160,7 @@ void Keeper::evict(ValueId root) {
   ++statistics_.evictions;
   statistics_.evicted_B += size_B;
   note(EVICTED, ledger_[root].serial);
-  if (policy_.sends(scene_, root)) {
-    performer_.send(root);
+  if (policy_.sends(scene_, root) && performer_.send(root)) {
     ledger_.set_on_host(root, true);
     ledger_.displace(root);
     ++statistics_.sends;

@@ -18,7 +18,8 @@ class Performer {
   // asked anything.
   virtual bool relocate(ValueId, Bytes /*from_B*/, Bytes /*to_B*/) { return false; }
   // Copies a root's bytes to the host and gives them back to the room.
-  virtual void send(ValueId) {}
+  // False: there was nothing to copy any more, and nothing was done.
+  virtual bool send(ValueId) { return true; }
   // It leaves the ledger: the handle and host copy of a value, the closure of a call, can go.
   virtual void forget_value(ValueId) {}
   virtual void forget_call(CallId) {}

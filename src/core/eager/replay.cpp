@@ -73,7 +73,10 @@ class Player final : public Performer {
   void release(ValueId id) override { room_->free(ledger_[id].offset_B, ledger_[id].size_B); }
   bool is_movable(ValueId) override { return true; }  // no kernel is running on the bytes
   bool relocate(ValueId, Bytes, Bytes) override { return true; }
-  void send(ValueId id) override { release(id); }
+  bool send(ValueId id) override {
+    release(id);
+    return true;
+  }
 
  private:
   static constexpr double NEVER = -1;

@@ -48,8 +48,11 @@ class Performer(Protocol):
     def moved(self, moves: Sequence[Move]) -> None:
         """Moves bytes, in this order; the room has moved its blocks."""
 
-    def send(self, value: Value) -> None:
-        """Copies a root's bytes to host memory and gives them back to the room."""
+    def send(self, value: Value) -> bool:
+        """Copies a root's bytes to host memory and gives them back to the room.
+
+        Returns: False where there was nothing to copy any more; then nothing was done.
+        """
 
     def fetch(self, value: Value) -> int:
         """Takes bytes for a root that is in host memory, and copies it back; returns where it lies."""
@@ -213,8 +216,7 @@ class Keeper:
     def evict(self, value: Value) -> None:
         """Gives up the bytes of an evictable root."""
         self.statistics.evicted(value, self.ledger.clock)
-        if self.policy.sends(self.scene, value):
-            self.performer.send(value)
+        if self.policy.sends(self.scene, value) and self.performer.send(value):
             value.on_host = True
             self.ledger.drop(value)
             self.statistics.sent_B += value.size_B

@@ -127,11 +127,17 @@ class StoragePerformer:
     def moved(self, moves: Sequence[Move]) -> None:
         """The room has moved the bytes too."""
 
-    def send(self, value: Value) -> None:
+    def send(self, value: Value) -> bool:
         """See `keeper.Performer`; host memory is the system's, beside the arena."""
+        try:
+            storage = self._storage(value)
+        except Vanished:  # another thread has just let go of it
+            return False
         with nothing_engaged(), _disable_current_modes():
-            self._on_host[value.id] = bytes_of(self._storage(value)).clone()
+            self._on_host[value.id] = bytes_of(storage).clone()
+        del storage
         self.release(value)
+        return True
 
     def fetch(self, value: Value) -> int:
         """See `keeper.Performer`."""

@@ -295,8 +295,9 @@ class _Player:
     def moved(self, moves: Sequence[Move]) -> None:
         """There are no bytes."""
 
-    def send(self, value: Value) -> None:
+    def send(self, value: Value) -> bool:
         self.release(value)
+        return True
 
     def fetch(self, value: Value) -> int:
         return self.keeper.take(value.size_B, value.id, 0)

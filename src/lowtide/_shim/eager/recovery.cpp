@@ -209,13 +209,15 @@ void Runtime::settle_dependents(ValueId leaf, Lock& lock) {
     if (ledger_.holds(value) && ledger_[value].alive) commit(value, lock);
 }
 
-void Runtime::send(ValueId value) {
+bool Runtime::send(ValueId value) {
   const auto size = static_cast<std::size_t>(ledger_[value].size_B);
   Body& body = bodies_[value];
-  body.host = std::make_unique<char[]>(size);
   const auto storage = body.hold();
-  if (storage != nullptr) std::memcpy(body.host.get(), storage->_mutable_data_ptr_no_checks().get(), size);
+  if (storage == nullptr) return false;  // another thread has just let go of it
+  body.host = std::make_unique<char[]>(size);
+  std::memcpy(body.host.get(), storage->_mutable_data_ptr_no_checks().get(), size);
   release(value);
+  return true;
 }
 
 }  // namespace lowtide::shim

@@ -156,7 +156,7 @@ class Runtime final : public eager::Performer {
   void release(ValueId value) override;
   bool is_movable(ValueId value) override;
   bool relocate(ValueId value, Bytes from_B, Bytes to_B) override;
-  void send(ValueId value) override;
+  bool send(ValueId value) override;
   void forget_value(ValueId value) override { bodies_.forget(value); }
   void forget_call(CallId call) override;
 
