@@ -128,8 +128,8 @@ void what_is_written_over_can_be_made_again() {
   const ValueId b = ledger.call(ledger.add(spec)).outputs[0].value;
   ledger.take_over(a, b);
   EXPECT(ledger[b].offset_B == 128 && ledger[a].is_evicted() && ledger.check().empty());
-  const std::vector<ValueId> made_from_x = ledger.descendants(x);
-  EXPECT((made_from_x == std::vector<ValueId>{a, b}));
+  const std::vector<ValueId> made_from_x = ledger.dependents(x);
+  EXPECT((made_from_x == std::vector<ValueId>{b, a}));  // what is resident first
 }
 
 }  // namespace

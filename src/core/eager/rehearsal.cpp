@@ -15,7 +15,7 @@ constexpr Way WAYS[] = {{true, 1, false}, {true, 0.97, false}, {true, 0.93, fals
                         {false, 1, false}, {false, 1, true}};
 
 // A way that recomputes more than so many steps is no way: simulating it would take longer than it could save.
-constexpr Nanoseconds PATIENCE = 20;
+constexpr Nanoseconds PATIENCE = 5;
 
 // What a way recomputes; -1: it does not fit, or takes more than `most_ns`.
 Nanoseconds run(const Tape& tape, Bytes capacity_B, const PolicyOptions& options,
