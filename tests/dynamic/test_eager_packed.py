@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -52,3 +54,25 @@ def test_bits_of_packed_sequences(runtime: RuntimeName) -> None:
     assert not differences(plain, train(network, 2, inside))
     assert not differences(plain, train(network, 2, inside))
     assert runs[1].stats().reruns > 0
+
+
+@pytest.mark.parametrize("runtime", ["python", "compiled"])
+def test_sequences_that_were_packed_outside(runtime: RuntimeName) -> None:
+    """Their lengths are met inside, and homes grow around them."""
+    lengths = torch.tensor([9, 7, 4, 2])
+
+    def step() -> torch.Tensor:
+        torch.manual_seed(3)
+        lstm = nn.LSTM(8, 16, 2)
+        packed = pack_padded_sequence(torch.randn(9, 4, 8), lengths)
+        with lowtide.eager(2**26, runtime=runtime) if is_inside else contextlib.nullcontext():
+            states, _ = pad_packed_sequence(lstm(packed)[0])
+            states.square().mean().backward()
+        gradient = lstm.weight_ih_l0.grad
+        assert gradient is not None
+        return gradient
+
+    is_inside = False
+    plain = step()
+    is_inside = True
+    assert torch.equal(plain, step())

@@ -89,9 +89,11 @@ class CompiledRuntime:
             return self._runtime.restore_all()
         finally:
             self.arena.disengage()
-            self._write()
-            self._recorder.end()
-            self._runtime.close()
+            try:
+                self._write()
+                self._recorder.end()
+            finally:
+                self._runtime.close()
 
     def leave_child(self) -> None:
         """In a forked process: operators run as they are."""

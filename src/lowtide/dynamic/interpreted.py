@@ -142,10 +142,12 @@ class InterpretedRuntime:
         if not is_plain(tensor):
             return
         self._kernels.catch_up()
-        value = self._bodies.by_address.get(tensor.untyped_storage()._cdata)
-        if value is None:
-            return
         with _disable_current_modes():
+            value = self._bodies.by_address.get(tensor.untyped_storage()._cdata)
+            if value is None and for_good and not (tensor.is_floating_point() or tensor.is_complex()):
+                value = self._interceptor.value_of(tensor)
+            if value is None:
+                return
             if for_good:
                 self._kernels.commit(value)
                 self._bodies[value].fixed = True

@@ -1,4 +1,4 @@
-"""Ways to a tensor's bytes that are no operators: numpy, lists, addresses, pickles, printing.
+"""Ways to a tensor's bytes that are no operators: numpy, lists, addresses, pickles, printing, lengths of sequences.
 
 Torch's dispatcher does not see them, so an evicted tensor would be touched. While a context is open, methods of
 `torch.Tensor` that lead past the dispatcher ask for the bytes first. Every thread calls them; only the context's own is
@@ -24,6 +24,12 @@ _KEEPS = ("data_ptr", "share_memory_", "__reduce_ex__")
 _SHARES = ("numpy", "__dlpack__")
 """Whoever is handed the bytes may write there."""
 
+_LENGTHS = (
+    *((torch._VF, name) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu", "_pad_packed_sequence")),
+    (torch, "ctc_loss"),
+)
+"""Made of operators, they hold the address of lengths among their arguments while those run."""
+
 Reach = Callable[[Tensor, bool], None]
 Share = Callable[[Tensor], None]
 
@@ -47,6 +53,11 @@ def watched(reach: Reach, share: Share) -> Iterator[None]:
     def keep(tensor: Tensor) -> None:
         reach(tensor, True)
 
+    def keep_lengths(tensor: Tensor) -> None:
+        if not (tensor.is_floating_point() or tensor.is_complex()):
+            reach(tensor, True)
+
+    with_lengths = [(module, name, getattr(module, name)) for module, name in _LENGTHS]
     try:
         for name in before:
             ask = share if name in _SHARES else keep if name in _KEEPS else look
@@ -54,11 +65,15 @@ def watched(reach: Reach, share: Share) -> Iterator[None]:
         torch.set_rng_state = torch.random.set_rng_state = _asking(set_state, look, owner)
         for module in (torch, torch.utils.dlpack):
             module.to_dlpack = _asking(to_dlpack, share, owner)  # type: ignore[attr-defined]
+        for module, name, function in with_lengths:
+            setattr(module, name, _asking_of_all(function, keep_lengths, owner))
         yield
     finally:
         torch.set_rng_state = torch.random.set_rng_state = set_state
         for module in (torch, torch.utils.dlpack):
             module.to_dlpack = to_dlpack  # type: ignore[attr-defined]
+        for module, name, function in with_lengths:
+            setattr(module, name, function)
         for name, method in before.items():
             if method is None:
                 delattr(Tensor, name)
@@ -72,5 +87,17 @@ def _asking(method: Callable[..., Any], ask: Share, owner: int) -> Callable[...,
         if isinstance(tensor, Tensor) and threading.get_ident() == owner:
             ask(tensor)
         return method(tensor, *args, **kwargs)
+
+    return asked
+
+
+def _asking_of_all(function: Callable[..., Any], ask: Share, owner: int) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def asked(*args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() == owner:
+            for argument in (*args, *kwargs.values()):
+                if isinstance(argument, Tensor):
+                    ask(argument)
+        return function(*args, **kwargs)
 
     return asked

@@ -117,7 +117,7 @@ double AbstractTide::copies_ns(const Value& v) const {
 namespace {
 
 // The old are wanted last in a backward, but how old says little about how much later: so a square root. What no handle
-// keeps alive, and no evicted value would need, is free.
+// keeps alive, and nothing evicted that has one would need, is free.
 class Tide final : public AbstractTide {
  public:
   using AbstractTide::AbstractTide;

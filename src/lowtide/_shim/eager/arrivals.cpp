@@ -151,7 +151,9 @@ void Runtime::reach(const at::Tensor& tensor, bool for_good) {
   Lock lock(mutex_);
   take_deaths();
   if (!has_cpu_bytes(*tensor.unsafeGetTensorImpl())) return;
-  const ValueId value = bodies_.find(storage_of(*tensor.unsafeGetTensorImpl()));
+  ValueId value = bodies_.find(storage_of(*tensor.unsafeGetTensorImpl()));
+  const bool is_index = c10::isIntegralType(tensor.scalar_type(), true);
+  if (value == NO_VALUE && for_good && is_index) value = value_of(*tensor.unsafeGetTensorImpl());
   if (value == NO_VALUE) return;
   if (for_good) {
     commit(value, lock);

@@ -3,8 +3,8 @@ more.
 
 What a value is minded is the cost of bringing it back: its own calls and every evicted value that would have to come
 back first, by the square root of how long it was not used. The old are wanted last in a backward, but how old says
-little about how much later, and a root takes the edge off. What no handle keeps alive, and no evicted value would
-need, is free.
+little about how much later, and a root takes the edge off. What no handle keeps alive, and nothing evicted that
+has one would need, is free.
 
 Victims go one by one, by that cost per byte, and each is reckoned with those that went before it. Scattered, they
 leave holes, and blocks have to be moved together, which has a price per byte; so a window (Coop's idea, see
