@@ -21,9 +21,8 @@ _NAME = "_lowtide_eager"
 _lock = threading.Lock()
 _found: tuple[EagerModule | None, str] | None = None
 
-Said = tuple[list[str], list[str], str, bool, list[int]]
-"""What a schema does not say: arguments written, arguments to spare in a rerun, the one that has to be true, draws,
-results that stay where they are."""
+Said = tuple[list[str], list[str], str, bool]
+"""What a schema does not say: arguments written, arguments to spare in a rerun, the one that has to be true, draws."""
 
 
 Entry = tuple[str, str, list[int], list[tuple[int, int]], list[tuple[int, int]], int]

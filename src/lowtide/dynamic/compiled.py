@@ -62,9 +62,7 @@ class CompiledRuntime:
             policy=policy,
             host_B=host_budget_B,
             link_Bps=link_Bps,
-            hidden={
-                name: (list(h.writes), list(h.spare), h.only_if, h.draws, list(h.lasting)) for name, h in LIARS.items()
-            },
+            hidden={name: (list(h.writes), list(h.spare), h.only_if, h.draws) for name, h in LIARS.items()},
             views=sorted(UNDECLARED_VIEWS),
             records=record is not None,
             met_parameter=self._gradients.watch,

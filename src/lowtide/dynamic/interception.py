@@ -102,7 +102,7 @@ class Interceptor:
             if form is None or self._has_other_bytes(written):
                 self._keep_new(op, results, inputs, cost)
             else:
-                made = self._made(results, read, consumed, op.lasting)
+                made = self._made(results, read, consumed)
                 if made.storages:
                     closure = Closure(func, form.args, form.kwargs, drawn, present_setting(), tuple(made.places))
                     self._note(op, read, made, closure, cost)
@@ -152,7 +152,7 @@ class Interceptor:
                 self._kernels.settle_dependents(value)
                 self._steps.wrote(is_parameter=value.home and value.id in self._arrivals.parameters)
 
-    def _made(self, results: Any, inputs: list[Value], consumed: list[Value], lasting: tuple[int, ...]) -> _Made:
+    def _made(self, results: Any, inputs: list[Value], consumed: list[Value]) -> _Made:
         made = _Made()
         for value in consumed:
             source = inputs.index(value)
@@ -162,11 +162,8 @@ class Interceptor:
             made.places.append(-1 - source)
             made.storages.append(storage)
         for position, storage, plain in self._new_storages(results):
-            lasts = position in lasting
-            if lasts or not plain or self._bodies.offset_B(storage) is None or storages.objection(storage):
-                value = self._arrivals.keep(storage)
-                self._bodies[value].fixed = self._bodies[value].fixed or lasts
-                self._recorder.leaf(value.id, storage.nbytes())
+            if not plain or self._bodies.offset_B(storage) is None or storages.objection(storage):
+                self._recorder.leaf(self._arrivals.keep(storage).id, storage.nbytes())
                 continue
             made.places.append(position)
             made.storages.append(storage)

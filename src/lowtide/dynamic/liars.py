@@ -2,8 +2,7 @@
 at every byte before and after.
 
 An operator is here if it writes an argument that its schema does not mark, if it draws from the random generator
-without the tag for it, if a result looks at an argument's bytes and the schema calls it new, or if operators that are
-made of others hold the address of a result while the others run.
+without the tag for it, or if a result looks at an argument's bytes and the schema calls it new.
 """
 
 from __future__ import annotations
@@ -20,14 +19,12 @@ class Hidden(msgspec.Struct, frozen=True):
         spare: names of the arguments that a rerun leaves out where they were written: its results do not depend on
             them, and it must not write them twice.
         draws: random numbers.
-        lasting: positions of results that stay where they are.
     """
 
     writes: tuple[str, ...] = ()
     only_if: str = ""
     spare: tuple[str, ...] = ()
     draws: bool = False
-    lasting: tuple[int, ...] = ()
 
 
 _STATISTICS = Hidden(writes=("running_mean", "running_var"), only_if="training", spare=("running_mean", "running_var"))
@@ -35,7 +32,6 @@ _STATISTICS = Hidden(writes=("running_mean", "running_var"), only_if="training",
 LIARS: dict[str, Hidden] = {
     "aten.native_batch_norm.default": _STATISTICS,
     "aten._batch_norm_impl_index.default": _STATISTICS,
-    "aten._pack_padded_sequence.default": Hidden(lasting=(1,)),  # how many sequences reach each step
 }
 """By name, with the overload."""
 

@@ -28,7 +28,8 @@ _LENGTHS = (
     *((torch._VF, name) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu", "_pad_packed_sequence")),
     (torch, "ctc_loss"),
 )
-"""Made of operators, they hold the address of lengths among their arguments while those run."""
+"""Made of operators, they hold the address of lengths among their arguments while those run. So does the backward of
+packing, of those that packing made."""
 
 Reach = Callable[[Tensor, bool], None]
 Share = Callable[[Tensor], None]
@@ -46,6 +47,8 @@ def watched(reach: Reach, share: Share) -> Iterator[None]:
     own = vars(Tensor)
     before = {name: own.get(name) for name in (*_LOOKS, *_KEEPS, *_SHARES)}
     set_state, to_dlpack = torch.set_rng_state, torch.to_dlpack  # type: ignore[attr-defined]
+    of_lengths = [(module, name, getattr(module, name)) for module, name in _LENGTHS]
+    pack = torch._VF._pack_padded_sequence
 
     def look(tensor: Tensor) -> None:
         reach(tensor, False)
@@ -57,7 +60,13 @@ def watched(reach: Reach, share: Share) -> Iterator[None]:
         if not (tensor.is_floating_point() or tensor.is_complex()):
             reach(tensor, True)
 
-    with_lengths = [(module, name, getattr(module, name)) for module, name in _LENGTHS]
+    @functools.wraps(pack)
+    def packed(*args: Any, **kwargs: Any) -> Any:
+        results = pack(*args, **kwargs)
+        if threading.get_ident() == owner:
+            keep_lengths(results[1])
+        return results
+
     try:
         for name in before:
             ask = share if name in _SHARES else keep if name in _KEEPS else look
@@ -65,15 +74,17 @@ def watched(reach: Reach, share: Share) -> Iterator[None]:
         torch.set_rng_state = torch.random.set_rng_state = _asking(set_state, look, owner)
         for module in (torch, torch.utils.dlpack):
             module.to_dlpack = _asking(to_dlpack, share, owner)  # type: ignore[attr-defined]
-        for module, name, function in with_lengths:
-            setattr(module, name, _asking_of_all(function, keep_lengths, owner))
+        for module, name, function in of_lengths:
+            setattr(module, name, _asking(function, keep_lengths, owner, most=None))
+        torch._VF._pack_padded_sequence = packed
         yield
     finally:
+        torch._VF._pack_padded_sequence = pack
+        for module, name, function in of_lengths:
+            setattr(module, name, function)
         torch.set_rng_state = torch.random.set_rng_state = set_state
         for module in (torch, torch.utils.dlpack):
             module.to_dlpack = to_dlpack  # type: ignore[attr-defined]
-        for module, name, function in with_lengths:
-            setattr(module, name, function)
         for name, method in before.items():
             if method is None:
                 delattr(Tensor, name)
@@ -81,21 +92,17 @@ def watched(reach: Reach, share: Share) -> Iterator[None]:
                 setattr(Tensor, name, method)
 
 
-def _asking(method: Callable[..., Any], ask: Share, owner: int) -> Callable[..., Any]:
-    @functools.wraps(method)
-    def asked(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(tensor, Tensor) and threading.get_ident() == owner:
-            ask(tensor)
-        return method(tensor, *args, **kwargs)
+def _asking(function: Callable[..., Any], ask: Share, owner: int, most: int | None = 1) -> Callable[..., Any]:
+    """The function, which asks for the tensors among its first arguments.
 
-    return asked
+    Arguments:
+        most: of how many; None: of all.
+    """
 
-
-def _asking_of_all(function: Callable[..., Any], ask: Share, owner: int) -> Callable[..., Any]:
     @functools.wraps(function)
     def asked(*args: Any, **kwargs: Any) -> Any:
         if threading.get_ident() == owner:
-            for argument in (*args, *kwargs.values()):
+            for argument in (*args, *kwargs.values())[:most]:
                 if isinstance(argument, Tensor):
                     ask(argument)
         return function(*args, **kwargs)

@@ -43,11 +43,6 @@ class Operator(msgspec.Struct, frozen=True):
     is_known: bool = True
     hidden: Hidden | None = None
 
-    @property
-    def lasting(self) -> tuple[int, ...]:
-        """Positions of results that stay where they are."""
-        return () if self.hidden is None else self.hidden.lasting
-
     def written(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
         """The tensors among the arguments whose bytes it writes."""
         for name, position in self.writes:

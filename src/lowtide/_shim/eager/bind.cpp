@@ -19,10 +19,9 @@ const at::Tensor& tensor_in(py::handle object) {
 Silence silence_from(const py::dict& hidden, const std::vector<std::string>& views) {
   Silence silence;
   for (const auto& [name, said] : hidden) {
-    const auto fields = said.cast<
-        std::tuple<std::vector<std::string>, std::vector<std::string>, std::string, bool, std::vector<int>>>();
+    const auto fields = said.cast<std::tuple<std::vector<std::string>, std::vector<std::string>, std::string, bool>>();
     silence.hidden[name.cast<std::string>()] = {std::get<0>(fields), std::get<1>(fields), std::get<2>(fields),
-                                                std::get<3>(fields), std::get<4>(fields)};
+                                                std::get<3>(fields)};
   }
   silence.views.insert(views.begin(), views.end());
   return silence;

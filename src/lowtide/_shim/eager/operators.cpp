@@ -54,7 +54,6 @@ Operator::Operator(const c10::OperatorHandle& with, const Silence& silence)
     for (const std::string& argument : found->second.spare) spare.push_back(position_of(schema, argument));
     only_if = found->second.only_if.empty() ? -1 : position_of(schema, found->second.only_if);
     is_random = found->second.draws;
-    lasting = found->second.lasting;
   }
   const bool moves_only = handle.hasTag(at::Tag::inplace_view) && !begins_with(name, "aten.resize");
   if (moves_only) writes.clear();

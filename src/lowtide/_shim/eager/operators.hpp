@@ -21,7 +21,6 @@ struct Hidden {
   std::vector<std::string> writes, spare;
   std::string only_if;  // the argument that has to be true for that; empty: always
   bool draws = false;
-  std::vector<int> lasting;  // positions of results that stay where they are
 };
 
 struct Silence {
@@ -40,7 +39,6 @@ struct Operator {
   std::vector<int> writes;     // positions of arguments whose bytes it writes
   std::vector<int> hidden_writes, spare;  // of them, those unsaid; what a rerun leaves out where they were written
   int only_if = -1;
-  std::vector<int> lasting;  // results whose address operators that are made of others hold while those run
   bool is_view = false;        // it reads and writes no bytes
   bool is_random = false;
   bool is_composite = false;   // it is made of others, and does nothing itself
