@@ -286,9 +286,8 @@ class Kernels:
         if found is None or found.need_B != need_B:
             found = self._short_of(need_B)
         self._shortage = None
-        return torch.OutOfMemoryError(
-            found.text(self._budget_B, f"{name}', run again for '{self._waits}" if self._waits else name)
-        )
+        who = f"{name}', run again for '{self._waits}" if name and self._waits else name or self._waits
+        return torch.OutOfMemoryError(found.text(self._budget_B, who))
 
     def _short_of(self, need_B: int) -> Shortage:
         return shortage(self.keeper.ledger, self._room, need_B, self._room.largest_hole_B, self.stepped)

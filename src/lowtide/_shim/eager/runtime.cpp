@@ -257,7 +257,8 @@ Shortage Runtime::short_of(Bytes need_B) {
 void Runtime::refuse(Bytes need_B, const std::string& name) {
   const Shortage found = shortage_ && shortage_->need_B == need_B ? *shortage_ : short_of(need_B);
   shortage_.reset();
-  C10_THROW_ERROR(OutOfMemoryError, found.text(room_.capacity_B(), waits_ == nullptr ? name : name + "', run again for '" + *waits_));
+  const std::string who = waits_ == nullptr ? name : name.empty() ? *waits_ : name + "', run again for '" + *waits_;
+  C10_THROW_ERROR(OutOfMemoryError, found.text(room_.capacity_B(), who));
 }
 
 std::vector<Diary::Entry> Runtime::take_diary() {
