@@ -71,7 +71,8 @@ StepRecord::Step StepRecord::take(const Ledger& ledger) {
       words.insert(words.end(), {Tape::DIED, number_of(places_[first])});
       continue;
     }
-    words.insert(words.end(), {Tape::RAN, static_cast<std::int64_t>(e.name), e.cost_ns, e.inputs, e.outputs, 0, e.consumed, e.temps});
+    words.insert(words.end(), {Tape::RAN, static_cast<std::int64_t>(e.name), e.cost_ns});
+    words.insert(words.end(), {e.inputs, e.outputs, 0, e.consumed, e.temps});
     for (std::int32_t i = 0; i < e.inputs; ++i) words.push_back(number_of(places_[first + static_cast<std::size_t>(i)]));
     for (std::int32_t i = 0; i < e.outputs; ++i) words.push_back(sizes_B_[static_cast<std::size_t>(e.first_size + i)]);
     for (std::int32_t i = 0; i < e.consumed; ++i) {

@@ -16,12 +16,15 @@
 //
 // VALUES. A slab that keeps values (`Options::values`) serves programs without a plan: requests are carved from the end
 // that set_side() chose, those below LITTLE_B from the high end, and single numbers from the small zone: there are many
-// of them, for a moment each, and they would cut the rest into pieces. What does not fit its zone lies anywhere. A tag is there no asker but the number that the
-// caller gave the block with own(), 0 until then. When a block with a number is released, the number is queued as a
-// *death*, which take_deaths() hands out in order; whoever frees a block on purpose disowns it first. The block of a
-// number with the bit KEPT stays when it is released: it belongs to whoever takes the death, bit and all.
+// of them, for a moment each, and they would cut the rest into pieces. What does not fit its zone lies anywhere. A tag
+// is there no asker but the number that the caller gave the block with own(), 0 until then. When a block with a number
+// is released, the number is queued as a *death*, which take_deaths() hands out in order; whoever frees a block on
+// purpose disowns it first. The block of a number with the bit KEPT stays when it is released: it belongs to whoever
+// takes the death, bit and all.
+//
 // METER. Between meter() and metered() a slab of values keeps books of the blocks that are served: metered() has the sizes,
 // in the order in which they were asked for, of those from SMALL_B up that were there together when they were most.
+//
 // PRESSURE. A request of an engaged thread or a worker that finds no place asks the slab's `Pressure`, with no lock
 // held, and is tried again for as long as that says so.
 //

@@ -13,8 +13,8 @@ namespace {
 constexpr double NEARNESS = 2.0;  // how much more per byte a window may cost than scattered victims
 constexpr double MOVE = 0.0625;   // of a byte, against the mean cost of making one
 constexpr double NS_PER_S = 1e9;
-constexpr Bytes DUST = 8192;      // a value of less than the room by this is given up last of all,
-constexpr Bytes SMALL_B = 10240;  // unless it is larger than small blocks are
+// A value of less than the room by this is given up last of all, unless it is larger than small blocks are.
+constexpr Bytes DUST = 8192;
 
 Nanoseconds again_ns(const Scene& scene, ValueId id) { return scene.ledger[id].cost_ns + scene.kinship.ancestors_ns(id); }
 
@@ -96,7 +96,7 @@ double AbstractTide::unguided(const Scene& scene, ValueId id) const {
 }
 
 double AbstractTide::weighed(const Scene& scene, ValueId id, double distance) const {
-  if (scene.ledger[id].size_B <= std::min(SMALL_B, scene.room.capacity_B() / DUST)) return MOST;
+  if (scene.ledger[id].size_B <= std::min(Density::SMALL_B, scene.room.capacity_B() / DUST)) return MOST;
   return back_ns(scene, id) / distance;
 }
 

@@ -309,10 +309,8 @@ void Runtime::note(Pass& pass, torch::jit::Stack& stack) {
       if (!has_bytes(tensor)) return;
       Storage* storage = storage_of(tensor);
       if (storage->nbytes() == 0 || bodies_.find(storage) != NO_VALUE || holds_storage(made, storage)) return;
-      const bool lasts = holds(pass.op.lasting, static_cast<int>(i));
-      if (lasts || !pass.closure || !is_plain(tensor) || bodies_.offset_of(*storage) == eager::NOWHERE) {
+      if (!pass.closure || !is_plain(tensor) || bodies_.offset_of(*storage) == eager::NOWHERE) {
         const ValueId value = keep(*storage);
-        bodies_[value].fixed = bodies_[value].fixed || lasts;
         if (!pass.closure) pass.kept.emplace_back(ledger_[value].serial, ledger_[value].size_B);
         else diary_.note("leaf", {}, {}, {{ledger_[value].serial, ledger_[value].size_B}});
         return;
@@ -365,7 +363,8 @@ void Runtime::note(Pass& pass, torch::jit::Stack& stack) {
   for (const eager::Output& output : ledger_.call(call).outputs)
     outputs.emplace_back(ledger_[output.value].serial, output.size_B);
   for (const eager::Consumed& c : consumed) over.emplace_back(c.input, c.output);
-  diary_.note("call", pass.op.name, serials({pass.read.data(), pass.read.size()}), std::move(outputs), std::move(over), cost_ns);
+  Diary::Serials inputs = serials({pass.read.data(), pass.read.size()});
+  diary_.note("call", pass.op.name, std::move(inputs), std::move(outputs), std::move(over), cost_ns);
 }
 
 Diary::Serials Runtime::serials(Slice<ValueId> values) const {
