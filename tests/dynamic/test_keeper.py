@@ -135,15 +135,17 @@ def test_what_is_there_is_not_evicted_for_what_has_to_come_back_beside_it() -> N
     """Before a leaf is written, all that depends on it has to be resident."""
     machine = _machine(200)
     leaf = machine.leaf(10, 1)
-    (early,) = machine.call("early", [leaf], [60])
+    (between,) = machine.call("between", [leaf], [40])
+    (early,) = machine.call("early", [between], [60])
     (late,) = machine.call("late", [leaf], [60], cost_ns=1000)
-    machine.call("now", [], [100])
-    assert not early.resident
-    machine.forget(machine.handles[-1])
+    (other,) = machine.call("other", [], [40])  # evicts `between`
+    (large,) = machine.call("large", [], [80])  # evicts `early`
+    for value in (between, large):
+        machine.forget(value)
+    assert [value.resident for value in (early, late, other)] == [False, True, True]
     machine.write("update", [leaf])
-    assert early.resident
-    assert late.resident
-    assert machine.keeper.statistics.reruns == 1
+    assert [value.resident for value in (early, late, other)] == [True, True, False]
+    assert machine.keeper.statistics.reruns == 2
 
 
 def test_a_loss_does_not_go_with_the_window_that_it_lies_in() -> None:
