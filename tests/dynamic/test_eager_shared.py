@@ -104,6 +104,40 @@ def _other_floats(press: Callable[[], None]) -> list[Tensor]:
     return made
 
 
+def _coarse_floats(press: Callable[[], None]) -> list[Tensor]:
+    """Where the processor multiplies in bfloat16, that is, if it was allowed to."""
+    x, made = torch.randn(64, 64), []
+    torch.backends.fp32_precision = "bf16"  # type: ignore[attr-defined]
+    try:
+        made += [x @ x, x[:60] @ x]
+        torch.backends.mkldnn.matmul.fp32_precision = "ieee"  # type: ignore[attr-defined]
+        made.append(x[:56] @ x)
+    finally:
+        torch.backends.mkldnn.matmul.fp32_precision = "none"  # type: ignore[attr-defined]
+        torch.backends.fp32_precision = "none"  # type: ignore[attr-defined]
+    made.append(x[:52] @ x)
+    torch.ones(9 * SIZE)
+    press()
+    made = [y * 1 for y in made]
+    torch.backends.fp32_precision = "bf16"  # type: ignore[attr-defined]
+    try:
+        return [*made, x @ x]
+    finally:
+        torch.backends.fp32_precision = "none"  # type: ignore[attr-defined]
+
+
+def _deterministic(press: Callable[[], None]) -> list[Tensor]:
+    """What is not written yet is filled then."""
+    torch.use_deterministic_algorithms(True)
+    try:
+        made = [torch.empty(SIZE) for _ in range(3)]
+    finally:
+        torch.use_deterministic_algorithms(False)
+    torch.ones(10 * SIZE)
+    press()
+    return [x.isnan() for x in made]
+
+
 PROGRAMS = (
     _written_by_numpy,
     _written_by_another_library,
@@ -112,6 +146,8 @@ PROGRAMS = (
     _quantized,
     _nested,
     _other_floats,
+    _coarse_floats,
+    _deterministic,
 )
 
 
@@ -140,3 +176,17 @@ def test_a_context_that_nobody_has_any_more_takes_its_arena_along(runtime: Runti
     del context
     gc.collect()
     assert arena() is None
+
+
+def test_both_runtimes_say_alike_who_has_bytes_that_are_shared() -> None:
+    said = set()
+    for runtime in RUNTIMES:
+        with lowtide.eager(BUDGET_B, runtime=runtime):
+            x = torch.ones(SIZE).cos()
+            x.numpy()[0] = 3
+            y = x * 2
+            with pytest.raises(torch.OutOfMemoryError, match=r"32\.0 KiB inputs, and what") as refusal:
+                torch.ones(20 * SIZE)
+            said.add(str(refusal.value))
+            assert float(y[0]) == 6
+    assert len(said) == 1

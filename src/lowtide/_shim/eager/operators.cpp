@@ -63,6 +63,7 @@ Operator::Operator(const c10::OperatorHandle& with, const Silence& silence)
   is_composite = handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
                  !handle.hasKernelForDispatchKey(c10::DispatchKey::CPU);
   is_known = !begins_with(name, "aten.resize");
+  precisions = Precisions::behind(name, handle.hasTag(at::Tag::pointwise));
 }
 
 const Operator& Operators::of(const c10::OperatorHandle& handle) {
