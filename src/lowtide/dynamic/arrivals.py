@@ -58,6 +58,7 @@ class Arrivals:
         """
         is_parameter = tensor.requires_grad and tensor.is_leaf
         value = self._bring(storage, home=is_parameter)
+        self._recorder.leaf(value.id, value.size_B)
         if is_parameter:
             self.parameters.add(value.id)
             self._found_parameter(tensor)
@@ -73,16 +74,18 @@ class Arrivals:
             if tensor.requires_grad and tensor.is_leaf:
                 self.meet(tensor, storage)
             else:
-                self._bring(storage, home=True)
+                value = self._bring(storage, home=True)
+                self._recorder.leaf(value.id, value.size_B)
         elif not known.home:
             self._kernels.commit(known)
             self._homes.admit(known)
 
     def keep(self, storage: torch.UntypedStorage) -> Value:
-        """Makes a leaf of what an operator made that cannot be run again."""
-        if storages.objection(storage):
+        """Makes a leaf of what an operator made that cannot be run again; the caller records it."""
+        offset_B = self._bodies.offset_B(storage)
+        if offset_B is None or storages.objection(storage):
             return self._bring(storage, home=False)
-        value = self._ledger.leaf(storage.nbytes(), self._bodies.offset_B(storage) or NOWHERE)
+        value = self._ledger.leaf(storage.nbytes(), offset_B)
         self._bodies.show(value, storage)
         return value
 
@@ -101,6 +104,7 @@ class Arrivals:
         self._bodies.part(value, copy)
         if copy is not None:
             value.offset_B = self._bodies.own(value, copy)
+        self._recorder.died(value.id)
         self._kernels.keeper.died(value)
 
     def _bring(self, storage: torch.UntypedStorage, *, home: bool) -> Value:
@@ -117,7 +121,6 @@ class Arrivals:
         value = self._ledger.leaf(size_B, offset_B or NOWHERE, home=home)
         self._bodies.show(value, storage, aside)
         self._bodies.copy_anew(value)
-        self._recorder.leaf(value.id, value.size_B)
         return value
 
     def _take_in(self, storage: torch.UntypedStorage) -> None:

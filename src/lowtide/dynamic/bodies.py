@@ -137,6 +137,13 @@ class Bodies:
         with nothing_engaged():
             return not torch.equal(bytes_of(storage), bytes_of(body.aside))
 
+    @property
+    def shared_B(self) -> int:
+        """What lies in the arena and has a copy there, since others may write to it."""
+        shared = (body for body in self._outside.values() if body.aside is not None)
+        storages = (storage for body in shared if (storage := body.storage()) is not None)
+        return sum(storage.nbytes() for storage in storages if self.offset_B(storage) is not None)
+
     def copy_anew(self, value: Value) -> None:
         """Copies what a storage outside the arena holds now."""
         body = self._of[value.id]
@@ -145,9 +152,9 @@ class Bodies:
             bytes_of(body.aside).copy_(bytes_of(storage))
 
     def hold(self, value: Value) -> None:
-        """A call reads this leaf: its bytes stay as long as one does."""
+        """A call reads this leaf: its bytes stay as long as one does. A copy stays by itself."""
         body = self._of[value.id]
-        if body.held is None:
+        if body.held is None and body.aside is None:
             body.held = body.storage()
             self._held[value.id] = body
 
@@ -181,9 +188,11 @@ class Bodies:
             del self.by_address[body.address]
         Storage._free_weak_ref(body.weak)  # type: ignore[no-untyped-call]
         body.weak = 0
+        if body.aside is not None:  # it is the value's own from now on
+            body.held, body.aside = body.aside, None
         if body.held is None:
             del self._of[value.id]
-            self._outside.pop(value.id, None)
+        self._outside.pop(value.id, None)
 
     def forget(self, value: Value) -> None:
         """The value has no body any more; bytes that only it had are freed."""

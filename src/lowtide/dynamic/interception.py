@@ -83,6 +83,7 @@ class Interceptor:
             if self._bodies.is_stale(value):
                 self._kernels.settle_dependents(value)  # from the copy, which is as they read it
                 self._bodies.copy_anew(value)
+                self._recorder.wrote("elsewhere", [value.id], [value.id], 0)
         written = self._written(op, func, args, kwargs)
         spared = bool(written) and op.hidden is not None and bool(op.hidden.spare)
         form, read = None, inputs

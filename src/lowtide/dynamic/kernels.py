@@ -20,6 +20,7 @@ import torch
 
 from lowtide.device.arena import Arena
 from lowtide.dynamic.bodies import Bodies
+from lowtide.dynamic.copies import Copies
 from lowtide.dynamic.forecasts import Forecast, Forecasts, Likeness, likeness
 from lowtide.dynamic.keeper import Keeper
 from lowtide.dynamic.ledger import Value
@@ -134,32 +135,43 @@ class Kernels:
         return (self._asked_B - results_B,) if self._asked_B > results_B else ()
 
     def attempt(
-        self, name: str, kernel: Callable[[], Any], drawn: Draw | None, is_clean: bool, like: Likeness | None
+        self,
+        name: str,
+        kernel: Callable[[], Any],
+        drawn: Draw | None,
+        is_clean: bool,
+        like: Likeness | None,
+        copies: Copies | None = None,
     ) -> Any:
         """Runs a kernel; again, with one hole for all that it is known to ask for, where that may help.
 
         Arguments:
             name: of the operator, for messages.
             drawn: where the generator stood, if it draws.
-            is_clean: it writes to none of its arguments.
+            is_clean: it writes to none of its arguments, or to copies of them.
             like: what it is like.
+            copies: that it writes to; they are made anew whenever it runs.
 
         Raises:
             torch.OutOfMemoryError: with what lies in the arena and what to do.
         """
         self._choose_side(like)
         if like is not None:
-            self._admit(self._forecasts.blocks_B(like))
+            self._admit((*(copies.sizes_B if copies is not None else ()), *self._forecasts.blocks_B(like)))
         self._asked_B = 0
         if like is not None and self._was_full:
             kernel = self._metered(kernel, like)
         hole_B = 0
         while True:
             try:
+                if copies is not None:
+                    copies.make()
                 return kernel()
             except torch.OutOfMemoryError as error:
                 self._pass_on(error)
                 found = self._shortage or self._short_of(0)
+            if copies is not None:
+                copies.undo()
             # What it gives back before it ends may cut the hole: then a larger one.
             wanted_B = max(found.own_B + self._room.reserved_B(found.need_B), hole_B + hole_B // _LARGER)
             if not is_clean:
@@ -290,7 +302,8 @@ class Kernels:
         return torch.OutOfMemoryError(found.text(self._budget_B, who))
 
     def _short_of(self, need_B: int) -> Shortage:
-        return shortage(self.keeper.ledger, self._room, need_B, self._room.largest_hole_B, self.stepped)
+        hole_B, shared_B = self._room.largest_hole_B, self._bodies.shared_B
+        return shortage(self.keeper.ledger, self._room, need_B, hole_B, self.stepped, shared_B)
 
     def _make_hole(self, size_B: int) -> bool:
         """Makes one hole while no kernel runs: everything may move, so any eviction helps. False: all is not enough."""

@@ -18,6 +18,7 @@ from lowtide.device import storage as storages
 from lowtide.device.arena import Arena, nothing_engaged
 from lowtide.dynamic.bodies import NOWHERE, Bodies, bytes_of
 from lowtide.dynamic.closure import Closure, as_first_run
+from lowtide.dynamic.copies import Copies
 from lowtide.dynamic.forecasts import Likeness
 from lowtide.dynamic.ledger import Call, Value
 from lowtide.dynamic.randomness import Draw
@@ -35,7 +36,7 @@ class Vanished(Exception):
     """Another thread, or the garbage collector, has let go of a value that was alive; it has to be made again, too."""
 
 
-_Attempt = Callable[[str, Callable[[], Any], Draw | None, bool, Likeness | None], Any]
+_Attempt = Callable[[str, Callable[[], Any], Draw | None, bool, Likeness | None, Copies | None], Any]
 _Likeness = Callable[[str, tuple[Any, ...], dict[str, Any]], Likeness | None]
 
 
@@ -43,8 +44,8 @@ class StoragePerformer:
     """See the module.
 
     Arguments:
-        attempt: runs a kernel: its name, what it is, what it draws, whether it writes to none of its arguments, and
-            what it is like.
+        attempt: runs a kernel: its name, what it is, what it draws, whether it writes to none of its arguments but
+            copies, what it is like, and these copies.
         likeness: says that of a closure: name, arguments.
         watch: called whenever something is made again; set once it is there.
     """
@@ -90,6 +91,7 @@ class StoragePerformer:
         before = self.running(call.inputs)
         given: list[torch.UntypedStorage] = []
         arguments: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+        copies: Copies | None = None
 
         def kernel() -> Any:
             arguments[:] = [closure.arguments(given)]  # anew: a try that failed may have given a result its size
@@ -98,11 +100,9 @@ class StoragePerformer:
         try:
             given.extend(self._storage(value) for value in call.inputs)
             with as_first_run(closure):
-                for source, output in call.consumes:
-                    if output not in over:
-                        given[source] = self._copy(given[source])
+                copies = Copies(given, [source for source, output in call.consumes if output not in over])
                 like = self._likeness(call.name, closure.args, closure.kwargs)
-                results = self._attempt(call.name, kernel, closure.draw, not call.consumes, like)
+                results = self._attempt(call.name, kernel, closure.draw, not over, like, copies)
             made = closure.made(results, given)
             offsets_B = [NOWHERE] * len(made)
             for place, storage in enumerate(made):
@@ -115,6 +115,8 @@ class StoragePerformer:
             self.resume(before)
             given.clear()  # the traceback of an error would keep the bytes
             arguments.clear()
+            if copies is not None:
+                copies.end()
 
     def movable(self, value: Value) -> bool:
         """See `keeper.Performer`."""
@@ -146,7 +148,12 @@ class StoragePerformer:
         try:
             with _disable_current_modes():
                 made: torch.Tensor = self._attempt(
-                    "copy from the host", lambda: torch.empty(size_B, dtype=torch.uint8, device="cpu"), None, True, None
+                    "copy from the host",
+                    lambda: torch.empty(size_B, dtype=torch.uint8, device="cpu"),
+                    None,
+                    True,
+                    None,
+                    None,
                 )
                 made.copy_(self._on_host.pop(value.id))
         finally:
@@ -165,11 +172,6 @@ class StoragePerformer:
         if storage is None:
             raise Vanished
         return storage
-
-    def _copy(self, storage: torch.UntypedStorage) -> torch.UntypedStorage:
-        made = torch.empty(storage.nbytes(), dtype=torch.uint8, device="cpu")
-        made.copy_(bytes_of(storage))
-        return made.untyped_storage()
 
     def _keep(self, value: Value, storage: torch.UntypedStorage) -> int:
         """Gives an output's bytes to whom they belong; returns where they lie."""

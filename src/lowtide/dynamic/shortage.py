@@ -57,13 +57,17 @@ class Shortage(msgspec.Struct, frozen=True):
         )
 
 
-def shortage(ledger: Ledger, room: AbstractRoom, need_B: int, hole_B: int, stepped: Set[int]) -> Shortage:
+def shortage(
+    ledger: Ledger, room: AbstractRoom, need_B: int, hole_B: int, stepped: Set[int], shared_B: int
+) -> Shortage:
     """Who has the bytes now. O(values).
 
     Arguments:
         stepped: ids of values that an optimizer's step has made.
+        shared_B: in the room, beside a copy that is a value's.
     """
-    homes_B = stepped_B = kept_B = read_B = made_B = 0
+    homes_B = stepped_B = read_B = made_B = 0
+    kept_B = shared_B
     for value in ledger.values.values():
         if not value.resident:
             continue

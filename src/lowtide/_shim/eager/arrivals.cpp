@@ -53,9 +53,10 @@ ValueId Runtime::meet(Storage& storage, bool home) {
 
 // A leaf of what an operator made that cannot be run again.
 ValueId Runtime::keep(Storage& storage) {
-  if (bodies_.offset_of(storage) == NOWHERE || !gates_.objection(storage).empty()) return meet(storage, false);
-  const ValueId value = ledger_.leaf(static_cast<Bytes>(storage.nbytes()), bodies_.offset_of(storage));
-  bodies_.show(value, storage, true);
+  const bool comes_from_elsewhere = bodies_.offset_of(storage) == NOWHERE || !gates_.objection(storage).empty();
+  const ValueId value = comes_from_elsewhere ? meet(storage, false)
+                                             : ledger_.leaf(static_cast<Bytes>(storage.nbytes()), bodies_.offset_of(storage));
+  if (!comes_from_elsewhere) bodies_.show(value, storage, true);
   bodies_[value].stepped = is_stepping();
   return value;
 }
@@ -179,6 +180,7 @@ void Runtime::share(const at::Tensor& tensor) {
       const Bytes size_B = ledger_[value].size_B;
       copy = storage_over(room_for(size_B), size_B);
     }
+    diary_.note("died", {}, {ledger_[value].serial});
     bodies_.part(value, std::move(copy));
     if (bodies_[value].own != nullptr) ledger_.move(value, bodies_.offset_of(*bodies_[value].own));
     keeper_.died(value);

@@ -124,11 +124,11 @@ CostKind cost_kind(const std::string& name) {
   return found == kinds().end() ? CostKind::bytes : found->second;
 }
 
-void measure(const torch::jit::Stack& stack, std::size_t first, Extents& extents) {
+void measure(const torch::jit::Stack& stack, std::size_t first, Extents& extents, bool only_plain) {
   extents.clear();
   for (std::size_t i = first; i < stack.size(); ++i)
     visit_tensors(stack[i], [&](const c10::TensorImpl& tensor, std::int32_t) {
-      if (tensor.is_wrapped_number() || tensor.is_nested()) return;
+      if (tensor.is_wrapped_number() || tensor.is_nested() || (only_plain && !is_plain(tensor))) return;
       const auto sizes = tensor.sizes();
       const std::size_t dims = sizes.size();
       const std::int64_t count = tensor.numel();

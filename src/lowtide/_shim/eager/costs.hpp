@@ -39,8 +39,8 @@ struct Extent {
 
 using Extents = std::vector<Extent>;
 
-// The tensors among arguments or results from `first` on, in order.
-void measure(const torch::jit::Stack& stack, std::size_t first, Extents& extents);
+// The tensors among arguments or results from `first` on, in order. Arguments count where they are plain.
+void measure(const torch::jit::Stack& stack, std::size_t first, Extents& extents, bool only_plain);
 
 eager::Nanoseconds cost_of(CostKind kind, const Extents& inputs, const Extents& outputs);
 

@@ -10,11 +10,13 @@ Likeness Runtime::likeness(const Closure& closure) const {
 }
 
 // A kernel is about to run: chooses its end of the slab, and once the slab has been full, makes room for what it is going
-// to ask for. No kernel runs yet, so that everything may move.
-void Runtime::expect(const Likeness& like) {
+// to ask for, after copies of what it writes over. No kernel runs yet, so that everything may move.
+void Runtime::expect(const Likeness& like, Slice<Bytes> copies_B) {
   choose_side(like);
   if (like.op == 0 || !was_full()) return;
-  const Slice<Bytes> blocks_B = forecasts_.blocks_of(like);
+  c10::SmallVector<Bytes, 8> wanted_B(copies_B.begin(), copies_B.end());
+  for (const Bytes size_B : forecasts_.blocks_of(like)) wanted_B.push_back(size_B);
+  const Slice<Bytes> blocks_B = {wanted_B.data(), wanted_B.size()};
   Bytes sum_B = 0;
   for (const Bytes size_B : blocks_B) sum_B += room_.reserved_for(size_B);
   if (sum_B == 0 || room_.fits(sum_B)) return;

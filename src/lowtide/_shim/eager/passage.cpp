@@ -4,6 +4,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 
 #include "runtime.hpp"
@@ -70,6 +71,24 @@ at::Scalar number_in(const c10::TensorImpl& tensor) {
   return *static_cast<const c10::complex<double>*>(p);
 }
 
+// What is written behind a schema's back, as it was: for the case that the kernel has to run a second time.
+class Untouched {
+ public:
+  void add(c10::intrusive_ptr<Storage> storage) {
+    auto content = std::make_unique<char[]>(storage->nbytes());
+    std::memcpy(content.get(), bytes(*storage), storage->nbytes());
+    kept_.emplace_back(std::move(storage), std::move(content));
+  }
+  void put_back() {
+    for (const auto& [storage, content] : kept_) std::memcpy(bytes(*storage), content.get(), storage->nbytes());
+  }
+
+ private:
+  static void* bytes(Storage& storage) { return storage._mutable_data_ptr_no_checks().get(); }
+
+  std::vector<std::pair<c10::intrusive_ptr<Storage>, std::unique_ptr<char[]>>> kept_;
+};
+
 // Inside, operators of this thread come to the fallback again.
 struct Unfolding {
   Unfolding() { c10::impl::tls_set_dispatch_key_excluded(c10::DispatchKey::Fake, false); }
@@ -126,6 +145,8 @@ void Runtime::run(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, t
     if (!bodies_.is_stale(value)) continue;
     settle_dependents(value, lock);  // from the copy, which is as they read it
     bodies_.copy_anew(value);
+    const std::int64_t serial = ledger_[value].serial;
+    diary_.note("wrote", "elsewhere", {serial}, {{serial, 0}});
   }
   waits_ = &op.name;
   try {
@@ -139,7 +160,7 @@ void Runtime::run(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, t
     if (!pass.written.empty()) before_writing(pass, lock);
     if (op.is_random) pass.draw.emplace(given_generator(stack, op.arguments));
     capture(pass, stack);
-    if (diary_.is_on()) measure(stack, stack.size() - op.arguments, pass.extents);
+    if (diary_.is_on()) measure(stack, stack.size() - op.arguments, pass.extents, true);
     attempt(pass, stack, lock);
     note(pass, stack);
     if (diary_.is_on()) write_down(pass, stack);
@@ -215,9 +236,9 @@ void Runtime::capture(Pass& pass, const torch::jit::Stack& stack) {
   closure.op = &pass.op;
   closure.keys = pass.keys;
   closure.draw = pass.draw;
-  closure.setting = Setting::present();
+  closure.setting = Setting::present(pass.op.precisions);
   const std::size_t first = stack.size() - pass.op.arguments;
-  measure(stack, first, closure.inputs);
+  measure(stack, first, closure.inputs, true);
   for (std::size_t i = 0; i < pass.op.arguments; ++i) {
     const c10::IValue& argument = stack[first + i];
     const auto position = static_cast<std::int32_t>(i);
@@ -250,10 +271,14 @@ void Runtime::capture(Pass& pass, const torch::jit::Stack& stack) {
 
 // Runs the kernel; again, with one hole for all that it is known to ask for, where that may help.
 void Runtime::attempt(Pass& pass, torch::jit::Stack& stack, Lock& lock) {
-  const bool is_clean = pass.written.empty() && !pass.op.is_out;
+  const bool is_clean = pass.is_spared || (pass.written.empty() && !pass.op.is_out);
   const std::size_t first = stack.size() - pass.op.arguments;
-  torch::jit::Stack kept;  // of what has no closure
-  if (is_clean && !pass.closure) kept.assign(stack.begin() + static_cast<std::ptrdiff_t>(first), stack.end());
+  const bool has_all = pass.closure && !pass.is_spared;  // the closure has all arguments
+  torch::jit::Stack kept;  // of what has none
+  if (is_clean && !has_all) kept.assign(stack.begin() + static_cast<std::ptrdiff_t>(first), stack.end());
+  Untouched untouched;
+  if (pass.is_spared)
+    for (const ValueId value : pass.written) untouched.add(bodies_[value].hold());
   if (pass.closure) pass.like = likeness(closures_[*pass.closure]);
   expect(pass.like);
   Meter meter(slab_, pass.like.op != 0 && was_full());
@@ -281,7 +306,8 @@ void Runtime::attempt(Pass& pass, torch::jit::Stack& stack, Lock& lock) {
     running_.assign(pass.inputs.begin(), pass.inputs.end());
     stack.resize(first);
     torch::jit::Stack arguments = kept;
-    if (pass.closure)
+    untouched.put_back();
+    if (has_all)
       rebuild(closures_[*pass.closure], [&](std::int32_t i) { return hold(pass.read[static_cast<std::size_t>(i)]); },
               arguments);
     stack.insert(stack.end(), arguments.begin(), arguments.end());
@@ -331,7 +357,7 @@ void Runtime::note(Pass& pass, torch::jit::Stack& stack) {
   }
   Closure& closure = closures_[*pass.closure];
   closure.outputs.assign(places.begin(), places.end());
-  measure(stack, first, results_);
+  measure(stack, first, results_, false);
   const Nanoseconds cost_ns = cost_of(pass.op.cost, closure.inputs, results_);
   eager::CallSpec spec{};
   spec.name = pass.op.hash;
@@ -375,7 +401,7 @@ Diary::Serials Runtime::serials(Slice<ValueId> values) const {
 
 // For the diary, what an operator kept and which leaves it wrote.
 void Runtime::write_down(const Pass& pass, const torch::jit::Stack& stack) {
-  measure(stack, stack.size() - pass.op.returns, results_);
+  measure(stack, stack.size() - pass.op.returns, results_, false);
   const Nanoseconds cost_ns = cost_of(pass.op.cost, pass.extents, results_);
   const Diary::Serials inputs = serials({pass.inputs.data(), pass.inputs.size()});
   if (!pass.kept.empty()) diary_.note("kept", pass.op.name, inputs, pass.kept, {}, cost_ns);

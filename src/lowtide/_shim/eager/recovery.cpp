@@ -82,7 +82,11 @@ void Runtime::rerun(eager::Recovery& recovery, CallId id, Lock& lock) {
   for (const eager::Input& input : call.inputs) running_.push_back(input.value);
   for (const eager::Consumed& c : call.consumed)
     if (recovery.over(static_cast<std::size_t>(c.output)) == NO_VALUE) copied.push_back(c);
-  const bool is_clean = call.consumed.empty();
+  const std::vector<c10::Storage> originals = given;
+  const bool is_clean = copied.size() == call.consumed.size();
+  std::vector<Bytes> copied_B;
+  for (const eager::Consumed& c : copied)
+    copied_B.push_back(ledger_[call.inputs[static_cast<std::size_t>(c.input)].value].size_B);
   torch::jit::Stack results;
   Likeness like;
   std::optional<std::vector<Bytes>> asked;
@@ -90,19 +94,19 @@ void Runtime::rerun(eager::Recovery& recovery, CallId id, Lock& lock) {
   try {
     const Below below;
     const Setting::At setting(closure.setting);
-    for (const eager::Consumed& c : copied) {
-      c10::Storage& source = given[static_cast<std::size_t>(c.input)];
-      source = c10::Storage(copy_of(*source.unsafeGetStorageImpl()));
-    }
     lock.lock();
     like = likeness(closure);
-    expect(like);
+    expect(like, {copied_B.data(), copied_B.size()});
     Meter meter(slab_, like.op != 0 && was_full());
     lock.unlock();
     const auto bytes_of = [&](std::int32_t i) { return given[static_cast<std::size_t>(i)]; };
     Bytes hole_B = 0;
     for (;;) {
       try {
+        for (const eager::Consumed& c : copied) {
+          c10::Storage& source = given[static_cast<std::size_t>(c.input)];
+          source = c10::Storage(copy_of(*source.unsafeGetStorageImpl()));
+        }
         rebuild(closure, bytes_of, results);
         std::optional<Draw::At> drawn;
         if (closure.draw) drawn.emplace(*closure.draw);
@@ -113,6 +117,7 @@ void Runtime::rerun(eager::Recovery& recovery, CallId id, Lock& lock) {
       } catch (const c10::OutOfMemoryError&) {
         lock.lock();
         results.clear();
+        given = originals;
         running_.clear();
         hole_B = hole_for_another(hole_B, is_clean, name);
         for (const eager::Input& input : ledger_.call(id).inputs) running_.push_back(input.value);

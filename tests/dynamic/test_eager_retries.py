@@ -1,0 +1,53 @@
+"""Kernels that find no room at first: what they wrote by then is put back, and they run again."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import lowtide
+from lowtide.device import eager_shim
+from lowtide.dynamic.keeper import Keeper
+from lowtide.frontends.eager import RuntimeName
+
+RUNTIMES: list[RuntimeName] = ["python", *(["compiled"] if not eager_shim.refusal() else [])]  # type: ignore[list-item]
+UNIT = 2**14  # floats
+BUDGET_B = 21 * UNIT * 4 // 2
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_statistics_are_updated_once_though_the_kernel_ran_twice(runtime: RuntimeName) -> None:
+    """What it reads lies in the middle of the arena, so that its result fits only once that has moved."""
+
+    def normalised(norm: nn.BatchNorm1d) -> torch.Tensor:
+        before = torch.ones(3 * UNIT)  # is evicted
+        x = torch.rand(UNIT // 16, 64, generator=torch.Generator().manual_seed(0))
+        made: torch.Tensor = norm(x).detach()
+        assert before.dim() == 1
+        return made
+
+    plain = nn.BatchNorm1d(64)
+    expected = normalised(plain)
+    with lowtide.eager(BUDGET_B, policy="lru", runtime=runtime) as run:
+        norm = nn.BatchNorm1d(64)
+        made = normalised(norm)
+        assert run.stats().retries > 0
+    assert torch.equal(made, expected)
+    assert torch.equal(norm.running_mean, plain.running_mean)  # type: ignore[arg-type]
+    assert torch.equal(norm.running_var, plain.running_var)  # type: ignore[arg-type]
+    assert int(norm.num_batches_tracked or 0) == 1
+
+
+def test_what_a_rerun_must_not_write_over_is_copied_where_room_can_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No program is known where somebody waits for what a rerun writes over: here all are said to."""
+    monkeypatch.setattr(Keeper, "_spare", lambda *_: False)
+    with lowtide.eager(BUDGET_B, policy="lru", runtime="python") as run:
+        made = []
+        for i in range(8):
+            made.append(torch.full((2 * UNIT,), float(i)).sin())
+            made[-1].mul_(3)
+        found = [float(x[5]) for x in made]
+        assert run.stats().reruns > 3
+        del made[2:]
+    assert found == [float(torch.full((1,), float(i)).sin() * 3) for i in range(8)]
