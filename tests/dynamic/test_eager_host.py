@@ -45,6 +45,12 @@ def test_what_returns_sooner_from_the_host_waits_there() -> None:
     assert counts[0] == counts[1]
 
 
+def test_the_link_is_measured_where_none_is_named() -> None:
+    _, free = train("1GiB")
+    found = train(int(free.peak_B * 0.7), host_budget="64MiB")[1]
+    assert found.sent_B > 0
+
+
 @pytest.mark.parametrize("policy", ["tide", "tide-memory"])
 def test_host_memory_is_a_wall_of_its_own(policy: str) -> None:
     """Some results wait there, others are made again; both runtimes choose the same ones."""

@@ -27,6 +27,8 @@ from lowtide.dynamic.policies.catalogue import POLICIES, policy_of
 from lowtide.errors import BudgetError, BudgetWarning, EagerError, InfeasibleBudget, OptimizerError
 from lowtide.frontends.eager_place import place
 from lowtide.frontends.moving import HostBudget, Moving, Rate, moving
+from lowtide.profile.bandwidth import bandwidth
+from lowtide.profile.cache import ProfileCache
 from lowtide.profile.optimizer import optimizer_needs
 from lowtide.runtime.homes import state_tensors
 from lowtide.units import Budget, format_B, parse_budget
@@ -194,7 +196,8 @@ def eager(
     Arguments:
         budget: bytes, "6GiB" or "60%" of the device.
         policy: what to evict, by name: see `lowtide.dynamic.policies.catalogue`.
-        host_budget, link: bytes of host memory in which evicted tensors may wait, and how fast each way there is.
+        host_budget: bytes of host memory in which evicted tensors may wait.
+        link: how fast each way there is; None for what copying does here, measured once and cached.
         model, optimizer: one or several, whose parameters, buffers and state are brought into the arena at once; others
             are when they are first used.
         record: a file to write an execution trace to, as `lowtide replay` reads it; `.gz` is compressed.
@@ -230,6 +233,9 @@ def _runtime(name: RuntimeName, policy: str, budget_B: int, moves: Moving, recor
         ShimUnavailable: if it was named, or there is no arena here.
     """
     host_B, link_Bps = moves["host_budget_B"], moves["link_Bps"]
+    if host_B and link_Bps is None:
+        measured = bandwidth("cpu", ProfileCache())
+        link_Bps = min(measured.to_host_Bps, measured.from_host_Bps)  # nothing runs while the thread copies
     if name == "compiled" or (name == "auto" and not _lacks_compiled()):
         return CompiledRuntime(budget_B, policy, host_budget_B=host_B, link_Bps=link_Bps or 0.0, record=record)
     return InterpretedRuntime(budget_B, policy_of(policy, host_B, link_Bps or 0.0), record=record)
