@@ -152,3 +152,18 @@ def test_the_books_of_a_kernel(values: Arena) -> None:
     assert values.metered() == [8000, 20000]
     assert values.metered() == []
     del third, tiny
+
+
+def test_a_block_that_is_kept_stays_when_its_storage_dies(values: Arena) -> None:
+    tensor = owned(values, 7)
+    offset_B = offset_of(values, tensor)
+    values.own(offset_B, 7, keeps=True)
+    assert [value for *_, value in values.owners()] == [7]
+    del tensor
+    assert values.take_deaths() == [-7]
+    assert len(values.owners()) == 1
+    storage = values.adopt(offset_B, 240000)
+    values.own(offset_B, 0)
+    assert torch.empty(0).set_(storage)[77] == 77.0
+    del storage
+    assert values.owners() == []

@@ -56,13 +56,13 @@ def trained(name: str, runtime: Runtime) -> tuple[Left, EagerStats]:
 SAME = ("calls", "cost_ns", "evictions", "evicted_B", "reruns", "rerun_ns", "moved_B", "retries", "steps", "digest")
 
 
-def decided(network: EagerNetwork, runtime: Runtime) -> dict[str, Any]:
-    """What a runtime decided in two steps, and how it refused, if it did."""
+def decided(network: EagerNetwork, runtime: Runtime, steps: int = 2) -> dict[str, Any]:
+    """What a runtime decided in a few steps, and how it refused, if it did."""
     context, refused = Eager(runtime, [], []), ""
     module, optimizers = network.start()
     try:
         with within(context):
-            for batch in network.batches(2):
+            for batch in network.batches(steps):
                 network.step(module, optimizers, batch)
     except torch.OutOfMemoryError as error:
         refused = str(error)
@@ -92,6 +92,16 @@ def test_every_policy_decides_alike_in_both_runtimes(name: str, budget_B: int, p
     ours = decided(NETWORKS[name], CompiledRuntime(budget_B, policy))
     assert ours["evictions"] > 0
     assert ours == decided(NETWORKS[name], InterpretedRuntime(budget_B, POLICIES[policy]()))
+
+
+@pytest.mark.parametrize(
+    ("name", "policy", "budget_B"), [("gan", "dtr-local", 522_278), ("mlp", "tide-memory", 1_675_699)]
+)
+def test_leaves_die_at_the_same_moment_in_both_runtimes(name: str, policy: str, budget_B: int) -> None:
+    """Their bytes go when nobody reads them any more; what a step found, without them, is what it is rehearsed for."""
+    ours = decided(NETWORKS[name], CompiledRuntime(budget_B, policy), 3)
+    assert ours["evictions"] > 0
+    assert ours == decided(NETWORKS[name], InterpretedRuntime(budget_B, POLICIES[policy]()), 3)
 
 
 def test_both_runtimes_refuse_alike() -> None:

@@ -82,11 +82,10 @@ void Keeper::died(ValueId root) {
 }
 
 void Keeper::vanished(ValueId root) {
-  if (ledger_[root].is_resident()) {
-    ledger_.displace(root);
-    kinship_.evicted(root);
-  }
   died(root);
+  if (!ledger_.holds(root) || !ledger_[root].is_resident()) return;
+  ledger_.displace(root);  // it is pinned, and its bytes went all the same
+  kinship_.evicted(root);
 }
 
 void Keeper::commit(ValueId root) { ledger_.commit(root); }

@@ -63,6 +63,11 @@ bool fill_at(std::uintptr_t storage, Bytes size_B, const Handle& handle, Bytes w
   return true;
 }
 
+// Gives a storage of 0 bytes the block that stayed when another one's storage died.
+void take_over(std::uintptr_t storage, Bytes size_B, const Handle& handle, Bytes offset_B) {
+  fill(storage_at(storage), adopt(static_cast<char*>(handle.slab()->base()) + offset_B, size_B), size_B);
+}
+
 // Offset in the handle's slab, or -1: elsewhere, or dropped.
 Bytes offset_in(std::uintptr_t storage, const Handle& handle) {
   const void* p = storage_at(storage)._mutable_data_ptr_no_checks().get();
@@ -113,6 +118,7 @@ void add_storages(py::module_& m) {
   m.def("steal", [](std::uintptr_t target, std::uintptr_t source) { steal(storage_at(target), storage_at(source)); });
   m.def("relocate", &relocate);
   m.def("fill_at", &fill_at);
+  m.def("take_over", &take_over);
   m.def("is_dropped", [](std::uintptr_t s) { return is_dropped(storage_at(s)); });
   m.def("objection", [](std::uintptr_t s) { return objection(storage_at(s)); });
   m.def("offset_in", &offset_in);

@@ -69,7 +69,17 @@ py::list blocks(const Handle& handle) {
 py::list owners(const Handle& handle) {
   py::list found;
   for (const Block& block : handle.slab()->arena().blocks())
-    found.append(py::make_tuple(block.offset_B, block.requested_B, block.reserved_B, block.tag));
+    found.append(py::make_tuple(block.offset_B, block.requested_B, block.reserved_B, block.tag & ~Slab::KEPT));
+  return found;
+}
+
+// Negative: the block was kept.
+std::vector<std::int64_t> take_deaths(const Handle& handle) {
+  std::vector<std::int64_t> found;
+  for (const std::uint64_t death : handle.slab()->take_deaths()) {
+    const auto value = static_cast<std::int64_t>(death & ~Slab::KEPT);
+    found.push_back((death & Slab::KEPT) != 0 ? -value : value);
+  }
   return found;
 }
 
@@ -167,10 +177,10 @@ py::class_<Handle> add_slabs(py::module_& m) {
       .def("departures", &departures)
       .def("owners", &owners)
       .def("holes", &holes)
-      .def("own", [](const Handle& h, Bytes offset_B, std::uint64_t value) {
-        return h.slab()->own(static_cast<char*>(h.slab()->base()) + offset_B, value);
+      .def("own", [](const Handle& h, Bytes offset_B, std::uint64_t value, bool keeps) {
+        return h.slab()->own(static_cast<char*>(h.slab()->base()) + offset_B, value | (keeps ? Slab::KEPT : 0));
       })
-      .def("take_deaths", [](const Handle& h) { return h.slab()->take_deaths(); })
+      .def("take_deaths", &take_deaths)
       .def_property_readonly("has_deaths", [](const Handle& h) { return h.slab()->has_deaths(); })
       .def("set_side", [](const Handle& h, bool high) { h.slab()->set_side(high ? End::high : End::low); })
       .def("meter", [](const Handle& h) { h.slab()->meter(); })

@@ -321,12 +321,21 @@ class Arena:
         """Sizes from `SMALL_B` up, in the order of requests, of blocks served since `meter` that were most together."""
         return self.slab.metered()
 
-    def own(self, offset_B: int, value: int) -> bool:
+    def own(self, offset_B: int, value: int, *, keeps: bool = False) -> bool:
         """Says which value the block at an offset holds; 0: none. When it is released, the value has died.
+
+        Arguments:
+            keeps: the block stays then, and belongs to whoever takes the death: see `adopt`.
 
         Returns: whether a block begins there.
         """
-        return self.slab.own(offset_B, value)
+        return self.slab.own(offset_B, value, keeps)
+
+    def adopt(self, offset_B: int, size_B: int) -> torch.UntypedStorage:
+        """A storage for the block of a value that died and was kept."""
+        storage = torch.UntypedStorage(0, device="cpu")  # type: ignore[no-untyped-call]
+        shim.load().take_over(storage._cdata, size_B, self.slab, offset_B)
+        return storage
 
     def owners(self) -> list[tuple[int, int, int, int]]:
         """Every block by address: offset, requested and reserved bytes, and the value that it holds, or 0."""
@@ -338,6 +347,8 @@ class Arena:
 
     def take_deaths(self) -> list[int]:
         """The values that died since the last call, in order: their storages are gone, dropped ones included.
+
+        Negative ones were kept: their blocks are the caller's.
 
         What `device.storage` drops, steals or moves does not die by that.
         """

@@ -117,7 +117,7 @@ class Arrivals:
             aside = self._set_aside(size_B)
         elif is_foreign and not (home and self._homes.take_in(storage)):
             self._take_in(storage)
-        offset_B = None if aside is not None else self._bodies.offset_B(storage)
+        offset_B = self._bodies.offset_B(storage if aside is None else aside)
         value = self._ledger.leaf(size_B, offset_B or NOWHERE, home=home)
         self._bodies.show(value, storage, aside)
         self._bodies.copy_anew(value)

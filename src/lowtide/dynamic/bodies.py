@@ -2,7 +2,8 @@
 
 A value that is alive has the program's storage, of which only a weak reference is kept, so that its death is the
 program's. A value that is rebuilt though the program has let go of it, or whose storage has another content by now,
-has a private one. A leaf that calls read is *held*: its bytes stay though the program lets go of them.
+has a private one. The block of a leaf stays when the program lets go of it, and becomes a private one, for calls that
+still read it.
 
 INVARIANT: `by_address` has the present value of every storage that the program sees and that is known. An address is
 not used again while a body has a weak reference to it.
@@ -12,7 +13,6 @@ Units: `_B` bytes.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
@@ -24,7 +24,6 @@ from lowtide.device.arena import Arena, nothing_engaged
 from lowtide.dynamic.ledger import Value
 
 Storage = torch.UntypedStorage
-_REFERENCES = 3  # to the object of a storage that a body alone holds: the body, and two of the question
 NOWHERE = 0
 """The offset of what lies outside the arena; nothing of the arena is ever asked of it."""
 
@@ -37,7 +36,7 @@ class Body:
         value: whose.
         address: of the storage.
         weak: a weak reference to the program's storage; 0 for a private one.
-        held: the storage itself, where it must not die.
+        held: a private one.
         aside: in the arena, a copy of one that lies outside it, which others may write to unseen.
         fixed: somebody has its address: it is neither evicted nor moved.
     """
@@ -63,7 +62,6 @@ class Bodies:
         self.arena = arena
         self.by_address: dict[int, Value] = {}
         self._of: dict[int, Body] = {}
-        self._held: dict[int, Body] = {}  # of leaves
         self._outside: dict[int, Body] = {}  # beside the arena: nobody reports their deaths
 
     def __getitem__(self, value: Value) -> Body:
@@ -90,8 +88,7 @@ class Bodies:
         self.by_address[body.address] = value
         if aside is not None or self.offset_B(storage) is None:
             self._outside[value.id] = body
-        else:
-            self.own(value, storage)
+        self.own(value, storage if aside is None else aside)
 
     def part(self, value: Value, copy: Storage | None) -> None:
         """The program's storage is its own affair from now on; the value has the copy, if there is one."""
@@ -115,8 +112,16 @@ class Bodies:
         offset_B = self.offset_B(storage)
         if offset_B is None:
             return NOWHERE
-        self.arena.own(offset_B, value.id)
+        body = self._of.get(value.id)
+        keeps = value.call is None and body is not None and body.weak != 0 and body.aside is None
+        self.arena.own(offset_B, value.id, keeps=keeps)
         return offset_B
+
+    def settled(self, value: Value) -> None:
+        """The value has become a leaf."""
+        storage = self._of[value.id].storage()
+        if storage is not None:
+            self.own(value, storage)
 
     def hand_over(self, old: Value, new: Value) -> None:
         """The program's storage of `old` was written: its content is `new` from now on."""
@@ -151,26 +156,6 @@ class Bodies:
         if body.aside is not None and storage is not None:
             bytes_of(body.aside).copy_(bytes_of(storage))
 
-    def hold(self, value: Value) -> None:
-        """A call reads this leaf: its bytes stay as long as one does. A copy stays by itself."""
-        body = self._of[value.id]
-        if body.held is None and body.aside is None:
-            body.held = body.storage()
-            self._held[value.id] = body
-
-    def abandoned(self) -> list[Value]:
-        """Lets go of leaves that no call reads any more; those that only calls still read are returned."""
-        left = []
-        for key, body in list(self._held.items()):
-            if self._of.get(key) is not body:
-                del self._held[key]
-            elif not body.value.readers:
-                body.held = None
-                del self._held[key]
-            elif body.value.alive and body.weak and is_alone(body):
-                left.append(body.value)
-        return left
-
     def expired(self) -> list[Value]:
         """Values outside the arena that the program has let go of: nobody reports their deaths."""
         return [
@@ -179,8 +164,12 @@ class Bodies:
             if body.weak and body.value.alive and Storage._expired(body.weak)
         ]
 
-    def died(self, value: Value) -> None:
-        """The program has let go of the value's storage."""
+    def died(self, value: Value, *, kept: bool) -> None:
+        """The program has let go of the value's storage.
+
+        Arguments:
+            kept: its block has stayed.
+        """
         body = self._of.get(value.id)
         if body is None or not body.weak:
             return
@@ -190,6 +179,9 @@ class Bodies:
         body.weak = 0
         if body.aside is not None:  # it is the value's own from now on
             body.held, body.aside = body.aside, None
+        elif kept:
+            body.held = self.arena.adopt(value.offset_B or 0, value.size_B)
+            self.own(value, body.held)
         if body.held is None:
             del self._of[value.id]
         self._outside.pop(value.id, None)
@@ -197,26 +189,24 @@ class Bodies:
     def forget(self, value: Value) -> None:
         """The value has no body any more; bytes that only it had are freed."""
         body = self._of.pop(value.id, None)
-        self._held.pop(value.id, None)
         self._outside.pop(value.id, None)
         if body is None:
             return
         if body.weak:
             if self.by_address.get(body.address) is value:
                 del self.by_address[body.address]
+            seen = Storage._new_with_weak_ptr(body.weak)
             Storage._free_weak_ref(body.weak)  # type: ignore[no-untyped-call]
-        if body.held is not None:
-            offset_B = self.offset_B(body.held)
-            if offset_B is not None:
-                self.arena.own(offset_B, 0)
+            self._disown(seen)
+        self._disown(body.held)
+        self._disown(body.aside)
+
+    def _disown(self, storage: Storage | None) -> None:
+        offset_B = None if storage is None else self.offset_B(storage)
+        if offset_B is not None:
+            self.arena.own(offset_B, 0)
 
 
 def bytes_of(storage: Storage) -> torch.Tensor:
     """A look at all of a storage."""
     return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
-
-
-def is_alone(body: Body) -> bool:
-    """Whether only the body holds its storage."""
-    held = body.held
-    return held is not None and storages.use_count(held) == 1 and sys.getrefcount(held) <= _REFERENCES

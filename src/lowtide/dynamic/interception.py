@@ -188,9 +188,6 @@ class Interceptor:
         self._recorder.kept(op.name, ids(inputs), made_of(made), cost_ns)
 
     def _note(self, op: Operator, inputs: list[Value], made: _Made, closure: Closure, cost_ns: int) -> None:
-        for value in inputs:
-            if value.call is None:
-                self._bodies.hold(value)
         call = self._keeper.record(
             op.name,
             inputs,

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from lowtide.device import storage as storages
 from lowtide.device.arena import nothing_engaged
 from lowtide.dynamic.arrivals import Arrivals
 from lowtide.dynamic.bodies import Bodies, bytes_of
@@ -102,6 +101,7 @@ class InterpretedRuntime:
         finally:
             self.arena.set_pressure(None)
             self.arena.disengage()
+            self._kernels.catch_up()
             self._forget_all()
             self._recorder.end()
             self._interrupts.let_go()
@@ -246,9 +246,6 @@ class InterpretedRuntime:
     def _forget_all(self) -> None:
         """Lets go of every value: what the program sees it keeps."""
         for body in self._bodies:
-            storage = body.storage()
             self._bodies.forget(body.value)
-            if storage is not None and self._bodies.offset_B(storage) is not None:
-                self.arena.own(storages.home_of(storage, self.arena) or 0, 0)
         for value in list(self._ledger.values.values()):
             value.alive = False

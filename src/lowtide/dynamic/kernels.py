@@ -62,19 +62,19 @@ class Kernels:
     def catch_up(self) -> None:
         """Learns which storages the program has let go of."""
         for number in self._arena.take_deaths():
-            value = self.keeper.ledger.values.get(number)
+            value = self.keeper.ledger.values.get(abs(number))
             if value is not None:
-                self._lose(value)
+                self._lose(value, kept=number < 0)
 
     def sweep(self) -> None:
-        """Learns it of leaves that calls hold, and of what lies beside the arena, too."""
-        for value in (*self._bodies.abandoned(), *self._bodies.expired()):
-            self._lose(value)
+        """Learns it of what lies beside the arena, too."""
+        for value in self._bodies.expired():
+            self._lose(value, kept=False)
         self.catch_up()
 
-    def _lose(self, value: Value) -> None:
+    def _lose(self, value: Value, *, kept: bool) -> None:
         self.stepped.discard(value.id)
-        self._bodies.died(value)
+        self._bodies.died(value, kept=kept)
         self._recorder.died(value.id)
         self.keeper.died(value)
         if value.resident and self._bodies.get(value) is None:  # pinned, and its bytes went all the same
@@ -270,8 +270,7 @@ class Kernels:
         """
         if value.call is not None:
             self._recover(lambda: self.keeper.commit(value))
-            if value.readers:
-                self._bodies.hold(value)
+            self._bodies.settled(value)
 
     def settle_dependents(self, leaf: Value) -> None:
         """Commits what is alive and would be made again from this leaf, which is about to change."""
