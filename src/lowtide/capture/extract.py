@@ -27,6 +27,7 @@ from lowtide.capture.joint import (
 from lowtide.capture.order import program_order
 from lowtide.capture.origin import origin_of
 from lowtide.capture.symbols import Symbols
+from lowtide.device.semiprivate import gradients_are_given_away
 from lowtide.errors import UnsupportedOperator
 from lowtide.ir.call import Arg, Const, Held, Items, Read, Ref, View
 from lowtide.ir.geometry import Geometry
@@ -281,6 +282,10 @@ class Extraction:
                         self._change(
                             value.id, leaves=1, role=Role.GRADIENT if value.role is Role.ACTIVATION else value.role
                         )
+        if not gradients_are_given_away():
+            for node in self.joint.tangents:
+                if self.values[self.value_of[node]].leaves is None:
+                    self._change(self.value_of[node], leaves=1, held=False)
 
     def _replays(self) -> None:
         """One more recipe per random one: the same call from the saved generator state, as often as wanted."""

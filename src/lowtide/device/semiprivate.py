@@ -1,7 +1,7 @@
 """Every name of torch that is not part of its documented surface, in one place.
 
-Each entry says what it is needed for. `missing()` tests all of them against the installed torch, so that a
-release that moves one is met by a sentence instead of a traceback.
+Each entry says what it is needed for. `lowtide.device.releases` tests all of them against the installed torch, so that
+a release that moves one is met by a sentence instead of a traceback.
 
 | name | since | needed for |
 | --- | --- | --- |
@@ -16,9 +16,12 @@ release that moves one is met by a sentence instead of a traceback.
 | `torch._dynamo.variables.torch.tracing_state_functions` | 2.2 | capture: models do what they do uncompiled |
 | `torch._dynamo.compiled_autograd.compiled_autograd_enabled` | 2.4 | runtime: refuse what would bypass the plan |
 | `torch._C._autograd._get_current_graph_task_keep_graph` | 2.5 | runtime: a retained graph keeps what it was given |
+| `torch.autograd.Function.boxed_grads_call` | 2.13 | runtime: a backward's gradients go when a plan drops them |
 | `torch._C._current_graph_task_id` | 2.1 | runtime: whether autograd runs a backward |
 | `torch.optim.Optimizer._init_group` | 2.0 | whole steps: an optimizer makes its state before its first step |
 | `torch._dynamo.config.fail_on_recompile_limit_hit` | 2.6 | frontends: a budget must not lapse silently |
+| `torch._dynamo.config.enable_dynamo_decompositions` | 2.11 | capture: operators are not rewritten before it |
+| `torch._dynamo.config.skip_tensor_guards_with_matching_dict_tags` | 2.6 | frontends: a thawed parameter is seen |
 | `torch._dynamo.config.skip_nnmodule_hook_guards` | 2.0 | frontends: a hook that comes later is called |
 | `torch.nn.modules.module._global_forward_hooks` and three more | 2.0 | frontends: so is one for all modules |
 | `GraphModule.compile_subgraph_reason` | 2.0 | frontends: does a graph end at a break |
@@ -34,8 +37,6 @@ release that moves one is met by a sentence instead of a traceback.
 from __future__ import annotations
 
 import contextlib
-import importlib
-import logging
 import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -45,8 +46,6 @@ import torch
 
 from lowtide.device.recurrence import gated_units
 
-_LOG = logging.getLogger("lowtide")
-TESTED = ("2.11", "2.13")
 # What torch traces as arithmetic of its own in Python, where eager runs a kernel: with other roundings and many
 # temporaries, and without the dropout between recurrent layers.
 _COMPOSITES = (
@@ -151,6 +150,11 @@ def backward_is_retained() -> bool:
     return runs and bool(torch._C._autograd._get_current_graph_task_keep_graph())
 
 
+def gradients_are_given_away() -> bool:
+    """Whether a captured backward may release the gradients that it is given: torch 2.11 holds them till it returns."""
+    return hasattr(torch.autograd.Function, "boxed_grads_call")
+
+
 def refuse_second_derivatives(error: Exception, before: Callable[[], None]) -> None:
     """Inside a backward that autograd records (`create_graph`): a backward of it raises this error, not torch's own.
 
@@ -218,12 +222,20 @@ def ends_at_a_break(gm: torch.fx.GraphModule) -> bool:
 def captured_as_eager() -> Iterator[None]:
     """Lets Dynamo capture what runs without it, all of it, or raise.
 
-    It raises where it would go on in eager silently; it looks whether modules have got or lost hooks; it captures
-    recurrent layers, which it leaves alone elsewhere.
+    It raises where it would go on in eager silently; it looks whether modules have got or lost hooks, and parameters
+    have been frozen or thawed (torch 2.11 would not); it captures recurrent layers, which it leaves alone elsewhere; it
+    takes `addcmul_` with a factor, say, as one operator, where it would write others that round otherwise (torch 2.11
+    does so with `add_` too).
     """
     import torch._dynamo
 
-    config = {"fail_on_recompile_limit_hit": True, "allow_rnn": True, "skip_nnmodule_hook_guards": False}
+    config = {
+        "fail_on_recompile_limit_hit": True,
+        "allow_rnn": True,
+        "skip_nnmodule_hook_guards": False,
+        "skip_tensor_guards_with_matching_dict_tags": False,
+        "enable_dynamo_decompositions": False,
+    }
     with torch._dynamo.config.patch({k: v for k, v in config.items() if hasattr(torch._dynamo.config, k)}):
         yield
 
@@ -386,56 +398,3 @@ def replaced_answers(answers: dict[str, Callable[..., Any]], *, mem_get_info: Ca
     finally:
         for place, name, _, before in found:
             setattr(place, name, before)
-
-
-def missing() -> list[str]:
-    """Names of this file that the installed torch lacks; empty on every tested release."""
-    probes: dict[str, Callable[[], object]] = {
-        "aot_autograd": lambda: __import__("torch._dynamo.backends.common", fromlist=["aot_autograd"]).aot_autograd,
-        "TracingContext.try_get": lambda: torch._guards.TracingContext.try_get,
-        "compiled_autograd_enabled": compiled_autograd_enabled,
-        "FailOnRecompileLimitHit": recompile_limit_error,
-        "BackendCompilerFailed": backend_failure,
-        "_global_forward_hooks": hooks_of_all_modules,
-        "_get_current_graph_task_keep_graph": lambda: torch._C._autograd._get_current_graph_task_keep_graph,
-        "_current_graph_task_id": lambda: torch._C._current_graph_task_id,
-        "_init_group": lambda: torch.optim.AdamW._init_group,
-        "skip_nnmodule_hook_guards": lambda: torch._dynamo.config.skip_nnmodule_hook_guards,
-        "counters": graph_breaks,
-        "fail_on_recompile_limit_hit": lambda: torch._dynamo.config.fail_on_recompile_limit_hit,
-        "error_on_graph_break": lambda: torch._dynamo.error_on_graph_break,
-        "allow_rnn": lambda: torch._dynamo.config.allow_rnn,
-        "tracing_state_functions": lambda: (
-            importlib.import_module("torch._dynamo.variables.torch").tracing_state_functions
-        ),
-        "LoggingLoggerVariable": lambda: (
-            importlib.import_module("torch._dynamo.variables.misc").LoggingLoggerVariable.call_method
-        ),
-        "detect_fake_mode": lambda: torch._guards.detect_fake_mode,
-        "FakeTensorMode": fake_mode,
-        "DataDependentOutputException": no_value_error,
-        "UnsupportedOperatorException": no_fake_kernel_error,
-        "_pop_torch_function_stack": lambda: torch._C._pop_torch_function_stack,
-        "_foreach_supported_types": lambda: importlib.import_module("torch.optim.optimizer")._foreach_supported_types,
-        "_global_optimizer_pre_hooks": lambda: (
-            importlib.import_module("torch.optim.optimizer")._global_optimizer_pre_hooks
-        ),
-        "_global_optimizer_post_hooks": lambda: (
-            importlib.import_module("torch.optim.optimizer")._global_optimizer_post_hooks
-        ),
-    }
-    lacking = []
-    for name, probe in probes.items():
-        try:
-            probe()
-        except (AttributeError, ImportError):
-            lacking.append(name)
-    return lacking
-
-
-def warn_if_untested() -> None:
-    """Logs once when this torch is newer or older than what lowtide was tested on."""
-    release = ".".join(torch.__version__.split(".")[:2])
-    low, high = (tuple(map(int, t.split("."))) for t in TESTED)
-    if not low <= tuple(map(int, release.split("."))) <= high:
-        _LOG.warning("torch %s was not tested with this lowtide (tested: %s to %s)", torch.__version__, *TESTED)

@@ -21,6 +21,7 @@ from lowtide.device.compile_queries import (
     queries_noted,
 )
 from lowtide.device.known_branches import Fact, known_branches, signature_of
+from lowtide.device.releases import missing, warn_if_untested
 from lowtide.device.said_once import messages_said_once
 from lowtide.device.semiprivate import (
     backend_failure,
@@ -28,10 +29,8 @@ from lowtide.device.semiprivate import (
     captured_as_eager,
     forget_graph_breaks,
     graph_breaks,
-    missing,
     recompile_limit_error,
     refused_graph_breaks,
-    warn_if_untested,
 )
 from lowtide.errors import CaptureError, LowtideError, RecompileLimit
 

@@ -193,7 +193,8 @@ def _model(name: str, flags: str, dimensions: int) -> _Model:
     group = made.param_groups[0]
     for key, flag in json.loads(flags).items():
         group[key] = _option(flag, group.get(key))
-    return _Model(made, initial_state(made, group, weight))
+    own = made.state.get(weight)  # some make it with the optimizer: torch 2.11's Adagrad does
+    return _Model(made, initial_state(made, group, weight, own))
 
 
 def _option(flag: Any, default: Any) -> Any:
