@@ -17,7 +17,7 @@ void bind_foresight(nb::module_& m) {
   using namespace nb::literals;
   nb::class_<Rehearsed>(m, "Rehearsed")
       .def_ro("advises", &Rehearsed::advises)
-      .def_ro("rerun_ns", &Rehearsed::rerun_ns)
+      .def_ro("spent_ns", &Rehearsed::spent_ns)
       .def_ro("unguided_ns", &Rehearsed::unguided_ns)
       .def_ro("ways", &Rehearsed::ways)
       .def_prop_ro("plans", [](const Rehearsed& r) { return r.way.plans; })

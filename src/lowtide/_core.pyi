@@ -325,7 +325,7 @@ class Rehearsed:
     """What a recorded step says of the next one, and the best way to use it: see `src/core/eager/rehearsal.hpp`."""
 
     advises: bool
-    rerun_ns: int
+    spent_ns: int
     unguided_ns: int
     ways: int
     plans: bool

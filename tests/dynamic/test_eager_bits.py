@@ -77,3 +77,11 @@ def test_equal_runs_decide_equally(runtime: RuntimeName) -> None:
     first, again = (trained("branches", budget_B, "coop", runtime)[1].stats() for _ in range(2))
     assert first.digest == again.digest
     assert first.peak_B == again.peak_B
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_moves_are_weighed_against_what_they_save(runtime: RuntimeName) -> None:
+    """Blocks that moved again and again to spare a few evictions took longer than these saved."""
+    stats = trained("gpt2", int(0.7 * peak_B("gpt2", runtime)), "tide", runtime)[1].stats()
+    assert stats.evicted_B > 0
+    assert stats.moved_B < stats.evicted_B

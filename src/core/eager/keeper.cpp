@@ -180,6 +180,7 @@ bool Keeper::slide(Bytes need_B) {
   const Slide slid = room_.slide_for(need_B, movable, relocate);
   statistics_.moves += slid.moves;
   statistics_.moved_B += slid.moved_B;
+  scene_.moved_B += slid.moved_B;
   return room_.fits(need_B);
 }
 

@@ -26,6 +26,7 @@ struct Scene {
   const Room& room;
   std::int64_t weighed = 0;
   Performer* performer = nullptr;
+  Bytes moved_B = 0;   // slid so far
   bool stuck = false;  // sliding was tried for this request, and did not make the place
 
   // Whether a value's bytes may be moved now.

@@ -11,8 +11,8 @@ namespace lowtide::eager {
 struct Rehearsed {
   std::shared_ptr<const Foresight> foresight;
   Way way;
-  bool advises = false;  // some way recomputes less than what knows nothing
-  Nanoseconds rerun_ns = -1, unguided_ns = -1;  // of the best way, of none; -1: it does not fit
+  bool advises = false;  // some way takes less than what knows nothing
+  Nanoseconds spent_ns = -1, unguided_ns = -1;  // on reruns and moves: the best way, none; -1: it does not fit
   int ways = 0;                                 // how many were tried
 };
 

@@ -334,6 +334,7 @@ class Keeper:
             for from_B, to_B, moved_B in moves:
                 movable[from_B].offset_B = to_B
                 self.statistics.moved_B += moved_B
+                self.scene.moved_B += moved_B
                 self.statistics.moves += 1
             self.performer.moved(moves)
         return self.room.fits(size_B)

@@ -211,24 +211,21 @@ class Kernels:
         before = self.performer.running(())
         try:
             self.sweep()
-            if not self._would_fit(blocks_B, sum_B):
+            if not self._would_fit(blocks_B):
                 self._make_hole(sum_B)
         finally:
             self.performer.resume(before)
 
-    def _would_fit(self, blocks_B: Sequence[int], rest_B: int) -> bool:
-        """Whether these blocks find places beside each other, with evictions where the free bytes do not suffice."""
-        policy = self.keeper.policy
-        slides = policy.slides or policy.slides_at_last
+    def _would_fit(self, blocks_B: Sequence[int]) -> bool:
+        """Makes room for these blocks one after the other; whether they find places beside each other."""
         held = []  # bytes that nobody uses meanwhile
         for size_B in blocks_B:
             block = self._arena.set_aside(size_B)
-            if block is None and not (slides and self._room.free_B >= rest_B) and self._has_room(size_B):
+            if block is None and self._has_room(size_B):
                 block = self._arena.set_aside(size_B)
             if block is None:
                 return False
             held.append(block)
-            rest_B -= self._room.reserved_B(size_B)
         return True
 
     def _has_room(self, size_B: int) -> bool:
@@ -310,6 +307,8 @@ class Kernels:
         keeper = self.keeper
         try:
             self.sweep()
+            if not self._room.fits(size_B) and keeper.policy.slides_at_last and self._has_room(size_B):
+                return True  # what moves cost is weighed
             while not self._room.fits(size_B):
                 if self._room.free_B >= self._room.reserved_B(size_B) and keeper.slide(size_B):
                     continue

@@ -2,7 +2,7 @@
 //
 // Victims go one by one, and each is reckoned with those that went before it. Scattered, they leave holes, and blocks
 // have to be moved together, which has a price per byte; so a window (see arena_window.hpp) is taken instead where it
-// costs at most twice as much per byte as victims and moves. Rebuilt values stay until their bytes are wanted. Where
+// costs at most half as much again per byte as victims and moves. Rebuilt values stay until their bytes are wanted. Where
 // host memory may be used, a value goes there if the copies to and fro take less than running its calls again.
 // Values of hardly any bytes go last of all: once a backward has let go of what a loss was made of, making it again
 // takes the whole forward.
@@ -22,6 +22,8 @@ class AbstractTide : public Policy {
   void ended(Scene& scene, CallId id) override { density_.learn(scene.ledger.call(id)); }
   void choose(Scene& scene, Bytes need_B, std::vector<ValueId>& victims) override;
   bool sends(Scene& scene, ValueId id) override;
+  // What moving so many bytes takes.
+  Nanoseconds moves_ns(Bytes moved_B) const;
 
  protected:
   static constexpr double MOST = 1e300;  // how much one minds what will not be made again, or is not worth it

@@ -29,6 +29,7 @@ class TideMemory final : public Guided {
     if (record_.is_empty()) {
       found_B_ = scene.room.in_use_B();
       began_ns_ = scene.ledger.clock();
+      moved_B_ = scene.moved_B;
     }
     Guided::began(scene, name, inputs);
   }
@@ -54,7 +55,7 @@ class TideMemory final : public Guided {
       else if (!foresight() || has_changed)
         begin(step, capacity_B);
       else if (!is_settled_)
-        compare(step, capacity_B, scene.ledger.clock() - began_ns_ - calls_ns_);
+        compare(step, capacity_B, scene.ledger.clock() - began_ns_ - calls_ns_ + moves_ns(scene.moved_B - moved_B_));
     }
     departures_ = departures();
     calls_ = calls_ns_ = 0;
@@ -64,7 +65,7 @@ class TideMemory final : public Guided {
  private:
   struct Trial {
     Rehearsed found;
-    Nanoseconds rerun_ns = -1;  // of the step that it guided
+    Nanoseconds spent_ns = -1;  // by the step that it guided, on reruns and moves
   };
 
   bool departed() const {
@@ -99,13 +100,13 @@ class TideMemory final : public Guided {
 
   void use(const Trial& trial) { guide(trial.found.foresight, trial.found.way, trial.found.advises); }
 
-  // Simulations do not know kernels' workspaces: where a step recomputes more than its rehearsal, plans for less room
+  // Simulations do not know everything: where a step spends more than its rehearsal, plans for less room
   // have a step each, then tide has, and the cheapest stays.
-  void compare(const StepRecord::Step& step, Bytes capacity_B, Nanoseconds rerun_ns) {
-    trials_.back().rerun_ns = rerun_ns;
+  void compare(const StepRecord::Step& step, Bytes capacity_B, Nanoseconds spent_ns) {
+    trials_.back().spent_ns = spent_ns;
     const std::size_t tried = trials_.size();
-    const Nanoseconds foreseen_ns = trials_[0].found.rerun_ns;
-    is_settled_ = tried == 1 && rerun_ns - foreseen_ns <= foreseen_ns / TOLERANCE;
+    const Nanoseconds foreseen_ns = trials_[0].found.spent_ns;
+    is_settled_ = tried == 1 && spent_ns - foreseen_ns <= foreseen_ns / TOLERANCE;
     if (is_settled_) return;
     if (tried < std::size(SHARES)) {
       const Bytes less_B = static_cast<Bytes>(static_cast<double>(capacity_B) * SHARES[tried]);
@@ -117,7 +118,7 @@ class TideMemory final : public Guided {
     } else {
       is_settled_ = true;
       use(*std::min_element(trials_.begin(), trials_.end(),
-                            [](const Trial& a, const Trial& b) { return a.rerun_ns < b.rerun_ns; }));
+                            [](const Trial& a, const Trial& b) { return a.spent_ns < b.spent_ns; }));
     }
   }
 
@@ -128,6 +129,7 @@ class TideMemory final : public Guided {
   Bytes rehearsed_B_ = 0;     // the capacity of the last rehearsal
   int rehearsals_ = 0;        // of steps like the record
   Nanoseconds began_ns_ = 0, calls_ns_ = 0;
+  Bytes moved_B_ = 0;  // before this step
   std::int64_t calls_ = 0, departures_ = 0;
   std::vector<Trial> trials_;  // of plans for the record; the last one guides until all are settled
   bool is_settled_ = false;

@@ -22,23 +22,20 @@ void Runtime::expect(const Likeness& like, Slice<Bytes> copies_B) {
   if (sum_B == 0 || room_.fits(sum_B)) return;
   const std::vector<ValueId> before = std::exchange(running_, {});
   sweep();
-  if (!would_fit(blocks_B, sum_B)) make_hole(sum_B);
+  if (!would_fit(blocks_B)) make_hole(sum_B);
   moving_.clear();
   running_ = before;
 }
 
-// Whether these blocks find places beside each other, with evictions where the free bytes do not suffice.
-bool Runtime::would_fit(Slice<Bytes> blocks_B, Bytes rest_B) {
-  const bool slides = policy_->slides() || policy_->slides_at_last();
+// Makes room for these blocks one after the other; whether they find places beside each other.
+bool Runtime::would_fit(Slice<Bytes> blocks_B) {
   c10::SmallVector<c10::DataPtr, 8> held;  // bytes that nobody uses meanwhile
   for (const Bytes size_B : blocks_B) {
     held.push_back(gates_.block(slab_, size_B));
     c10::DataPtr& block = held.back();
-    if (block.get() == nullptr && !(slides && room_.capacity_B() - room_.in_use_B() >= rest_B) && keeper_.make_room(size_B))
-      block = gates_.block(slab_, size_B);
+    if (block.get() == nullptr && keeper_.make_room(size_B)) block = gates_.block(slab_, size_B);
     moving_.clear();
     if (block.get() == nullptr) return false;
-    rest_B -= room_.reserved_for(size_B);
   }
   return true;
 }

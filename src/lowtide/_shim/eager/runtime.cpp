@@ -133,7 +133,7 @@ bool Runtime::make_hole(Bytes size_B) {
   const std::vector<ValueId> before = std::exchange(running_, {});
   sweep();
   std::vector<ValueId> victims;
-  bool fits = room_.fits(size_B);
+  bool fits = room_.fits(size_B) || (policy_->slides_at_last() && keeper_.make_room(size_B));  // what moves cost is weighed
   while (!fits) {
     if (room_.capacity_B() - room_.in_use_B() >= room_.reserved_for(size_B) && keeper_.slide(size_B)) {
       fits = true;

@@ -19,6 +19,7 @@ class Scene:
 
     Arguments:
         movable: whether a resident root's bytes may be moved now.
+        moved_B: slid so far.
         stuck: sliding was tried for this request, and did not make the place.
     """
 
@@ -27,6 +28,7 @@ class Scene:
     kinship: AbstractKinship
     candidates: int = 0
     movable: Callable[[Value], bool] = lambda value: True  # noqa: ARG005
+    moved_B: int = 0
     stuck: bool = False
 
     def staleness(self, value: Value) -> int:

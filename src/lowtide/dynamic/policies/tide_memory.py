@@ -2,8 +2,8 @@
 
 When a step ends, the compiled engine runs its record again in simulation under several ways of giving values up
 (`src/core/eager/rehearsal.hpp`): by the greedy planner's retention for more or less of the budget, or by distances to
-the next use alone. The way that recomputes least guides the next step; if none recomputes less than tide does, tide
-goes on.
+the next use alone. The way that spends least on reruns and moves guides the next step; if none spends less than tide
+does, tide goes on.
 
 A step that runs like the record, beside as many bytes of others, needs no new one. One that departs goes on as tide
 where the record says nothing, and the log says so; it is rehearsed once it has come twice alike, so that programs
@@ -31,11 +31,11 @@ _SHARES = (1.0, 0.92, 0.84)  # of the capacity, that plans are tried for
 
 @dataclass(slots=True, eq=False)
 class _Trial:
-    """A plan, and what the step recomputed that it guided."""
+    """A plan, and what the step that it guided spent on reruns and moves."""
 
     found: Rehearsed
     advises: bool = True
-    rerun_ns: int = -1
+    spent_ns: int = -1
 
 
 @final
@@ -55,6 +55,7 @@ class TideMemory(AbstractGuided):
         self._rehearsed_B = 0  # the capacity of the last rehearsal
         self._rehearsals = 0  # of steps like the record
         self._began_ns = 0
+        self._moved_B = 0  # before this step
         self._calls_ns = 0
         self._calls = 0
         self._departures = 0  # before this step
@@ -63,6 +64,7 @@ class TideMemory(AbstractGuided):
         if self._record.is_empty:
             self._found_B = scene.room.in_use_B
             self._began_ns = scene.ledger.clock
+            self._moved_B = scene.moved_B
         super().began(scene, name, inputs)
 
     def ended(self, scene: Scene, call: Call) -> None:
@@ -85,7 +87,8 @@ class TideMemory(AbstractGuided):
             elif self.found is None or (changed and self._rehearsals < _MOST_REHEARSALS):
                 self._begin(step, capacity_B)
             elif not self._settled:
-                self._compare(step, capacity_B, scene.ledger.clock - self._began_ns - self._calls_ns)
+                rerun_ns = scene.ledger.clock - self._began_ns - self._calls_ns
+                self._compare(step, capacity_B, rerun_ns + self.moves_ns(scene.moved_B - self._moved_B))
         self._record = StepRecord()
         self._departures, self._calls, self._calls_ns = self.departures, 0, 0
         super().step_ended(scene)
@@ -123,16 +126,16 @@ class TideMemory(AbstractGuided):
         self._trials.append(trial)
         self.guide(trial.found, advises=trial.advises)
 
-    def _compare(self, step: Step, capacity_B: int, rerun_ns: int) -> None:
-        """Simulations do not know kernels' workspaces.
+    def _compare(self, step: Step, capacity_B: int, spent_ns: int) -> None:
+        """Simulations do not know everything that a step does.
 
-        Where a step recomputes more than its rehearsal, plans for less room have a step each, then tide has, and the
+        Where a step spends more than its rehearsal, plans for less room have a step each, then tide has, and the
         cheapest stays.
         """
-        self._trials[-1].rerun_ns = rerun_ns
+        self._trials[-1].spent_ns = spent_ns
         tried = len(self._trials)
         first = self._trials[0].found
-        self._settled = tried == 1 and rerun_ns - first.rerun_ns <= first.rerun_ns // _TOLERANCE
+        self._settled = tried == 1 and spent_ns - first.spent_ns <= first.spent_ns // _TOLERANCE
         if self._settled:
             return
         if tried < len(_SHARES):
@@ -142,5 +145,5 @@ class TideMemory(AbstractGuided):
             self._attempt(_Trial(first, advises=False))
         else:
             self._settled = True
-            best = min(self._trials, key=lambda trial: trial.rerun_ns)
+            best = min(self._trials, key=lambda trial: trial.spent_ns)
             self.guide(best.found, advises=best.advises)
