@@ -1,7 +1,6 @@
 #include "kinship.hpp"
 
 #include <algorithm>
-#include <type_traits>
 
 namespace lowtide::eager {
 
@@ -19,32 +18,66 @@ bool Kinship::has_handle(ValueId root) const {
 }
 
 bool Kinship::is_wanted(ValueId root) const {
-  bool wanted = false;
-  walk<false>(root, [&](ValueId id) { return !(wanted = ledger_[id].is_evicted() && has_handle(id)); });
-  return wanted;
+  if (const Entry& known = at(root); known.judged == search_) return known.is_wanted;
+  begin_walk();
+  stack_.assign(1, root);
+  at(root).seen = walk_;
+  at(root).from = NO_VALUE;
+  reached_.assign(1, root);
+  ValueId last = NO_VALUE;  // on the way to whom it is that wants the root
+  while (!stack_.empty() && last == NO_VALUE) {
+    const ValueId from = stack_.back();
+    stack_.pop_back();
+    visit_children(from, [&](ValueId to) {
+      Entry& entry = entries_[static_cast<std::size_t>(to)];
+      if (last != NO_VALUE || entry.seen == walk_ || !ledger_[to].is_evicted()) return;
+      entry.seen = walk_;
+      if (has_handle(to) || (entry.judged == search_ && entry.is_wanted)) {
+        last = from;
+      } else if (entry.judged != search_) {
+        entry.from = from;
+        reached_.push_back(to);
+        stack_.push_back(to);
+      }
+    });
+  }
+  if (last == NO_VALUE)  // nothing that was reached reaches anybody who wants it
+    for (const ValueId id : reached_) judge(id, false);
+  for (ValueId id = last; id != NO_VALUE; id = at(id).from) judge(id, true);
+  return last != NO_VALUE;
+}
+
+void Kinship::begin_search() const {
+  if (++search_ != 0) return;
+  for (Entry& entry : entries_) entry.judged = 0;  // the numbers are used up
+  search_ = 1;
+}
+
+void Kinship::begin_walk() const {
+  if (++walk_ != 0) return;
+  for (Entry& entry : entries_) entry.seen = 0;  // the numbers are used up
+  walk_ = 1;
+}
+
+void Kinship::judge(ValueId id, bool wanted) const {
+  Entry& entry = at(id);
+  entry.judged = search_;
+  entry.is_wanted = wanted;
 }
 
 template <bool up, class Visit>
 void Kinship::walk(ValueId root, const Visit& visit) const {
-  if (++walk_ == 0) {  // the numbers are used up
-    for (Entry& entry : entries_) entry.seen = 0;
-    walk_ = 1;
-  }
+  begin_walk();
   at(root).seen = walk_;
   stack_.assign(1, root);
-  bool is_over = false;
-  while (!stack_.empty() && !is_over) {
+  while (!stack_.empty()) {
     const ValueId from = stack_.back();
     stack_.pop_back();
     const auto reach = [&](ValueId to) {
       Entry& entry = entries_[static_cast<std::size_t>(to)];
-      if (is_over || entry.seen == walk_) return;
+      if (entry.seen == walk_) return;
       entry.seen = walk_;
-      if constexpr (std::is_same_v<decltype(visit(to)), bool>) {
-        if (!visit(to)) is_over = true;
-      } else {
-        visit(to);
-      }
+      visit(to);
       if (ledger_[to].is_evicted()) stack_.push_back(to);
     };
     if constexpr (up)

@@ -46,8 +46,11 @@ class Kinship {
   // Whether the program can name it, or a view of it.
   bool has_handle(ValueId root) const;
   // Whether an evicted root that the program can name would need this one, through evicted ones only: what lies between
-  // this one and one that is resident again is evicted and wanted by nobody. A walk, up to the first that is found.
+  // this one and one that is resident again is evicted and wanted by nobody. What is found holds for the whole search that
+  // has begun, in which nothing may come or go. A walk, up to what is known already.
   bool is_wanted(ValueId root) const;
+  // Forgets who was wanted.
+  void begin_search() const;
 
   // Classes. Of an evicted root; NO_CLASS for any other.
   ClassId class_of(ValueId root) const;
@@ -75,7 +78,10 @@ class Kinship {
   struct Entry {
     Nanoseconds ancestors_ns = UNKNOWN, descendants_ns = UNKNOWN;
     ClassId node = NO_CLASS;
-    std::uint32_t seen = 0;  // by the walk of this number
+    std::uint32_t seen = 0;    // by the walk of this number
+    std::uint32_t judged = 0;  // in the search of this number
+    bool is_wanted = false;    // as judged
+    ValueId from = NO_VALUE;   // by whom the walk came here
   };
 
   Entry& at(ValueId id) const;
@@ -97,8 +103,9 @@ class Kinship {
         if (child != root) visit(child);
       }
   }
-  // Every root that is reached in one direction through evicted ones: these, and the others at the edge. While `visit`
-  // says so, if it says anything.
+  void begin_walk() const;
+  void judge(ValueId id, bool wanted) const;
+  // Every root that is reached in one direction through evicted ones: these, and the others at the edge.
   template <bool up, class Visit>
   void walk(ValueId root, const Visit& visit) const;
   void outdate(ValueId root);
@@ -108,7 +115,8 @@ class Kinship {
   Kept kept_;
   mutable std::vector<Entry> entries_;  // by ValueId
   mutable std::vector<ValueId> stack_;
-  mutable std::uint32_t walk_ = 0;
+  mutable std::vector<ValueId> reached_;
+  mutable std::uint32_t walk_ = 0, search_ = 1;
   // Sums of each kind in entries_: while there are none, changes cost nothing.
   mutable std::int64_t known_ancestors_ = 0, known_descendants_ = 0;
   mutable Classes classes_;

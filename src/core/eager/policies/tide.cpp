@@ -23,6 +23,7 @@ Nanoseconds again_ns(const Scene& scene, ValueId id) { return scene.ledger[id].c
 }  // namespace
 
 void AbstractTide::choose(Scene& scene, Bytes need_B, std::vector<ValueId>& victims) {
+  scene.kinship.begin_search();
   minds_.assign(scene.ledger.value_slots(), INFINITE);
   ranked_.clear();
   for (ValueId id : scene.ledger.candidates()) {
