@@ -101,7 +101,7 @@ def _find() -> EagerModule:
     if not _has_key():
         raise ShimUnavailable(
             f"torch {torch.__version__} has no dispatch key on which lowtide can see operators without Python "
-            "(torch 2.13 has one): eager training uses the runtime in Python"
+            "(torch 2.11 to 2.13 have one): eager training uses the runtime in Python"
         )
     path = shim_build.find_or_build(kit=shim_build.EAGER)
     try:
