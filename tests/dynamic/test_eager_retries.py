@@ -1,4 +1,4 @@
-"""Kernels that find no room at first: what they wrote by then is put back, and they run again."""
+"""Kernels that run twice, for want of room or to make something again: what they write over is written once."""
 
 from __future__ import annotations
 
@@ -51,3 +51,23 @@ def test_what_a_rerun_must_not_write_over_is_copied_where_room_can_be_made(monke
         assert run.stats().reruns > 3
         del made[2:]
     assert found == [float(torch.full((1,), float(i)).sin() * 3) for i in range(8)]
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_results_beside_a_leaf_that_was_written_are_not_made_again(runtime: RuntimeName) -> None:
+    mean, variance = torch.zeros(64), torch.ones(64)
+    x = torch.rand(UNIT // 16, 64, generator=torch.Generator().manual_seed(0))
+    scale, shift = torch.ones(64), torch.zeros(64)
+    training = (True, 0.1, 1e-5)
+    plain, *_ = torch.ops.aten._native_batch_norm_legit(x, scale, shift, mean.clone(), variance.clone(), *training)
+    with lowtide.eager(BUDGET_B * 2, policy="lru", runtime=runtime) as run:
+        inside = torch.ops.aten._native_batch_norm_legit(x, scale, shift, mean, variance, *training)[0]
+        values, once = torch.ones(64).cos(), mean.clone()
+        torch._foreach_add_([mean, values], 1.0)
+        later = [torch.ones(4 * UNIT) for _ in range(5)]
+        assert run.stats().evictions > 0
+        assert torch.equal(inside, plain)
+        assert torch.equal(values, torch.ones(64).cos() + 1)
+        assert torch.equal(mean, once + 1)
+        assert float(later.pop()[0]) == 1
+        del later

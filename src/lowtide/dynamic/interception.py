@@ -6,7 +6,8 @@ RULES
 - An operator that writes over a leaf cannot be undone: whatever is alive and could be asked to be made again from the
   old content is made resident first and *committed*, that is, kept as a leaf itself.
 - What an optimizer's step makes is kept, and what it writes is committed: none of it is ever made again.
-- An operator that cannot be run again (unknown arguments, tensors that are no plain ones) keeps what it makes.
+- An operator that cannot be run again (unknown arguments, tensors that are no plain ones, results beside a leaf that
+  it writes over) keeps what it makes.
 
 Units: `_B` bytes.
 """
@@ -87,7 +88,12 @@ class Interceptor:
         written = self._written(op, func, args, kwargs)
         spared = bool(written) and op.hidden is not None and bool(op.hidden.spare)
         form, read = None, inputs
+        overwritten = sum(value.call is None for value in written)
         can_repeat = op.is_known and not (op.is_out and len(written) > 1)
+        if (
+            overwritten and not spared and (op.makes or overwritten < len(written))
+        ):  # a rerun would write there once more
+            can_repeat = False
         if can_repeat and len(plain) == len(tensors) and not self._steps.is_stepping:
             read = [v for v in inputs if v not in written] if spared else inputs
             places = {self._bodies[value].address: i for i, value in enumerate(read)}

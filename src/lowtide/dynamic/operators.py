@@ -31,6 +31,7 @@ class Operator(msgspec.Struct, frozen=True):
         is_out: it may give what it writes other bytes, of another size.
         is_composite: it is made of others, and does nothing itself.
         is_known: it can be run again from its arguments; else its results are kept.
+        makes: it has results that are none of its arguments.
         hidden: what its schema does not say; None: nothing.
     """
 
@@ -41,6 +42,7 @@ class Operator(msgspec.Struct, frozen=True):
     is_out: bool = False
     is_composite: bool = False
     is_known: bool = True
+    makes: bool = True
     hidden: Hidden | None = None
 
     def written(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
@@ -90,6 +92,7 @@ def operator(func: Callable[..., Any]) -> Operator:
         is_out=any(a.kwarg_only and a.alias_info is not None and a.alias_info.is_write for a in schema.arguments),
         is_composite=_has_kernel(func, "CompositeImplicitAutograd") and not _has_kernel(func, "CPU"),
         is_known=not name.startswith("aten.resize"),
+        makes=any(result.alias_info is None for result in schema.returns),
         hidden=hidden,
     )
 

@@ -63,6 +63,8 @@ Operator::Operator(const c10::OperatorHandle& with, const Silence& silence)
   is_composite = handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
                  !handle.hasKernelForDispatchKey(c10::DispatchKey::CPU);
   is_known = !begins_with(name, "aten.resize");
+  makes = std::any_of(schema.returns().begin(), schema.returns().end(),
+                      [](const c10::Argument& a) { return a.alias_info() == nullptr; });
   precisions = Precisions::behind(name, handle.hasTag(at::Tag::pointwise));
 }
 

@@ -45,6 +45,7 @@ struct Operator {
   bool is_composite = false;   // it is made of others, and does nothing itself
   bool is_out = false;         // it may give what it writes other bytes, of another size
   bool is_known = true;        // it can be run again from its arguments
+  bool makes = false;          // it has results that are none of its arguments
   Precisions::Which precisions = 0;  // on which its results may depend
 };
 

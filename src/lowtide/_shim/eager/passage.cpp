@@ -217,7 +217,11 @@ void Runtime::look_at(Pass& pass, const torch::jit::Stack& stack) {
 }
 
 void Runtime::before_writing(Pass& pass, Lock& lock) {
+  const auto leaves = std::count_if(pass.written.begin(), pass.written.end(),
+                                    [&](ValueId value) { return ledger_[value].is_leaf(); });
+  const bool has_more = pass.op.makes || static_cast<std::size_t>(leaves) < pass.written.size();
   pass.records = pass.records && !(pass.op.is_out && pass.written.size() > 1);
+  if (leaves > 0 && has_more && !pass.is_spared) pass.records = false;  // a rerun would write there once more
   const bool keeps = pass.records && !pass.is_spared;
   for (const ValueId value : pass.written) {
     if (!keeps) commit(value, lock);

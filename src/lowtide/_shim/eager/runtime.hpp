@@ -9,7 +9,7 @@
 // - An operator that writes over a value consumes it. One that writes over a leaf cannot be undone: whatever is alive and
 //   descends from the old content is recovered and committed first. The leaf stays the same value.
 // - What an optimizer's step makes is kept, and what it writes is committed.
-// - An operator that cannot be run again keeps what it makes.
+// - An operator that cannot be run again, as one with results beside a leaf that it writes over, keeps what it makes.
 //
 // THREADS. One mutex guards everything. It is not held while a kernel runs; a kernel that finds no place for what it
 // allocates comes back through relieve(), from any thread. Python's lock is taken in one place, to say that a parameter
