@@ -71,3 +71,18 @@ def test_results_beside_a_leaf_that_was_written_are_not_made_again(runtime: Runt
         assert torch.equal(mean, once + 1)
         assert float(later.pop()[0]) == 1
         del later
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_what_a_kernel_wrote_over_is_made_again_before_its_second_try(runtime: RuntimeName) -> None:
+    def masked() -> tuple[torch.Tensor, torch.Tensor]:
+        before = torch.ones(3 * UNIT)
+        x = torch.rand(4 * UNIT, generator=torch.Generator().manual_seed(0))
+        x *= torch.ones(4 * UNIT, dtype=torch.bool)  # the kernel makes numbers of it
+        return before, x
+
+    with lowtide.eager(BUDGET_B, policy="lru", runtime=runtime) as run:
+        before, x = masked()
+        assert run.stats().retries > 0
+        del before
+    assert torch.equal(x, masked()[1])

@@ -69,6 +69,8 @@ class Keeper final : public Witness {
   void died(ValueId root);
   // The same, for bytes that the room has back already.
   void vanished(ValueId root);
+  // A root's bytes go, pinned or not; it can be made again.
+  void give_up(ValueId root);
   // A resident root becomes a leaf.
   void commit(ValueId root);
   void step_ended() {
@@ -102,7 +104,6 @@ class Keeper final : public Witness {
   friend class Recovery;
 
   void take_over(ValueId old, ValueId made);
-  void give_up(ValueId root);
   void let_go(ValueId root, bool sheds);
   // For recoveries.
   void rerun(CallId call, ValueId wanted, Slice<char> keep, Slice<ValueId> over, Slice<Bytes> offsets_B);

@@ -88,12 +88,9 @@ class Interceptor:
         written = self._written(op, func, args, kwargs)
         spared = bool(written) and op.hidden is not None and bool(op.hidden.spare)
         form, read = None, inputs
-        overwritten = sum(value.call is None for value in written)
-        can_repeat = op.is_known and not (op.is_out and len(written) > 1)
-        if (
-            overwritten and not spared and (op.makes or overwritten < len(written))
-        ):  # a rerun would write there once more
-            can_repeat = False
+        leaves_over = 0 if spared else sum(value.call is None for value in written)
+        writes_twice = leaves_over > 0 and (op.makes or leaves_over < len(written))  # if it ran again
+        can_repeat = op.is_known and not writes_twice and not (op.is_out and len(written) > 1)
         if can_repeat and len(plain) == len(tensors) and not self._steps.is_stepping:
             read = [v for v in inputs if v not in written] if spared else inputs
             places = {self._bodies[value].address: i for i, value in enumerate(read)}
@@ -104,7 +101,9 @@ class Interceptor:
             drawn = draw(args, kwargs) if op.is_random else None
             kernel = _twice_alike(func, args, kwargs, op) if spared else lambda: func(*args, **kwargs)
             like = None if form is None else self._kernels.likeness(op.name, form.args, form.kwargs)
-            results = self._kernels.attempt(op.name, kernel, drawn, spared or not (written or op.is_out), like)
+            is_clean = spared or not (written or op.is_out)
+            over = consumed if form is not None and not op.is_out and not leaves_over else ()
+            results = self._kernels.attempt(op.name, kernel, drawn, is_clean, like, over=over)
             cost = cost_ns(op.name, plain, results)
             if form is None or self._has_other_bytes(written):
                 self._keep_new(op, results, inputs, cost)

@@ -224,6 +224,20 @@ class Keeper:
             self._give_up(value)
         self.policy.evicted(self.scene, value)
 
+    def spoiled(self, values: Sequence[Value]) -> None:
+        """Gives up the bytes of values that can be made again, pinned or not: they do not hold them any more."""
+        for value in values:
+            self._give_up(value)
+
+    def bring_back(self, values: Sequence[Value]) -> None:
+        """Makes values resident, pinned as before.
+
+        Raises:
+            OutOfRoom: as `enter`.
+        """
+        bring(values, self)
+        self.leave(values)
+
     # What recovery asks
 
     def pin(self, value: Value) -> None:

@@ -3,8 +3,9 @@
 Once the arena has been full, room is made for a kernel before it runs, for what like ones asked for (`forecasts.py`):
 everything may still move then. Where it asks torch's allocator for more, and the arena has no place, the allocator asks
 `relieve`, which evicts, inside the kernel. What the kernel was given can neither go nor move meanwhile. Where that
-fences the arena, the kernel fails with torch's own out-of-memory error; if it has written to none of its arguments,
-everything is slid together, its arguments too, the generator is put back, and it runs once more.
+fences the arena, the kernel fails with torch's own out-of-memory error; if it has written to none of its arguments, or
+if these can be made again, everything is slid together, its arguments too, the generator is put back, and it runs once
+more.
 
 Units: `_B` bytes.
 """
@@ -142,6 +143,7 @@ class Kernels:
         is_clean: bool,
         like: Likeness | None,
         copies: Copies | None = None,
+        over: Sequence[Value] = (),
     ) -> Any:
         """Runs a kernel; again, with one hole for all that it is known to ask for, where that may help.
 
@@ -151,6 +153,7 @@ class Kernels:
             is_clean: it writes to none of its arguments, or to copies of them.
             like: what it is like.
             copies: that it writes to; they are made anew whenever it runs.
+            over: what it writes over, if all of it can be made again; that is done before another try.
 
         Raises:
             torch.OutOfMemoryError: with what lies in the arena and what to do.
@@ -174,7 +177,7 @@ class Kernels:
                 copies.undo()
             # What it gives back before it ends may cut the hole: then a larger one.
             wanted_B = max(found.own_B + self._room.reserved_B(found.need_B), hole_B + hole_B // _LARGER)
-            if not is_clean:
+            if not is_clean and not self._made_again(over, name):
                 raise self.out_of_memory(found.need_B, name)
             if not self._make_hole(wanted_B):
                 wanted_B = self._room.largest_hole_B
@@ -185,6 +188,20 @@ class Kernels:
             self.retries += 1
             if drawn is not None:
                 drawn.rewind()
+
+    def _made_again(self, values: Sequence[Value], name: str) -> bool:
+        """Gives up values that a kernel may have begun to write over, and brings them back; False where that fails."""
+        before = self.performer.running(())
+        try:
+            if not values or not all(map(self.performer.movable, values)):
+                return False
+            self._waits = name
+            self.keeper.spoiled(values)
+            self._recover(lambda: self.keeper.bring_back(values))
+            return True
+        finally:
+            self._waits = ""
+            self.performer.resume(before)
 
     def _metered(self, kernel: Callable[[], Any], like: Likeness) -> Callable[[], Any]:
         """The kernel, and a note of what it asks for."""

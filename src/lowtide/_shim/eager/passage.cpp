@@ -273,6 +273,28 @@ void Runtime::capture(Pass& pass, const torch::jit::Stack& stack) {
   }
 }
 
+// Gives up what a kernel may have begun to write over, and brings it back; false where that fails.
+bool Runtime::make_again(const Pass& pass, Lock& lock) {
+  const auto can_return = [&](ValueId value) { return !ledger_[value].is_leaf() && may_move(value); };
+  if (!pass.closure || pass.op.is_out || pass.written.empty() ||
+      !std::all_of(pass.written.begin(), pass.written.end(), can_return))
+    return false;
+  const auto found = shortage_;
+  waits_ = &pass.op.name;
+  const Slice<ValueId> written = {pass.written.data(), pass.written.size()};
+  for (const ValueId value : written) keeper_.give_up(value);
+  try {
+    bring(written, lock);
+  } catch (...) {
+    waits_ = nullptr;
+    throw;
+  }
+  waits_ = nullptr;
+  keeper_.leave(written);
+  shortage_ = found;
+  return true;
+}
+
 // Runs the kernel; again, with one hole for all that it is known to ask for, where that may help.
 void Runtime::attempt(Pass& pass, torch::jit::Stack& stack, Lock& lock) {
   const bool is_clean = pass.is_spared || (pass.written.empty() && !pass.op.is_out);
@@ -305,10 +327,10 @@ void Runtime::attempt(Pass& pass, torch::jit::Stack& stack, Lock& lock) {
       lock.lock();
       running_ = before;
     }
-    hole_B = hole_for_another(hole_B, is_clean, pass.op.name);
+    stack.resize(first);
+    hole_B = hole_for_another(hole_B, is_clean || make_again(pass, lock), pass.op.name);
     if (pass.draw) pass.draw->rewind();
     running_.assign(pass.inputs.begin(), pass.inputs.end());
-    stack.resize(first);
     torch::jit::Stack arguments = kept;
     untouched.put_back();
     if (has_all)

@@ -106,6 +106,7 @@ class Runtime final : public eager::Performer {
   void before_writing(Pass& pass, Lock& lock);
   void capture(Pass& pass, const torch::jit::Stack& stack);
   void attempt(Pass& pass, torch::jit::Stack& stack, Lock& lock);
+  bool make_again(const Pass& pass, Lock& lock);
   void note(Pass& pass, torch::jit::Stack& stack);
   void write_down(const Pass& pass, const torch::jit::Stack& stack);
   Diary::Serials serials(Slice<ValueId> values) const;
