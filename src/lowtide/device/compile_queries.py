@@ -23,15 +23,6 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 _DEPTH = 4  # frames that tell one place from another: libraries ask through functions of their own
 _HONEST: set[Place] = set()  # where a "no" led to code that cannot be captured
 _TOLD: list[Place] = []  # places of that kind that asked since somebody looked
-# Where a build lacks the device these raise, and so does Dynamo, which takes them for operators, or refuses them.
-_STREAM_QUERIES = frozenset(
-    module.is_current_stream_capturing
-    for module, is_built in (
-        (torch.cuda, torch.backends.cuda.is_built()),  # type: ignore[no-untyped-call]
-        (torch.xpu, torch.xpu._is_compiled()),
-    )
-    if not is_built and hasattr(module, "is_current_stream_capturing")
-)
 _THREAD = threading.local()  # `asked`: places that asked, while a capture of ours runs on this thread; `denies`
 
 
@@ -87,6 +78,22 @@ def be_honest_at(place: Place, honest: bool = True) -> None:
     (_HONEST.add if honest else _HONEST.discard)(place)
 
 
+def _unanswered() -> frozenset[Callable[[], bool]]:
+    """Whether a device's stream is being captured: asked of devices that this build or this machine lacks.
+
+    There these raise, and so does Dynamo, which takes them for operators, or refuses them.
+    """
+    found = set()
+    for module in (torch.cuda, torch.xpu):
+        query = getattr(module, "is_current_stream_capturing", None)
+        try:
+            if query is not None:
+                query()
+        except RuntimeError:
+            found.add(query)
+    return frozenset(found)
+
+
 @functools.cache
 def _install() -> None:
     """Puts a function in the place of Dynamo's answers, for good; outside our captures it answers as before."""
@@ -95,11 +102,12 @@ def _install() -> None:
 
     plain = answers.tracing_state_functions
     known = answers.TorchInGraphFunctionVariable._get_handlers()
+    unanswered = _unanswered()
 
     def tracing_state_functions() -> dict[Callable[[], Any], bool | None]:
         told, asked, asking = plain(), getattr(_THREAD, "asked", None), sys._getframe(1).f_locals
         query: Any = getattr(asking.get("self"), "value", None)
-        if query in _STREAM_QUERIES:
+        if query in unanswered:
             return {query: False}
         place = () if asked is None or not told.get(query) else _place(asking.get("tx"))
         if asked is None or not place or place[0][0].startswith(_TORCH):
@@ -112,7 +120,7 @@ def _install() -> None:
 
     answers.tracing_state_functions = tracing_state_functions  # type: ignore[assignment]
     rules = trace_rules.get_torch_obj_rule_map()
-    for query in _STREAM_QUERIES:
+    for query in unanswered:
         rules[query] = answers.TorchInGraphFunctionVariable
         known[query] = known[torch.compiler.is_compiling]
 

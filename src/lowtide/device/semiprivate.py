@@ -14,6 +14,7 @@ a release that moves one is met by a sentence instead of a traceback.
 | `torch._dynamo.config.allow_rnn` | 2.6 | capture: recurrent layers are captured at all |
 | `torch._dynamo.error_on_graph_break` | 2.9 | frontends: one graph is tried before several |
 | `torch._dynamo.variables.torch.tracing_state_functions` | 2.2 | capture: models do what they do uncompiled |
+| `torch._dynamo.trace_rules.get_torch_obj_rule_map` | 2.1 | frontends: graphs end where data is read |
 | `torch._dynamo.compiled_autograd.compiled_autograd_enabled` | 2.4 | runtime: refuse what would bypass the plan |
 | `torch._C._autograd._get_current_graph_task_keep_graph` | 2.5 | runtime: a retained graph keeps what it was given |
 | `torch.autograd.Function.boxed_grads_call` | 2.13 | runtime: a backward's gradients go when a plan drops them |
@@ -37,6 +38,7 @@ a release that moves one is met by a sentence instead of a traceback.
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -218,6 +220,15 @@ def ends_at_a_break(gm: torch.fx.GraphModule) -> bool:
     return bool(getattr(getattr(gm, "compile_subgraph_reason", None), "graph_break", False))
 
 
+@functools.cache
+def _break_graphs_at_unpacking() -> None:
+    """Has Dynamo end a graph at `pad_packed_sequence`, which reads data; torch 2.11 fails there instead of ending it."""
+    from torch._dynamo import trace_rules
+    from torch._dynamo.variables import SkipFunctionVariable
+
+    trace_rules.get_torch_obj_rule_map().setdefault(torch.nn.utils.rnn.pad_packed_sequence, SkipFunctionVariable)
+
+
 @contextlib.contextmanager
 def captured_as_eager() -> Iterator[None]:
     """Lets Dynamo capture what runs without it, all of it, or raise.
@@ -229,6 +240,7 @@ def captured_as_eager() -> Iterator[None]:
     """
     import torch._dynamo
 
+    _break_graphs_at_unpacking()
     config = {
         "fail_on_recompile_limit_hit": True,
         "allow_rnn": True,
