@@ -83,14 +83,13 @@ def _unanswered() -> frozenset[Callable[[], bool]]:
 
     There these raise, and so does Dynamo, which takes them for operators, or refuses them.
     """
-    found = set()
+    found: set[Callable[[], bool]] = set()
     for module in (torch.cuda, torch.xpu):
-        query = getattr(module, "is_current_stream_capturing", None)
-        try:
-            if query is not None:
+        if query := getattr(module, "is_current_stream_capturing", None):
+            try:
                 query()
-        except RuntimeError:
-            found.add(query)
+            except RuntimeError:
+                found.add(query)
     return frozenset(found)
 
 

@@ -222,7 +222,7 @@ def ends_at_a_break(gm: torch.fx.GraphModule) -> bool:
 
 @functools.cache
 def _break_graphs_at_unpacking() -> None:
-    """Has Dynamo end a graph at `pad_packed_sequence`, which reads data; torch 2.11 fails there instead of ending it."""
+    """Has Dynamo end a graph at `pad_packed_sequence`, which reads data; torch 2.11 fails there instead."""
     from torch._dynamo import trace_rules
     from torch._dynamo.variables import SkipFunctionVariable
 
