@@ -4,10 +4,8 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
-#include <cstring>
-#include <numeric>
 
-#include "runtime.hpp"
+#include "pass.hpp"
 
 namespace lowtide::shim {
 
@@ -71,24 +69,6 @@ at::Scalar number_in(const c10::TensorImpl& tensor) {
   return *static_cast<const c10::complex<double>*>(p);
 }
 
-// What is written behind a schema's back, as it was: for the case that the kernel has to run a second time.
-class Untouched {
- public:
-  void add(c10::intrusive_ptr<Storage> storage) {
-    auto content = std::make_unique<char[]>(storage->nbytes());
-    std::memcpy(content.get(), bytes(*storage), storage->nbytes());
-    kept_.emplace_back(std::move(storage), std::move(content));
-  }
-  void put_back() {
-    for (const auto& [storage, content] : kept_) std::memcpy(bytes(*storage), content.get(), storage->nbytes());
-  }
-
- private:
-  static void* bytes(Storage& storage) { return storage._mutable_data_ptr_no_checks().get(); }
-
-  std::vector<std::pair<c10::intrusive_ptr<Storage>, std::unique_ptr<char[]>>> kept_;
-};
-
 // Inside, operators of this thread come to the fallback again.
 struct Unfolding {
   Unfolding() { c10::impl::tls_set_dispatch_key_excluded(c10::DispatchKey::Fake, false); }
@@ -98,25 +78,6 @@ struct Unfolding {
 };
 
 }  // namespace
-
-struct Runtime::Pass {
-  Pass(const Operator& of, c10::DispatchKeySet below) : op(of), keys(below) {}
-
-  const Operator& op;
-  c10::DispatchKeySet keys;
-  Values inputs;           // each once, in order of first occurrence
-  Values written;          // of them
-  Values read;             // inputs of the call, once it is recorded
-  bool records = true;     // it can be run again
-  bool is_spared = false;  // what it writes behind its schema's back is left out of reruns
-  bool parameter = false;  // it writes one
-  std::optional<std::uint64_t> closure;
-  std::optional<Draw> draw;
-  Likeness like;
-  Extents extents;    // of its arguments, if a diary is kept
-  Diary::Made kept;   // what it made that is never made again
-  Bytes asked_B = 0;  // results and workspaces, together at most; 0: not known
-};
 
 void Runtime::run(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack& stack) {
   Lock lock(mutex_);
@@ -270,73 +231,6 @@ void Runtime::capture(Pass& pass, const torch::jit::Stack& stack) {
       closure.shapes.insert(closure.shapes.end(), strides.begin(), strides.end());
       closure.refs.push_back(ref);
     });
-  }
-}
-
-// Gives up what a kernel may have begun to write over, and brings it back; false where that fails.
-bool Runtime::make_again(const Pass& pass, Lock& lock) {
-  const auto can_return = [&](ValueId value) { return !ledger_[value].is_leaf() && may_move(value); };
-  if (!pass.closure || pass.op.is_out || pass.written.empty() ||
-      !std::all_of(pass.written.begin(), pass.written.end(), can_return))
-    return false;
-  const auto found = shortage_;
-  waits_ = &pass.op.name;
-  const Slice<ValueId> written = {pass.written.data(), pass.written.size()};
-  for (const ValueId value : written) keeper_.give_up(value);
-  try {
-    bring(written, lock);
-  } catch (...) {
-    waits_ = nullptr;
-    throw;
-  }
-  waits_ = nullptr;
-  keeper_.leave(written);
-  shortage_ = found;
-  return true;
-}
-
-// Runs the kernel; again, with one hole for all that it is known to ask for, where that may help.
-void Runtime::attempt(Pass& pass, torch::jit::Stack& stack, Lock& lock) {
-  const bool is_clean = pass.is_spared || (pass.written.empty() && !pass.op.is_out);
-  const std::size_t first = stack.size() - pass.op.arguments;
-  const bool has_all = pass.closure && !pass.is_spared;  // the closure has all arguments
-  torch::jit::Stack kept;  // of what has none
-  if (is_clean && !has_all) kept.assign(stack.begin() + static_cast<std::ptrdiff_t>(first), stack.end());
-  Untouched untouched;
-  if (pass.is_spared)
-    for (const ValueId value : pass.written) untouched.add(bodies_[value].hold());
-  if (pass.closure) pass.like = likeness(closures_[*pass.closure]);
-  expect(pass.like);
-  Meter meter(slab_, pass.like.op != 0 && was_full());
-  const std::vector<ValueId> before = std::exchange(running_, {pass.inputs.begin(), pass.inputs.end()});
-  Bytes hole_B = 0;
-  for (;;) {
-    meter.begin();
-    lock.unlock();
-    try {
-      pass.op.handle.redispatchBoxed(pass.keys, &stack);
-      lock.lock();
-      running_ = before;
-      if (meter.is_on()) {
-        std::vector<Bytes> blocks_B = meter.end();
-        pass.asked_B = std::accumulate(blocks_B.begin(), blocks_B.end(), Bytes{0});
-        forecasts_.asked(pass.like, std::move(blocks_B));
-      }
-      return;
-    } catch (const c10::OutOfMemoryError&) {
-      lock.lock();
-      running_ = before;
-    }
-    stack.resize(first);
-    hole_B = hole_for_another(hole_B, is_clean || make_again(pass, lock), pass.op.name);
-    if (pass.draw) pass.draw->rewind();
-    running_.assign(pass.inputs.begin(), pass.inputs.end());
-    torch::jit::Stack arguments = kept;
-    untouched.put_back();
-    if (has_all)
-      rebuild(closures_[*pass.closure], [&](std::int32_t i) { return hold(pass.read[static_cast<std::size_t>(i)]); },
-              arguments);
-    stack.insert(stack.end(), arguments.begin(), arguments.end());
   }
 }
 

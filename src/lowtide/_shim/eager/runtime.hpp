@@ -105,11 +105,13 @@ class Runtime final : public eager::Performer {
   void look_at(Pass& pass, const torch::jit::Stack& stack);
   void before_writing(Pass& pass, Lock& lock);
   void capture(Pass& pass, const torch::jit::Stack& stack);
-  void attempt(Pass& pass, torch::jit::Stack& stack, Lock& lock);
-  bool make_again(const Pass& pass, Lock& lock);
   void note(Pass& pass, torch::jit::Stack& stack);
   void write_down(const Pass& pass, const torch::jit::Stack& stack);
   Diary::Serials serials(Slice<ValueId> values) const;
+
+  // attempt.cpp
+  void attempt(Pass& pass, torch::jit::Stack& stack, Lock& lock);
+  bool make_again(const Pass& pass, Lock& lock);
 
   // expectation.cpp
   Likeness likeness(const Closure& closure) const;  // none where nothing is made of it

@@ -1,0 +1,26 @@
+// Pass: one operator of the program on its way through the runtime (passage.cpp, attempt.cpp).
+#pragma once
+#include "runtime.hpp"
+
+namespace lowtide::shim {
+
+struct Runtime::Pass {
+  Pass(const Operator& of, c10::DispatchKeySet below) : op(of), keys(below) {}
+
+  const Operator& op;
+  c10::DispatchKeySet keys;
+  Values inputs;           // each once, in order of first occurrence
+  Values written;          // of them
+  Values read;             // inputs of the call, once it is recorded
+  bool records = true;     // it can be run again
+  bool is_spared = false;  // what it writes behind its schema's back is left out of reruns
+  bool parameter = false;  // it writes one
+  std::optional<std::uint64_t> closure;
+  std::optional<Draw> draw;
+  Likeness like;
+  Extents extents;    // of its arguments, if a diary is kept
+  Diary::Made kept;   // what it made that is never made again
+  Bytes asked_B = 0;  // results and workspaces, together at most; 0: not known
+};
+
+}  // namespace lowtide::shim
