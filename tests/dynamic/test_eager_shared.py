@@ -40,6 +40,27 @@ def _written_by_numpy(press: Callable[[], None]) -> list[Tensor]:
     return [before, between, x + torch.from_numpy(array)]
 
 
+def _rolled_out(press: Callable[[], None]) -> list[Tensor]:
+    """More than fits depends on what was in a buffer, one after the other."""
+    observed, weight, kept = torch.zeros(SIZE // 16), torch.randn(16, SIZE // 16), []
+    array = observed.numpy()
+    for step in range(16):
+        array[:] = step
+        kept.append((observed * weight).sin())
+    press()
+    return [torch.stack([result.sum() for result in kept])]
+
+
+def _let_go(press: Callable[[], None]) -> list[Tensor]:
+    """Nobody but calls have what they read, and it is moved."""
+    made = [torch.tensor([0.5 + step] * (SIZE // 2)).sin() for step in range(10)]
+    del made[::2]
+    torch.ones(4 * SIZE)  # slides
+    torch.ones(9 * SIZE)  # evicts
+    press()
+    return [x * 2 for x in made]
+
+
 def _written_by_another_library(press: Callable[[], None]) -> list[Tensor]:
     x = torch.randn(SIZE).cos()
     before = x.sin()
@@ -140,6 +161,8 @@ def _deterministic(press: Callable[[], None]) -> list[Tensor]:
 
 PROGRAMS = (
     _written_by_numpy,
+    _rolled_out,
+    _let_go,
     _written_by_another_library,
     _resized,
     _inferring,

@@ -89,6 +89,30 @@ class Arrivals:
         self._bodies.show(value, storage)
         return value
 
+    def renew(self, value: Value) -> Value:
+        """Others have written to a storage: what was computed from it keeps the copy, and it is met anew.
+
+        What stays all the time is the same value afterwards, as if an operator had written there.
+
+        Raises:
+            torch.OutOfMemoryError: if there is no room for another copy.
+        """
+        storage = self._bodies[value].storage()
+        assert storage is not None
+        if value.home or value.pins:
+            self._kernels.settle_dependents(value)  # from the copy, which is as they read it
+            self._bodies.copy_anew(value)
+            self._recorder.wrote("elsewhere", [value.id], [value.id], 0)
+            return value
+        if self._bodies.offset_B(storage) is None:
+            self.foreign_B -= value.size_B  # it is counted again
+        self._recorder.died(value.id)
+        self._bodies.died(value, kept=False)
+        self._kernels.keeper.died(value)
+        renewed = self._bring(storage, home=False)
+        self._recorder.leaf(renewed.id, renewed.size_B)
+        return renewed
+
     def part(self, storage: torch.UntypedStorage) -> None:
         """Leaves a storage to others, who may write to it; what was computed from it keeps a copy.
 

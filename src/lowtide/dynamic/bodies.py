@@ -184,6 +184,8 @@ class Bodies:
             self.own(value, body.held)
         if body.held is None:
             del self._of[value.id]
+        else:
+            body.address = body.held._cdata
         self._outside.pop(value.id, None)
 
     def forget(self, value: Value) -> None:

@@ -80,11 +80,7 @@ class Interceptor:
         tensors = list(tensors_of(args, kwargs))
         plain = [t for t in tensors if is_plain(t)]
         inputs = self._values(t for t in tensors if has_bytes(t))
-        for value in inputs:
-            if self._bodies.is_stale(value):
-                self._kernels.settle_dependents(value)  # from the copy, which is as they read it
-                self._bodies.copy_anew(value)
-                self._recorder.wrote("elsewhere", [value.id], [value.id], 0)
+        inputs = [self._arrivals.renew(value) if self._bodies.is_stale(value) else value for value in inputs]
         written = self._written(op, func, args, kwargs)
         spared = bool(written) and op.hidden is not None and bool(op.hidden.spare)
         form, read = None, inputs

@@ -61,6 +61,26 @@ ValueId Runtime::keep(Storage& storage) {
   return value;
 }
 
+// Others have written to a storage: what was computed from it keeps the copy, and it is met anew. What stays all the time
+// is the same value afterwards, as if an operator had written there.
+ValueId Runtime::renew(ValueId value, Lock& lock) {
+  const std::int64_t serial = ledger_[value].serial;
+  const auto storage = bodies_[value].weak.lock();
+  if (ledger_[value].home || ledger_[value].pins > 0) {
+    settle_dependents(value, lock);  // from the copy, which is as they read it
+    bodies_.copy_anew(value);
+    diary_.note("wrote", "elsewhere", {serial}, {{serial, 0}});
+    return value;
+  }
+  if (bodies_.offset_of(*storage) == NOWHERE) statistics_.foreign_B -= ledger_[value].size_B;  // it is counted again
+  diary_.note("died", {}, {serial});
+  bodies_.leave_outside(value);
+  keeper_.died(value);
+  const ValueId renewed = meet(*storage, false);
+  diary_.note("leaf", {}, {}, {{ledger_[renewed].serial, ledger_[renewed].size_B}});
+  return renewed;
+}
+
 c10::DataPtr Runtime::room_for(Bytes size_B) {
   slab_.set_side(End::high);
   c10::DataPtr block = gates_.block(slab_, size_B);

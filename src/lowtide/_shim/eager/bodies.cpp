@@ -2,6 +2,7 @@
 
 #include <c10/core/Allocator.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "eager/room.hpp"
@@ -60,6 +61,11 @@ void Bodies::show_outside(ValueId value, Storage& storage, c10::intrusive_ptr<St
   outside_.push_back(value);
   copy_anew(value);
   label(value, false);
+}
+
+void Bodies::leave_outside(ValueId value) {
+  outside_.erase(std::remove(outside_.begin(), outside_.end(), value), outside_.end());
+  died(value, false, 0, 0);
 }
 
 bool Bodies::is_stale(ValueId value) {

@@ -86,6 +86,8 @@ class Bodies {
   }
   // A storage elsewhere, and a block for the copy of it.
   void show_outside(ValueId value, Storage& storage, c10::intrusive_ptr<Storage> aside);
+  // That storage is its own affair from now on; the value has the copy.
+  void leave_outside(ValueId value);
   // Whether a storage elsewhere was written since it was copied; O(its bytes).
   bool is_stale(ValueId value);
   void copy_anew(ValueId value);

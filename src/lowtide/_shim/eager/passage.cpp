@@ -102,12 +102,11 @@ void Runtime::run(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, t
   }
   Pass pass(op, keys);
   look_at(pass, stack);
-  for (const ValueId value : pass.inputs) {
+  for (ValueId& value : pass.inputs) {
     if (!bodies_.is_stale(value)) continue;
-    settle_dependents(value, lock);  // from the copy, which is as they read it
-    bodies_.copy_anew(value);
-    const std::int64_t serial = ledger_[value].serial;
-    diary_.note("wrote", "elsewhere", {serial}, {{serial, 0}});
+    const ValueId renewed = renew(value, lock);
+    std::replace(pass.written.begin(), pass.written.end(), value, renewed);
+    value = renewed;
   }
   waits_ = &op.name;
   try {

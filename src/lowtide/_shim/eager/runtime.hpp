@@ -136,6 +136,7 @@ class Runtime final : public eager::Performer {
   ValueId value_of(const c10::TensorImpl& tensor);
   ValueId meet(Storage& storage, bool home);
   ValueId keep(Storage& storage);
+  ValueId renew(ValueId value, Lock& lock);
   c10::DataPtr room_for(Bytes size_B);
   void make_room(Bytes size_B);
   void admit(ValueId value);
