@@ -22,7 +22,7 @@ torchvision_shim.install()
 
 import lowtide  # noqa: E402
 from benchmarks.eager_networks import NETWORKS  # noqa: E402
-from benchmarks.eager_running import UNLIMITED_B, Loop, left, peak_B, recomputed  # noqa: E402
+from benchmarks.eager_running import UNLIMITED_B, Loop, left, moved, peak_B, recomputed  # noqa: E402
 from lowtide.device.heap import keep_warm  # noqa: E402
 
 WARM = 3  # steps before those that are counted
@@ -66,6 +66,7 @@ def counted(found: dict[str, Any]) -> dict[str, Any]:
     per_step = ("search_s", "searches", "calls", "evictions", "reruns", "moved_B", "retries")
     return {name: (last[name] - first[name]) / steps for name in per_step} | {
         "recomputed": recomputed(found, WARM),
+        "moved": moved(found, WARM),
         "fragmentation": last["fragmentation"],
         "step_s": statistics.median(found["seconds_s"][WARM:]),
         "departures": last["departures"],

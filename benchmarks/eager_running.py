@@ -18,6 +18,8 @@ from tests.dynamic.networks import EagerNetwork
 import lowtide
 
 UNLIMITED_B = 8 * 2**30
+MOVE_ns_PER_B = 0.2
+"""A moved byte is read and written once, at the 10 GB/s of the modelled costs."""
 POLICIES = ("dtr", "dte", "coop", "tide", "tide-memory")
 """Of the tables that execute."""
 
@@ -82,6 +84,12 @@ def peak_B(network: EagerNetwork, steps: int = 3) -> int:
 def left(found: dict[str, Any]) -> Left:
     """Digests and losses, to be compared."""
     return Left(tuple(found["left"]), tuple(found["losses"]))
+
+
+def moved(found: dict[str, Any], first: int = 2) -> float:
+    """Modelled cost of moving blocks together over that of first runs, from a step on."""
+    before, last = found["counts"][first - 1], found["counts"][-1]
+    return float((last["moved_B"] - before["moved_B"]) * MOVE_ns_PER_B / (last["cost_ns"] - before["cost_ns"]))
 
 
 def recomputed(found: dict[str, Any], first: int = 2) -> float:
