@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
 from lowtide import _core
@@ -182,3 +183,38 @@ def test_rehearsals_choose_the_way_that_recomputes_least() -> None:
     assert 0 <= found.spent_ns < found.unguided_ns
     assert _core.rehearse(compiled_tape(tape), [], 2 * tape.peak_B).ways == 0  # nothing to choose
     assert found.find(-1, [], 1) == 0
+
+
+def test_rehearsals_take_no_longer_than_what_they_could_save() -> None:
+    """The same long step, once of calls that cost next to nothing, once of dear ones."""
+    cheap = forward_and_back(700)
+    dear = [e if not isinstance(e, Ran) else msgspec.structs.replace(e, cost_ns=e.cost_ns * 1000) for e in cheap.events]
+    tapes = (cheap, tape_of(*dear, kept=cheap.kept))
+    ways = [_core.rehearse(compiled_tape(tape), [], int(tape.peak_B * 0.2)).ways for tape in tapes]
+    assert ways[0] < ways[1]
+
+
+def test_rehearsals_know_that_gradients_stay() -> None:
+    """Another result would give way to what comes after it, and be made again."""
+    tape = tape_of(Leaf(_MiB), made(2, 1000, 1), made(3, 10, 1), Died(3), kept=(2,))
+    found = [_core.rehearse(compiled_tape(tape), fixed, 5 * _MiB + 2**16) for fixed in ([], [2])]
+    assert [rehearsed.unguided_ns for rehearsed in found] == [1000, -1]
+
+
+def test_results_that_fence_each_other_are_given_one_hole() -> None:
+    """The first one would lie between the free bytes, which suffice for both: blocks move, and nothing goes."""
+    values = [made(size_MiB, 10) for size_MiB in (3, 4, 2, 4, 3)]
+    tape = tape_of(*values, Died(1), Died(3), Died(5), Ran("two", (), (2 * _MiB, 6 * _MiB), 10), kept=(2, 4))
+    result = run("tide", tape, (16 + 1 / 4) * _MiB / tape.peak_B)
+    assert result.evictions == 0
+    assert result.moved_B > 0
+
+
+@pytest.mark.parametrize("policy", ["tide", "tide-memory"])
+def test_what_is_in_use_is_not_counted_on(policy: str) -> None:
+    """A value is made for little of one that is dear, that an operator reads, for the last time as it turns out."""
+    tape = tape_of(
+        Leaf(_MiB), made(1, 100_000, 1), made(1, 100, 2), made(1, 300, 1), made(1, 10, 2), Died(2), Died(5),
+        made(1, 10, 3), Died(6), made(1, 10, 4), kept=(7,),
+    )  # fmt: skip
+    assert replay(tape, POLICIES[policy](), 4 * _MiB + 2**16, _RULES).rerun_ns == 300

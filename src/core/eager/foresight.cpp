@@ -116,12 +116,14 @@ Foresight::Foresight(const Tape& tape, Slice<Tape::Number> fixed) {
   digest_ = all.value();
 }
 
-void Foresight::plan(Bytes budget_B, Index steps) {
+std::int64_t Foresight::plan(Bytes budget_B, Index steps) {
   Retention state(program_, budget_B);
   taus_.clear();
-  if (!state.is_possible()) return;
-  Greedy(state).run(steps);
+  if (!state.is_possible()) return 0;
+  Greedy greedy(state);
+  greedy.run(steps);
   taus_ = state.taus();
+  return greedy.tried();
 }
 
 Index Foresight::find(std::uint64_t signature, Index next) const {

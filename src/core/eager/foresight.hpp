@@ -24,8 +24,8 @@ class Foresight {
   // `fixed`: of what is kept, what stays once it is made, since it becomes a leaf.
   explicit Foresight(const Tape& tape, Slice<Tape::Number> fixed = {});
 
-  // Finds the retention for a budget; `steps`: at most so many commits of the greedy planner.
-  void plan(Bytes budget_B, Index steps);
+  // Finds the retention for a budget; `steps`: at most so many commits of the greedy planner. Returns what that tried.
+  std::int64_t plan(Bytes budget_B, Index steps);
 
   Index stages() const { return program_.stage_count(); }
   bool is_fixed(Tape::Number number) const { return program_.pinned_from[static_cast<std::size_t>(number - 1)] != NEVER; }

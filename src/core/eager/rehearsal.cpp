@@ -10,23 +10,37 @@ namespace lowtide::eager {
 namespace {
 
 constexpr Index GREEDY_COMMITS = 1000;
-// A plan for less than all of it leaves room for what addresses waste.
-constexpr Way WAYS[] = {{true, 1, false}, {true, 0.97, false}, {true, 0.93, false}, {true, 0.88, false},
-                        {false, 1, false}, {false, 1, true}};
+// Those that are best most often come first. A plan for less than all of it leaves room for what addresses waste.
+constexpr Way WAYS[] = {{true, 1, false}, {false, 1, false}, {false, 1, true}, {true, 0.97, false}, {true, 0.93, false}};
 
 // A way that recomputes more than so many steps is no way: simulating it would take longer than it could save.
 constexpr Nanoseconds PATIENCE = 5;
+// A rehearsal may take as long as what it could save in so many steps takes, or at least a tenth of a second.
+constexpr Nanoseconds STEPS = 8, LEAST = 100'000'000;
 
-// What a way spends on reruns and moves; -1: it does not fit, or reruns take more than `most_ns`.
-Nanoseconds run(const Tape& tape, Bytes capacity_B, const PolicyOptions& options,
-                const std::shared_ptr<const Foresight>& foresight, const Way& way, Nanoseconds most_ns) {
+// What a rehearsal takes, as counted and not as measured: so that a run is the same on any machine.
+constexpr Nanoseconds EVENT = 400, RERUN = 3000, WEIGHED = 300;  // of a replay
+constexpr Nanoseconds TRIED = 7;                                 // by the greedy planner, per stage
+
+struct Run {
+  Nanoseconds spent_ns = -1;  // on reruns and moves; -1: it does not fit, or takes more than it may
+  Nanoseconds work_ns = 0;    // of finding that out
+};
+
+Run run(const Tape& tape, Slice<Tape::Number> fixed, Bytes capacity_B, const PolicyOptions& options,
+        const std::shared_ptr<const Foresight>& foresight, const Way& way, Nanoseconds most_ns) {
   Guided policy(options);
   policy.guide(foresight, way, foresight != nullptr);
   Rules rules;
   rules.limit = 1 + static_cast<double>(most_ns) / static_cast<double>(std::max<Nanoseconds>(1, tape.time_ns()));
-  const ReplayResult result = replay(tape, policy, capacity_B, rules);
-  if (result.end != ReplayResult::End::finished) return -1;
-  return result.statistics.rerun_ns + policy.moves_ns(result.statistics.moved_B);
+  const ReplayResult result = replay(tape, policy, capacity_B, rules, fixed);
+  const auto events = static_cast<std::int64_t>(tape.events().size());
+  Run done;
+  done.work_ns = EVENT * (result.event == ReplayResult::AT_THE_END ? events : result.event) +
+                 RERUN * result.statistics.reruns + WEIGHED * result.weighed;
+  if (result.end == ReplayResult::End::finished)
+    done.spent_ns = result.statistics.rerun_ns + policy.moves_ns(result.statistics.moved_B);
+  return done;
 }
 
 }  // namespace
@@ -34,20 +48,26 @@ Nanoseconds run(const Tape& tape, Bytes capacity_B, const PolicyOptions& options
 Rehearsed rehearse(const Tape& tape, Slice<Tape::Number> fixed, Bytes capacity_B, const PolicyOptions& options) {
   Rehearsed best;
   auto foresight = std::make_shared<Foresight>(tape, fixed);
+  const auto plan = [&](const Way& way) {
+    return foresight->plan(static_cast<Bytes>(static_cast<double>(capacity_B) * way.share), GREEDY_COMMITS);
+  };
   const Nanoseconds most_ns = PATIENCE * tape.time_ns();
-  best.unguided_ns = best.spent_ns = run(tape, capacity_B, options, nullptr, {}, most_ns);
+  const Run unguided = run(tape, fixed, capacity_B, options, nullptr, {}, most_ns);
+  best.unguided_ns = best.spent_ns = unguided.spent_ns;
+  const Nanoseconds may_take_ns = std::max(LEAST, STEPS * (best.spent_ns < 0 ? most_ns : best.spent_ns));
+  Nanoseconds work_ns = unguided.work_ns;
   for (const Way& way : WAYS) {
-    if (best.spent_ns == 0) break;
-    if (way.plans) foresight->plan(static_cast<Bytes>(static_cast<double>(capacity_B) * way.share), GREEDY_COMMITS);
+    if (best.spent_ns == 0 || work_ns > may_take_ns) break;
+    if (way.plans) work_ns += TRIED * foresight->stages() * plan(way);
     ++best.ways;
-    const Nanoseconds spent_ns = run(tape, capacity_B, options, foresight, way, best.spent_ns < 0 ? most_ns : best.spent_ns);
-    if (spent_ns < 0 || (best.spent_ns >= 0 && spent_ns >= best.spent_ns)) continue;
-    best.spent_ns = spent_ns;
+    const Run tried = run(tape, fixed, capacity_B, options, foresight, way, best.spent_ns < 0 ? most_ns : best.spent_ns);
+    work_ns += tried.work_ns;
+    if (tried.spent_ns < 0 || (best.spent_ns >= 0 && tried.spent_ns >= best.spent_ns)) continue;
+    best.spent_ns = tried.spent_ns;
     best.way = way;
     best.advises = true;
   }
-  if (best.advises && best.way.plans)
-    foresight->plan(static_cast<Bytes>(static_cast<double>(capacity_B) * best.way.share), GREEDY_COMMITS);
+  if (best.advises && best.way.plans) plan(best.way);
   best.foresight = std::move(foresight);
   return best;
 }

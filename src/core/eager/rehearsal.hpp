@@ -1,5 +1,6 @@
 // Rehearsal: a recorded step, run again in simulation under several ways of giving up its values; the best is for the next
-// step. Nothing is changed by it, and it may run on any thread.
+// step. It ends early once it has taken as long as what it could save in a few steps takes: in work that is counted, not
+// in time that is measured. Nothing is changed by it, and it may run on any thread.
 #pragma once
 #include <memory>
 
@@ -16,7 +17,7 @@ struct Rehearsed {
   int ways = 0;                                 // how many were tried
 };
 
-// `fixed`: see Foresight. Deterministic. O(calls x what policies look at), and as much of the greedy planner as `work` allows.
+// `fixed`: see Foresight. Deterministic. O(calls x what policies look at), and a thousand commits of the greedy planner.
 Rehearsed rehearse(const Tape& tape, Slice<Tape::Number> fixed, Bytes capacity_B, const PolicyOptions& options);
 
 }  // namespace lowtide::eager

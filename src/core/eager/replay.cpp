@@ -22,13 +22,16 @@ std::unique_ptr<Room> room_of(const Rules& rules, Bytes budget_B) {
 // A performer that counts, and the program that it performs.
 class Player final : public Performer {
  public:
-  Player(const Tape& tape, Policy& policy, Bytes budget_B, const Rules& rules)
+  Player(const Tape& tape, Policy& policy, Bytes budget_B, const Rules& rules, Slice<Tape::Number> settled)
       : tape_(tape),
         policy_(policy),
         room_(room_of(rules, budget_B)),
         keeper_(ledger_, *room_, policy, *this, {rules.forgets}),
         recovery_(keeper_),
-        limit_ns_(rules.limit > 0 ? (rules.limit - 1) * static_cast<double>(tape.time_ns()) : NEVER) {}
+        limit_ns_(rules.limit > 0 ? (rules.limit - 1) * static_cast<double>(tape.time_ns()) : NEVER) {
+    is_settled_.assign(static_cast<std::size_t>(tape.contents()), 0);
+    for (Tape::Number number : settled) is_settled_[static_cast<std::size_t>(number - 1)] = 1;
+  }
 
   // As often as the policy wants; only the last time counts.
   ReplayResult play() {
@@ -114,23 +117,29 @@ class Player final : public Performer {
     return offset_B;
   }
 
-  // Bytes for a call, wherever `offsets_B_` says NOWHERE. Where its own blocks fence those that it still wants, once
-  // more from the start, in one hole for all of them: as an operator that runs out of memory is tried once more.
+  // Bytes for a call, wherever `offsets_B_` says NOWHERE. Where its own blocks fence those that it still wants, though
+  // the free bytes suffice or nothing else can go, once more from the start, in one hole for all of them: as the runtime
+  // admits an operator.
   template <class SizeOf>
   void allocate_all(const SizeOf& size_of, Nanoseconds cost_ns) {
     wanted_.clear();
     for (std::size_t i = 0; i < offsets_B_.size(); ++i)
       if (offsets_B_[i] == NOWHERE) wanted_.push_back(i);
+    const bool slides = policy_.slides() || policy_.slides_at_last();
+    Bytes rest_B = 0;
+    for (std::size_t i : wanted_) rest_B += reserved_B(size_of(i));
+    const Bytes all_B = rest_B;
     for (std::size_t k = 0; k < wanted_.size(); ++k) {
       const std::size_t i = wanted_[k];
-      offsets_B_[i] = keeper_.allocate(size_of(i), NO_TAG, cost_ns);
+      const bool suffices = room_->capacity_B() - room_->in_use_B() >= rest_B;
+      const bool is_fenced = k > 0 && size_of(i) > 0 && slides && suffices && !room_->fits(size_of(i));
+      rest_B -= reserved_B(size_of(i));
+      if (!is_fenced) offsets_B_[i] = keeper_.allocate(size_of(i), NO_TAG, cost_ns);
       if (offsets_B_[i] != NOWHERE) continue;
       const OutOfRoom refused = refusal(size_of(i));
       for (std::size_t before = 0; before < k; ++before) free(offsets_B_[wanted_[before]], size_of(wanted_[before]));
-      if (k == 0 || !(policy_.slides() || policy_.slides_at_last())) throw refused;
-      Bytes need_B = 0;
-      for (std::size_t w : wanted_) need_B += size_of(w) > 0 ? room_->reserved_for(size_of(w)) : 0;
-      if (!keeper_.slide(need_B)) throw refusal(need_B);
+      if (k == 0 || !slides) throw refused;
+      if (!keeper_.make_room(all_B)) throw refusal(all_B);
       for (std::size_t w : wanted_) offsets_B_[w] = size_of(w) > 0 ? room_->allocate(size_of(w), End::low, NO_TAG) : 0;
       return;
     }
@@ -147,6 +156,7 @@ class Player final : public Performer {
     offsets_B_.resize(outputs);
   }
 
+  Bytes reserved_B(Bytes size_B) const { return size_B > 0 ? room_->reserved_for(size_B) : 0; }
   void free(Bytes offset_B, Bytes size_B) {
     if (size_B > 0) room_->free(offset_B, size_B);
   }
@@ -282,6 +292,8 @@ class Player final : public Performer {
     for (ValueId made : outputs_) own(made, ledger_[made].offset_B);
     for (std::size_t i = 0; i < count; ++i)
       number(place_[i] < 0 ? written_[i] : outputs_[static_cast<std::size_t>(place_[i])]);
+    for (std::size_t i = values_.size() - count; i < values_.size(); ++i)
+      if (is_settled_[i]) keeper_.commit(values_[i]);
     if (writes)  // run again, it would read what it wrote
       for (std::size_t i = 0; i < outputs_.size(); ++i) commit(outputs_[i]);
   }
@@ -325,6 +337,7 @@ class Player final : public Performer {
   bool is_limited_ = false;
   std::vector<ValueId> values_, inputs_, written_, outputs_;  // values_: by number - 1
   std::vector<std::int64_t> serials_;                         // of values_
+  std::vector<char> is_settled_;                              // by number - 1
   std::vector<Index> place_;  // of each output among those that are new
   std::vector<Made> made_;
   std::vector<Consumed> consumed_;
@@ -334,8 +347,8 @@ class Player final : public Performer {
 
 }  // namespace
 
-ReplayResult replay(const Tape& tape, Policy& policy, Bytes budget_B, const Rules& rules) {
-  return Player(tape, policy, budget_B, rules).play();
+ReplayResult replay(const Tape& tape, Policy& policy, Bytes budget_B, const Rules& rules, Slice<Tape::Number> settled) {
+  return Player(tape, policy, budget_B, rules, settled).play();
 }
 
 }  // namespace lowtide::eager

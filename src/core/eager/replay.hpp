@@ -29,6 +29,8 @@ struct ReplayResult {
 };
 
 // Runs the tape; contents that are named at its end are resident and pinned then. O(calls x what the policy looks at).
-ReplayResult replay(const Tape& tape, Policy& policy, Bytes budget_B, const Rules& rules);
+// `settled`: contents that become leaves as soon as they are made, as gradients do where they land.
+ReplayResult replay(const Tape& tape, Policy& policy, Bytes budget_B, const Rules& rules,
+                    Slice<Tape::Number> settled = {});
 
 }  // namespace lowtide::eager

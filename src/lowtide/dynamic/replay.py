@@ -248,22 +248,26 @@ class _Player:
         return taken[: len(wanted)]
 
     def _take(self, wanted: Sequence[tuple[int, int]], cost_ns: int) -> list[int]:
-        """Bytes for a call: (size, owner). Where its own blocks fence those that it still wants, once more from the
-        start, in one hole for all of them: as an operator that runs out of memory is tried once more."""
+        """Bytes for a call: (size, owner). Where its own blocks fence those that it still wants, though the free bytes
+        suffice or nothing else can go, once more from the start, in one hole for all of them: as the runtime admits an
+        operator."""
         keeper, room = self.keeper, self.keeper.room
+        slides = self.policy.slides or self.policy.slides_at_last
+        rest_B = all_B = sum(room.reserved_B(size_B) for size_B, _ in wanted if size_B)
         taken: list[int] = []
         try:
             for size_B, owner in wanted:
+                if taken and size_B and slides and room.free_B >= rest_B and not room.fits(size_B):
+                    raise keeper.refusal(size_B)
                 taken.append(keeper.take(size_B, owner, cost_ns))
+                rest_B -= room.reserved_B(size_B) if size_B else 0
         except OutOfRoom:
             for offset_B, (size_B, _) in zip(taken, wanted, strict=False):
                 if size_B:
                     room.free(offset_B)
-            if not taken or not (self.policy.slides or self.policy.slides_at_last):
+            if not taken or not slides:
                 raise
-            need_B = sum(room.reserved_B(size_B) for size_B, _ in wanted if size_B)
-            if not keeper.slide(need_B):
-                raise keeper.refusal(need_B) from None
+            keeper.make_room(all_B)
             taken = [(room.allocate(size_B, End.LOW, owner) or 0) if size_B else 0 for size_B, owner in wanted]
         return taken
 

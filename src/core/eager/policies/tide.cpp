@@ -18,7 +18,17 @@ constexpr double NS_PER_S = 1e9;
 // A value of less than the room by this is given up last of all, unless it is larger than small blocks are.
 constexpr Bytes DUST = 8192;
 
-Nanoseconds again_ns(const Scene& scene, ValueId id) { return scene.ledger[id].cost_ns + scene.kinship.ancestors_ns(id); }
+// What running its calls again takes, with those of evicted values that they need. What is in use now may be so for the
+// last time, as a gradient is: it is not counted on.
+Nanoseconds again_ns(const Scene& scene, ValueId id) {
+  const auto with_ancestors_ns = [&](ValueId v) { return scene.ledger[v].cost_ns + scene.kinship.ancestors_ns(v); };
+  Nanoseconds sum_ns = with_ancestors_ns(id);
+  scene.kinship.visit_parents(id, [&](ValueId parent) {
+    const Value& p = scene.ledger[parent];
+    if (p.pins > 0 && p.is_resident() && !p.is_leaf()) sum_ns += with_ancestors_ns(parent);
+  });
+  return sum_ns;
+}
 
 }  // namespace
 

@@ -3,8 +3,9 @@ more.
 
 What a value is minded is the cost of bringing it back: its own calls and every evicted value that would have to come
 back first, by the square root of how long it was not used. The old are wanted last in a backward, but how old says
-little about how much later, and a root takes the edge off. What no handle keeps alive, and nothing evicted that
-has one would need, is free.
+little about how much later, and a root takes the edge off. What an operator is using now may be in use for the last
+time, as a gradient is, so a value that is made of it is minded as if it were gone. What no handle keeps alive, and
+nothing evicted that has one would need, is free.
 
 Victims go one by one, by that cost per byte, and each is reckoned with those that went before it. Scattered, they
 leave holes, and blocks have to be moved together, which has a price per byte; so a window (Coop's idea, see
@@ -25,7 +26,7 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar, final
 
-from lowtide.dynamic.kinship import AbstractKinship, Regions, has_handle, is_wanted
+from lowtide.dynamic.kinship import AbstractKinship, Regions, has_handle, is_wanted, parents
 from lowtide.dynamic.ledger import Call, Value
 from lowtide.dynamic.policies.base import AbstractPolicy, Scene
 from lowtide.dynamic.policies.density import Density
@@ -155,10 +156,14 @@ def is_idle(value: Value) -> bool:
 
 
 def _again_ns(scene: Scene, value: Value) -> int:
-    """What running its calls again takes, with those of evicted values that they need."""
+    """What running its calls again takes, with those of values that they need and that are evicted, or in use now."""
     kinship = scene.kinship
     assert isinstance(kinship, Regions)
-    return value.cost_ns + kinship.ancestors_ns(value)
+    cost_ns = value.cost_ns + kinship.ancestors_ns(value)
+    for parent in parents(value):
+        if parent.pins and parent.resident and parent.call is not None:
+            cost_ns += parent.cost_ns + kinship.ancestors_ns(parent)
+    return cost_ns
 
 
 def _is_near(window: Window, cost: float, missing_B: int, freed_B: int) -> bool:
