@@ -89,7 +89,7 @@ class TideMemory final : public Guided {
     rehearsed_B_ = capacity_B;
     trials_.clear();
     attempt(rehearse(tape_of(step), step.fixed, capacity_B, options_));
-    is_settled_ = !trials_[0].found.advises;
+    is_settled_ = false;
   }
 
   void attempt(Rehearsed found) {

@@ -116,7 +116,7 @@ class TideMemory(AbstractGuided):
         self._trials.clear()
         found = self._rehearse(step, capacity_B)
         self._attempt(_Trial(found, found.advises))
-        self._settled = not found.advises
+        self._settled = False
 
     def _rehearse(self, step: Step, capacity_B: int) -> Rehearsed:
         return rehearse(step.tape, step.fixed, capacity_B, self._host_B, self._link_Bps)
