@@ -203,7 +203,7 @@ def test_rehearsals_know_that_gradients_stay() -> None:
 
 def test_results_that_fence_each_other_are_given_one_hole() -> None:
     """The first one would lie between the free bytes, which suffice for both: blocks move, and nothing goes."""
-    values = [made(size_MiB, 10) for size_MiB in (3, 4, 2, 4, 3)]
+    values = [made(3, 10), made(4, 1000), made(2, 10), made(4, 1000), made(3, 10)]
     tape = tape_of(*values, Died(1), Died(3), Died(5), Ran("two", (), (2 * _MiB, 6 * _MiB), 10), kept=(2, 4))
     result = run("tide", tape, (16 + 1 / 4) * _MiB / tape.peak_B)
     assert result.evictions == 0
