@@ -29,8 +29,8 @@ SHARES_NOTE = (
     "Whole training steps, seconds by roofline for the machine named, lowtide's own kernels like torch's by bytes moved and "
     "arithmetic; what is exact is what the families declare, there being no such card to try it on. Overhead: over keeping everything with the program's own "
     "implementations. Bound: of any recomputation and any choice from the implementations of the row. Points gained: over "
-    "schedule only, where there is a plan at all. Mark: reached, or what the bound says instead. Planning ended after 8 s at most; in "
-    "rows that took longer, planned anew, at the limit of work, beside other work on both cores (load 9), which their seconds show."
+    "schedule only, where there is a plan at all. Mark: reached, or what the bound says instead. Planning ended after 8 s at "
+    "most, for ResNet-50, GoogLeNet and the U-Net after 60 s or at the default limit of work, beside other work on both cores."
 )
 BUDGETS_NOTE = (
     "MONeT's overheads are its README's, measured on a P100 of 16 GB over PyTorch with the fastest convolutions; ours are planned "
@@ -40,7 +40,7 @@ BUDGETS_NOTE = (
 TEN_NOTE = (
     "GiB at 10 % overhead. PyTorch, Checkmate and MONeT: table 1 of MONeT's paper. Kept whole here: what the captured step takes "
     "in torch 2.13 without workspaces; its MobileNet-V2 keeps a copy of the input of every in-place ReLU6. Ours: smallest budget "
-    f"found, to within {CLOSE:.0%} of plain; proved: at that budget the bound is above 10 %. Each budget had 6 to 15 s, in which the "
+    f"found, to within {CLOSE:.0%} of plain; proved: at that budget the bound is above 10 %. Each budget had 6 to 20 s, in which the "
     "larger menu may come less far than the smaller one."
 )
 
