@@ -153,7 +153,7 @@ def backward_is_retained() -> bool:
 
 
 def gradients_are_given_away() -> bool:
-    """Whether a captured backward may release the gradients that it is given: torch 2.11 holds them till it returns."""
+    """Whether a captured backward may release the gradients that it is given: up to torch 2.12 it holds them."""
     return hasattr(torch.autograd.Function, "boxed_grads_call")
 
 
@@ -222,7 +222,7 @@ def ends_at_a_break(gm: torch.fx.GraphModule) -> bool:
 
 @functools.cache
 def _break_graphs_at_unpacking() -> None:
-    """Has Dynamo end a graph at `pad_packed_sequence`, which reads data; torch 2.11 fails there instead."""
+    """Has Dynamo end a graph at `pad_packed_sequence`, which reads data; up to torch 2.12 it fails there."""
     from torch._dynamo import trace_rules
     from torch._dynamo.variables import SkipFunctionVariable
 
