@@ -66,6 +66,10 @@ void AbstractTide::choose(Scene& scene, Bytes need_B, std::vector<ValueId>& vict
   const auto movable = [&](ValueId id) { return scene.is_movable(id); };
   const Bytes moved_B = freed_B >= missing_B ? spans_.moved_for(reserved_B, leaves, movable) : -1;
   const Run window = spans_.cheapest(reserved_B);
+  if (!window.found() && scene.room.has_addresses() && need_B > Density::SMALL_B) {  // small blocks have places of their own
+    const auto may_leave = [&](ValueId id) { return minds_[static_cast<std::size_t>(id)] != INFINITE; };
+    if (spans_.moved_for(reserved_B, may_leave, movable) < 0) return;
+  }
   if (window.found() && window.evicted_B > 0) {
     spans_.name(window, victims);
     if (moved_B < 0) return;  // there is no other way, or not known yet

@@ -4,6 +4,7 @@
 // have to be moved together, which has a price per byte; so a window (see arena_window.hpp) is taken instead where it
 // costs at most half as much again per byte as victims and moves. Rebuilt values stay until their bytes are wanted. Where
 // host memory may be used, a value goes there if the copies to and fro take less than running its calls again.
+// Where even giving up everything would make no place, as inside a kernel whose arguments fence the room, nothing goes.
 // Values of hardly any bytes go last of all: once a backward has let go of what a loss was made of, making it again
 // takes the whole forward.
 #pragma once

@@ -12,6 +12,8 @@ leave holes, and blocks have to be moved together, which has a price per byte; s
 `window.py`) is taken instead where it costs at most half as much again per byte as victims and moves. Rebuilt values
 stay until their bytes are wanted.
 
+Where even giving up everything would make no place, as inside a kernel whose arguments fence the room, nothing goes.
+
 Values of hardly any bytes go last of all. To make a loss again takes the whole forward as soon as the backward has let
 go of what it was made of; what its four bytes are worth is never as much.
 
@@ -98,6 +100,10 @@ class AbstractTide(AbstractPolicy):
         if freed_B >= missing_B:
             moved_B = moved_for(room, reserved_B, leaving, lambda owner: _is_movable(scene, owner))
         window = cheapest_window(room, reserved_B)
+        if window is None and room and need_B > SMALL_B:  # small blocks have places of their own
+            all_B = moved_for(room, reserved_B, minds.keys(), lambda owner: _is_movable(scene, owner))
+            if all_B is None:
+                return ()
         if window and window.owners:
             victims = tuple(evictable[owner] for owner in window.owners)
             moves = 0.0 if moved_B is None else self._moves(scene, window, victims, moved_B)
