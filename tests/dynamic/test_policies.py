@@ -16,6 +16,7 @@ from lowtide.dynamic.policies.tide_memory import TideMemory
 from lowtide.dynamic.replay import ReplayResult, Rules, _Player, replay
 from lowtide.dynamic.step_record import StepRecord
 from lowtide.dynamic.tape import Died, Event, Leaf, Ran, Tape
+from lowtide.errors import OutOfRoom
 from tests.dynamic import tapes
 
 _MiB = 2**20
@@ -218,3 +219,14 @@ def test_what_is_in_use_is_not_counted_on(policy: str) -> None:
         made(1, 10, 3), Died(6), made(1, 10, 4), kept=(7,),
     )  # fmt: skip
     assert replay(tape, POLICIES[policy](), 4 * _MiB + 2**16, _RULES).rerun_ns == 300
+
+
+def test_nothing_goes_where_all_of_it_would_make_no_place() -> None:
+    """It is refused at once: where a kernel is tried again in one hole, everything is still there."""
+    fence = [made(3, 10), made(1, 10), made(2, 10), Leaf(2 * _MiB), made(3, 10)]
+    player = _Player(tape_of(*fence), Tide(), 11 * _MiB + 2**17, _RULES)
+    assert player.play() is None
+    player.keeper.scene.movable = lambda value: value.call is not None
+    with pytest.raises(OutOfRoom):
+        player.keeper.make_room(7 * _MiB)
+    assert player.keeper.statistics.evictions == 0

@@ -66,10 +66,12 @@ double Guided::mind(Scene& scene, ValueId id) {
   if (!k) return unguided(scene, id);
   if (foresight_->is_fixed(k->number)) return MOST;
   if (way_.plans && foresight_->is_spare(k->number, k->last, stage_)) return k->last == stage_ ? HARDLY : 0;
+  const Nanoseconds remaining_ns = foresight_->remaining_ns(stage_);
   Nanoseconds distance_ns = foresight_->distance_ns(k->number, k->last, stage_);
-  if (distance_ns < 0) {  // only to bring others back
+  if (distance_ns == remaining_ns) return MOST;  // left behind: asked for when what it was made of is gone
+  if (distance_ns < 0) {                         // only to bring others back
     if (!scene.kinship.is_wanted(id)) return 0;
-    distance_ns = foresight_->remaining_ns(stage_);
+    distance_ns = remaining_ns;
   }
   const double distance = std::max(1.0, static_cast<double>(distance_ns));
   return weighed(scene, id, way_.is_linear ? distance : std::sqrt(distance));

@@ -1,8 +1,9 @@
 // Guided: tide, told by a foresight what comes.
 //
 // The policy follows the calls through the recorded step. At a known position, a value that this step made is minded by
-// what the foresight says of it: nothing where it is spare, else the cost of bringing it back by how long it is until its next
-// use. Anything else, and everything where a call departs from the record, is minded as by tide.
+// what the foresight says of it: nothing where it is spare, most of all where the step leaves it behind, else the cost of
+// bringing it back by how long it is until its next use. Anything else, and everything where a call departs from the
+// record, is minded as by tide.
 #pragma once
 #include <memory>
 

@@ -1,8 +1,9 @@
 """Tide, told by a recorded step what comes. Torch-free.
 
 The policy follows the calls through the record. At a known position, a value that this step made is minded by what
-the record says of it: nothing where it is spare, else the cost of bringing it back by how long it is until its next
-use. Anything else, and everything where a call departs from the record, is minded as by tide.
+the record says of it: nothing where it is spare, most of all where the step leaves it behind, else the cost of
+bringing it back by how long it is until its next use. Anything else, and everything where a call departs from the
+record, is minded as by tide.
 `src/core/eager/policies/guided.hpp` is the same.
 """
 
@@ -90,11 +91,14 @@ class AbstractGuided(AbstractTide):
             return MOST
         if found.plans and found.is_spare(number, last, self._stage):
             return _HARDLY if last == self._stage else 0.0
+        remaining_ns = found.remaining_ns(self._stage)
         distance_ns = found.distance_ns(number, last, self._stage)
+        if distance_ns == remaining_ns:  # left behind: asked for when what it was made of is gone
+            return MOST
         if distance_ns < 0:  # only to bring others back
             if not is_wanted(value):
                 return 0.0
-            distance_ns = found.remaining_ns(self._stage)
+            distance_ns = remaining_ns
         distance = max(1.0, float(distance_ns))
         return self.weighed(scene, value, distance if found.is_linear else math.sqrt(distance))
 
