@@ -62,7 +62,7 @@ void Guided::step_ended(Scene&) {
 
 double Guided::mind(Scene& scene, ValueId id) {
   if (is_idle(scene, id)) return 0;
-  const Known* k = stage_ == 0 || !advises_ ? nullptr : known(scene.ledger, id);
+  const Known* k = stage_ == 0 || !advises_ || is_doubted_ ? nullptr : known(scene.ledger, id);
   if (!k) return unguided(scene, id);
   if (foresight_->is_fixed(k->number)) return MOST;
   if (way_.plans && foresight_->is_spare(k->number, k->last, stage_)) return k->last == stage_ ? HARDLY : 0;

@@ -21,6 +21,7 @@ class Guided : public AbstractTide {
     foresight_ = std::move(foresight);
     way_ = way;
     advises_ = advises;
+    is_doubted_ = false;
   }
   // Calls that were not where the record has them.
   std::int64_t departures() const override { return departures_; }
@@ -31,6 +32,8 @@ class Guided : public AbstractTide {
   void step_ended(Scene& scene) override;
 
  protected:
+  // Whether what it says of values waits until a step is like the record again.
+  void doubt(bool is_doubted) { is_doubted_ = is_doubted; }
   double mind(Scene& scene, ValueId id) override;
   Index followed() const { return followed_; }  // calls of this step that were found in the record
   const Foresight* foresight() const { return foresight_.get(); }
@@ -47,6 +50,7 @@ class Guided : public AbstractTide {
   std::shared_ptr<const Foresight> foresight_;
   Way way_;
   bool advises_ = false;
+  bool is_doubted_ = false;
   std::vector<Known> known_;  // by ValueId
   Index stage_ = 0, next_ = 1, followed_ = 0;  // stage_ 0: it is not known where the step is
   std::int64_t departures_ = 0;

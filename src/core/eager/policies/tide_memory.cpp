@@ -50,6 +50,7 @@ class TideMemory final : public Guided {
     if (calls_ > 0 && capacity_B > 0) {
       const Bytes change_B = capacity_B > rehearsed_B_ ? capacity_B - rehearsed_B_ : rehearsed_B_ - capacity_B;
       const bool has_changed = change_B > scene.room.capacity_B() / TOLERANCE && rehearsals_ < MOST_REHEARSALS;
+      doubt(departed());
       if (departed())
         return_to(step, capacity_B);
       else if (!foresight() || has_changed)
@@ -75,7 +76,7 @@ class TideMemory final : public Guided {
 
   static Tape tape_of(const StepRecord::Step& step) { return {step.words, step.kept}; }
 
-  // A step that departed: if one like it did so before, it is what comes from now on.
+  // A step that departed: the next one goes on as tide; if one like it did so before, it is what comes from now on.
   void return_to(const StepRecord::Step& step, Bytes capacity_B) {
     const std::uint64_t digest = Foresight(tape_of(step)).digest();
     if (digest == digest_) {

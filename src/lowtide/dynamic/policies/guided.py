@@ -28,6 +28,7 @@ class AbstractGuided(AbstractTide):
         super().__init__(host_B, link_Bps)
         self.found: Rehearsed | None = None
         self.advised = False  # what was found is said of values; else calls are only followed
+        self.doubted = False  # that waits until a step is like the record again
         self.departures = 0
         self.followed = 0  # calls of this step that were found in the record
         self._names: dict[str, int] = {}
@@ -38,7 +39,7 @@ class AbstractGuided(AbstractTide):
 
     def guide(self, found: Rehearsed, *, advises: bool) -> None:
         """Follows a record from the next step on."""
-        self.found, self.advised = found, advises
+        self.found, self.advised, self.doubted = found, advises, False
 
     def name_of(self, name: str) -> int:
         """A number that stands for an operator's name."""
@@ -84,7 +85,7 @@ class AbstractGuided(AbstractTide):
         if is_idle(value):
             return 0.0
         found, number = self.found, self._number.get(value.id)
-        if not self._stage or found is None or not self.advised or number is None:
+        if not self._stage or found is None or not self.advised or self.doubted or number is None:
             return self.unguided(scene, value)
         last = self._last[value.id]
         if found.is_fixed(number):

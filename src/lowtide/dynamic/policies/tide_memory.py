@@ -6,8 +6,8 @@ the next use alone. The way that spends least on reruns and moves guides the nex
 does, tide goes on.
 
 A step that runs like the record, beside as many bytes of others, needs no new one. One that departs goes on as tide
-where the record says nothing, and the log says so; it is rehearsed once it has come twice alike, so that programs
-whose steps never repeat do not pay.
+where the record says nothing, and the log says so, and so does the whole step after it; it is rehearsed once it has
+come twice alike, so that programs whose steps never repeat do not pay.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ class TideMemory(AbstractGuided):
         capacity_B = scene.room.capacity_B - max(0, self._found_B - step.leaves_B)
         if self._calls and capacity_B > 0:
             changed = abs(capacity_B - self._rehearsed_B) > scene.room.capacity_B // _TOLERANCE
-            if self._departed():
+            self.doubted = self._departed()
+            if self.doubted:
                 self._return_to(step, capacity_B)
             elif self.found is None or (changed and self._rehearsals < _MOST_REHEARSALS):
                 self._begin(step, capacity_B)
