@@ -171,7 +171,7 @@ def test_a_step_that_departs_is_counted_and_said(caplog: pytest.LogCaptureFixtur
         for tape, doubted in ((short, False), (short, True), (short, False)):
             player.tape = tape
             player._leave()
-            assert policy.doubted == doubted  # a step that departed; then two alike, of which the last one was rehearsed
+            assert policy.doubted == doubted  # one that departed; then two alike, of which the last was rehearsed
             assert player._pass() is None
         player._leave()
     assert any("departed" in record.message for record in caplog.records)
