@@ -43,7 +43,8 @@ def test_keep_all_needs_what_plain_is_a_share_of() -> None:
     found = lowtide.frontier(module, batch, points=2, work=500, baselines=False)
     assert found.keep_all_B == lowtide.plan(module, batch, budget="100% of plain").budget_B
     first = found.points[0]
-    assert (first.budget_B, first.overhead) == (found.keep_all_B, 0.0)
+    assert first.budget_B == found.keep_all_B
+    assert first.overhead <= 0.0  # below: where another implementation was measured to be faster than the program's own
     assert found.at("100% of plain") == first
 
 
