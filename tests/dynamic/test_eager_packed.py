@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import lowtide
 from lowtide.device import shim
+from lowtide.dynamic.eager_stats import EagerStats
 from lowtide.frontends.eager import Eager, RuntimeName
 from tests.dynamic.comparison import differences, train
 from tests.dynamic.networks import EagerNetwork, descend, sgd
@@ -40,20 +41,25 @@ def _sentences(generator: torch.Generator, number: int) -> tuple[torch.Tensor, t
     return torch.randint(0, 50, (_SENTENCES, _WORDS), generator=generator), lengths
 
 
-@pytest.mark.parametrize("runtime", ["python", "compiled"])
-def test_bits_of_packed_sequences(runtime: RuntimeName) -> None:
-    network = EagerNetwork("packed", Packed, sgd, _sentences, descend)
+def squeezed(network: EagerNetwork, share: float, policy: str, runtime: RuntimeName) -> EagerStats:
+    """Two steps with room for everything, then in a share of what these held; both leave the bits of plain eager."""
     runs: list[Eager] = []
 
     def inside(module: nn.Module, optimizers: tuple[torch.optim.Optimizer, ...]) -> Eager:
-        budget_B = int(0.9 * runs[0].stats().peak_B) if runs else 2**28
-        runs.append(lowtide.eager(budget_B, policy="tide", model=module, optimizer=optimizers, runtime=runtime))
+        budget_B = int(share * runs[0].stats().peak_B) if runs else 2**28
+        runs.append(lowtide.eager(budget_B, policy=policy, model=module, optimizer=optimizers, runtime=runtime))
         return runs[-1]
 
     plain = train(network, 2)
-    assert not differences(plain, train(network, 2, inside))
-    assert not differences(plain, train(network, 2, inside))
-    assert runs[1].stats().reruns > 0
+    for _ in range(2):
+        assert not differences(plain, train(network, 2, inside))
+    return runs[1].stats()
+
+
+@pytest.mark.parametrize("runtime", ["python", "compiled"])
+def test_bits_of_packed_sequences(runtime: RuntimeName) -> None:
+    network = EagerNetwork("packed", Packed, sgd, _sentences, descend)
+    assert squeezed(network, 0.9, "tide", runtime).reruns > 0
 
 
 @pytest.mark.parametrize("runtime", ["python", "compiled"])
@@ -96,14 +102,4 @@ class Packs(nn.Module):
 @pytest.mark.parametrize("runtime", ["python", "compiled"])
 def test_the_backward_of_packing(runtime: RuntimeName) -> None:
     network = EagerNetwork("packs", Packs, sgd, _sentences, descend)
-    runs: list[Eager] = []
-
-    def inside(module: nn.Module, optimizers: tuple[torch.optim.Optimizer, ...]) -> Eager:
-        budget_B = int(0.8 * runs[0].stats().peak_B) if runs else 2**26
-        runs.append(lowtide.eager(budget_B, policy="lru", model=module, optimizer=optimizers, runtime=runtime))
-        return runs[-1]
-
-    plain = train(network, 2)
-    for _ in range(2):
-        assert not differences(plain, train(network, 2, inside))
-    assert runs[1].stats().evictions > 0
+    assert squeezed(network, 0.8, "lru", runtime).evictions > 0

@@ -177,7 +177,7 @@ def test_a_step_that_departs_is_counted_and_said(caplog: pytest.LogCaptureFixtur
     assert any("departed" in record.message for record in caplog.records)
 
 
-def test_rehearsals_choose_the_way_that_recomputes_least() -> None:
+def test_rehearsals_choose_the_way_that_spends_least() -> None:
     tape = forward_and_back(24)
     budget_B = int(tape.peak_B * 0.35)
     found = _core.rehearse(compiled_tape(tape), [], budget_B)
