@@ -177,6 +177,27 @@ def test_a_step_that_departs_is_counted_and_said(caplog: pytest.LogCaptureFixtur
     assert any("departed" in record.message for record in caplog.records)
 
 
+def test_after_a_step_that_departed_the_next_one_goes_on_as_tide() -> None:
+    asked: list[bool] = []  # of what is minded otherwise than by tide
+
+    class Watched(TideMemory):  # type: ignore[misc]
+        def mind(self, scene: Scene, value: Value) -> float:
+            found = super().mind(scene, value)
+            asked.append(found != (0.0 if is_idle(value) else self.unguided(scene, value)))
+            return found
+
+    policy = Watched()
+    long, short = forward_and_back(24), forward_and_back(24, back=False)
+    player = _Player(long, policy, int(long.peak_B * 0.35), _RULES)
+    assert player.play() is None
+    for tape, guided in ((short, True), (long, False), (long, True)):
+        player._leave()
+        player.tape = tape
+        asked.clear()
+        assert player._pass() is None
+        assert any(asked) == guided
+
+
 def test_rehearsals_choose_the_way_that_spends_least() -> None:
     tape = forward_and_back(24)
     budget_B = int(tape.peak_B * 0.35)
