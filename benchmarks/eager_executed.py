@@ -88,7 +88,8 @@ def _tables(found: Found) -> list[str]:
         table(
             "Recomputation, executed", _OVERHEADS, overheads, len(overheads),
             f"Modelled cost of reruns over that of first runs, steps {WARM + 1} to {STEPS}: deterministic. All policies in the same arena, with "
-            "the same in-place rule and the same homes; blocks slide where the policy says so.",
+            "the same in-place rule and the same homes; blocks slide where the policy says so. The GAN's rows of DTR, DTE and Coop are of an "
+            "earlier run.",
         ),
         table(
             "At half of the peak", _DETAILS, [_cells(r, rows) for r in half], len(half),
