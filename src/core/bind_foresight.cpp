@@ -16,13 +16,16 @@ using namespace eager;
 void bind_foresight(nb::module_& m) {
   using namespace nb::literals;
   nb::class_<Rehearsed>(m, "Rehearsed")
-      .def_ro("advises", &Rehearsed::advises)
-      .def_ro("spent_ns", &Rehearsed::spent_ns)
       .def_ro("unguided_ns", &Rehearsed::unguided_ns)
       .def_ro("ways", &Rehearsed::ways)
-      .def_prop_ro("plans", [](const Rehearsed& r) { return r.way.plans; })
-      .def_prop_ro("share", [](const Rehearsed& r) { return r.way.share; })
-      .def_prop_ro("is_linear", [](const Rehearsed& r) { return r.way.is_linear; })
+      .def_prop_ro("spent_ns", [](const Rehearsed& r) {
+        std::vector<Nanoseconds> spent_ns;
+        for (const Rehearsed::Tried& gain : r.gains) spent_ns.push_back(gain.spent_ns);
+        return spent_ns;
+      })
+      .def("plans", [](const Rehearsed& r, std::size_t gain) { return r.gains.at(gain).way.plans; }, "gain"_a)
+      .def("is_linear", [](const Rehearsed& r, std::size_t gain) { return r.gains.at(gain).way.is_linear; }, "gain"_a)
+      .def("prepare", [](const Rehearsed& r, std::size_t gain) { r.prepare(r.gains.at(gain).way); }, "gain"_a)
       .def_prop_ro("stages", [](const Rehearsed& r) { return r.foresight->stages(); })
       .def("find",
            [](const Rehearsed& r, std::int64_t name, const std::vector<Bytes>& sizes_B, lowtide::Index next) {
@@ -31,7 +34,6 @@ void bind_foresight(nb::module_& m) {
              return r.foresight->find(signature.value(), next);
            },
            "name"_a, "sizes_B"_a, "next"_a)
-      .def("is_fixed", [](const Rehearsed& r, Tape::Number number) { return r.foresight->is_fixed(number); }, "number"_a)
       .def("is_spare", [](const Rehearsed& r, Tape::Number number, lowtide::Index last,
                           lowtide::Index now) { return r.foresight->is_spare(number, last, now); },
            "number"_a, "last"_a, "now"_a)
@@ -43,11 +45,11 @@ void bind_foresight(nb::module_& m) {
       .def("outputs", [](const Rehearsed& r, lowtide::Index stage) { return r.foresight->outputs(stage); }, "stage"_a);
   m.def(
       "rehearse",
-      [](const Tape& tape, const std::vector<Tape::Number>& fixed, Bytes capacity_B, Bytes host_B, double link_Bps) {
+      [](const Tape& tape, Bytes capacity_B, Bytes host_B, double link_Bps, double weighted_log, double weight_B) {
         const nb::gil_scoped_release release;
-        return rehearse(tape, fixed, capacity_B, {host_B, link_Bps});
+        return rehearse(tape, capacity_B, {host_B, link_Bps}, Density(weighted_log, weight_B));
       },
-      "tape"_a, "fixed"_a, "capacity_B"_a, "host_B"_a = 0, "link_Bps"_a = 0.0);
+      "tape"_a, "capacity_B"_a, "host_B"_a = 0, "link_Bps"_a = 0.0, "weighted_log"_a = 0.0, "weight_B"_a = 0.0);
   m.def("step_digest", [](const Tape& tape) { return Foresight(tape).digest(); }, "tape"_a);
 }
 

@@ -105,9 +105,10 @@ def test_leaves_die_at_the_same_moment_in_both_runtimes(name: str, policy: str, 
 
 
 def test_both_runtimes_refuse_alike() -> None:
-    ours = decided(NETWORKS["resnet"], CompiledRuntime(330_000, "dtr"))
+    budget_B = 200_000  # far below what any processor's kernels leave room for
+    ours = decided(NETWORKS["resnet"], CompiledRuntime(budget_B, "dtr"))
     assert "no eviction helps" in ours["refused"]
-    assert ours == decided(NETWORKS["resnet"], InterpretedRuntime(330_000, POLICIES["dtr"]()))
+    assert ours == decided(NETWORKS["resnet"], InterpretedRuntime(budget_B, POLICIES["dtr"]()))
 
 
 def test_every_way_to_the_bytes_of_what_was_evicted() -> None:

@@ -1,6 +1,7 @@
 #include "foresight.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "greedy.hpp"
 
@@ -41,12 +42,14 @@ void add(Program& program, const Stage& stage) {
 
 }  // namespace
 
-Foresight::Foresight(const Tape& tape, Slice<Tape::Number> fixed) {
+Foresight::Foresight(const Tape& tape) {
   Stage leaves;
   std::vector<Stage> calls;
   const auto count = at(tape.contents());
   std::vector<lowtide::Index> lost(count, NEVER);
   std::vector<char> is_leaf(count, 0);
+  std::vector<lowtide::Index> settled;  // since the last call
+  program_.pinned_from.assign(count, NEVER);
   program_.size.assign(count, 0);
   std::vector<Bytes> sizes_B(count, 0);  // as they were asked for
   Tape::Number next = 1;
@@ -54,6 +57,10 @@ Foresight::Foresight(const Tape& tape, Slice<Tape::Number> fixed) {
   signatures_.push_back(0);
   first_output_.push_back(1);
   const auto value = [](Tape::Number number) { return static_cast<lowtide::Index>(number - 1); };
+  const auto settle = [&](Stage& by, lowtide::Index stage) {
+    by.reads = std::exchange(settled, {});
+    for (lowtide::Index v : by.reads) program_.pinned_from[at(v)] = stage;
+  };
   for (const Tape::Event& event : tape.events()) {
     const auto stage = static_cast<lowtide::Index>(calls.size());
     if (event.kind == Tape::LEAF) {
@@ -62,9 +69,13 @@ Foresight::Foresight(const Tape& tape, Slice<Tape::Number> fixed) {
       leaves.outputs.push_back(value(next++));
     } else if (event.kind == Tape::DIED) {
       lost[at(event.number_or_size - 1)] = stage;
+      settled.erase(std::remove(settled.begin(), settled.end(), value(event.number_or_size)), settled.end());
       all.add(static_cast<std::uint64_t>(event.number_or_size));
+    } else if (event.kind == Tape::SETTLED) {
+      settled.push_back(value(event.number_or_size));
     } else {
       Stage call;
+      settle(call, stage + 1);
       Signature signature(event.name);
       for (Tape::Number number : event.inputs) {
         const lowtide::Index v = value(number);
@@ -85,14 +96,16 @@ Foresight::Foresight(const Tape& tape, Slice<Tape::Number> fixed) {
       }
       call.cost_ns = event.cost_ns;
       for (Bytes size_B : event.temps_B) call.temps_B += reserved(size_B);
-      call.reruns = true;
+      call.reruns = event.kind == Tape::RAN;
       signatures_.push_back(signature.value());
       all.add(signature.value());
       calls.push_back(std::move(call));
     }
   }
   Stage end;
-  for (Tape::Number number : tape.kept()) end.reads.push_back(value(number));
+  settle(end, static_cast<lowtide::Index>(calls.size()) + 1);
+  for (Tape::Number number : tape.kept())
+    if (std::find(end.reads.begin(), end.reads.end(), value(number)) == end.reads.end()) end.reads.push_back(value(number));
   add(program_, leaves);
   start_ns_.assign(1, 0);
   Nanoseconds clock_ns = 0;
@@ -105,10 +118,8 @@ Foresight::Foresight(const Tape& tape, Slice<Tape::Number> fixed) {
   start_ns_.push_back(clock_ns);
   signatures_.push_back(0);
   first_output_.push_back(next);
-  program_.pinned_from.assign(count, NEVER);
   for (std::size_t v = 0; v < count; ++v)
     if (is_leaf[v]) program_.pinned_from[v] = 0, lost[v] = NEVER;
-  for (Tape::Number number : fixed) program_.pinned_from[at(number - 1)] = 0;
   program_.lost_from = lost;
   program_.fetch_B.assign(count, -1);
   program_.send_B.assign(count, 0);
@@ -147,7 +158,8 @@ Nanoseconds Foresight::distance_ns(Tape::Number number, Index last, Index now) c
   const auto v = static_cast<lowtide::Index>(number - 1);
   const lowtide::Slice uses = program_.uses[v];
   const lowtide::Index* next = std::lower_bound(uses.begin(), uses.end(), last == now ? now + 1 : now);
-  if (next == uses.end()) return -1;
+  if (next == uses.end()) return NEVER_USED;
+  if (*next >= std::min(stages() - 1, program_.pinned_from[at(v)])) return STAYS;
   return start_ns_[at(*next)] - start_ns_[at(std::min(now, stages() - 1))];
 }
 

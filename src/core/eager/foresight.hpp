@@ -1,6 +1,7 @@
 // Foresight: what a step that was recorded says of the next one, if that is like it.
 //
-// Stage 0 has the leaves, stage t the t-th call of the tape, the last one asks for what is kept. For every content: the stages
+// Stage 0 has the leaves, stage t the t-th call of the tape, the last one asks for what is kept. What becomes a leaf is
+// used by the stage after that, and stays from then on. For every content: the stages
 // that use it, and, for every gap between two uses, what to do with its bytes there: a retention (see retention.hpp) that
 // the greedy planner finds for a budget. A value is SPARE at a stage where that retention has dropped it; one that is
 // never used again is spare as well. The rest is kept, the longer until its next use the less readily.
@@ -21,17 +22,17 @@ struct Way {
 
 class Foresight {
  public:
-  // `fixed`: of what is kept, what stays once it is made, since it becomes a leaf.
-  explicit Foresight(const Tape& tape, Slice<Tape::Number> fixed = {});
+  explicit Foresight(const Tape& tape);
 
   // Finds the retention for a budget; `steps`: at most so many commits of the greedy planner. Returns what that tried.
   std::int64_t plan(Bytes budget_B, Index steps);
 
   Index stages() const { return program_.stage_count(); }
-  bool is_fixed(Tape::Number number) const { return program_.pinned_from[static_cast<std::size_t>(number - 1)] != NEVER; }
   // Of a content that was last touched in stage `last`, in stage `now`: whether the retention has dropped it.
   bool is_spare(Tape::Number number, Index last, Index now) const;
-  // Nanoseconds of calls until its next use, from stage `now`; -1: there is none.
+  // Nanoseconds of calls until its next use, from stage `now`; NEVER_USED: there is none; STAYS: from then on it stays, so
+  // that what it was made of may go, and may be gone by then.
+  static constexpr Nanoseconds NEVER_USED = -1, STAYS = -2;
   Nanoseconds distance_ns(Tape::Number number, Index last, Index now) const;
   // From a stage to the end.
   Nanoseconds remaining_ns(Index now) const { return start_ns_.back() - start_ns_[static_cast<std::size_t>(now)]; }

@@ -1,5 +1,6 @@
 #include "keeper.hpp"
 
+#include <algorithm>
 #include <chrono>
 
 namespace lowtide::eager {
@@ -31,8 +32,8 @@ Keeper::~Keeper() { ledger_.set_witness(nullptr); }
 
 // Calls
 
-bool Keeper::enter(std::uint64_t name, Slice<ValueId> inputs) {
-  policy_.began(scene_, name, inputs);
+bool Keeper::enter(std::uint64_t name, Slice<ValueId> inputs, Slice<ValueId> read) {
+  policy_.began(scene_, name, read);
   for (ValueId input : inputs)
     if (!ledger_[input].is_resident()) return false;
   for (ValueId input : inputs) {
@@ -63,6 +64,12 @@ CallId Keeper::record(const CallSpec& spec, Slice<Bytes> offsets_B) {
   return id;
 }
 
+void Keeper::used(std::uint64_t name, Slice<ValueId> read, Nanoseconds cost_ns) {
+  ledger_.advance(cost_ns);
+  const auto is_leaf = [&](ValueId input) { return ledger_.root_of(input).is_leaf(); };
+  if (!std::all_of(read.begin(), read.end(), is_leaf)) policy_.used(scene_, name, read, cost_ns);
+}
+
 void Keeper::leave(Slice<ValueId> inputs) {
   for (ValueId input : inputs) {
     const ValueId root = ledger_[input].root;
@@ -88,7 +95,11 @@ void Keeper::vanished(ValueId root) {
   kinship_.evicted(root);
 }
 
-void Keeper::commit(ValueId root) { ledger_.commit(root); }
+void Keeper::commit(ValueId root) {
+  const bool is_new = !ledger_[root].is_leaf();
+  if (is_new) policy_.settled(scene_, root);
+  ledger_.commit(root);
+}
 
 void Keeper::let_go(ValueId root, bool sheds) {
   if (options_.forgets) {
@@ -211,6 +222,7 @@ void Keeper::rerun(CallId id, ValueId wanted, Slice<char> keep, Slice<ValueId> o
   ledger_.advance(ledger_.call(id).cost_ns);
   ++statistics_.reruns;
   statistics_.rerun_ns += ledger_.call(id).cost_ns;
+  scene_.rerun_ns += ledger_.call(id).cost_ns;
   note(RERAN, ledger_.call(id).serial);
   const std::vector<Output>& outputs = ledger_.call(id).outputs;
   for (std::size_t i = 0; i < outputs.size(); ++i)

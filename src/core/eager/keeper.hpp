@@ -57,10 +57,14 @@ class Keeper final : public Witness {
 
   // A call's inputs are pinned and count as used, each as often as it is named. False: some are absent, and nothing was
   // done; begin a Recovery of them, which does it.
-  [[nodiscard]] bool enter(std::uint64_t name, Slice<ValueId> inputs);
+  // `read`: of them, what the call would read if it ran again; record() or used() names the same.
+  [[nodiscard]] bool enter(std::uint64_t name, Slice<ValueId> inputs, Slice<ValueId> read);
+  [[nodiscard]] bool enter(std::uint64_t name, Slice<ValueId> inputs) { return enter(name, inputs, inputs); }
   // A call that has just run between enter() and leave(), and where its outputs lie; anything for views, and for what took
   // over an input: what handles of that one mean is the new content then.
   CallId record(const CallSpec& spec, Slice<Bytes> offsets_B);
+  // Instead of record(): a call that made nothing that can be made again, as one that writes to leaves.
+  void used(std::uint64_t name, Slice<ValueId> read, Nanoseconds cost_ns);
   // Takes the pins back. What was recovered and is not alive may go.
   void leave(Slice<ValueId> inputs);
 

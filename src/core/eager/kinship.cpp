@@ -99,8 +99,23 @@ void Kinship::outdate(ValueId root) {
   if (known_descendants_ > 0) walk<true>(root, [&](ValueId id) { forget(at(id).descendants_ns, known_descendants_); });
 }
 
+// A root came or went. Where none of its parents is evicted, who needs it needs so much more or less, and no more than
+// that: their sums stay known. So it is whenever a value has just been made again from what it reads.
+void Kinship::change(ValueId root, Nanoseconds by_ns) {
+  bool is_first = true;
+  visit_parents(root, [&](ValueId parent) { is_first = is_first && !ledger_[parent].is_evicted(); });
+  if (!is_first) return outdate(root);
+  if (known_ancestors_ > 0) {
+    walk<false>(root, [&](ValueId id) {
+      Entry& entry = entries_[static_cast<std::size_t>(id)];
+      if (entry.ancestors_ns != UNKNOWN) entry.ancestors_ns += by_ns;
+    });
+  }
+  if (known_descendants_ > 0) walk<true>(root, [&](ValueId id) { forget(at(id).descendants_ns, known_descendants_); });
+}
+
 void Kinship::evicted(ValueId root) {
-  if (kept_.exact) outdate(root);
+  if (kept_.exact) change(root, ledger_[root].cost_ns);
   if (!kept_.classes) return;
   const ClassId node = classes_.add(ledger_[root].cost_ns);
   at(root).node = node;
@@ -113,7 +128,7 @@ void Kinship::evicted(ValueId root) {
 
 void Kinship::restored(ValueId root) {
   Entry& entry = at(root);
-  if (kept_.exact) outdate(root);
+  if (kept_.exact) change(root, -ledger_[root].cost_ns);
   if (!kept_.classes) return;
   classes_.withdraw(entry.node, ledger_[root].cost_ns);
   entry.node = NO_CLASS;

@@ -109,6 +109,7 @@ class Kinship {
   template <bool up, class Visit>
   void walk(ValueId root, const Visit& visit) const;
   void outdate(ValueId root);
+  void change(ValueId root, Nanoseconds by_ns);
   static void forget(Nanoseconds& sum_ns, std::int64_t& known);
 
   const Ledger& ledger_;

@@ -27,6 +27,7 @@ struct Scene {
   std::int64_t weighed = 0;
   Performer* performer = nullptr;
   Bytes moved_B = 0;   // slid so far
+  Nanoseconds rerun_ns = 0;  // of all reruns so far
   bool stuck = false;  // sliding was tried for this request, and did not make the place
 
   // Whether a value's bytes may be moved now.
@@ -62,6 +63,9 @@ class Policy {
   // What happens, as it happens.
   virtual void began(Scene&, std::uint64_t /*name*/, Slice<ValueId> /*inputs*/) {}  // a first run; before inputs are there
   virtual void ended(Scene&, CallId) {}                                          // that run
+  // Instead: it made nothing that can be made again, and reads something that can.
+  virtual void used(Scene&, std::uint64_t /*name*/, Slice<ValueId> /*inputs*/, Nanoseconds /*cost_ns*/) {}
+  virtual void settled(Scene&, ValueId) {}  // a root has become a leaf
   virtual void evicted(Scene&, ValueId) {}
   virtual void restored(Scene&, ValueId) {}
   virtual void died(Scene&, ValueId) {}

@@ -27,13 +27,14 @@ struct Run {
   Nanoseconds work_ns = 0;    // of finding that out
 };
 
-Run run(const Tape& tape, Slice<Tape::Number> fixed, Bytes capacity_B, const PolicyOptions& options,
+Run run(const Tape& tape, Bytes capacity_B, const PolicyOptions& options, const Density& density,
         const std::shared_ptr<const Foresight>& foresight, const Way& way, Nanoseconds most_ns) {
   Guided policy(options);
+  policy.know(density);
   policy.guide(foresight, way, foresight != nullptr);
   Rules rules;
   rules.limit = 1 + static_cast<double>(most_ns) / static_cast<double>(std::max<Nanoseconds>(1, tape.time_ns()));
-  const ReplayResult result = replay(tape, policy, capacity_B, rules, fixed);
+  const ReplayResult result = replay(tape, policy, capacity_B, rules);
   const auto events = static_cast<std::int64_t>(tape.events().size());
   Run done;
   done.work_ns = EVENT * (result.event == ReplayResult::AT_THE_END ? events : result.event) +
@@ -45,31 +46,33 @@ Run run(const Tape& tape, Slice<Tape::Number> fixed, Bytes capacity_B, const Pol
 
 }  // namespace
 
-Rehearsed rehearse(const Tape& tape, Slice<Tape::Number> fixed, Bytes capacity_B, const PolicyOptions& options) {
-  Rehearsed best;
-  auto foresight = std::make_shared<Foresight>(tape, fixed);
-  const auto plan = [&](const Way& way) {
-    return foresight->plan(static_cast<Bytes>(static_cast<double>(capacity_B) * way.share), GREEDY_COMMITS);
-  };
+std::int64_t Rehearsed::prepare(const Way& way) const {
+  if (!way.plans) return 0;
+  return foresight->plan(static_cast<Bytes>(static_cast<double>(capacity_B) * way.share), GREEDY_COMMITS);
+}
+
+Rehearsed rehearse(const Tape& tape, Bytes capacity_B, const PolicyOptions& options, const Density& density) {
+  Rehearsed found;
+  found.foresight = std::make_shared<Foresight>(tape);
+  found.capacity_B = capacity_B;
   const Nanoseconds most_ns = PATIENCE * tape.time_ns();
-  const Run unguided = run(tape, fixed, capacity_B, options, nullptr, {}, most_ns);
-  best.unguided_ns = best.spent_ns = unguided.spent_ns;
-  const Nanoseconds may_take_ns = std::max(LEAST, STEPS * (best.spent_ns < 0 ? most_ns : best.spent_ns));
+  const Run unguided = run(tape, capacity_B, options, density, nullptr, {}, most_ns);
+  found.unguided_ns = unguided.spent_ns;
+  const Nanoseconds to_beat_ns = unguided.spent_ns < 0 ? most_ns : unguided.spent_ns;
+  const Nanoseconds may_take_ns = std::max(LEAST, STEPS * to_beat_ns);
   Nanoseconds work_ns = unguided.work_ns;
   for (const Way& way : WAYS) {
-    if (best.spent_ns == 0 || work_ns > may_take_ns) break;
-    if (way.plans) work_ns += TRIED * foresight->stages() * plan(way);
-    ++best.ways;
-    const Run tried = run(tape, fixed, capacity_B, options, foresight, way, best.spent_ns < 0 ? most_ns : best.spent_ns);
+    if (unguided.spent_ns == 0 || work_ns > may_take_ns) break;
+    work_ns += TRIED * found.foresight->stages() * found.prepare(way);
+    ++found.ways;
+    const Run tried = run(tape, capacity_B, options, density, found.foresight, way, to_beat_ns);
     work_ns += tried.work_ns;
-    if (tried.spent_ns < 0 || (best.spent_ns >= 0 && tried.spent_ns >= best.spent_ns)) continue;
-    best.spent_ns = tried.spent_ns;
-    best.way = way;
-    best.advises = true;
+    if (tried.spent_ns >= 0 && (unguided.spent_ns < 0 || tried.spent_ns < unguided.spent_ns))
+      found.gains.push_back({way, tried.spent_ns});
   }
-  if (best.advises && best.way.plans) plan(best.way);
-  best.foresight = std::move(foresight);
-  return best;
+  std::stable_sort(found.gains.begin(), found.gains.end(),
+                   [](const Rehearsed::Tried& a, const Rehearsed::Tried& b) { return a.spent_ns < b.spent_ns; });
+  return found;
 }
 
 }  // namespace lowtide::eager

@@ -1,23 +1,32 @@
-// Rehearsal: a recorded step, run again in simulation under several ways of giving up its values; the best is for the next
-// step. It ends early once it has taken as long as what it could save in a few steps takes: in work that is counted, not
-// in time that is measured. Nothing is changed by it, and it may run on any thread.
+// Rehearsal: a recorded step, run again in simulation under several ways of giving up its values, for the next step to
+// follow one that is shown to spend less. It ends early once it has taken as long as what it could save in a few steps
+// takes: in work that is counted, not in time that is measured. Nothing is changed by it, and it may run on any thread.
 #pragma once
 #include <memory>
+#include <vector>
 
 #include "foresight.hpp"
+#include "policies/density.hpp"
 #include "policy.hpp"
 
 namespace lowtide::eager {
 
 struct Rehearsed {
-  std::shared_ptr<const Foresight> foresight;
-  Way way;
-  bool advises = false;  // some way takes less than what knows nothing
-  Nanoseconds spent_ns = -1, unguided_ns = -1;  // on reruns and moves: the best way, none; -1: it does not fit
-  int ways = 0;                                 // how many were tried
+  struct Tried {
+    Way way;
+    Nanoseconds spent_ns;  // on reruns and moves
+  };
+  std::shared_ptr<Foresight> foresight;
+  Bytes capacity_B = 0;
+  Nanoseconds unguided_ns = -1;  // spent by what knows nothing; -1: it does not fit
+  std::vector<Tried> gains;      // the ways that spend less than that, the best first
+  int ways = 0;                  // how many were tried
+
+  // Before a step follows a way: finds its plan, if it has one. Returns what the planner tried.
+  std::int64_t prepare(const Way& way) const;
 };
 
-// `fixed`: see Foresight. Deterministic. O(calls x what policies look at), and a thousand commits of the greedy planner.
-Rehearsed rehearse(const Tape& tape, Slice<Tape::Number> fixed, Bytes capacity_B, const PolicyOptions& options);
+// `density`: as known when the next step begins. Deterministic. O(calls x what policies look at), and a thousand commits of the greedy planner.
+Rehearsed rehearse(const Tape& tape, Bytes capacity_B, const PolicyOptions& options, const Density& density);
 
 }  // namespace lowtide::eager

@@ -22,16 +22,13 @@ std::unique_ptr<Room> room_of(const Rules& rules, Bytes budget_B) {
 // A performer that counts, and the program that it performs.
 class Player final : public Performer {
  public:
-  Player(const Tape& tape, Policy& policy, Bytes budget_B, const Rules& rules, Slice<Tape::Number> settled)
+  Player(const Tape& tape, Policy& policy, Bytes budget_B, const Rules& rules)
       : tape_(tape),
         policy_(policy),
         room_(room_of(rules, budget_B)),
         keeper_(ledger_, *room_, policy, *this, {rules.forgets}),
         recovery_(keeper_),
-        limit_ns_(rules.limit > 0 ? (rules.limit - 1) * static_cast<double>(tape.time_ns()) : NEVER) {
-    is_settled_.assign(static_cast<std::size_t>(tape.contents()), 0);
-    for (Tape::Number number : settled) is_settled_[static_cast<std::size_t>(number - 1)] = 1;
-  }
+        limit_ns_(rules.limit > 0 ? (rules.limit - 1) * static_cast<double>(tape.time_ns()) : NEVER) {}
 
   // As often as the policy wants; only the last time counts.
   ReplayResult play() {
@@ -173,6 +170,14 @@ class Player final : public Performer {
       own(values_.back(), offset_B);
     } else if (event.kind == Tape::DIED) {
       keeper_.died(at(event.number_or_size));
+    } else if (event.kind == Tape::SETTLED) {
+      commit(at(event.number_or_size));
+    } else if (event.kind == Tape::USED) {
+      inputs_.clear();
+      for (Tape::Number number : event.inputs) inputs_.push_back(at(number));
+      enter(event.name, inputs_);
+      keeper_.used(event.name, inputs_, event.cost_ns);
+      keeper_.leave(inputs_);
     } else if (event.sizes_B.empty()) {  // aliases alone
       ledger_.advance(event.cost_ns);
     } else {
@@ -248,7 +253,7 @@ class Player final : public Performer {
       if (leaf != NO_VALUE) write(leaf);
     enter(event.name, inputs_);
     if (written == event.sizes_B.size()) {  // nothing new
-      ledger_.advance(event.cost_ns);
+      keeper_.used(event.name, inputs_, event.cost_ns);
       for (ValueId leaf : written_) number(leaf);
     } else {
       record(event, written > 0);
@@ -292,8 +297,6 @@ class Player final : public Performer {
     for (ValueId made : outputs_) own(made, ledger_[made].offset_B);
     for (std::size_t i = 0; i < count; ++i)
       number(place_[i] < 0 ? written_[i] : outputs_[static_cast<std::size_t>(place_[i])]);
-    for (std::size_t i = values_.size() - count; i < values_.size(); ++i)
-      if (is_settled_[i]) keeper_.commit(values_[i]);
     if (writes)  // run again, it would read what it wrote
       for (std::size_t i = 0; i < outputs_.size(); ++i) commit(outputs_[i]);
   }
@@ -337,7 +340,6 @@ class Player final : public Performer {
   bool is_limited_ = false;
   std::vector<ValueId> values_, inputs_, written_, outputs_;  // values_: by number - 1
   std::vector<std::int64_t> serials_;                         // of values_
-  std::vector<char> is_settled_;                              // by number - 1
   std::vector<Index> place_;  // of each output among those that are new
   std::vector<Made> made_;
   std::vector<Consumed> consumed_;
@@ -347,8 +349,8 @@ class Player final : public Performer {
 
 }  // namespace
 
-ReplayResult replay(const Tape& tape, Policy& policy, Bytes budget_B, const Rules& rules, Slice<Tape::Number> settled) {
-  return Player(tape, policy, budget_B, rules, settled).play();
+ReplayResult replay(const Tape& tape, Policy& policy, Bytes budget_B, const Rules& rules) {
+  return Player(tape, policy, budget_B, rules).play();
 }
 
 }  // namespace lowtide::eager

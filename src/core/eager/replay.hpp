@@ -29,8 +29,6 @@ struct ReplayResult {
 };
 
 // Runs the tape; contents that are named at its end are resident and pinned then. O(calls x what the policy looks at).
-// `settled`: contents that become leaves as soon as they are made, as gradients do where they land.
-ReplayResult replay(const Tape& tape, Policy& policy, Bytes budget_B, const Rules& rules,
-                    Slice<Tape::Number> settled = {});
+ReplayResult replay(const Tape& tape, Policy& policy, Bytes budget_B, const Rules& rules);
 
 }  // namespace lowtide::eager

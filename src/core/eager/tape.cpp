@@ -75,13 +75,21 @@ Tape::Tape(std::vector<std::int64_t> words, std::vector<Number> kept) : words_(s
   Words reader(words_);
   while (!reader.at_end()) {
     Event event{};
-    event.kind = static_cast<Kind>(reader.below(3));
+    event.kind = static_cast<Kind>(reader.below(5));
     if (event.kind == LEAF) {
       event.number_or_size = reader.least(0);
       contents.add(0);
     } else if (event.kind == DIED) {
       event.number_or_size = reader.word();
       contents.end(event.number_or_size);
+    } else if (event.kind == SETTLED) {
+      event.number_or_size = reader.word();
+      contents.require_alive(event.number_or_size);
+    } else if (event.kind == USED) {
+      event.name = static_cast<std::uint64_t>(reader.word());
+      time_ns_ += event.cost_ns = reader.least(0);
+      event.inputs = reader.words(reader.least(0));
+      for (Number number : event.inputs) contents.require_alive(number);
     } else {
       read_call(reader, event, contents);
     }

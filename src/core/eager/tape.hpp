@@ -8,6 +8,8 @@
 //   RAN name cost_ns, how many inputs, outputs, views, consumed and temps, then per input its number; per output its
 //       size_B; per view (output, number); per consumed (input, output); per temp its size_B
 //   DIED number
+//   USED name cost_ns, how many inputs, then the number of each: a call that made nothing that can be made again
+//   SETTLED number: it became a leaf, since what it was made of was about to change
 // INVARIANT (Tape::Tape checks it, and throws std::invalid_argument): numbers name contents that came before and neither
 // died nor were written over; indices lie in their lists; no size or cost is negative; what dies, is consumed, or consumes is
 // no view.
@@ -22,7 +24,7 @@ namespace lowtide::eager {
 
 class Tape {
  public:
-  enum Kind : std::int64_t { LEAF = 0, RAN = 1, DIED = 2 };
+  enum Kind : std::int64_t { LEAF = 0, RAN = 1, DIED = 2, USED = 3, SETTLED = 4 };
   using Number = std::int64_t;
 
   struct View {
@@ -31,7 +33,7 @@ class Tape {
   };
   struct Event {
     Kind kind;
-    std::int64_t number_or_size;  // LEAF: size_B; DIED: number
+    std::int64_t number_or_size;  // LEAF: size_B; DIED, SETTLED: number
     std::uint64_t name;
     Nanoseconds cost_ns;
     Slice<Number> inputs;

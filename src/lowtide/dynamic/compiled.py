@@ -7,8 +7,9 @@ Units: `_B` bytes.
 
 from __future__ import annotations
 
+import contextlib
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from lowtide.device import eager_shim, shim
 from lowtide.dynamic.eager_arena import arena_of
 from lowtide.dynamic.eager_stats import EagerStats
 from lowtide.dynamic.gradients import Gradients
-from lowtide.dynamic.liars import LIARS, UNDECLARED_VIEWS
+from lowtide.dynamic.liars import COMMUNICATING, LIARS, TRUSTED, UNDECLARED_VIEWS
+from lowtide.dynamic.openings import Bytes
 from lowtide.dynamic.recorder import Recorder
 from lowtide.dynamic.thrashing import warn_of_thrashing
 
@@ -64,6 +66,8 @@ class CompiledRuntime:
             link_Bps=link_Bps,
             hidden={name: (list(h.writes), list(h.spare), h.only_if, h.draws) for name, h in LIARS.items()},
             views=sorted(UNDECLARED_VIEWS),
+            communicating=sorted(COMMUNICATING),
+            trusted=sorted(TRUSTED),
             records=record is not None,
             met_parameter=self._gradients.watch,
             thrashes=warn_of_thrashing,
@@ -116,7 +120,7 @@ class CompiledRuntime:
         self.bring_home(state)
         self._write()
 
-    def reach(self, tensor: Tensor, for_good: bool, /) -> None:
+    def reach(self, tensor: Bytes, for_good: bool, /) -> None:
         """Brings a tensor's bytes back for code that is about to read them past torch's operators.
 
         Arguments:
@@ -124,9 +128,22 @@ class CompiledRuntime:
         """
         self._runtime.reach(tensor, for_good)
 
-    def share(self, tensor: Tensor, /) -> None:
+    def share(self, tensor: Bytes, /) -> None:
         """Brings a tensor's bytes back for code that may write to them past torch's operators, now or later."""
         self._runtime.share(tensor)
+
+    def write(self, tensor: Bytes, /) -> None:
+        """Sees to it that nothing will need what a tensor holds: it is about to be written past torch's operators."""
+        self._runtime.write(tensor)
+
+    @contextlib.contextmanager
+    def unseen(self) -> Iterator[None]:
+        """Operators run as they are inside; what they allocate is met later, as what nobody can make again."""
+        self._module.intercept(None)
+        try:
+            yield
+        finally:
+            self._module.intercept(self._runtime)
 
     def stats(self) -> EagerStats:
         """See `EagerStats`."""

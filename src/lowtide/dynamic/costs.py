@@ -17,10 +17,12 @@ import enum
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
 from lowtide.errors import PlanFileError
+from lowtide.ir.whole_file import read_whole
 
 Shape = tuple[tuple[int, ...], int]  # sizes, bytes per element
 
@@ -205,7 +207,7 @@ class CostTable(msgspec.Struct, frozen=True):
         measured_ns: by `signature`.
     """
 
-    measured_ns: dict[str, int]
+    measured_ns: dict[str, Annotated[int, msgspec.Meta(ge=0, le=10**15)]]
 
     def cost_ns(self, name: str, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
         """A call's cost."""
@@ -224,12 +226,12 @@ def read_costs(path: str | Path) -> CostTable:
     Raises:
         PlanFileError: if there is no such file, or it is no table.
     """
+    remedy = "Write one with lowtide.dynamic.costs.write_costs."
+    data = read_whole(Path(path), f"table of costs {path}", remedy)
     try:
-        return msgspec.json.decode(Path(path).read_bytes(), type=CostTable)
-    except (OSError, msgspec.DecodeError) as error:
-        raise PlanFileError(
-            f"{path} is no table of costs: {error}. Write one with lowtide.dynamic.costs.write_costs."
-        ) from error
+        return msgspec.json.decode(data, type=CostTable)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise PlanFileError(f"{path} is no table of costs: {error}. {remedy}") from error
 
 
 def write_costs(table: CostTable, path: str | Path) -> None:

@@ -36,6 +36,7 @@ from lowtide.dynamic.recorder import Recorder, ids
 from lowtide.dynamic.recorder import made as made_of
 from lowtide.dynamic.setting import present_setting
 from lowtide.dynamic.steps import Steps
+from lowtide.errors import EagerError
 
 
 @dataclass(slots=True)
@@ -65,6 +66,7 @@ class Interceptor:
         self._kernels = kernels
         self._steps = steps
         self._recorder = recorder
+        self.is_spoilt = False  # what is evicted cannot be made again: a foreign operator wrote what it came from
 
     def perform(self, op: Operator, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs an operator of the program, and returns what it returns.
@@ -79,36 +81,44 @@ class Interceptor:
             self._kernels.catch_up()
         tensors = list(tensors_of(args, kwargs))
         plain = [t for t in tensors if is_plain(t)]
-        inputs = self._values(t for t in tensors if has_bytes(t))
+        inputs = self._values(tensors)
         inputs = [self._arrivals.renew(value) if self._bodies.is_stale(value) else value for value in inputs]
         written = self._written(op, func, args, kwargs)
         spared = bool(written) and op.hidden is not None and bool(op.hidden.spare)
-        form, read = None, inputs
+        form, read = None, [v for v in inputs if v not in written] if spared else inputs
         leaves_over = 0 if spared else sum(value.call is None for value in written)
         writes_twice = leaves_over > 0 and (op.makes or leaves_over < len(written))  # if it ran again
         can_repeat = op.is_known and not writes_twice and not (op.is_out and len(written) > 1)
         if can_repeat and len(plain) == len(tensors) and not self._steps.is_stepping:
-            read = [v for v in inputs if v not in written] if spared else inputs
             places = {self._bodies[value].address: i for i, value in enumerate(read)}
             form = form_of(op, func, args, kwargs, places, spared=spared)
-        with self._kernels.entered(inputs, op.name):
+        with self._kernels.entered(inputs, op.name, read):
             consumed = [] if spared else [value for value in written if value.call is not None]
             self._before_writing(written, consumes=form is not None and not spared)
+            for value in written if op.communicates else ():
+                self._bodies[value].fixed = True  # whoever is told to read or write there later has the address
+            digests = self._digests(value for value in inputs if op.is_foreign and value not in written)
             drawn = draw(args, kwargs) if op.is_random else None
             kernel = _twice_alike(func, args, kwargs, op) if spared else lambda: func(*args, **kwargs)
             like = None if form is None else self._kernels.likeness(op.name, form.args, form.kwargs)
             is_clean = spared or not (written or op.is_out)
             over = consumed if form is not None and not op.is_out and not leaves_over else ()
-            results = self._kernels.attempt(op.name, kernel, drawn, is_clean, like, over=over)
+            try:
+                results = self._kernels.attempt(op.name, kernel, drawn, is_clean, like, over=over)
+            finally:
+                self._refuse_changes(op, digests)
             cost = cost_ns(op.name, plain, results)
             if form is None or self._has_other_bytes(written):
                 self._keep_new(op, results, inputs, cost)
+                self._keeper.used(op.name, read)
             else:
                 made = self._made(results, read, consumed)
                 if made.storages:
                     closure = Closure(func, form.args, form.kwargs, drawn, present_setting(), tuple(made.places))
                     self._note(op, read, made, closure, cost)
                     self._kernels.learn(like, cost, [storage.nbytes() for storage in made.storages[len(consumed) :]])
+                else:
+                    self._keeper.used(op.name, read)
             leaves = [value for value in written if value.call is None and value.alive]
             self._recorder.wrote(op.name, ids(leaves if spared else inputs), ids(leaves), 0 if spared else cost)
         self._steps.ran()
@@ -117,9 +127,37 @@ class Interceptor:
     def _written(
         self, op: Operator, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> list[Value]:
-        if not op.writes or (op.hidden is not None and not _is_true(func, op.hidden.only_if, args, kwargs)):
+        if not op.writes and not op.communicates:
             return []
-        return self._values(t for t in op.written(args, kwargs) if has_bytes(t))
+        if op.hidden is not None and not _is_true(func, op.hidden.only_if, args, kwargs):
+            return []
+        return self._values(op.written(args, kwargs))
+
+    def _digests(self, values: Iterable[Value]) -> list[tuple[Value, int]]:
+        """Digests of what an operator is to leave alone; what others may write to is compared elsewhere."""
+        found = []
+        for value in values:
+            body = self._bodies[value]
+            storage = body.storage()
+            if storage is not None and body.aside is None:
+                found.append((value, storages.digest_of(storage)))
+        return found
+
+    def _refuse_changes(self, op: Operator, digests: list[tuple[Value, int]]) -> None:
+        """Raises:
+        EagerError: if any of these contents is another one now.
+        """
+        for value, digest in digests:
+            body = self._bodies.get(value)
+            storage = None if body is None else body.storage()
+            if storage is not None and storages.digest_of(storage) != digest:
+                self.is_spoilt = True
+                raise EagerError(
+                    f"lowtide: the operator {op.name!r} has written to an argument that its schema does not mark as "
+                    "written, so results that were computed from the old content cannot be computed again. Declare "
+                    'what it writes, with mutates_args= in torch.library.custom_op or "Tensor(a!)" in the schema, or '
+                    "run it outside lowtide.eager. The parameters are as far as this step got."
+                )
 
     def value_of(self, tensor: Tensor) -> Value | None:
         """The present content of a tensor's storage; None where it has no bytes."""
@@ -130,12 +168,13 @@ class Interceptor:
         return self._arrivals.meet(tensor, storage) if storage.nbytes() else None
 
     def _values(self, tensors: Iterable[Tensor]) -> list[Value]:
-        """Each once, in order."""
+        """Of all storages that tensors read: each once, in order."""
         found: dict[int, Value] = {}
         for tensor in tensors:
-            value = self.value_of(tensor)
-            if value is not None:
-                found[value.id] = value
+            for part in _parts(tensor):
+                value = self.value_of(part) if has_bytes(part) else None
+                if value is not None:
+                    found[value.id] = value
         return list(found.values())
 
     def _has_other_bytes(self, written: list[Value]) -> bool:
@@ -175,15 +214,18 @@ class Interceptor:
         """New storages among the results: the position of the first tensor of each, and whether that is plain."""
         seen: set[int] = set()
         for position, tensor in enumerate(tensors_in((results,))):
-            if not has_bytes(tensor):
-                continue
-            storage = tensor.untyped_storage()
-            if storage.nbytes() and storage._cdata not in self._bodies.by_address and storage._cdata not in seen:
-                seen.add(storage._cdata)
-                yield position, storage, is_plain(tensor)
+            for part in _parts(tensor):
+                if not has_bytes(part):
+                    continue
+                storage = part.untyped_storage()
+                if storage.nbytes() and storage._cdata not in self._bodies.by_address and storage._cdata not in seen:
+                    seen.add(storage._cdata)
+                    yield position, storage, is_plain(tensor)
 
     def _keep_new(self, op: Operator, results: Any, inputs: list[Value], cost_ns: int) -> None:
         made = [self._arrivals.keep(storage) for _, storage, _ in self._new_storages(results)]
+        for value in made if op.communicates else ():
+            self._bodies[value].fixed = True
         if self._steps.is_stepping:
             self._kernels.stepped.update(value.id for value in made)
         self._recorder.kept(op.name, ids(inputs), made_of(made), cost_ns)
@@ -207,6 +249,20 @@ class Interceptor:
             self._bodies.show(value, storage)
         self._steps.recorded(call)
         self._recorder.call(call.name, ids(call.inputs), made_of(call.outputs), call.consumes, call.cost_ns)
+
+
+def _parts(tensor: Tensor) -> tuple[Tensor, ...]:
+    """The tensors whose storages a tensor reads: itself, and those that it is made of."""
+    if tensor.layout is torch.sparse_coo:
+        return tensor._indices(), tensor._values()
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
+    if tensor.is_nested:
+        sizes, strides = tensor._nested_tensor_size(), tensor._nested_tensor_strides()
+        return tensor, sizes, strides, tensor._nested_tensor_storage_offsets()
+    return (tensor,)
 
 
 def has_bytes(tensor: Tensor) -> bool:

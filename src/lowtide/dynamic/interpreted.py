@@ -8,6 +8,7 @@ Units: `_B` bytes.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -30,6 +31,7 @@ from lowtide.dynamic.keeper import Keeper
 from lowtide.dynamic.kernels import Kernels
 from lowtide.dynamic.ledger import Ledger, Value
 from lowtide.dynamic.mode import EagerMode
+from lowtide.dynamic.openings import Bytes
 from lowtide.dynamic.operators import Operator
 from lowtide.dynamic.performer import StoragePerformer
 from lowtide.dynamic.policies.base import AbstractPolicy
@@ -133,18 +135,18 @@ class InterpretedRuntime:
         with _disable_current_modes():
             self.bring_home(state)
 
-    def reach(self, tensor: Tensor, for_good: bool) -> None:
+    def reach(self, tensor: Bytes, for_good: bool) -> None:
         """Brings a tensor's bytes back for code that is about to read them past torch's operators.
 
         Arguments:
             for_good: whoever reads keeps their address: they are neither evicted nor moved any more.
         """
-        if not is_plain(tensor):
-            return
         self._kernels.catch_up()
         with _disable_current_modes():
-            value = self._bodies.by_address.get(tensor.untyped_storage()._cdata)
-            if value is None and for_good and not (tensor.is_floating_point() or tensor.is_complex()):
+            if isinstance(tensor, Tensor) and not is_plain(tensor):
+                return
+            value = self._bodies.by_address.get(_storage(tensor)._cdata)
+            if value is None and for_good and isinstance(tensor, Tensor) and not _has_fractions(tensor):
                 value = self._interceptor.value_of(tensor)
             if value is None:
                 return
@@ -155,17 +157,32 @@ class InterpretedRuntime:
                 with self._kernels.entered((value,), ""):
                     pass
 
-    def share(self, tensor: Tensor) -> None:
+    def share(self, tensor: Bytes) -> None:
         """Brings a tensor's bytes back for code that may write to them past torch's operators, now or later.
 
         What was computed from them keeps a copy; from now on the storage is met like any other that is shared.
         """
-        if not has_bytes(tensor):
-            return
         with _disable_current_modes():
-            storage = tensor.untyped_storage()
+            if isinstance(tensor, Tensor) and not has_bytes(tensor):
+                return
+            storage = _storage(tensor)
             self._arrivals.part(storage)
             torch._C.TensorBase.numpy(bytes_of(storage))  # torch says of what numpy has seen that it is shared
+
+    def write(self, tensor: Bytes) -> None:
+        """Sees to it that nothing will need what a tensor holds: it is about to be written past torch's operators."""
+        self._kernels.catch_up()
+        with _disable_current_modes():
+            value = self._bodies.by_address.get(_storage(tensor)._cdata)
+            if value is not None:
+                self._kernels.commit(value)
+                self._kernels.settle_dependents(value)
+
+    @contextlib.contextmanager
+    def unseen(self) -> Iterator[None]:
+        """Operators run as they are inside; what they allocate is met later, as what nobody can make again."""
+        with _disable_current_modes():
+            yield
 
     def stats(self) -> EagerStats:
         """See `EagerStats`."""
@@ -228,6 +245,8 @@ class InterpretedRuntime:
     def _restore_all(self) -> int:
         """Commits what is alive; what does not fit lies beside the arena afterwards. Returns how many bytes."""
         late: list[Value] = []
+        if self._interceptor.is_spoilt:  # what is evicted stays so, and whoever touches it is told
+            return 0
         for value in self._alive():
             try:
                 self._kernels.commit(value)
@@ -249,3 +268,11 @@ class InterpretedRuntime:
             self._bodies.forget(body.value)
         for value in list(self._ledger.values.values()):
             value.alive = False
+
+
+def _has_fractions(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _storage(given: Bytes) -> torch.UntypedStorage:
+    return given.untyped_storage() if isinstance(given, Tensor) else given

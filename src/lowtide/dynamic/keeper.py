@@ -82,13 +82,16 @@ class Keeper:
 
     # Operators
 
-    def enter(self, inputs: Sequence[Value], name: str = "") -> None:
+    def enter(self, inputs: Sequence[Value], name: str = "", read: Sequence[Value] | None = None) -> None:
         """Makes an operator's inputs resident and pins them, each as often as it is named.
+
+        Arguments:
+            read: of them, what it would read if it ran again; None: all.
 
         Raises:
             OutOfRoom: if what is pinned leaves too little room; then nothing is pinned more than before.
         """
-        self.policy.began(self.scene, name, inputs)
+        self.policy.began(self.scene, name, inputs if read is None else read)
         bring(inputs, self)
 
     def record(
@@ -124,6 +127,12 @@ class Keeper:
         self.policy.ended(self.scene, call)
         return call
 
+    def used(self, name: str, read: Sequence[Value], cost_ns: int = 0) -> None:
+        """Instead of `record`: an operator that made nothing that can be made again, as one that writes to leaves."""
+        self.ledger.clock += cost_ns
+        if any(value.root.call is not None for value in read):
+            self.policy.used(self.scene, name, read, cost_ns)
+
     def leave(self, inputs: Sequence[Value]) -> None:
         """Takes back the pins of `enter`."""
         for value in inputs:
@@ -147,6 +156,7 @@ class Keeper:
         if root.call is None:
             return
         bring((root,), self)
+        self.policy.settled(self.scene, root)
         self._gone(self.ledger.commit(root))
         self.leave((root,))
 
@@ -271,6 +281,7 @@ class Keeper:
         offsets_B = self.performer.rerun(call, keep, over)
         self.ledger.clock += call.cost_ns
         self.statistics.reran(call, self.ledger.clock)
+        self.scene.rerun_ns += call.cost_ns
         kept = [output for output in call.outputs if output is not wanted and keep(output.place)]
         for place, source in over.items():
             if call.outputs[place] not in kept and call.outputs[place] is not wanted:

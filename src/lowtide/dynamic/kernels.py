@@ -96,7 +96,7 @@ class Kernels:
         return True
 
     @contextlib.contextmanager
-    def entered(self, inputs: Sequence[Value], name: str) -> Iterator[None]:
+    def entered(self, inputs: Sequence[Value], name: str, read: Sequence[Value] | None = None) -> Iterator[None]:
         """Inside, these values are resident, and the kernel that runs is given them.
 
         Raises:
@@ -104,7 +104,7 @@ class Kernels:
         """
         self._waits = name
         try:
-            self._recover(lambda: self.keeper.enter(inputs, name))
+            self._recover(lambda: self.keeper.enter(inputs, name, read))
         finally:
             self._waits = ""
         before = self.performer.running(inputs)

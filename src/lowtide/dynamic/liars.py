@@ -2,7 +2,8 @@
 at every byte before and after.
 
 An operator is here if it writes an argument that its schema does not mark, if it draws from the random generator
-without the tag for it, or if a result looks at an argument's bytes and the schema calls it new.
+without the tag for it, or if a result looks at an argument's bytes and the schema calls it new. Of collectives no
+schema can say enough: they read and write after they have returned, together with other processes.
 """
 
 from __future__ import annotations
@@ -46,3 +47,16 @@ UNDECLARED_VIEWS = frozenset(
     }
 )
 """Their results look at their argument's bytes, and they read none themselves."""
+
+COMMUNICATING = frozenset(
+    {
+        *("c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "symm_mem", "_dtensor"),
+        "fsdp",  # packs parameters into the buffers of collectives, and says little of what it writes
+    }
+)
+"""Namespaces of operators that may write any of their arguments, and use them and their results until somebody has
+waited. They are never run again, since other processes would have to join in; what they touch stays where it is."""
+
+TRUSTED = frozenset({"aten", "prims", "prim", "lowtide"})
+"""Namespaces whose schemas, with the exceptions above, are true. An operator of another library may write what its
+schema does not mark, which is looked for each time, and draw random numbers, whose state is recorded each time."""

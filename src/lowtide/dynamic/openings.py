@@ -1,8 +1,9 @@
-"""Ways to a tensor's bytes that are no operators: numpy, lists, addresses, pickles, printing, lengths of sequences.
+"""Ways to a tensor's bytes that are no operators: numpy, lists, addresses, pickles, printing, lengths of sequences, and
+its storage.
 
 Torch's dispatcher does not see them, so an evicted tensor would be touched. While a context is open, methods of
-`torch.Tensor` that lead past the dispatcher ask for the bytes first. Every thread calls them; only the context's own is
-helped, the others meet the storage's guard.
+`torch.Tensor` and of `torch.UntypedStorage` that lead past the dispatcher ask for the bytes first. Every thread calls
+them; only the context's own is helped, the others meet the storage's guard.
 
 Units: none.
 """
@@ -18,11 +19,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lowtide.device.semiprivate import bucket_buffers_made
+
 _LOOKS = ("tolist", "__repr__", "storage", "_typed_storage")
 _KEEPS = ("data_ptr", "share_memory_", "__reduce_ex__")
 """What these hand out is an address, or is read later."""
 _SHARES = ("numpy", "__dlpack__")
 """Whoever is handed the bytes may write there."""
+_STORAGE_LOOKS = ("__getitem__", "tolist", "_write_file", "resize_")
+_STORAGE_KEEPS = ("data_ptr", "_share_filename_cpu_", "_share_fd_cpu_")
+_STORAGE_WRITES = ("__setitem__", "fill_", "copy_", "byteswap")
+"""These write over what their first argument holds, there and then; `copy_` reads the second."""
 
 _LENGTHS = (
     *((torch._VF, name) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu", "_pad_packed_sequence")),
@@ -31,33 +38,35 @@ _LENGTHS = (
 """Made of operators, they hold the address of lengths among their arguments while those run. So does the backward of
 packing, of those that packing made."""
 
-Reach = Callable[[Tensor, bool], None]
-Share = Callable[[Tensor], None]
+Bytes = Tensor | torch.UntypedStorage
+Reach = Callable[[Bytes, bool], None]
+Share = Callable[[Bytes], None]
+Unseen = Callable[[], contextlib.AbstractContextManager[None]]
 
 
 @contextlib.contextmanager
-def watched(reach: Reach, share: Share) -> Iterator[None]:
+def watched(reach: Reach, share: Share, write: Share, unseen: Unseen) -> Iterator[None]:
     """Inside, this thread's ways to a tensor's bytes past the dispatcher ask for them first.
 
     Arguments:
         reach: is called with the tensor, and whether its address is handed out.
         share: is called with a tensor whose bytes others may write to from now on.
+        write: is called with what is about to be written, once.
+        unseen: what is allocated inside it is never evicted.
     """
     owner = threading.get_ident()
-    own = vars(Tensor)
-    before = {name: own.get(name) for name in (*_LOOKS, *_KEEPS, *_SHARES)}
     set_state, to_dlpack = torch.set_rng_state, torch.to_dlpack  # type: ignore[attr-defined]
     of_lengths = [(module, name, getattr(module, name)) for module, name in _LENGTHS]
     pack = torch._VF._pack_padded_sequence
 
-    def look(tensor: Tensor) -> None:
+    def look(tensor: Bytes) -> None:
         reach(tensor, False)
 
-    def keep(tensor: Tensor) -> None:
+    def keep(tensor: Bytes) -> None:
         reach(tensor, True)
 
-    def keep_lengths(tensor: Tensor) -> None:
-        if not (tensor.is_floating_point() or tensor.is_complex()):
+    def keep_lengths(tensor: Bytes) -> None:
+        if isinstance(tensor, Tensor) and not (tensor.is_floating_point() or tensor.is_complex()):
             reach(tensor, True)
 
     @functools.wraps(pack)
@@ -67,17 +76,23 @@ def watched(reach: Reach, share: Share) -> Iterator[None]:
             keep_lengths(results[1])
         return results
 
+    asked: list[tuple[type, tuple[str, ...], Share]]
+    asked = [(Tensor, _LOOKS, look), (Tensor, _KEEPS, keep), (Tensor, _SHARES, share)]
+    storage = torch.UntypedStorage
+    asked += [(storage, _STORAGE_LOOKS, look), (storage, _STORAGE_KEEPS, keep), (storage, _STORAGE_WRITES, write)]
+    methods = [(kind, name, vars(kind).get(name), ask) for kind, names, ask in asked for name in names]
     try:
-        for name in before:
-            ask = share if name in _SHARES else keep if name in _KEEPS else look
-            setattr(Tensor, name, _asking(getattr(Tensor, name), ask, owner))
+        for kind, name, _, ask in methods:
+            setattr(kind, name, _asking(getattr(kind, name), ask, owner))
+        storage.copy_ = _asking(storage.copy_, look, owner, most=2)  # type: ignore[method-assign]
         torch.set_rng_state = torch.random.set_rng_state = _asking(set_state, look, owner)
         for module in (torch, torch.utils.dlpack):
             module.to_dlpack = _asking(to_dlpack, share, owner)  # type: ignore[attr-defined]
         for module, name, function in of_lengths:
             setattr(module, name, _asking(function, keep_lengths, owner, most=None))
         torch._VF._pack_padded_sequence = packed
-        yield
+        with bucket_buffers_made(_within(unseen, owner)):
+            yield
     finally:
         torch._VF._pack_padded_sequence = pack
         for module, name, function in of_lengths:
@@ -85,11 +100,16 @@ def watched(reach: Reach, share: Share) -> Iterator[None]:
         torch.set_rng_state = torch.random.set_rng_state = set_state
         for module in (torch, torch.utils.dlpack):
             module.to_dlpack = to_dlpack  # type: ignore[attr-defined]
-        for name, method in before.items():
+        for kind, name, method, _ in methods:
             if method is None:
-                delattr(Tensor, name)
+                delattr(kind, name)
             else:
-                setattr(Tensor, name, method)
+                setattr(kind, name, method)
+
+
+def _within(unseen: Unseen, owner: int) -> Unseen:
+    """That context in the thread that owns it, and none in others."""
+    return lambda: unseen() if threading.get_ident() == owner else contextlib.nullcontext()
 
 
 def _asking(function: Callable[..., Any], ask: Share, owner: int, most: int | None = 1) -> Callable[..., Any]:
@@ -103,7 +123,7 @@ def _asking(function: Callable[..., Any], ask: Share, owner: int, most: int | No
     def asked(*args: Any, **kwargs: Any) -> Any:
         if threading.get_ident() == owner:
             for argument in (*args, *kwargs.values())[:most]:
-                if isinstance(argument, Tensor):
+                if isinstance(argument, Bytes):
                     ask(argument)
         return function(*args, **kwargs)
 

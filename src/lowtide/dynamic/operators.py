@@ -14,7 +14,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from lowtide.dynamic.liars import LIARS, UNDECLARED_VIEWS, Hidden
+from lowtide.dynamic.liars import COMMUNICATING, LIARS, TRUSTED, UNDECLARED_VIEWS, Hidden
 
 ORDINARY = (int, float, bool, str, complex, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 """Arguments that mean the same in a rerun."""
@@ -32,6 +32,8 @@ class Operator(msgspec.Struct, frozen=True):
         is_composite: it is made of others, and does nothing itself.
         is_known: it can be run again from its arguments; else its results are kept.
         makes: it has results that are none of its arguments.
+        communicates: it may write any argument, and read and write after it has returned.
+        is_foreign: it is another library's, whose schema is checked each time.
         hidden: what its schema does not say; None: nothing.
     """
 
@@ -43,10 +45,15 @@ class Operator(msgspec.Struct, frozen=True):
     is_composite: bool = False
     is_known: bool = True
     makes: bool = True
+    communicates: bool = False
+    is_foreign: bool = False
     hidden: Hidden | None = None
 
     def written(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
-        """The tensors among the arguments whose bytes it writes."""
+        """The tensors among the arguments whose bytes it writes, or may write."""
+        if self.communicates:
+            yield from tensors_of(args, kwargs)
+            return
         for name, position in self.writes:
             yield from tensors_in((args[position] if position < len(args) else kwargs.get(name),))
 
@@ -83,16 +90,21 @@ def operator(func: Callable[..., Any]) -> Operator:
     if hidden is not None:
         writes += [(a.name, i) for i, a in enumerate(schema.arguments) if a.name in hidden.writes]
     tags = func.tags
+    space = func.namespace
+    communicates = space in COMMUNICATING
+    is_foreign = not communicates and space not in TRUSTED
     moves_only = torch.Tag.inplace_view in tags and not name.startswith("aten.resize")
     return Operator(
         name,
         writes=() if moves_only else tuple(writes),
-        is_view=moves_only or name in UNDECLARED_VIEWS or (not writes and _views_only(schema)),
-        is_random=torch.Tag.nondeterministic_seeded in tags or (hidden is not None and hidden.draws),
+        is_view=not communicates and (moves_only or name in UNDECLARED_VIEWS or (not writes and _views_only(schema))),
+        is_random=is_foreign or torch.Tag.nondeterministic_seeded in tags or (hidden is not None and hidden.draws),
         is_out=any(a.kwarg_only and a.alias_info is not None and a.alias_info.is_write for a in schema.arguments),
         is_composite=_has_kernel(func, "CompositeImplicitAutograd") and not _has_kernel(func, "CPU"),
-        is_known=not name.startswith("aten.resize"),
+        is_known=not name.startswith("aten.resize") and not communicates,
         makes=any(result.alias_info is None for result in schema.returns),
+        communicates=communicates,
+        is_foreign=is_foreign,
         hidden=hidden,
     )
 

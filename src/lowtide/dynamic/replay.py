@@ -206,7 +206,7 @@ class _Player:
             keeper.write(leaf)
         keeper.enter(inputs, ran.name)
         if len(written) == len(ran.sizes_B):  # nothing new
-            keeper.ledger.clock += ran.cost_ns
+            keeper.used(ran.name, inputs, ran.cost_ns)
             self.values.extend(written.values())
         else:
             self._record(ran, inputs, written)

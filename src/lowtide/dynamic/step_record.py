@@ -2,21 +2,24 @@
 
 A policy hears of calls and deaths as they happen; the record numbers what they name. Contents that the step found
 (parameters, inputs, what an earlier step left) are leaves, put first: in a rehearsal all of them are there from the
-start. Views have no bytes and are left out. `src/core/eager/step_record.hpp` is the same.
+start. What a call writes to them is left out, but not what the call reads, nor what has to be kept before it. Views
+have no bytes and are left out. `src/core/eager/step_record.hpp` is the same.
 
 Units: `_B` bytes, `_ns` nanoseconds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from lowtide._core import Tape
 from lowtide.dynamic.ledger import Call, Value
+from lowtide.dynamic.room import AbstractRoom
 
-_LEAF, _RAN, _DIED = range(3)  # as in src/core/eager/tape.hpp
+_LEAF, _RAN, _DIED, _USED, _SETTLED = range(5)  # as in src/core/eager/tape.hpp
 
 _Place = tuple[bool, int]  # whether it is a leaf, and which
 
@@ -30,16 +33,27 @@ class _Ran(NamedTuple):
     temps_B: tuple[int, ...]
 
 
+class _Used(NamedTuple):
+    name: int
+    cost_ns: int
+    inputs: list[_Place]
+
+
+class _End(NamedTuple):
+    """A death, or that it became a leaf."""
+
+    kind: int
+    place: _Place
+
+
 class Step(NamedTuple):
     """A step that is over.
 
     Arguments:
-        fixed: numbers of what it leaves that had become a leaf: nothing makes it again.
-        leaves_B: bytes of what it found.
+        leaves_B: what it found takes in the room.
     """
 
     tape: Tape
-    fixed: list[int]
     leaves_B: int
 
 
@@ -50,7 +64,7 @@ class StepRecord:
         self._known: dict[int, _Place] = {}
         self._leaves_B: list[int] = []
         self._made: list[Value] = []
-        self._events: list[_Ran | _Place] = []
+        self._events: list[_Ran | _Used | _End] = []
 
     @property
     def is_empty(self) -> bool:
@@ -72,14 +86,24 @@ class StepRecord:
                 _Ran(name, call.cost_ns, inputs, [value.size_B for value in outputs], consumed, call.temps_B)
             )
 
+    def used(self, inputs: Sequence[Value], name: int, cost_ns: int) -> None:
+        """A call that made nothing that can be made again."""
+        self._events.append(_Used(name, cost_ns, [self._place_of(value.root) for value in inputs]))
+
+    def settled(self, root: Value) -> None:
+        """A root is about to become a leaf."""
+        place = self._known.get(root.id)
+        if place is not None and not place[0]:
+            self._events.append(_End(_SETTLED, place))
+
     def died(self, root: Value) -> bool:
         """The last handle of a root is gone; False where it is not in the record."""
         place = self._known.pop(root.id, None)
         if place is not None:
-            self._events.append(place)
+            self._events.append(_End(_DIED, place))
         return place is not None
 
-    def take(self) -> Step:
+    def take(self, room: AbstractRoom) -> Step:
         """What was recorded. What is alive now is what the step leaves."""
         leaves = len(self._leaves_B)
 
@@ -91,8 +115,11 @@ class StepRecord:
         for size_B in self._leaves_B:
             words += (_LEAF, size_B)
         for event in self._events:
-            if not isinstance(event, _Ran):
-                words += (_DIED, number(event))
+            if isinstance(event, _End):
+                words += (event.kind, number(event.place))
+                continue
+            if isinstance(event, _Used):
+                words += (_USED, event.name, event.cost_ns, len(event.inputs), *map(number, event.inputs))
                 continue
             words += (_RAN, event.name, event.cost_ns, len(event.inputs), len(event.sizes_B))
             words += (0, len(event.consumed), len(event.temps_B), *map(number, event.inputs), *event.sizes_B)
@@ -101,8 +128,7 @@ class StepRecord:
             words += event.temps_B
         kept = [1 + leaves + i for i, value in enumerate(self._made) if value.id in self._known and value.alive]
         tape = Tape(np.array(words, dtype=np.int64), np.array(kept, dtype=np.int64))
-        fixed = [number for number in kept if self._made[number - 1 - leaves].call is None]
-        return Step(tape, fixed, sum(self._leaves_B))
+        return Step(tape, sum(room.reserved_B(size_B) for size_B in self._leaves_B if size_B))
 
     def _place_of(self, root: Value) -> _Place:
         place = self._known.get(root.id)

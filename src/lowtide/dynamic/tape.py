@@ -22,6 +22,7 @@ from typing import final
 import msgspec
 
 from lowtide.errors import PlanFileError
+from lowtide.ir.check_graph import MOST_B
 from lowtide.ir.trace_lines import (
     FRESH,
     REMEDY,
@@ -40,6 +41,8 @@ from lowtide.ir.trace_lines import (
     following,
     read_trace,
 )
+
+_MOST_NS = 10**17  # three years
 
 
 class Leaf(msgspec.Struct, frozen=True, tag=True):
@@ -123,6 +126,8 @@ def read_tape(trace: TraceLines, *, in_place: bool = True) -> Tape:
         raise trace.damaged(line, error) from error
     if not reader.calls:
         raise PlanFileError(f"{trace.source} calls nothing after START. {REMEDY}")
+    if reader.meter.peak_B > MOST_B or reader.meter.time_ns > _MOST_NS:
+        raise PlanFileError(f"{trace.source} takes more bytes or more time than there is. {REMEDY}")
     name = trace.name.split(".")[0]
     return Tape(
         name, trace.key, in_place, tuple(reader.events), reader.kept(), reader.meter.time_ns, reader.meter.peak_B

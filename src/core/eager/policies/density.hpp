@@ -10,6 +10,10 @@ class Density {
  public:
   static constexpr Bytes SMALL_B = 10240;
 
+  Density() = default;
+  // As another one has learnt it.
+  Density(double weighted_log, double weight_B) : weighted_log_(weighted_log), weight_B_(weight_B) {}
+
   // A first run.
   void learn(const Call& call) {
     for (const Output& output : call.outputs) {

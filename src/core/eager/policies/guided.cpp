@@ -20,6 +20,7 @@ void Guided::touch(const Ledger& ledger, ValueId id) {
 
 void Guided::began(Scene& scene, std::uint64_t name, Slice<ValueId> inputs) {
   stage_ = 0;
+  is_inside_ = true;
   if (!foresight_) return;
   Signature signature(name);
   for (ValueId input : inputs) signature.add_size(scene.ledger.root_of(input).size_B);
@@ -28,13 +29,23 @@ void Guided::began(Scene& scene, std::uint64_t name, Slice<ValueId> inputs) {
   for (ValueId input : inputs) touch(scene.ledger, scene.ledger[input].root);
 }
 
-void Guided::ended(Scene& scene, CallId id) {
-  AbstractTide::ended(scene, id);
-  if (!foresight_) return;
+// A call has run: on to the next one of the record. False: it is not in the record.
+bool Guided::follow() {
+  if (!foresight_) return false;
   if (stage_ != next_) ++departures_;
-  if (stage_ == 0) return;
+  if (stage_ == 0) return false;
   ++followed_;
   next_ = stage_ + 1;
+  return true;
+}
+
+void Guided::used(Scene&, std::uint64_t, Slice<ValueId>, Nanoseconds) {
+  if (is_inside_) follow();
+}
+
+void Guided::ended(Scene& scene, CallId id) {
+  AbstractTide::ended(scene, id);
+  if (!follow()) return;
   Tape::Number number = foresight_->first_output(stage_);
   const Tape::Number end = number + foresight_->outputs(stage_);
   for (const Output& output : scene.ledger.call(id).outputs) {
@@ -55,6 +66,7 @@ void Guided::restored(Scene& scene, ValueId id) {
 }
 
 void Guided::step_ended(Scene&) {
+  is_inside_ = false;
   stage_ = followed_ = 0;
   next_ = 1;
   known_.clear();
@@ -64,14 +76,12 @@ double Guided::mind(Scene& scene, ValueId id) {
   if (is_idle(scene, id)) return 0;
   const Known* k = stage_ == 0 || !advises_ || is_doubted_ ? nullptr : known(scene.ledger, id);
   if (!k) return unguided(scene, id);
-  if (foresight_->is_fixed(k->number)) return MOST;
   if (way_.plans && foresight_->is_spare(k->number, k->last, stage_)) return k->last == stage_ ? HARDLY : 0;
-  const Nanoseconds remaining_ns = foresight_->remaining_ns(stage_);
   Nanoseconds distance_ns = foresight_->distance_ns(k->number, k->last, stage_);
-  if (distance_ns == remaining_ns) return MOST;  // left behind: asked for when what it was made of is gone
-  if (distance_ns < 0) {                         // only to bring others back
+  if (distance_ns == Foresight::STAYS) return MOST;
+  if (distance_ns == Foresight::NEVER_USED) {  // only to bring others back
     if (!scene.kinship.is_wanted(id)) return 0;
-    distance_ns = remaining_ns;
+    distance_ns = foresight_->remaining_ns(stage_);
   }
   const double distance = std::max(1.0, static_cast<double>(distance_ns));
   return weighed(scene, id, way_.is_linear ? distance : std::sqrt(distance));

@@ -1,7 +1,7 @@
 // Guided: tide, told by a foresight what comes.
 //
 // The policy follows the calls through the recorded step. At a known position, a value that this step made is minded by
-// what the foresight says of it: nothing where it is spare, most of all where the step leaves it behind, else the cost of
+// what the foresight says of it: nothing where it is spare, most of all where its next use is to stay, else the cost of
 // bringing it back by how long it is until its next use. Anything else, and everything where a call departs from the
 // record, is minded as by tide.
 #pragma once
@@ -28,6 +28,7 @@ class Guided : public AbstractTide {
 
   void began(Scene& scene, std::uint64_t name, Slice<ValueId> inputs) override;
   void ended(Scene& scene, CallId call) override;
+  void used(Scene& scene, std::uint64_t name, Slice<ValueId> inputs, Nanoseconds cost_ns) override;
   void restored(Scene& scene, ValueId value) override;
   void step_ended(Scene& scene) override;
 
@@ -35,10 +36,13 @@ class Guided : public AbstractTide {
   // Whether what it says of values waits until a step is like the record again.
   void doubt(bool is_doubted) { is_doubted_ = is_doubted; }
   double mind(Scene& scene, ValueId id) override;
+  bool advises() const { return advises_; }
+  bool is_inside() const { return is_inside_; }  // the call that ended the step by what it wrote began before
   Index followed() const { return followed_; }  // calls of this step that were found in the record
   const Foresight* foresight() const { return foresight_.get(); }
 
  private:
+  bool follow();
   struct Known {
     std::int64_t serial = -1;
     Tape::Number number = 0;
@@ -52,6 +56,7 @@ class Guided : public AbstractTide {
   bool advises_ = false;
   bool is_doubted_ = false;
   std::vector<Known> known_;  // by ValueId
+  bool is_inside_ = false;  // a call has begun since the step did
   Index stage_ = 0, next_ = 1, followed_ = 0;  // stage_ 0: it is not known where the step is
   std::int64_t departures_ = 0;
 };

@@ -23,6 +23,8 @@ class AbstractTide : public Policy {
   void ended(Scene& scene, CallId id) override { density_.learn(scene.ledger.call(id)); }
   void choose(Scene& scene, Bytes need_B, std::vector<ValueId>& victims) override;
   bool sends(Scene& scene, ValueId id) override;
+  const Density& density() const { return density_; }
+  void know(const Density& density) { density_ = density; }
   // What moving so many bytes takes.
   Nanoseconds moves_ns(Bytes moved_B) const;
 

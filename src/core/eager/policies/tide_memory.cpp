@@ -1,10 +1,15 @@
 // Tide with memory: a step is recorded, rehearsed, and the next one guided by what was found.
 //
+// Simulations do not know everything that a step does. So the ways that a rehearsal found to spend less than tide are
+// choices, and so is tide: each is worth what the last step that it guided spent, or else what its rehearsal did. The one
+// of least worth guides the next step. Where a step spends more than was foreseen, ways for less room join.
+//
 // A step that runs like the record, beside as many bytes of others, needs no new one. One that departs goes on as tide
 // where the record says nothing; it is rehearsed once a step like it has come twice, so that programs whose steps never
 // repeat do not pay for rehearsals.
 #include <algorithm>
 #include <iterator>
+#include <limits>
 
 #include "../rehearsal.hpp"
 #include "../step_record.hpp"
@@ -17,7 +22,8 @@ namespace {
 
 constexpr std::int64_t TOLERANCE = 50;  // one call, or byte, in so many may be elsewhere in a step like the record
 constexpr int MOST_REHEARSALS = 16;     // of steps like the record
-constexpr double SHARES[] = {1, 0.92, 0.84};  // of the capacity, that plans are tried for
+constexpr int MOST_CHANGES = 16;        // of the way, for one record
+constexpr double SHARES[] = {1, 0.92, 0.84};  // of the capacity, that steps are rehearsed for
 
 class TideMemory final : public Guided {
  public:
@@ -28,45 +34,61 @@ class TideMemory final : public Guided {
   void began(Scene& scene, std::uint64_t name, Slice<ValueId> inputs) override {
     if (record_.is_empty()) {
       found_B_ = scene.room.in_use_B();
-      began_ns_ = scene.ledger.clock();
+      rerun_ns_ = scene.rerun_ns;
       moved_B_ = scene.moved_B;
     }
     Guided::began(scene, name, inputs);
   }
   void ended(Scene& scene, CallId call) override {
     ++calls_;
-    calls_ns_ += scene.ledger.call(call).cost_ns;
     record_.ended(scene.ledger, call);
     Guided::ended(scene, call);
   }
+  void used(Scene& scene, std::uint64_t name, Slice<ValueId> inputs, Nanoseconds cost_ns) override {
+    if (!is_inside()) return;
+    ++calls_;
+    record_.used(scene.ledger, name, inputs, cost_ns);
+    Guided::used(scene, name, inputs, cost_ns);
+  }
+  void settled(Scene& scene, ValueId root) override { record_.settled(scene.ledger, root); }
   void died(Scene& scene, ValueId root) override {
     const Value& v = scene.ledger[root];
     if (!record_.died(scene.ledger, root) && v.is_resident()) found_B_ -= scene.room.reserved_for(v.size_B);
   }
 
   void step_ended(Scene& scene) override {
-    StepRecord::Step step = record_.take(scene.ledger);
+    const StepRecord::Step step = record_.take(scene.ledger, scene.room);
     const Bytes capacity_B = scene.room.capacity_B() - std::max<Bytes>(0, found_B_ - step.leaves_B);
     if (calls_ > 0 && capacity_B > 0) {
+      const Nanoseconds spent_ns = scene.rerun_ns - rerun_ns_ + moves_ns(scene.moved_B - moved_B_);
       const Bytes change_B = capacity_B > rehearsed_B_ ? capacity_B - rehearsed_B_ : rehearsed_B_ - capacity_B;
       const bool has_changed = change_B > scene.room.capacity_B() / TOLERANCE && rehearsals_ < MOST_REHEARSALS;
       doubt(departed());
       if (departed())
-        return_to(step, capacity_B);
+        return_to(step, capacity_B, spent_ns);
       else if (!foresight() || has_changed)
-        begin(step, capacity_B);
-      else if (!is_settled_)
-        compare(step, capacity_B, scene.ledger.clock() - began_ns_ - calls_ns_ + moves_ns(scene.moved_B - moved_B_));
+        begin(step, capacity_B, advises() ? UNKNOWN : spent_ns);
+      else
+        compare(step, capacity_B, spent_ns);
     }
     departures_ = departures();
-    calls_ = calls_ns_ = 0;
+    calls_ = 0;
     Guided::step_ended(scene);
   }
 
  private:
-  struct Trial {
-    Rehearsed found;
-    Nanoseconds spent_ns = -1;  // by the step that it guided, on reruns and moves
+  static constexpr Nanoseconds UNKNOWN = -1;
+  // A way that the next step may follow.
+  struct Choice {
+    std::size_t rehearsal;   // in found_
+    Way way;
+    bool advises;            // false: as tide
+    Nanoseconds foreseen_ns;
+    Nanoseconds spent_ns;    // by the last step that followed it, on reruns and moves
+    Nanoseconds worth_ns() const {
+      if (spent_ns != UNKNOWN) return spent_ns;
+      return foreseen_ns != UNKNOWN ? foreseen_ns : std::numeric_limits<Nanoseconds>::max();
+    }
   };
 
   bool departed() const {
@@ -77,50 +99,57 @@ class TideMemory final : public Guided {
   static Tape tape_of(const StepRecord::Step& step) { return {step.words, step.kept}; }
 
   // A step that departed: the next one goes on as tide; if one like it did so before, it is what comes from now on.
-  void return_to(const StepRecord::Step& step, Bytes capacity_B) {
+  void return_to(const StepRecord::Step& step, Bytes capacity_B, Nanoseconds spent_ns) {
     const std::uint64_t digest = Foresight(tape_of(step)).digest();
     if (digest == digest_) {
       rehearsals_ = 0;
-      begin(step, capacity_B);
+      begin(step, capacity_B, spent_ns);
     }
     digest_ = digest;
   }
 
-  void begin(const StepRecord::Step& step, Bytes capacity_B) {
+  // `spent_ns`: by the step, if it went on as tide.
+  void begin(const StepRecord::Step& step, Bytes capacity_B, Nanoseconds spent_ns) {
     rehearsed_B_ = capacity_B;
-    trials_.clear();
-    attempt(rehearse(tape_of(step), step.fixed, capacity_B, options_));
-    is_settled_ = false;
+    found_.clear();
+    choices_.clear();
+    changes_ = 0;
+    rehearse_for(step, capacity_B);
+    choices_.insert(choices_.begin(), {0, {}, false, found_[0].unguided_ns, UNKNOWN});
+    follow(cheapest());
+    choices_[0].spent_ns = spent_ns;  // a first step is not like the others: what rehearsals say is compared before
   }
 
-  void attempt(Rehearsed found) {
+  void rehearse_for(const StepRecord::Step& step, Bytes capacity_B) {
     ++rehearsals_;
-    trials_.push_back({std::move(found)});
-    use(trials_.back());
+    found_.push_back(rehearse(tape_of(step), capacity_B, options_, density()));
+    for (const Rehearsed::Tried& gain : found_.back().gains)
+      choices_.push_back({found_.size() - 1, gain.way, true, gain.spent_ns, UNKNOWN});
   }
 
-  void use(const Trial& trial) { guide(trial.found.foresight, trial.found.way, trial.found.advises); }
+  std::size_t cheapest() const {
+    const auto is_less = [](const Choice& a, const Choice& b) { return a.worth_ns() < b.worth_ns(); };
+    return static_cast<std::size_t>(std::min_element(choices_.begin(), choices_.end(), is_less) - choices_.begin());
+  }
 
-  // Simulations do not know everything: where a step spends more than its rehearsal, plans for less room
-  // have a step each, then tide has, and the cheapest stays.
+  void follow(std::size_t choice) {
+    const Choice& next = choices_[followed_choice_ = choice];
+    const Rehearsed& found = found_[next.rehearsal];
+    if (next.advises) found.prepare(next.way);
+    guide(found.foresight, next.way, next.advises);
+  }
+
   void compare(const StepRecord::Step& step, Bytes capacity_B, Nanoseconds spent_ns) {
-    trials_.back().spent_ns = spent_ns;
-    const std::size_t tried = trials_.size();
-    const Nanoseconds foreseen_ns = trials_[0].found.spent_ns;
-    is_settled_ = tried == 1 && spent_ns - foreseen_ns <= foreseen_ns / TOLERANCE;
-    if (is_settled_) return;
-    if (tried < std::size(SHARES)) {
-      const Bytes less_B = static_cast<Bytes>(static_cast<double>(capacity_B) * SHARES[tried]);
-      attempt(rehearse(tape_of(step), step.fixed, less_B, options_));
-    } else if (tried == std::size(SHARES)) {
-      Rehearsed unguided = trials_[0].found;
-      unguided.advises = false;
-      attempt(std::move(unguided));
-    } else {
-      is_settled_ = true;
-      use(*std::min_element(trials_.begin(), trials_.end(),
-                            [](const Trial& a, const Trial& b) { return a.spent_ns < b.spent_ns; }));
-    }
+    Choice& last = choices_[followed_choice_];
+    last.spent_ns = spent_ns;
+    const bool is_as_foreseen = last.foreseen_ns >= 0 && spent_ns - last.foreseen_ns <= last.foreseen_ns / TOLERANCE;
+    if (!is_as_foreseen && found_.size() < std::size(SHARES) && rehearsals_ < MOST_REHEARSALS)
+      rehearse_for(step, static_cast<Bytes>(static_cast<double>(capacity_B) * SHARES[found_.size()]));
+    const std::size_t best = cheapest();
+    const Nanoseconds gain_ns = spent_ns - choices_[best].worth_ns();
+    if (gain_ns <= spent_ns / TOLERANCE || changes_ >= MOST_CHANGES) return;
+    ++changes_;
+    follow(best);
   }
 
   PolicyOptions options_;
@@ -129,11 +158,13 @@ class TideMemory final : public Guided {
   Bytes found_B_ = 0;         // in use when the step began, without what died since
   Bytes rehearsed_B_ = 0;     // the capacity of the last rehearsal
   int rehearsals_ = 0;        // of steps like the record
-  Nanoseconds began_ns_ = 0, calls_ns_ = 0;
-  Bytes moved_B_ = 0;  // before this step
+  int changes_ = 0;           // from one choice to another, since the record
+  Nanoseconds rerun_ns_ = 0;  // before this step
+  Bytes moved_B_ = 0;
   std::int64_t calls_ = 0, departures_ = 0;
-  std::vector<Trial> trials_;  // of plans for the record; the last one guides until all are settled
-  bool is_settled_ = false;
+  std::vector<Rehearsed> found_;  // of the record, for each of SHARES so far
+  std::vector<Choice> choices_;   // the first one is tide
+  std::size_t followed_choice_ = 0;
 };
 
 }  // namespace

@@ -180,9 +180,19 @@ void Runtime::reach(const at::Tensor& tensor, bool for_good) {
     commit(value, lock);
     bodies_[value].fixed = true;
   } else if (!ledger_[value].is_resident()) {
-    enter(0, {&value, 1}, lock);
+    enter(0, {&value, 1}, {&value, 1}, lock);
     keeper_.leave({&value, 1});
   }
+}
+
+void Runtime::write(const at::Tensor& tensor) {
+  Lock lock(mutex_);
+  take_deaths();
+  if (!has_cpu_bytes(*tensor.unsafeGetTensorImpl())) return;
+  const ValueId value = bodies_.find(storage_of(*tensor.unsafeGetTensorImpl()));
+  if (value == NO_VALUE) return;
+  commit(value, lock);
+  settle_dependents(value, lock);
 }
 
 // Whoever gets at the bytes may write there unseen. What was computed from them keeps a copy; from now on the storage is

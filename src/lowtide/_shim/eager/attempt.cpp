@@ -63,6 +63,7 @@ void Runtime::attempt(Pass& pass, torch::jit::Stack& stack, Lock& lock) {
     for (const ValueId value : pass.written) untouched.add(bodies_[value].hold());
   if (pass.closure) pass.like = likeness(closures_[*pass.closure]);
   expect(pass.like);
+  look_before(pass);
   Meter meter(slab_, pass.like.op != 0 && was_full());
   const std::vector<ValueId> before = std::exchange(running_, {pass.inputs.begin(), pass.inputs.end()});
   Bytes hole_B = 0;
@@ -73,6 +74,7 @@ void Runtime::attempt(Pass& pass, torch::jit::Stack& stack, Lock& lock) {
       pass.op.handle.redispatchBoxed(pass.keys, &stack);
       lock.lock();
       running_ = before;
+      look_after(pass);
       if (meter.is_on()) {
         std::vector<Bytes> blocks_B = meter.end();
         pass.asked_B = std::accumulate(blocks_B.begin(), blocks_B.end(), Bytes{0});
@@ -82,6 +84,7 @@ void Runtime::attempt(Pass& pass, torch::jit::Stack& stack, Lock& lock) {
     } catch (const c10::OutOfMemoryError&) {
       lock.lock();
       running_ = before;
+      look_after(pass);
     }
     c10::SmallVector<c10::intrusive_ptr<Storage>, 8> held;  // the stack may have been their only owner
     for (const ValueId value : pass.inputs) held.push_back(bodies_[value].hold());

@@ -2,6 +2,7 @@
 #include <pybind11/functional.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include "fallback.hpp"
@@ -16,7 +17,16 @@ const at::Tensor& tensor_in(py::handle object) {
   return THPVariable_Unpack(object.ptr());
 }
 
-Silence silence_from(const py::dict& hidden, const std::vector<std::string>& views) {
+// A tensor, or a look at all bytes of a storage.
+at::Tensor bytes_in(py::handle object) {
+  if (!torch::isStorage(object.ptr())) return tensor_in(object);
+  return at::detail::make_tensor<c10::TensorImpl>(torch::createStorage(object.ptr()),
+                                                  c10::DispatchKeySet(c10::DispatchKey::CPU),
+                                                  caffe2::TypeMeta::Make<std::uint8_t>());
+}
+
+Silence silence_from(const py::dict& hidden, const std::vector<std::string>& views,
+                     const std::vector<std::string>& communicating, const std::vector<std::string>& trusted) {
   Silence silence;
   for (const auto& [name, said] : hidden) {
     const auto fields = said.cast<std::tuple<std::vector<std::string>, std::vector<std::string>, std::string, bool>>();
@@ -24,15 +34,20 @@ Silence silence_from(const py::dict& hidden, const std::vector<std::string>& vie
                                                 std::get<3>(fields)};
   }
   silence.views.insert(views.begin(), views.end());
+  silence.communicating.insert(communicating.begin(), communicating.end());
+  silence.trusted.insert(trusted.begin(), trusted.end());
   return silence;
 }
 
 std::unique_ptr<Runtime> make_runtime(const py::capsule& gates_capsule, const py::object& slab, const std::string& policy,
                                       Bytes host_B, double link_Bps, const py::dict& hidden,
-                                      const std::vector<std::string>& views, bool records,
+                                      const std::vector<std::string>& views,
+                                      const std::vector<std::string>& communicating,
+                                      const std::vector<std::string>& trusted, bool records,
                                       const py::object& met_parameter, const py::object& thrashes) {
   const auto& gates = *gates_capsule.get_pointer<const Gates>();
-  Runtime::Options options{policy, {host_B, link_Bps}, silence_from(hidden, views), records, {}, {}};
+  Runtime::Options options{policy, {host_B, link_Bps}, silence_from(hidden, views, communicating, trusted),
+                           records, {}, {}};
   options.met_parameter = [met_parameter](const at::Tensor& parameter) {
     const py::gil_scoped_acquire hold;
     met_parameter(py::reinterpret_steal<py::object>(THPVariable_Wrap(parameter)));
@@ -105,7 +120,8 @@ PYBIND11_MODULE(_lowtide_eager, m) {
   m.def("intercept", [](Runtime* runtime) { intercept(runtime); });
   py::class_<Runtime>(m, "Runtime", py::module_local())
       .def(py::init(&make_runtime), py::arg("gates"), py::arg("slab"), py::arg("policy"), py::arg("host_B"),
-           py::arg("link_Bps"), py::arg("hidden"), py::arg("views"), py::arg("records"),
+           py::arg("link_Bps"), py::arg("hidden"), py::arg("views"), py::arg("communicating"),
+           py::arg("trusted"), py::arg("records"),
            py::arg("met_parameter"), py::arg("thrashes"))
       .def("open", &Runtime::open)
       .def("close", [](Runtime& r) { unlocked([&] { r.close(); }); })
@@ -119,12 +135,16 @@ PYBIND11_MODULE(_lowtide_eager, m) {
         unlocked([&] { r.gradient_landed(tensor); });
       })
       .def("reach", [](Runtime& r, py::handle t, bool for_good) {
-        const at::Tensor tensor = tensor_in(t);
+        const at::Tensor tensor = bytes_in(t);
         unlocked([&] { r.reach(tensor, for_good); });
       })
       .def("share", [](Runtime& r, py::handle t) {
-        const at::Tensor tensor = tensor_in(t);
+        const at::Tensor tensor = bytes_in(t);
         unlocked([&] { r.share(tensor); });
+      })
+      .def("write", [](Runtime& r, py::handle t) {
+        const at::Tensor tensor = bytes_in(t);
+        unlocked([&] { r.write(tensor); });
       })
       .def("optimizer_began", [](Runtime& r) { unlocked([&] { r.optimizer_began(); }); })
       .def("optimizer_ended", &Runtime::optimizer_ended)

@@ -30,6 +30,21 @@ void* address(const Storage& storage) { return const_cast<Storage&>(storage)._mu
 
 }  // namespace
 
+std::uint64_t digest_of(const Storage& storage) {
+  constexpr std::uint64_t PRIME = 0x9e3779b97f4a7c15u;
+  const auto* const bytes = static_cast<const char*>(address(storage));
+  const std::size_t size = storage.nbytes();
+  std::uint64_t lanes[4] = {1, 2, 3, 4};  // four at once: each waits for its own product only
+  std::size_t i = 0;
+  for (; i + sizeof(lanes) <= size; i += sizeof(lanes)) {
+    std::uint64_t words[4];
+    std::memcpy(words, bytes + i, sizeof(words));
+    for (int lane = 0; lane < 4; ++lane) lanes[lane] = ((lanes[lane] ^ words[lane]) * PRIME) ^ (lanes[lane] >> 29);
+  }
+  for (; i < size; ++i) lanes[0] = (lanes[0] ^ static_cast<unsigned char>(bytes[i])) * PRIME;
+  return ((lanes[0] * PRIME ^ lanes[1]) * PRIME ^ lanes[2]) * PRIME ^ lanes[3];
+}
+
 c10::intrusive_ptr<Storage> storage_over(c10::DataPtr block, Bytes size_B) {
   return c10::make_intrusive<Storage>(Storage::use_byte_size_t(), static_cast<std::size_t>(size_B), std::move(block),
                                       c10::GetAllocator(c10::DeviceType::CPU), true);
@@ -123,6 +138,7 @@ void Bodies::died(ValueId value, bool kept, Bytes offset_B, Bytes size_B) {
     body.fixed = false;
   } else if (kept) {
     body.own = storage_over(gates_.adopt(static_cast<char*>(slab_.base()) + offset_B, size_B), size_B);
+    body.fixed = false;  // nobody else has its address any more
     label(value, false);
   }
 }

@@ -102,6 +102,9 @@ class Bodies {
   std::vector<ValueId> outside_;
 };
 
+// Of all its bytes.
+std::uint64_t digest_of(const Storage& storage);
+
 // A storage of size_B over a block.
 c10::intrusive_ptr<Storage> storage_over(c10::DataPtr block, Bytes size_B);
 

@@ -62,7 +62,12 @@ Operator::Operator(const c10::OperatorHandle& with, const Silence& silence)
   is_random = is_random || handle.hasTag(at::Tag::nondeterministic_seeded);
   is_composite = handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
                  !handle.hasKernelForDispatchKey(c10::DispatchKey::CPU);
-  is_known = !begins_with(name, "aten.resize");
+  const std::string space = name.substr(0, name.find('.'));
+  communicates = silence.communicating.count(space) > 0;
+  is_foreign = !communicates && silence.trusted.count(space) == 0;
+  is_random = is_random || is_foreign;
+  is_view = is_view && !communicates;
+  is_known = !begins_with(name, "aten.resize") && !communicates;
   makes = std::any_of(schema.returns().begin(), schema.returns().end(),
                       [](const c10::Argument& a) { return a.alias_info() == nullptr; });
   precisions = Precisions::behind(name, handle.hasTag(at::Tag::pointwise));

@@ -27,6 +27,7 @@ struct Hidden {
 struct Silence {
   std::unordered_map<std::string, Hidden> hidden;  // by name with overload, "aten.relu_.default"
   std::unordered_set<std::string> views;
+  std::unordered_set<std::string> communicating, trusted;  // by namespace, "aten"
 };
 
 struct Operator {
@@ -46,6 +47,8 @@ struct Operator {
   bool is_out = false;         // it may give what it writes other bytes, of another size
   bool is_known = true;        // it can be run again from its arguments
   bool makes = false;          // it has results that are none of its arguments
+  bool communicates = false;   // it may write any argument, and read and write after it has returned
+  bool is_foreign = false;     // another library's, whose schema is checked each time
   Precisions::Which precisions = 0;  // on which its results may depend
 };
 

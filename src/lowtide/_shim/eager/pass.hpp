@@ -11,8 +11,9 @@ struct Runtime::Pass {
   c10::DispatchKeySet keys;
   Values inputs;           // each once, in order of first occurrence
   Values written;          // of them
-  Values read;             // inputs of the call, once it is recorded
+  Values read;             // of them, what it would read if it ran again
   bool records = true;     // it can be run again
+  bool is_recorded = false;
   bool is_spared = false;  // what it writes behind its schema's back is left out of reruns
   bool parameter = false;  // it writes one
   std::optional<std::uint64_t> closure;
@@ -20,6 +21,7 @@ struct Runtime::Pass {
   Likeness like;
   Extents extents;    // of its arguments, if a diary is kept
   Diary::Made kept;   // what it made that is never made again
+  std::vector<std::pair<ValueId, std::uint64_t>> untouched;  // digests of what a foreign operator is to leave alone
   Bytes asked_B = 0;  // results and workspaces, together at most; 0: not known
 };
 

@@ -108,9 +108,11 @@ void Runtime::run(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, t
     std::replace(pass.written.begin(), pass.written.end(), value, renewed);
     value = renewed;
   }
+  for (const ValueId value : pass.inputs)
+    if (!pass.is_spared || !holds(pass.written, value)) pass.read.push_back(value);
   waits_ = &op.name;
   try {
-    enter(op.hash, {pass.inputs.data(), pass.inputs.size()}, lock);
+    enter(op.hash, {pass.inputs.data(), pass.inputs.size()}, {pass.read.data(), pass.read.size()}, lock);
   } catch (...) {
     waits_ = nullptr;
     throw;
@@ -123,6 +125,7 @@ void Runtime::run(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, t
     if (diary_.is_on()) measure(stack, stack.size() - op.arguments, pass.extents, true);
     attempt(pass, stack, lock);
     note(pass, stack);
+    if (!pass.is_recorded) keeper_.used(op.hash, {pass.read.data(), pass.read.size()}, 0);
     if (diary_.is_on()) write_down(pass, stack);
   } catch (...) {
     if (!lock.owns_lock()) lock.lock();
@@ -159,18 +162,21 @@ void Runtime::look_at(Pass& pass, const torch::jit::Stack& stack) {
     }
     pass.records = pass.records && is_ordinary(argument);
     const int position = static_cast<int>(i);
-    const bool is_written = holds(pass.op.writes, position) || (unsaid && holds(pass.op.hidden_writes, position));
-    visit_tensors(argument, [&](const c10::TensorImpl& tensor, std::int32_t element) {
-      if (tensor.is_wrapped_number()) {
+    const bool is_written = pass.op.communicates || holds(pass.op.writes, position) ||
+                            (unsaid && holds(pass.op.hidden_writes, position));
+    visit_tensors(argument, [&](const c10::TensorImpl& whole, std::int32_t element) {
+      if (whole.is_wrapped_number()) {
         pass.records = pass.records && element < 0;
         return;
       }
-      pass.records = pass.records && is_plain(tensor);
-      if (!has_bytes(tensor)) return;
-      const ValueId value = value_of(tensor);
-      if (value == NO_VALUE) return;
-      if (!holds(pass.inputs, value)) pass.inputs.push_back(value);
-      if (is_written && !holds(pass.written, value)) pass.written.push_back(value);
+      pass.records = pass.records && is_plain(whole);
+      visit_parts(whole, [&](const c10::TensorImpl& tensor) {
+        if (!has_bytes(tensor)) return;
+        const ValueId value = value_of(tensor);
+        if (value == NO_VALUE) return;
+        if (!holds(pass.inputs, value)) pass.inputs.push_back(value);
+        if (is_written && !holds(pass.written, value)) pass.written.push_back(value);
+      });
     });
   }
   pass.is_spared = unsaid && !pass.op.spare.empty() && !pass.written.empty();
@@ -189,12 +195,34 @@ void Runtime::before_writing(Pass& pass, Lock& lock) {
     settle_dependents(value, lock);
     if (bodies_[value].parameter) step_ends();
   }
+  if (pass.op.communicates)  // whoever is told to read or write there later has the address
+    for (const ValueId value : pass.written) bodies_[value].fixed = true;
+}
+
+// Digests of what a foreign operator's schema says it leaves alone.
+void Runtime::look_before(Pass& pass) {
+  if (!pass.op.is_foreign) return;
+  for (const ValueId value : pass.inputs) {
+    const auto storage = holds(pass.written, value) || bodies_[value].aside != nullptr ? nullptr : bodies_[value].hold();
+    if (storage != nullptr) pass.untouched.emplace_back(value, digest_of(*storage));
+  }
+}
+
+// What was computed from an argument before it was written cannot be made again any more: nothing may go on from here.
+void Runtime::look_after(const Pass& pass) {
+  for (const auto& [value, digest] : pass.untouched) {
+    const auto storage = bodies_[value].hold();
+    if (storage == nullptr || digest_of(*storage) == digest) continue;
+    is_spoilt_ = true;
+    C10_THROW_ERROR(Error, "lowtide: the operator '" + pass.op.name + "' has written to an argument that its schema does "
+                    "not mark as written, so results that were computed from the old content cannot be computed again. "
+                    "Declare what it writes, with mutates_args= in torch.library.custom_op or \"Tensor(a!)\" in the "
+                    "schema, or run it outside lowtide.eager. The parameters are as far as this step got.");
+  }
 }
 
 void Runtime::capture(Pass& pass, const torch::jit::Stack& stack) {
   if (!pass.records) return;
-  for (const ValueId value : pass.inputs)
-    if (!pass.is_spared || !holds(pass.written, value)) pass.read.push_back(value);
   pass.closure = closures_.take();
   Closure& closure = closures_[*pass.closure];
   closure.op = &pass.op;
@@ -250,18 +278,21 @@ void Runtime::note(Pass& pass, torch::jit::Stack& stack) {
       }
   const std::size_t first = stack.size() - pass.op.returns;
   for (std::size_t i = 0; i < pass.op.returns; ++i)
-    visit_tensors(stack[first + i], [&](const c10::TensorImpl& tensor, std::int32_t element) {
-      if (!has_bytes(tensor)) return;
-      Storage* storage = storage_of(tensor);
-      if (storage->nbytes() == 0 || bodies_.find(storage) != NO_VALUE || holds_storage(made, storage)) return;
-      if (!pass.closure || !is_plain(tensor) || bodies_.offset_of(*storage) == eager::NOWHERE) {
-        const ValueId value = keep(*storage);
-        if (!pass.closure) pass.kept.emplace_back(ledger_[value].serial, ledger_[value].size_B);
-        else diary_.note("leaf", {}, {}, {{ledger_[value].serial, ledger_[value].size_B}});
-        return;
-      }
-      places.emplace_back(static_cast<std::int32_t>(i), element);
-      made.push_back(storage);
+    visit_tensors(stack[first + i], [&](const c10::TensorImpl& whole, std::int32_t element) {
+      visit_parts(whole, [&](const c10::TensorImpl& tensor) {
+        if (!has_bytes(tensor)) return;
+        Storage* storage = storage_of(tensor);
+        if (storage->nbytes() == 0 || bodies_.find(storage) != NO_VALUE || holds_storage(made, storage)) return;
+        if (!pass.closure || !is_plain(whole) || bodies_.offset_of(*storage) == eager::NOWHERE) {
+          const ValueId value = keep(*storage);
+          bodies_[value].fixed = bodies_[value].fixed || pass.op.communicates;
+          if (!pass.closure) pass.kept.emplace_back(ledger_[value].serial, ledger_[value].size_B);
+          else diary_.note("leaf", {}, {}, {{ledger_[value].serial, ledger_[value].size_B}});
+          return;
+        }
+        places.emplace_back(static_cast<std::int32_t>(i), element);
+        made.push_back(storage);
+      });
     });
   if (made.empty()) {
     if (pass.closure) closures_.give_back(*std::exchange(pass.closure, std::nullopt));
@@ -289,6 +320,7 @@ void Runtime::note(Pass& pass, torch::jit::Stack& stack) {
   for (std::size_t i = consumed.size(); i < specs.size(); ++i) workspace_B -= specs[i].size_B;
   if (workspace_B > 0) spec.temps_B = {&workspace_B, 1};
   const CallId call = keeper_.record(spec, {offsets_B.data(), offsets_B.size()});
+  pass.is_recorded = true;
   learn(pass.like, cost_ns, spec.outputs, consumed.size());
   ++statistics_.calls;
   statistics_.cost_ns += cost_ns;

@@ -41,8 +41,8 @@ c10::Storage Runtime::hold(ValueId value) {
   return c10::Storage(std::move(storage));
 }
 
-void Runtime::enter(std::uint64_t name, Slice<ValueId> inputs, Lock& lock) {
-  if (keeper_.enter(name, inputs)) return;
+void Runtime::enter(std::uint64_t name, Slice<ValueId> inputs, Slice<ValueId> read, Lock& lock) {
+  if (keeper_.enter(name, inputs, read)) return;
   bring(inputs, lock);
 }
 

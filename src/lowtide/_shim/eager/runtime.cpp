@@ -58,6 +58,7 @@ void Runtime::close() {
 Bytes Runtime::restore_all() {
   Lock lock(mutex_);
   sweep();
+  if (is_spoilt_) return 0;
   std::vector<std::pair<std::int64_t, ValueId>> alive;
   for (std::size_t i = 0; i < ledger_.value_slots(); ++i) {
     const auto value = static_cast<ValueId>(i);

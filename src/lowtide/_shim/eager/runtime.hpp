@@ -70,7 +70,8 @@ class Runtime final : public eager::Performer {
   // From now on it makes room under pressure, until close(), which lets go of everything as it is.
   void open();
   void close();
-  // Recovers and commits all that is alive; what does not fit lies outside the slab then. Returns those bytes.
+  // Recovers and commits all that is alive; what does not fit lies outside the slab then. Returns those bytes. Where a
+  // foreign operator has spoilt what things were made from, they stay evicted, and whoever touches them is told.
   Bytes restore_all();
 
   // One operator of this thread's program, from the fallback.
@@ -85,6 +86,8 @@ class Runtime final : public eager::Performer {
   void reach(const at::Tensor& tensor, bool for_good);
   // Its bytes are handed to code that may write there past torch's operators: numpy, another library.
   void share(const at::Tensor& tensor);
+  // It is about to be written, once, past torch's operators.
+  void write(const at::Tensor& tensor);
   void optimizer_began();
   void optimizer_ended();
 
@@ -104,6 +107,8 @@ class Runtime final : public eager::Performer {
   void look_for_parameter(const c10::IValue& argument, Lock& lock);
   void look_at(Pass& pass, const torch::jit::Stack& stack);
   void before_writing(Pass& pass, Lock& lock);
+  void look_before(Pass& pass);
+  void look_after(const Pass& pass);
   void capture(Pass& pass, const torch::jit::Stack& stack);
   void note(Pass& pass, torch::jit::Stack& stack);
   void write_down(const Pass& pass, const torch::jit::Stack& stack);
@@ -122,7 +127,7 @@ class Runtime final : public eager::Performer {
   void learn(const Likeness& like, Nanoseconds cost_ns, Slice<eager::Made> made, std::size_t consumed);
 
   // recovery.cpp
-  void enter(std::uint64_t name, Slice<ValueId> inputs, Lock& lock);
+  void enter(std::uint64_t name, Slice<ValueId> inputs, Slice<ValueId> read, Lock& lock);
   void bring(Slice<ValueId> wanted, Lock& lock);
   void rerun(eager::Recovery& recovery, CallId call, Lock& lock);
   void take_back(eager::Recovery& recovery, CallId call, torch::jit::Stack& results, std::vector<c10::Storage>& given);
@@ -187,6 +192,7 @@ class Runtime final : public eager::Performer {
   bool is_open_ = false, in_optimizer_ = false, is_over_ = false;
   Nanoseconds step_cost_ns_ = 0, step_rerun_ns_ = 0, longest_step_ns_ = 0;
   bool has_thrashed_ = false;
+  bool is_spoilt_ = false;  // what is evicted cannot be made again: a foreign operator wrote what it came from
 };
 
 }  // namespace lowtide::shim

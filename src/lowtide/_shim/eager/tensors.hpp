@@ -1,5 +1,8 @@
 // Tensors among the arguments and results of a boxed operator.
 #pragma once
+#include <ATen/NestedTensorImpl.h>
+#include <ATen/SparseCsrTensorImpl.h>
+#include <ATen/SparseTensorImpl.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 #include <c10/core/StorageImpl.h>
@@ -33,18 +36,42 @@ inline bool is_parameter(const c10::TensorImpl& tensor) {
              .is_leaf();
 }
 
-// Calls visit(TensorImpl&, element) for every defined tensor that an argument is or lists; element -1: it is one.
+// Calls visit(TensorImpl&, element) for every defined tensor that an argument is or lists; element -1: it is one. Lists
+// of lists, which collectives take, count as the element that the inner list is.
 template <class Visit>
-void visit_tensors(const c10::IValue& value, const Visit& visit) {
+void visit_tensors(const c10::IValue& value, const Visit& visit, std::int32_t element = -1) {
   if (value.isTensor()) {
     const at::Tensor& tensor = value.toTensor();
-    if (tensor.defined()) visit(*tensor.unsafeGetTensorImpl(), -1);
+    if (tensor.defined()) visit(*tensor.unsafeGetTensorImpl(), element);
   } else if (value.isList()) {
-    std::int32_t element = 0;
-    for (const c10::IValue& item : value.toListRef()) {
-      if (item.isTensor() && item.toTensor().defined()) visit(*item.toTensor().unsafeGetTensorImpl(), element);
-      ++element;
-    }
+    std::int32_t index = 0;
+    for (const c10::IValue& item : value.toListRef()) visit_tensors(item, visit, element < 0 ? index++ : element);
+  }
+}
+
+// Calls visit(TensorImpl&) for every tensor whose storage a tensor reads: itself, and those that it is made of.
+template <class Visit>
+void visit_parts(const c10::TensorImpl& tensor, const Visit& visit) {
+  const auto part = [&](const at::Tensor& of_it) {
+    if (of_it.defined()) visit(*of_it.unsafeGetTensorImpl());
+  };
+  if (tensor.is_python_dispatch()) return;
+  if (tensor.is_sparse()) {
+    const auto& sparse = static_cast<const at::SparseTensorImpl&>(tensor);
+    part(sparse.indices());
+    part(sparse.values());
+  } else if (tensor.is_sparse_compressed()) {
+    const auto& sparse = static_cast<const at::SparseCsrTensorImpl&>(tensor);
+    part(sparse.compressed_indices());
+    part(sparse.plain_indices());
+    part(sparse.values());
+  } else {
+    visit(tensor);
+    if (!tensor.is_nested()) return;
+    const auto& nested = static_cast<const at::native::NestedTensorImpl&>(tensor);
+    part(nested.get_nested_sizes());
+    part(nested.get_nested_strides());
+    part(nested.get_storage_offsets());
   }
 }
 

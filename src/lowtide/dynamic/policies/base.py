@@ -20,6 +20,7 @@ class Scene:
     Arguments:
         movable: whether a resident root's bytes may be moved now.
         moved_B: slid so far.
+        rerun_ns: of all reruns so far.
         stuck: sliding was tried for this request, and did not make the place.
     """
 
@@ -29,6 +30,7 @@ class Scene:
     candidates: int = 0
     movable: Callable[[Value], bool] = lambda value: True  # noqa: ARG005
     moved_B: int = 0
+    rerun_ns: int = 0
     stuck: bool = False
 
     def staleness(self, value: Value) -> int:
@@ -82,6 +84,12 @@ class AbstractPolicy(abc.ABC):
 
     def ended(self, scene: Scene, call: Call) -> None:  # noqa: B027
         """It has run."""
+
+    def used(self, scene: Scene, name: str, inputs: Sequence[Value], cost_ns: int) -> None:  # noqa: B027
+        """Instead: it made nothing that can be made again, and reads something that can."""
+
+    def settled(self, scene: Scene, value: Value) -> None:  # noqa: B027
+        """A root is about to become a leaf."""
 
     def evicted(self, scene: Scene, value: Value) -> None:  # noqa: B027
         """A value was evicted."""

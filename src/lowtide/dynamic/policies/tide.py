@@ -60,14 +60,14 @@ class AbstractTide(AbstractPolicy):
     def __init__(self, host_B: int = 0, link_Bps: float = 0.0) -> None:
         self._host_B = host_B
         self._link_Bps = link_Bps
-        self._density = Density()
+        self.density = Density()
 
     @abc.abstractmethod
     def mind(self, scene: Scene, value: Value) -> float:
         """How much one would mind giving the value up; 0: not at all."""
 
     def ended(self, scene: Scene, call: Call) -> None:  # noqa: ARG002
-        self._density.learn(call)
+        self.density.learn(call)
 
     def choose(self, scene: Scene, need_B: int) -> Sequence[Value]:
         """A window, or the value that costs least per byte, or nothing where blocks are to be moved together.
@@ -117,7 +117,7 @@ class AbstractTide(AbstractPolicy):
         for value in victims:
             back_ns += self.back_ns(scene, value)
         scale = window.cost / back_ns if back_ns > 0 else 0.0
-        return float(moved_B) * (self._density.mean_ns() * _MOVE) * scale
+        return float(moved_B) * (self.density.mean_ns() * _MOVE) * scale
 
     def unguided(self, scene: Scene, value: Value) -> float:
         """Where nothing is known of what comes: what bringing it back takes, by the root of its staleness."""
@@ -131,7 +131,7 @@ class AbstractTide(AbstractPolicy):
 
     def moves_ns(self, moved_B: int) -> int:
         """What moving so many bytes takes."""
-        return int(float(moved_B) * (self._density.mean_ns() * _MOVE))
+        return int(float(moved_B) * (self.density.mean_ns() * _MOVE))
 
     def sends(self, scene: Scene, value: Value) -> bool:
         return self._is_sendable(scene, value) and self._copies_ns(value) < float(_again_ns(scene, value))
