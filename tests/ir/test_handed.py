@@ -9,7 +9,7 @@ from lowtide.errors import IllegalPlan
 from lowtide.ir.bundle import Part, merge
 from lowtide.ir.check import check
 from lowtide.ir.layout import Layout
-from lowtide.ir.schedule import Boundary, Drop, Run
+from lowtide.ir.schedule import Boundary, Drop, Run, Schedule
 from lowtide.ir.sequence import blocks_of
 from lowtide.placers.addresses import lay_out
 from lowtide.planners.keep_all import keep_all_schedule
@@ -61,6 +61,20 @@ def test_the_checker_finds_that_out_for_itself() -> None:
     assert isinstance(schedule.steps[blocks[first].step], Run)
     with pytest.raises(IllegalPlan, match=r"overlap|bytes of its own"):
         check(merged, schedule, layout=clash)
+
+
+def test_one_that_is_dropped_and_made_again_is_handed_over_once() -> None:
+    merged = bundle().graph
+    gradient = len(graph().values) + GRADIENT
+    steps = list(keep_all_schedule(merged).steps)
+    made = next(i for i, s in enumerate(steps) if isinstance(s, Run) and gradient in s.keep)
+    steps[made + 1 : made + 1] = [Drop(gradient), steps[made]]
+    schedule = Schedule(tuple(steps))
+    layout = lay_out(merged, schedule)
+    first, second = (i for i, b in enumerate(layout.blocks) if b.value == gradient)
+    offsets = list(layout.offsets_B)
+    offsets[first] = offsets[second]  # nothing else is made between the two
+    check(merged, schedule, layout=replace(layout, offsets_B=tuple(offsets)))
 
 
 def test_it_can_only_be_handed_on_to_what_arrives_later() -> None:

@@ -54,7 +54,7 @@ def test_a_home_on_the_host_takes_what_replaces_the_value_with_it() -> None:
 
 
 def test_only_movable_values_move() -> None:
-    with pytest.raises(PlanError, match="x: only movable"):
+    with pytest.raises(PlanError, match=r"value 1 \(x\): only movable"):
         housed(examples.visiting_update(), [X])
 
 

@@ -78,7 +78,7 @@ def test_another_version_is_not_read(tmp_path: Path) -> None:
     cache.put(HERE, "a", ONE)
     cache.flush()
     (path,) = tmp_path.glob("*.json")
-    path.write_text(path.read_text().replace('"version":1', '"version":99'))
+    path.write_text(path.read_text().replace('"version":2', '"version":99'))
     assert ProfileCache(tmp_path).entries() == 0
 
 
@@ -153,3 +153,12 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, monkeypatch: p
     assert list(tmp_path.glob("*.tmp")) == []
     cache.flush()
     assert ProfileCache(tmp_path).entries() == 2
+
+
+def test_what_is_logged_keeps_nothing_alive(caplog: pytest.LogCaptureFixture) -> None:
+    """An exception in a kept log record would keep the frames that it passed through, and their tensors."""
+    cache = ProfileCache(Path("/proc/nowhere"))
+    cache.put(HERE, "key", ONE)
+    cache.flush()
+    assert "could not be saved" in caplog.text
+    assert not any(isinstance(a, BaseException) for r in caplog.records for a in r.args or ())

@@ -126,6 +126,26 @@ def test_each_kind_is_tried_once_and_remembered_on_disk(tmp_path: Path) -> None:
     assert RUNS == []
 
 
+def test_nothing_is_remembered_from_where_numbers_are_rounded_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = catalogue.enlarge(captured())
+    here = Exactness(ProfileCache(tmp_path))
+    here.refuted(graph)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    try:
+        RUNS.clear()
+        here.refuted(graph)
+        assert RUNS.count("good") == 2  # in the same session
+    finally:
+        torch.set_num_threads(threads)
+    monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
+    RUNS.clear()
+    Exactness(ProfileCache(tmp_path)).refuted(graph)
+    assert RUNS.count("good") == 2  # with the same folder
+
+
 def test_a_machine_that_is_not_here_is_taken_at_its_word() -> None:
     options = PlanOptions(budget=Budget(of_plain=1.0), machine="h200")
     assert len(names(enlarged(captured(), [], {}, options, Exactness()))[0]) == 4

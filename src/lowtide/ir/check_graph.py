@@ -6,10 +6,13 @@ import math
 from collections.abc import Iterator
 
 from lowtide.ir.call import Arg, Items, Ref
+from lowtide.ir.geometry import ITEM_B, Geometry
 from lowtide.ir.graph import Effect, Graph, Option, Recipe
 from lowtide.ir.rules import illegal
 from lowtide.ir.schedule import DEVICE, HOST
 
+_MOST_SEGMENTS = 10_000  # of a model that breaks into five thousand graphs
+_DEEPEST = 16  # lists in one another, among an operator's arguments
 MOST_B, MOST_s = 2**59, 86_400.0  # of all values and of one trace; of one run of everything: sums of them stay exact
 
 
@@ -26,6 +29,7 @@ def check_graph(graph: Graph) -> None:
     """
     _ids_and_references(graph)
     _numbers(graph)
+    _geometries(graph)
     for recipe in graph.recipes:
         _arguments(graph, recipe)
         _state(graph, recipe)
@@ -81,6 +85,8 @@ def _effectful(graph: Graph, option: Option) -> list[int]:
 
 def _ids_and_references(graph: Graph) -> None:
     values, recipes, segments = range(len(graph.values)), range(len(graph.recipes)), range(len(graph.segments))
+    if not 1 <= len(segments) <= _MOST_SEGMENTS or any(s.part not in segments for s in graph.segments):
+        raise illegal("graph-references", f"{len(segments)} segments, or a part of the bundle")
     for index, value in enumerate(graph.values):
         name = value_name(graph, index)
         if value.id != index:
@@ -123,13 +129,39 @@ def _numbers(graph: Graph) -> None:
             raise illegal("graph-numbers", f"the trace of {recipe_name(graph, recipe.id)}")
 
 
+def _geometries(graph: Graph) -> None:
+    for value in graph.values:
+        if value.geometry is not None and not is_sensible(value.geometry):
+            raise illegal("graph-numbers", f"the geometry of {value_name(graph, value.id)}")
+    for recipe in graph.recipes:
+        if any(r.geometry is not None and not is_sensible(r.geometry) for r in recipe.reads):
+            raise illegal("graph-numbers", f"the geometry of what {recipe_name(graph, recipe.id)} reads")
+
+
+def is_sensible(geometry: Geometry) -> bool:
+    """Whether a geometry is one of a tensor, however large."""
+    sizes = (*geometry.shape, geometry.offset)
+    fits = len(geometry.shape) == len(geometry.stride) and all(0 <= n <= MOST_B for n in sizes)
+    return fits and geometry.dtype in ITEM_B
+
+
 def _arguments(graph: Graph, recipe: Recipe) -> None:
     for argument in (*recipe.args, *(a for _, a in recipe.kwargs)):
+        if _depth(argument) > _DEEPEST:
+            raise illegal("graph-references", f"{recipe_name(graph, recipe.id)} with lists in one another")
         for ref in _refs(argument):
             if not 0 <= ref.index < len(recipe.reads):
                 raise illegal("graph-references", f"{recipe_name(graph, recipe.id)} with an argument {ref}")
     if recipe.paths and len(recipe.paths) != len(_tensors(recipe)):
         raise illegal("graph-references", f"{recipe_name(graph, recipe.id)} with {len(recipe.paths)} output paths")
+
+
+def _depth(argument: Arg) -> int:
+    """How many lists an argument has in one another."""
+    depth, level = 0, [argument]
+    while lists := [a for a in level if isinstance(a, Items)]:
+        depth, level = depth + 1, [item for a in lists for item in a.items]
+    return depth
 
 
 def _refs(argument: Arg) -> Iterator[Ref]:

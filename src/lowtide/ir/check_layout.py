@@ -15,7 +15,7 @@ from lowtide.ir.check_graph import recipe_name, value_name
 from lowtide.ir.graph import Effect, Graph
 from lowtide.ir.layout import Layout
 from lowtide.ir.rules import illegal
-from lowtide.ir.schedule import DEVICE, Fetch, Run, Schedule, memory_of
+from lowtide.ir.schedule import DEVICE, Boundary, Fetch, Run, Schedule, memory_of
 
 Moment = tuple[int, float]  # a step, and the event inside it
 _FIRST, _LAST = float("-inf"), float("inf")
@@ -108,17 +108,20 @@ def check_layout(graph: Graph, schedule: Schedule, stays: Sequence[Stay], order:
 def _spans(graph: Graph, schedule: Schedule, stays: Sequence[Stay]) -> dict[tuple[int, int], Span]:
     """Every allocation by its step and its place among the step's allocations."""
     stay_of = {(stay.owner, stay.start): stay for stay in stays}
+    steps = schedule.steps
     last: dict[int, int] = {}  # value -> where its last stay ends
     for stay in stays:
         last[stay.owner] = max(last.get(stay.owner, 0), stay.stop or 0)
 
     def until(stay: Stay) -> Moment:
         """When the bytes of a stay are free: what arrives elsewhere as another value is so when that one goes."""
-        heir = graph.values[stay.tenant].handed_to
-        return (max(stay.stop or 0, 0 if heir is None else last.get(heir, 0)), _FIRST)
+        stop, heir = stay.stop or 0, graph.values[stay.tenant].handed_to
+        if heir is not None and (stop == len(steps) or isinstance(steps[stop], Boundary)):
+            stop = max(stop, last.get(heir, 0))  # one that is dropped inside its segment was not handed over
+        return (stop, _FIRST)
 
     spans: dict[tuple[int, int], Span] = {}
-    for index, step in enumerate(schedule.steps):
+    for index, step in enumerate(steps):
         if isinstance(step, Fetch):
             stay = stay_of[step.value, index]
             name = value_name(graph, step.value)

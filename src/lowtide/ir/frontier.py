@@ -6,11 +6,13 @@ Units: `_B` bytes, `_s` seconds; overheads and gaps are fractions.
 from __future__ import annotations
 
 import itertools
+import math
 
 import msgspec
 
-from lowtide.ir.plan import Covers, Environment
+from lowtide.ir.plan import Covers, Environment, Status
 
+_MOST = 2**63
 _EQUAL = 1e-6  # relative; bounds and times are sums in another order
 
 
@@ -111,7 +113,9 @@ class FrontierRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def disorder(record: FrontierRecord) -> str:
-    """Says where points break the invariant; empty where none does. O(points)."""
+    """Says where points break the invariant, or a number cannot be; empty where none does. O(points)."""
+    if found := _nonsense(record):
+        return found
     for above, below in itertools.pairwise(record.points):
         where = f"between {above.budget_B} and {below.budget_B} B"
         if below.budget_B >= above.budget_B:
@@ -125,4 +129,28 @@ def disorder(record: FrontierRecord) -> str:
             return f"the plan for {point.budget_B} B takes more"
         if point.time_s is not None and point.bound_s > point.time_s * (1.0 + _EQUAL):
             return f"the plan for {point.budget_B} B is faster than its bound"
+    return ""
+
+
+def _nonsense(record: FrontierRecord) -> str:
+    """Says which number cannot be one of bytes or seconds."""
+    points = [*record.points, *(p for b in record.baselines for p in b.points)]
+    whole = [record.floor_B, record.smallest_B, record.keep_all_B, record.fixed_B]
+    whole += [n for p in points for n in (p.budget_B, p.reserved_B)]
+    seconds = [record.keep_all_s, *(n for p in points for n in (p.bound_s, p.time_s))]
+    shares = [n for p in points for n in (p.bound_overhead, p.overhead, p.gap)]
+    if record.keep_all_B < 1:
+        return "keeping everything takes no byte"
+    for size_B in whole:
+        if size_B is not None and not 0 <= size_B < _MOST:
+            return f"{size_B} B cannot be"
+    for time_s in seconds:
+        if time_s is not None and not (math.isfinite(time_s) and time_s >= 0):
+            return f"{time_s} s cannot be"
+    for share in shares:
+        if share is not None and not math.isfinite(share):
+            return f"{share} is no overhead or gap"
+    for point in points:
+        if point.status not in Status.__members__:
+            return f"there is no status {point.status!r}"
     return ""

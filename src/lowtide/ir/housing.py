@@ -10,6 +10,7 @@ from collections.abc import Collection
 from msgspec.structs import replace
 
 from lowtide.errors import PlanError
+from lowtide.ir.check_graph import value_name
 from lowtide.ir.graph import Graph
 from lowtide.ir.schedule import DEVICE, HOST
 
@@ -37,7 +38,7 @@ def housed(graph: Graph, hosted: Collection[int]) -> Graph:
     """
     away = set(hosted)
     if stray := away.difference(movable_values(graph)):
-        names = ", ".join(graph.values[v].name for v in sorted(stray)[:4])
+        names = ", ".join(value_name(graph, v) for v in sorted(stray)[:4])
         raise PlanError(f"{names}: only movable values can have their home on the host")
     values = tuple(
         replace(v, memory=HOST if (v.id if v.persistent else v.replaces) in away else DEVICE)

@@ -5,6 +5,8 @@ Units: `_B` bytes, `_s` seconds, `_Bps` bytes per second, `_flops` floating-poin
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 
@@ -50,3 +52,19 @@ class Machine(msgspec.Struct, frozen=True):
     flops: dict[str, float] = {}
     traffic_Bps: float = 0.0
     launch_s: float = 0.0
+
+
+def nonsense(machine: Machine) -> str:
+    """Says what of a machine cannot be; empty where everything can. Links: `lowtide.ir.check_claims.check_link`."""
+    if not machine.memories or not machine.engines:
+        return "it has no memory, or no engine"
+    for memory in machine.memories:
+        if memory.granule_B < 1 or (memory.capacity_B is not None and memory.capacity_B < 1):
+            return f"its memory {memory.name!r} has no bytes, or a granule of none"
+    for name, number in (("traffic_Bps", machine.traffic_Bps), ("launch_s", machine.launch_s)):
+        if not (math.isfinite(number) and number >= 0):
+            return f"{name} is {number!r}"
+    for dtype, flops in machine.flops.items():
+        if not (math.isfinite(flops) and flops > 0):
+            return f"its flops for {dtype!r} are {flops!r}"
+    return ""

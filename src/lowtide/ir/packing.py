@@ -11,6 +11,9 @@ import msgspec
 
 from lowtide.errors import PackingError
 
+_MOST = 2**62  # bytes, so that sums of them stay exact
+_MOST_TICKS = 2**63
+
 
 class Buffer(msgspec.Struct, frozen=True, gc=False):
     """Bytes that are held for a while.
@@ -80,6 +83,8 @@ def validate(packing: Packing) -> None:
     """
     if packing.alignment_B <= 0:
         raise PackingError(f"an alignment of {packing.alignment_B} bytes: it must be at least 1")
+    if packing.alignment_B > _MOST or sum(packing.rounded_B(b.size_B) for b in packing.buffers) > _MOST:
+        raise PackingError(f"more than {_MOST} bytes in all, their alignment counted: no memory has so many")
     period = packing.period
     if period is not None and period <= 0:
         raise PackingError(f"a period of {period} ticks: it must be at least 1, or None")
@@ -99,6 +104,8 @@ def _fault(buffer: Buffer, packing: Packing) -> str | None:
     """What is wrong with one buffer, if anything."""
     if buffer.size_B < 0:
         return "has a negative size"
+    if max(abs(buffer.start), abs(buffer.stop)) > _MOST_TICKS or (buffer.offset_B or 0) > _MOST:
+        return "has ticks beyond 64 bits, or an offset where no memory is"
     if packing.period is None:
         if buffer.start >= buffer.stop:
             return "ends before it begins: give the packing a period if it lives across the end"

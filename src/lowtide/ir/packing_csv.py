@@ -16,6 +16,7 @@ from pathlib import Path
 
 from lowtide.errors import PackingError
 from lowtide.ir.packing import Buffer, Packed, Packing
+from lowtide.ir.whole_file import MOST_FILE_B, read_at_most
 
 _OTHER_NAMES = {"buffer": "id", "buffer_id": "id", "start": "lower", "begin": "lower", "end": "upper"}
 _NEEDED = ("id", "lower", "upper", "size")
@@ -45,15 +46,22 @@ def read_table(
         capacity_B: a height that is low enough.
 
     Raises:
-        PackingError: if the text is not of that form; names the file and the line.
+        PackingError: if the text is not of that form, or too long; names the file and the line.
         OSError: if the file cannot be read.
     """
     source = os.fspath(path)
+    data = read_at_most(Path(path), MOST_FILE_B + 1)
+    if len(data) > MOST_FILE_B:
+        raise PackingError(f"{source} is too long: it has more than {MOST_FILE_B} bytes. {_REMEDY}")
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise PackingError(f"{source} is not text: {error.reason}. {_REMEDY}") from error
-    lines = [(n, row) for n, row in enumerate(csv.reader(io.StringIO(text)), start=1) if any(c.strip() for c in row)]
+    reader = csv.reader(io.StringIO(text))
+    try:
+        lines = [(n, row) for n, row in enumerate(reader, start=1) if any(c.strip() for c in row)]
+    except csv.Error as error:  # a cell of more than 128 KiB
+        raise PackingError(f"{source}, line {reader.line_num}: {error}. {_REMEDY}") from error
     if not lines:
         raise PackingError(f"{source} is empty. {_REMEDY}")
     columns = tuple(cell.strip() for cell in lines[0][1])
@@ -136,4 +144,4 @@ def _integer(where: str, name: str, text: str) -> int:
     try:
         return int(text)
     except ValueError as error:
-        raise PackingError(f"{where}: {name} is {text!r}, not a whole number") from error
+        raise PackingError(f"{where}: {name} is {text[:40]!r}, not a whole number") from error

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from lowtide.ir.fidelity import Fidelity
 from lowtide.ir.graph import Graph
 from lowtide.ir.layout import Layout
 from lowtide.ir.machine import Link, Machine
@@ -91,12 +92,18 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class Environment(msgspec.Struct, frozen=True):
-    """Where the measurements behind a plan were made; a plan is used only where they agree."""
+    """Where the measurements behind a plan were made; a plan is used only where they agree.
+
+    Arguments:
+        arithmetic: what else decides how results are rounded, as `lowtide.device.fingerprint.arithmetic` says it:
+            implementations that were bit-equal there need not be elsewhere.
+    """
 
     torch: str = ""
     device: str = ""
     threads: int = 0
     lowtide: str = ""
+    arithmetic: str = ""
 
 
 class Covers(msgspec.Struct, frozen=True):
@@ -137,6 +144,7 @@ class PlanRecord(msgspec.Struct, frozen=True, dict=True):
         optimizer_B: temporary bytes of the optimizer's step, for which the layout leaves room after the backward.
         graphs: how many captured graphs share the timeline.
         breaks: why they are several.
+        fidelity: what is known of how the captured program's results compare with plain PyTorch's.
         begun_from: shapes of the plan from which the search began; empty where it began from nothing.
         numerics: how far results may be from plain PyTorch's.
         without: kinds of implementations, or families, that were left out.
@@ -166,6 +174,7 @@ class PlanRecord(msgspec.Struct, frozen=True, dict=True):
     optimizer_B: int = 0
     graphs: int = 1
     breaks: tuple[GraphBreak, ...] = ()
+    fidelity: Fidelity = Fidelity()
     begun_from: str = ""
     numerics: Numerics = Numerics.EXACT
     without: tuple[str, ...] = ()

@@ -19,6 +19,7 @@ import msgspec
 
 from lowtide.errors import IllegalPlan, PlanFileError
 from lowtide.ir.check import check
+from lowtide.ir.check_claims import check_blocks, check_claims
 from lowtide.ir.check_graph import check_graph
 from lowtide.ir.frontier import FrontierRecord, disorder
 from lowtide.ir.graph import Graph
@@ -41,6 +42,9 @@ KINDS: dict[type, str] = {
     Machine: "machine",
 }
 _MARK = "$float"
+_FLOATS = {str(number): number for number in (math.inf, -math.inf, math.nan)}
+MOST_ELEMENTS = 16_000_000
+_LEAST_INT, _MOST_INT = -(2**63), 2**64 - 1  # what a constant of a program can be
 
 T = TypeVar("T", Graph, Schedule, Layout, Problem, Outcome, PlanRecord, FrontierRecord, Machine)
 
@@ -75,20 +79,23 @@ def dumps(value: Graph | Schedule | Layout | Problem | Outcome | PlanRecord | Fr
     return msgspec.json.encode({**header, "body": body}).decode()
 
 
-def loads(text: str | bytes, type: type[T], source: str = "this text") -> T:
+def loads(text: str | bytes, type: type[T], source: str = "this text", *, sealed: bool = False) -> T:
     """Reads what `dumps` wrote.
 
     Arguments:
         text: JSON.
         type: which of the kinds is expected.
         source: how to name the text in errors, a file's path.
+        sealed: whether there has to be a digest: one that nobody edits.
 
     Raises:
         PlanFileError: if the text is damaged, truncated, foreign, of another kind or of another version.
     """
     kind = KINDS[type]
     header = _header(text, kind, source)
-    if header.digest is not None and header.digest != _digest(header.body):
+    if sealed and header.digest is None:
+        raise PlanFileError(f"{source} is damaged: it has no digest. {_remedy(kind)}")
+    if header.digest is not None and header.digest != _digest(header.body, source, kind):
         raise PlanFileError(f"{source} is damaged: its content does not match its digest. {_remedy(kind)}")
     try:
         body = _unescape(header.body)
@@ -96,7 +103,7 @@ def loads(text: str | bytes, type: type[T], source: str = "this text") -> T:
             outcome = _outcome_of(body, kind)
             outcome["status"] = Status[outcome["status"]].value
         value = msgspec.convert(body, type)
-    except (msgspec.ValidationError, ValueError, KeyError, TypeError) as error:
+    except (msgspec.ValidationError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise PlanFileError(f"{source} is damaged: {error}. {_remedy(kind)}") from error
     if isinstance(value, PlanRecord | FrontierRecord) and value.version != VERSION:
         raise PlanFileError(_other_version(source, kind, value.version))
@@ -114,7 +121,7 @@ def save_plan(record: PlanRecord, path: str | os.PathLike[str]) -> None:
 
 
 def load_plan(path: str | os.PathLike[str]) -> PlanRecord:
-    """Reads a plan file and checks that its schedule is legal and lives within the peak it claims.
+    """Reads a plan file and checks that it is legal: its graph, its schedule within the peak it claims, its addresses.
 
     Raises:
         PlanFileError: if there is no such file, or it is damaged, foreign, of another version or illegal.
@@ -122,7 +129,9 @@ def load_plan(path: str | os.PathLike[str]) -> PlanRecord:
     source = f"plan file {os.fspath(path)}"
     record = loads(read_whole(Path(path), source), PlanRecord, source)
     with _sound(f"{source} holds an illegal plan:", "plan"):
-        check(record.graph, record.schedule, record.peak_B - record.outside_B)
+        check_claims(record)
+        check(record.graph, record.schedule, record.peak_B - record.outside_B, record.layout)
+        check_blocks(record)
     return record
 
 
@@ -182,6 +191,8 @@ def _sound(fault: str, kind: str) -> Iterator[None]:
 
 def _header(text: str | bytes, kind: str, source: str) -> _Header:
     """Reads and judges what stands around the body."""
+    if _elements(text) > MOST_ELEMENTS:
+        raise PlanFileError(f"{source} has more than {MOST_ELEMENTS:,} elements, which lowtide does not read")
     try:
         data = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -192,11 +203,22 @@ def _header(text: str | bytes, kind: str, source: str) -> _Header:
     if isinstance(version, int) and version != VERSION:
         raise PlanFileError(_other_version(source, kind, version))
     if data.get("kind") != kind:
-        raise PlanFileError(f"{source} holds a {data.get('kind')!r}, not a {kind}. Name a {kind} file.")
+        raise PlanFileError(f"{source} holds {_held(data.get('kind'))}, not a {kind}. Name a {kind} file.")
     try:
         return msgspec.convert(data, _Header)
     except msgspec.ValidationError as error:
         raise PlanFileError(f"{source} is damaged: {error}. {_remedy(kind)}") from error
+
+
+def _elements(text: str | bytes) -> int:
+    """At least as many as JSON has lists, objects and items; each takes some fifty bytes of memory once it is read."""
+    data = text.encode("utf-8", "replace") if isinstance(text, str) else text
+    return data.count(b"[") + data.count(b"{") + data.count(b",")
+
+
+def _held(kind: object) -> str:
+    """What a header says that its file holds, in words."""
+    return f"a {kind!r}" if isinstance(kind, str) and kind in KINDS.values() else "something else"
 
 
 def _other_version(source: str, kind: str, version: int) -> str:
@@ -211,9 +233,16 @@ def _remedy(kind: str) -> str:
     return "Make the plan again and save it." if kind == "plan" else f"Write the {kind} again."
 
 
-def _digest(body: object) -> str:
-    """Of the canonical text, so that pretty-printing a file does not damage it."""
-    return hashlib.sha256(msgspec.json.encode(body, order="sorted")).hexdigest()
+def _digest(body: object, source: str = "this plan", kind: str = "plan") -> str:
+    """Of the canonical text, so that pretty-printing a file does not damage it.
+
+    Raises:
+        PlanFileError: if the body has no text form.
+    """
+    try:
+        return hashlib.sha256(msgspec.json.encode(body, order="sorted")).hexdigest()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise PlanFileError(f"{source} is damaged: {error}. {_remedy(kind)}") from error
 
 
 def _outcome_of(body: Any, kind: str) -> Any:
@@ -243,11 +272,17 @@ def _escape(tree: Any) -> Any:
 
 
 def _unescape(tree: Any) -> Any:
-    """The inverse of `_escape`."""
+    """The inverse of `_escape`.
+
+    Raises:
+        ValueError: if a number is none of a program.
+    """
     if isinstance(tree, dict):
         if _MARK in tree:
-            return float(str(tree[_MARK]))
+            return _FLOATS[tree[_MARK]]
         return {key: _unescape(item) for key, item in tree.items()}
     if isinstance(tree, list):
         return [_unescape(item) for item in tree]
+    if isinstance(tree, int) and not _LEAST_INT <= tree <= _MOST_INT:
+        raise ValueError("a number of more than 64 bits")
     return tree

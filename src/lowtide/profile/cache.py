@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import os
 import re
 import time
@@ -21,10 +22,12 @@ import platformdirs
 from filelock import FileLock, Timeout
 
 from lowtide.device.fingerprint import Fingerprint
-from lowtide.profile.measurement import Measurement
+from lowtide.errors import PlanFileError
+from lowtide.ir.sealed import sealed, unsealed
+from lowtide.profile.measurement import Measurement, is_sound
 
 _LOG = logging.getLogger("lowtide")
-_VERSION = 1
+_VERSION = 2
 _PATIENCE_s = 10.0
 _NAME = re.compile(r"[0-9a-f]{16}")  # of our own files; others in the folder are left alone
 
@@ -85,8 +88,13 @@ class ProfileCache:
         self._written_s = time.monotonic()
 
     def get(self, fingerprint: Fingerprint, key: str) -> Measurement | None:
-        """A measurement made earlier, by this process or another one; None if there is none."""
-        return self._table(fingerprint).entries.get(key)
+        """A measurement made earlier, by this process or another one; None if there is none that makes sense."""
+        found = self._table(fingerprint).entries.get(key)
+        if found is None or is_sound(found):
+            return found
+        _LOG.warning("a measurement in %s cannot be one; it is made again", self._path(fingerprint))
+        del self._table(fingerprint).entries[key]
+        return None
 
     def put(self, fingerprint: Fingerprint, key: str, measurement: Measurement) -> None:
         """Remembers a measurement, and writes to disk now and then."""
@@ -106,7 +114,8 @@ class ProfileCache:
 
     def rate(self, fingerprint: Fingerprint, key: str) -> float | None:
         """What copying was measured to do earlier; None if it was not."""
-        return self._table(fingerprint).rates.get(key)
+        rate = self._table(fingerprint).rates.get(key)
+        return rate if rate is not None and math.isfinite(rate) and rate > 0 else None
 
     def put_rate(self, fingerprint: Fingerprint, key: str, rate: float) -> None:
         """Remembers what copying does; `flush` writes it."""
@@ -123,9 +132,10 @@ class ProfileCache:
                 with FileLock(f"{path}.lock", timeout=_PATIENCE_s):
                     file = _merged(_read(path), self._new[fingerprint])
                     content = _File(_VERSION, fingerprint, file.entries, file.verdicts, file.rates)
-                    _replace(path, msgspec.json.encode(content))
+                    _replace(path, sealed(content))
             except (OSError, Timeout) as error:
-                _LOG.warning("measurements could not be saved to %s: %s", path, error)
+                # Its text alone: a kept log record would keep the frames of this call, and with them tensors.
+                _LOG.warning("measurements could not be saved to %s: %s", path, str(error))
                 return
             self._table(fingerprint).entries.update(file.entries)
             self._table(fingerprint).verdicts.update(file.verdicts)
@@ -145,8 +155,8 @@ class ProfileCache:
         found: list[Kept] = []
         for path in self._files():
             try:
-                facts, file = path.stat(), _decoded(path.read_bytes())
-            except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+                facts, file = path.stat(), unsealed(path.read_bytes(), _File)
+            except (OSError, PlanFileError):
                 continue
             found.append(Kept(file.fingerprint, len(file.entries), facts.st_size, facts.st_mtime))
         return sorted(found, key=lambda kept: -kept.written_s)
@@ -177,7 +187,8 @@ class ProfileCache:
         return sorted(path for path in self.folder.glob("*.json") if _NAME.fullmatch(path.stem))
 
     def _path(self, fingerprint: Fingerprint) -> Path:
-        return self.folder / f"{hashlib.sha256(fingerprint.key.encode()).hexdigest()[:16]}.json"
+        name = f"{_VERSION} {fingerprint.key}"  # files of another version are left alone
+        return self.folder / f"{hashlib.sha256(name.encode()).hexdigest()[:16]}.json"
 
     def _fresh(self, fingerprint: Fingerprint) -> _Table:
         return self._new.setdefault(fingerprint, _Table())
@@ -186,10 +197,6 @@ class ProfileCache:
         if fingerprint.key not in self._known:
             self._known[fingerprint.key] = _read(self._path(fingerprint))
         return self._known[fingerprint.key]
-
-
-def _decoded(content: bytes) -> _File:
-    return msgspec.json.decode(content, type=_File)
 
 
 def _merged(old: _Table, new: _Table) -> _Table:
@@ -205,17 +212,17 @@ def _read(path: Path) -> _Table:
     except FileNotFoundError:
         return _Table()
     except OSError as error:
-        _LOG.warning("measurements could not be read from %s: %s", path, error)
+        _LOG.warning("measurements could not be read from %s: %s", path, str(error))
         return _Table()
     try:
-        file = _decoded(content)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        file = unsealed(content, _File)
+    except PlanFileError as error:
         aside = path.with_suffix(f".damaged{time.time_ns()}")
-        _LOG.warning("%s is damaged (%s); it is kept as %s and measured again", path, error, aside.name)
+        _LOG.warning("%s is damaged (%s); it is kept as %s and measured again", path, str(error), aside.name)
         try:
             os.replace(path, aside)
         except OSError as problem:
-            _LOG.warning("%s could not be set aside: %s", path, problem)
+            _LOG.warning("%s could not be set aside: %s", path, str(problem))
         return _Table()
     return _Table(file.entries, file.verdicts, file.rates) if file.version == _VERSION else _Table()
 

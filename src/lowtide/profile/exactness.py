@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 import lowtide
-from lowtide.device.fingerprint import fingerprint
+from lowtide.device.fingerprint import Fingerprint, fingerprint
 from lowtide.ir.graph import Graph
 from lowtide.ir.in_place import plain_ways
 from lowtide.ir.numerics import Numerics
@@ -50,7 +50,7 @@ class Exactness:
     """
 
     cache: ProfileCache | None = None
-    _known: dict[str, str] = field(default_factory=dict)  # by what is run, sizes and all, or by its likeness
+    _known: dict[tuple[str, str], str] = field(default_factory=dict)  # by place, and by what is run or its likeness
 
     def refuted(self, graph: Graph, held: Sequence[Any] = ()) -> tuple[Refuted, ...]:
         """Tries every implementation that claims to be exact, each kind and size of it once.
@@ -65,8 +65,13 @@ class Exactness:
         Returns: those that are not. Memory: the tensors of one implementation at a time.
         """
         found = []
+        places: dict[str, Fingerprint] = {}
         for candidate, rehearsal in _candidates(graph):
-            reason = self._reason(rehearsal, held)
+            devices = {g.device for v in rehearsal.inputs if (g := rehearsal.graph.values[v].geometry) is not None}
+            device = next((d for d in sorted(devices) if d != "cpu"), "cpu")
+            if device not in places:
+                places[device] = fingerprint(device)
+            reason = self._reason(rehearsal, held, places[device])
             if reason:
                 found.append(msgspec.structs.replace(candidate, reason=reason))
         if self.cache is not None:
@@ -75,13 +80,11 @@ class Exactness:
             _LOG.info("%s is not exact here (%s)", name, reason)
         return tuple(found)
 
-    def _reason(self, rehearsal: Rehearsal, held: Sequence[Any]) -> str:
-        """Why an implementation is not exact; empty where it is."""
-        likeness = rehearsal.key if rehearsal.hangs_on_sizes else rehearsal.likeness
+    def _reason(self, rehearsal: Rehearsal, held: Sequence[Any], place: Fingerprint) -> str:
+        """Why an implementation is not exact here and as torch is set now; empty where it is."""
+        likeness = place.key, rehearsal.key if rehearsal.hangs_on_sizes else rehearsal.likeness
         if likeness in self._known:
             return self._known[likeness]
-        devices = {g.device for v in rehearsal.inputs if (g := rehearsal.graph.values[v].geometry) is not None}
-        place = fingerprint(next((d for d in sorted(devices) if d != "cpu"), "cpu"))
         key = f"{rehearsal.key} {lowtide.__version__}"
         reason = None if self.cache is None else self.cache.verdict(place, key)
         if reason is None:

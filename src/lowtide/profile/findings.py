@@ -33,7 +33,8 @@ class ProfileReport(msgspec.Struct, frozen=True):
             value is counted as no bytes; the argument has to outlive it.
         shared: operators that returned two tensors over one storage; the second is counted as no bytes.
         conflicts: operators whose result differs in geometry from what the program's own recipe yields.
-        views: operators with a view that does not exist for the real strides; the captured geometry was used.
+        views: alternative operators with a view that does not exist for the real strides; the captured geometry was
+            used.
     """
 
     signatures: int = 0

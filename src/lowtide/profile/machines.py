@@ -10,9 +10,11 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from lowtide.errors import LinkError, LowtideError, PlanError
-from lowtide.ir.machine import Link, Machine
+from lowtide.ir.check_claims import check_link
+from lowtide.ir.machine import Link, Machine, nonsense
 from lowtide.ir.schedule import DEVICE, HOST
 from lowtide.ir.text import loads
+from lowtide.ir.whole_file import read_whole
 from lowtide.profile.gpus import GPUS
 
 MACHINES = {
@@ -50,9 +52,14 @@ def load_machine(name: str) -> Machine:
     if not path.is_file():
         raise LowtideError(f"no machine {name!r}: choose {', '.join(MACHINES)}, or name a machine file")
     try:
-        return loads(path.read_bytes(), Machine, str(path))
-    except (PlanError, OSError) as error:
+        machine = loads(read_whole(path, f"machine file {path}"), Machine, f"machine file {path}")
+        for link in machine.links:
+            check_link(link)
+    except PlanError as error:
         raise LowtideError(f"cannot read a machine from {name}: {error}") from error
+    if found := nonsense(machine):
+        raise LowtideError(f"cannot read a machine from {name}: {found}. Write it again.")
+    return machine
 
 
 def links_of(name: str, limit_Bps: float | None = None) -> tuple[Link, ...]:
@@ -66,7 +73,7 @@ def links_of(name: str, limit_Bps: float | None = None) -> tuple[Link, ...]:
         LowtideError: if there is no such machine.
     """
     found = load_machine(name).links
-    if len(found) < len((_THERE, _BACK)):
+    if {link.engine for link in found} != {_THERE[2], _BACK[2]}:
         raise LinkError(f"the machine {name!r} has no link between device and host: say how fast one is, in its file")
     if limit_Bps is None:
         return found

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from lowtide.device.fingerprint import Fingerprint, fingerprint
-from lowtide.errors import LowtideError, UnsupportedOperator
+from lowtide.errors import CaptureError, LowtideError, UnsupportedOperator
 from lowtide.ir.call import Read
 from lowtide.ir.geometry import Geometry
 from lowtide.ir.graph import Effect, Graph, Recipe, Value
@@ -63,6 +63,7 @@ def profile_graph(
     Raises:
         KeyboardInterrupt: when interrupted; what was measured until then is in the cache.
         LowtideError: if a torch profiler is running: there can be only one.
+        CaptureError: if the program reads a view that does not exist for the strides that its operators return.
 
     O(recipes) plus a few runs of each distinct signature; memory of one operator at a time.
     """
@@ -121,6 +122,7 @@ class _Walk:
         self.measurements: dict[str, Measurement | str] = {}  # by signature; a text says why there is none
         self.signatures: dict[int, str] = {}
         self.fingerprints: dict[str, Fingerprint] = {}
+        self.program = frozenset(graph.program)
         self.views: dict[tuple[Geometry, tuple[Any, ...]], Geometry | None] = {}
         self.measured = self.cached = 0
         self.found: dict[str, list[Any]] = {}
@@ -155,13 +157,25 @@ class _Walk:
             try:
                 self.views[key] = viewed(base, read.views, self.held)
             except (RuntimeError, ValueError, IndexError, UnsupportedOperator) as error:
-                _LOG.warning("%s: a view of its input cannot be taken (%s)", recipe.op, error)
+                if recipe.id in self.program:
+                    raise CaptureError(self._impossible_view(recipe, read, error)) from error
+                _LOG.warning("%s: a view of its input cannot be taken (%s)", recipe.op, str(error))
                 self.views[key] = None
         real = self.views[key]
         if real is None:
             self._note("views", recipe.op)
             return read
         return msgspec.structs.replace(read, geometry=real)
+
+    def _impossible_view(self, recipe: Recipe, read: Read, error: Exception) -> str:
+        """The error for a program that cannot run: captured for another layout than its operators' results have."""
+        makers = [r for i in self.graph.program if read.value in (r := self.graph.recipes[i]).outputs]
+        maker = f"{makers[0].op}{_at(makers[0])} makes it" if makers else "the caller gives it"
+        return (
+            f"{recipe.op}{_at(recipe)} reads a view that does not exist for how the tensor lies in memory; {maker}. "
+            "torch's capture took it to be laid out otherwise, so what was captured is not what runs without lowtide. "
+            f"Call .contiguous() on that tensor before the view, in the model. Nothing has been changed. ({error})"
+        )
 
     def _measurement(self, recipe: Recipe) -> Measurement | None:
         if recipe.effect is Effect.OPAQUE and recipe.op not in BRANCHES:
@@ -196,6 +210,8 @@ class _Walk:
         found: Measurement | str | None = cache.get(place, key) if cache is not None else None
         if isinstance(found, Measurement) and found.scaled and not (self.takes_scaled or recipe.id in self.billed):
             found = None
+        if isinstance(found, Measurement) and not self._is_of(found, recipe):
+            found = None
         if found is not None:
             self.cached += 1
         else:
@@ -204,6 +220,16 @@ class _Walk:
                 cache.put(place, key, found)
         self.measurements[key] = found
         return found
+
+    def _is_of(self, measurement: Measurement, recipe: Recipe) -> bool:
+        """Whether a measurement from a file has results of the recipe's dtypes and shapes."""
+        for value, path in zip(recipe.outputs, output_paths(recipe), strict=False):
+            result, captured = measurement.at(path), self.graph.values[value].geometry
+            if result is not None and captured is not None:
+                found = result.geometry
+                if (found.dtype, found.shape, found.device) != (captured.dtype, captured.shape, captured.device):
+                    return False
+        return True
 
     def _record(self, signature: Signature, recipe: Recipe) -> Measurement | str:
         like = None if self.like is None else self.like.recipes[recipe.id]
@@ -293,6 +319,12 @@ class _Walk:
             **found,
         )
         return Profiled(settled(graph), report)
+
+
+def _at(recipe: Recipe) -> str:
+    """Where an operator comes from in the user's code, for a message; empty where that is not known."""
+    where = [x for x in (recipe.origin.module, recipe.origin.source, recipe.origin.text) if x]
+    return f" ({', '.join(where)})" if where else ""
 
 
 def _replay(recipe: Recipe, original: Recipe) -> Recipe:

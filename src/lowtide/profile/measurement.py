@@ -5,8 +5,11 @@ Units: `_B` bytes, `_s` seconds.
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
+from lowtide.ir.check_graph import MOST_B, MOST_s, is_sensible
 from lowtide.ir.geometry import Geometry
 from lowtide.ir.graph import Effect, MiniTrace, Recipe
 
@@ -71,6 +74,30 @@ class Measurement(msgspec.Struct, frozen=True):
         unlisted = {r.allocation for r in self.results if r.allocation is not None} - claimed
         releases = tuple(-(k + 1) for k in sorted(unlisted, reverse=True))
         return MiniTrace((*self.events, *releases), tuple(outputs), self.workers_B, measured=not self.flaw)
+
+
+def is_sound(measurement: Measurement) -> bool:
+    """Whether a measurement can be one: a file may hold anything. O(events)."""
+    sizes_B = [e for e in measurement.events if e >= 0]
+    made, live = 0, set[int]()
+    for event in measurement.events:
+        if event >= 0:
+            live.add(made)
+            made += 1
+        elif -event - 1 in live:
+            live.remove(-event - 1)
+        else:
+            return False
+    held = {r.allocation for r in measurement.results if r.allocation is not None}
+    return (
+        math.isfinite(measurement.time_s)
+        and 0 <= measurement.time_s <= MOST_s
+        and 0 <= measurement.workers_B <= MOST_B
+        and sum(sizes_B) <= MOST_B
+        and live == held
+        and all(r.allocation is None or r.size_B == sizes_B[r.allocation] for r in measurement.results)
+        and all(0 <= r.size_B <= MOST_B and is_sensible(r.geometry) for r in measurement.results)
+    )
 
 
 def output_paths(recipe: Recipe) -> tuple[tuple[int, ...], ...]:

@@ -21,12 +21,15 @@ import torch
 
 import lowtide
 from lowtide.device.fingerprint import fingerprint
+from lowtide.errors import PlanFileError
+from lowtide.ir.check_graph import MOST_B
+from lowtide.ir.sealed import sealed, unsealed
 from lowtide.profile.cache import default_folder
 from lowtide.profile.optimizer import OptimizerNeeds, optimizer_needs
 from lowtide.profile.signature import geometry_of
 
 _LOG = logging.getLogger("lowtide")
-_VERSION = 1
+_VERSION = 2
 _MOST = 200  # files; the least recently used go
 _SUFFIX = ".needs"
 _NAME = re.compile(r"[0-9a-f]{16}")
@@ -52,7 +55,7 @@ def known_needs(
     signature = signature_of(optimizer, alignment_B)
     if signature is None:
         return optimizer_needs(optimizer, alignment_B=alignment_B)
-    name = hashlib.sha256(signature.encode()).hexdigest()[:16]
+    name = hashlib.sha256(f"{_VERSION} {signature}".encode()).hexdigest()[:16]
     path = (folder or default_folder()) / f"{name}{_SUFFIX}"
     known = _read(path, signature)
     if known is not None:
@@ -99,17 +102,23 @@ def files(folder: Path | None = None) -> list[Path]:
 def _read(path: Path, signature: str) -> OptimizerNeeds | None:
     """The needs in a file; None if there is none that is for this signature."""
     try:
-        file = msgspec.json.decode(path.read_bytes(), type=_File)
+        file = unsealed(path.read_bytes(), _File)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        _LOG.warning("what an optimizer needs cannot be read from %s and is found out again: %s", path, error)
+    except (OSError, PlanFileError) as error:
+        _LOG.warning("what an optimizer needs cannot be read from %s and is found out again: %s", path, str(error))
         return None
-    if (file.version, file.signature) != (_VERSION, signature):
+    if (file.version, file.signature) != (_VERSION, signature) or not _is_sound(file.needs):
         return None
     with contextlib.suppress(OSError):  # a folder that may be read only
         os.utime(path)
     return file.needs
+
+
+def _is_sound(needs: OptimizerNeeds) -> bool:
+    """Whether bytes are bytes: a file may hold anything."""
+    sizes_B = (needs.state_B, needs.temporaries_B, *needs.state_sizes_B)
+    return all(0 <= size_B <= MOST_B for size_B in sizes_B) and needs.state_B == sum(needs.state_sizes_B)
 
 
 def _write(path: Path, file: _File) -> None:
@@ -119,11 +128,11 @@ def _write(path: Path, file: _File) -> None:
         handle, name = tempfile.mkstemp(prefix=path.stem, suffix=".tmp", dir=path.parent)
         try:
             with open(handle, "wb") as draft:
-                draft.write(msgspec.json.encode(file))
+                draft.write(sealed(file))
             os.replace(name, path)
         finally:
             Path(name).unlink(missing_ok=True)
         for old in files(path.parent)[:-_MOST]:
             old.unlink(missing_ok=True)
     except OSError as error:
-        _LOG.warning("what an optimizer needs could not be saved to %s: %s", path, error)
+        _LOG.warning("what an optimizer needs could not be saved to %s: %s", path, str(error))

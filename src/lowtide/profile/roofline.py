@@ -13,6 +13,7 @@ import msgspec
 
 from lowtide.errors import LowtideError
 from lowtide.ir.call import Ref
+from lowtide.ir.check_graph import MOST_s
 from lowtide.ir.geometry import ITEM_B, Geometry
 from lowtide.ir.graph import Effect, Graph, MiniTrace, Recipe
 from lowtide.ir.machine import Machine
@@ -50,12 +51,14 @@ def predict_graph(graph: Graph, machine: Machine) -> Graph:
     Returns: a graph with new times and traces (`measured=False`); values are as they were.
 
     Raises:
-        LowtideError: if the machine lacks the figures that a prediction needs.
+        LowtideError: if the machine lacks the figures that a prediction needs, or would take longer than a day.
     """
     recipes = tuple(
         msgspec.structs.replace(r, time_s=predict_s(graph, r, machine), trace=assumed_trace(graph, r))
         for r in graph.recipes
     )
+    if not sum(r.time_s for r in recipes) <= MOST_s:
+        raise LowtideError(f"one run of everything would take the machine {machine.name!r} longer than a day")
     return settled(msgspec.structs.replace(graph, recipes=recipes))
 
 

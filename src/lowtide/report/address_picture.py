@@ -10,6 +10,7 @@ from typing import Any
 
 from lowtide.errors import PlanError
 from lowtide.ir.plan import PlanRecord
+from lowtide.report.markup import picture_text
 from lowtide.report.rectangles import KINDS, AddressMap, address_map
 from lowtide.units import format_B
 
@@ -50,7 +51,7 @@ def draw_addresses(record: PlanRecord, path: str | PathLike[str], *, title: str 
     for kind in KINDS:
         _draw_kind(axes, addresses, kind, unit_B)
     axes.axhline(record.budget_B / unit_B, color=_BUDGET, lw=1.6, ls=(0, (6, 3)), zorder=4)
-    axes.set_title(title or _title(record, addresses), loc="left", fontsize=11, color=_INK)
+    axes.set_title(picture_text(title or _title(record, addresses)), loc="left", fontsize=11, color=_INK)
     axes.set_xlabel("predicted time of one step, ms", color=_INK)
     axes.set_ylabel(f"address, {unit}", color=_INK)
     axes.set_xlim(0, max(addresses.clock[-1][1] * 1e3, 1e-6))

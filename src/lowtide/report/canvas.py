@@ -6,10 +6,9 @@ milliseconds.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
-from html import escape
 
+from lowtide.report.markup import escape, script_data
 from lowtide.report.rectangles import KINDS, AddressMap
 from lowtide.units import format_B
 
@@ -77,4 +76,4 @@ def canvas_data(addresses: AddressMap, budget_B: int, span_s: float) -> str:
         "place": [texts.index(r.place) for r in drawn],
         "texts": list(texts.indices),
     }
-    return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+    return script_data(data)

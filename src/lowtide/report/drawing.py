@@ -5,10 +5,9 @@ Units: `_B` bytes, `_s` seconds; coordinates are those of the SVG's view box.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from html import escape
 
+from lowtide.report.markup import escape, script_data
 from lowtide.report.timeline import MemoryCurve, Point
 from lowtide.units import format_B
 
@@ -67,7 +66,7 @@ def pointer_data(plan: MemoryCurve, plain: MemoryCurve) -> str:
         "place": [p.place for p in points],
         "again": [int(p.again) for p in points],
     }
-    return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+    return script_data(data)
 
 
 def _span_s(plan: MemoryCurve, plain: MemoryCurve) -> float:

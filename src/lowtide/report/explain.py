@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from io import StringIO
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -22,6 +22,7 @@ from lowtide.report.fate import Fate, fates
 from lowtide.report.headline import Headline, headline, headline_rows
 from lowtide.report.implementations import Implementations, Site, implementations
 from lowtide.report.movement import movement
+from lowtide.report.terminal import Terminal
 from lowtide.units import format_B, format_s
 
 _SHORT = 0.1  # of the schedule, and at least _FEW steps: what stays for less, inside one segment, is short-lived
@@ -249,5 +250,5 @@ def render(explanation: Explanation, width: int = 140) -> str:
         width: columns of the page.
     """
     page = StringIO()
-    Console(file=page, width=width, color_system=None, legacy_windows=False).print(renderable(explanation))
+    Terminal(file=page, width=width, color_system=None, legacy_windows=False).print(renderable(explanation))
     return page.getvalue()

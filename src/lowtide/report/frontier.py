@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from io import StringIO
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from lowtide.ir.frontier import FrontierRecord, Point
+from lowtide.report.terminal import Terminal
 from lowtide.units import format_B, format_percent, format_s
 
 WIDTH = 120
@@ -127,7 +128,7 @@ def render_frontier(record: FrontierRecord, width: int = WIDTH) -> str:
         width: columns of the page.
     """
     page = StringIO()
-    Console(file=page, width=width, color_system=None, legacy_windows=False).print(explain_frontier(record))
+    Terminal(file=page, width=width, color_system=None, legacy_windows=False).print(explain_frontier(record))
     return page.getvalue()
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from html import escape
 from string import ascii_uppercase
 
 from lowtide.ir.frontier import FrontierRecord
 from lowtide.report.frontier_curves import Corner, Curves, curves_of, height_of, overhead_ticks
+from lowtide.report.markup import escape
 from lowtide.units import format_B, format_percent
 
 WIDTH, HEIGHT = 1100.0, 430.0

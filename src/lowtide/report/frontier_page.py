@@ -5,7 +5,6 @@ Units: `_B` bytes, `_s` seconds.
 
 from __future__ import annotations
 
-from html import escape
 from os import PathLike
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from lowtide.ir.frontier import FrontierRecord
 from lowtide.report.frontier import HEADS, OTHER_HEADS, facts, lines, other_lines
 from lowtide.report.frontier_curves import title_of
 from lowtide.report.frontier_drawing import frontier_svg, letters
+from lowtide.report.markup import escape
 from lowtide.report.page import card_row, fact_table, figure_table, legend_row, page
 from lowtide.units import format_B, format_percent, format_s
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from lowtide.ir.frontier import FrontierRecord
 from lowtide.report.frontier_curves import Corner, Curves, curves_of, label_of, overhead_ticks, title_of
+from lowtide.report.markup import picture_text
 from lowtide.units import format_B
 
 _PLAN, _BOUND, _FLOOR, _INK, _DIM = "#0a6ebd", "#5b6675", "#c0392b", "#1f2933", "#8a94a3"
@@ -44,7 +45,7 @@ def draw_frontier(record: FrontierRecord, path: str | PathLike[str], *, title: s
     _draw_edges(axes, record, curves, unit_B)
     _draw_others(axes, curves, unit_B)
     _finish(axes, record, curves, unit_B, unit)
-    axes.set_title(title or title_of(record), loc="left", fontsize=11, color=_INK, pad=10)
+    axes.set_title(picture_text(title or title_of(record)), loc="left", fontsize=11, color=_INK, pad=10)
     figure.savefig(path, format="png")
 
 
@@ -64,7 +65,7 @@ def _draw_curves(axes: Any, curves: Curves, unit_B: int) -> None:
 def _draw_others(axes: Any, curves: Curves, unit_B: int) -> None:
     taken: Counter[Corner] = Counter()
     for (marker, colour), marks in zip(cycle(_MARKERS), curves.others, strict=False):
-        label: str | None = label_of(marks, curves.top)
+        label: str | None = picture_text(label_of(marks, curves.top))
         for rings in sorted({taken[corner] for corner in marks.points}):
             here = [corner for corner in marks.points if taken[corner] == rings]
             axes.plot(

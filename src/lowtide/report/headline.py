@@ -54,6 +54,8 @@ class Headline:
         begun: from which other shapes' plan the search began, and what became of that plan; empty where from none.
         covers_inside, covers_outside: what the budget counts, and what it could not know.
         numerics: how far results may be from plain PyTorch's, and what was left out.
+        exactness: what makes the captured program's results those of plain PyTorch, or why they may differ; empty where
+            nothing was recorded.
         moved: what moves between device and host; empty where nothing does.
         implementations: how many call sites run something else than the program, and what; empty where there is no
             choice.
@@ -89,6 +91,7 @@ class Headline:
     graphs: int = 1
     breaks: tuple[str, ...] = ()
     numerics: str = Numerics.EXACT.value
+    exactness: tuple[str, str] = ("", "")
     implementations: str = ""
     moved: str = ""
 
@@ -131,9 +134,24 @@ def headline(record: PlanRecord) -> Headline:
         graphs=record.graphs,
         breaks=tuple(_told(b) for b in record.breaks),
         numerics=record.numerics.value + (f", without {', '.join(record.without)}" if record.without else ""),
+        exactness=_exactness(record),
         implementations=str(implementations(record)),
         moved=describe_movement(record),
     )
+
+
+def _exactness(record: PlanRecord) -> tuple[str, str]:
+    """Label and text: what makes results exact, or every reason why they may not be; empty where none was recorded."""
+    fidelity = record.fidelity
+    proved = "; ".join(fidelity.established)
+    if fidelity.doubts:
+        listed = "\n".join(f"{i}. {doubt}" for i, doubt in enumerate(fidelity.doubts, 1))
+        return "may differ", f"from {fidelity.reference}, by rounding:\n{listed}"
+    if not proved:
+        return "", ""
+    if record.numerics is not Numerics.EXACT:
+        return "captured", f"exactly as {fidelity.reference}: {proved}; implementations may round otherwise"
+    return "exact", f"the same bits as {fidelity.reference}, proved by: {proved}"
 
 
 def _begun(record: PlanRecord) -> str:
@@ -218,6 +236,7 @@ def headline_rows(head: Headline) -> tuple[tuple[str, str], ...]:
         ("predicted time", f"{format_s(head.time_s)}, {format_s(head.keep_all_time_s)} when all is kept"),
         ("overhead", format_percent(head.overhead)),
         ("numerics", head.numerics),
+        head.exactness,
         ("implementations", head.implementations),
         ("moved", head.moved),
         ("proved bound", bound if head.bound_s > 0 else "none"),

@@ -5,7 +5,6 @@ Units: `_B` bytes, `_s` seconds.
 
 from __future__ import annotations
 
-from html import escape
 from importlib.resources import files
 from os import PathLike
 from pathlib import Path
@@ -16,6 +15,7 @@ from lowtide.report.drawing import draw_svg, pointer_data
 from lowtide.report.explain import Explanation, Row, costs, explain, sites_shown, spared
 from lowtide.report.headline import Headline, headline_rows
 from lowtide.report.implementations import Site
+from lowtide.report.markup import escape
 from lowtide.report.page import card_row, fact_table, legend_row, page
 from lowtide.report.rectangles import AddressMap, address_map
 from lowtide.report.timeline import MemoryCurve, keep_all_curve, plan_curve

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from html import escape
 from importlib.resources import files
+
+from lowtide.report.markup import escape
 
 
 def page(title: str, body: Sequence[str], scripts: Sequence[str] = ()) -> str:

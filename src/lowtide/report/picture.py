@@ -11,6 +11,7 @@ from os import PathLike
 from typing import Any
 
 from lowtide.ir.plan import PlanRecord
+from lowtide.report.markup import picture_text
 from lowtide.report.timeline import MemoryCurve, keep_all_curve, plan_curve
 from lowtide.units import format_B, format_percent
 
@@ -53,7 +54,7 @@ def draw_memory(
     axes.axhspan(0, plan.persistent_B / unit_B, color="#5b6675", alpha=0.18, lw=0, label="persistent")
     _draw_segments(axes, plan)
     _label_budget(axes, record, unit_B, max(plan.time_s, plain.time_s))
-    _finish(axes, unit, title or _title(record), max(plan.time_s, plain.time_s))
+    _finish(axes, unit, picture_text(title or _title(record)), max(plan.time_s, plain.time_s))
     figure.savefig(path, format="png")
 
 
@@ -83,7 +84,8 @@ def _draw_segments(axes: Any, plan: MemoryCurve) -> None:
             axes.axvline(stretch.start_s * 1e3, color=_INK, lw=0.8, ls=":")
         middle = (stretch.start_s + stretch.stop_s) / 2 * 1e3
         axes.annotate(
-            stretch.name, (middle, 0), xycoords=("data", "axes fraction"), xytext=(0, 5), textcoords="offset points",
+            picture_text(stretch.name), (middle, 0), xycoords=("data", "axes fraction"), xytext=(0, 5),
+            textcoords="offset points",
             ha="center", va="bottom", fontsize=9, color=_INK,
         )  # fmt: skip
 
