@@ -6,6 +6,8 @@
 #   make check     format, lint, types, architecture and the tests that need no torch; two minutes
 #   make docs      the guide and the reference as HTML in build/docs; a warning is an error
 #   make bench     regenerate benchmarks/results/ from real runs
+#   make rounds    the tests again under the arithmetic of other processors, on two threads, beside a busy neighbour
+#   make releases  the tests with the newest torch, transformers, timm and torchvision, on every Python; for a scheduled job
 #   make install   only the environment, in .venv
 #   make clean     remove what the above made
 
@@ -13,20 +15,20 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all check docs bench clean format core-test core-test-plain
+.PHONY: help install demo test test-all check docs bench rounds releases clean format core-test core-test-plain
 
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --disable-pip-version-check --quiet -c constraints.txt
 CORE := CMakeLists.txt $(wildcard src/core/*.cpp src/core/*.hpp)
 # The first Python that will do; override with `make PYTHON=...`.
-PYTHON ?= $(shell for p in python3 python3.12 python3.11; do \
-  $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null && echo $$p && break; done)
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+  $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && echo $$p && break; done)
 JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$(( n < 8 ? n : 8 )))
 # No torch, or no device work: seconds each.
 DEVICE_FREE := $(wildcard tests/test_*.py tests/arena tests/ir tests/planners tests/placers tests/report \
   tests/docs/test_commands.py tests/docs/test_reference.py)
-BENCHMARKS = $(filter-out benchmarks/_%,$(shell grep -l '__main__' benchmarks/*.py))
+BENCHMARKS = $(filter-out benchmarks/_% benchmarks/rounds.py benchmarks/releases.py benchmarks/zoo.py,$(shell grep -l '__main__' benchmarks/*.py))
 
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PYTHONDONTWRITEBYTECODE :=
@@ -38,7 +40,7 @@ help:
 # --- environment: stamps, so that a repeated make costs nothing ---------------------------------------------------
 
 $(VENV)/.made:
-	@test -n "$(PYTHON)" || { echo "lowtide needs Python 3.11 or 3.12 as python3, python3.12 or python3.11" >&2; exit 1; }
+	@test -n "$(PYTHON)" || { echo "lowtide needs Python 3.11, 3.12 or 3.13 as python3 or, say, python3.12" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	  echo "$(PYTHON) cannot make environments: install its venv package (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }
 	@$(PYTHON) -c 'import os, sys, sysconfig; \
@@ -82,6 +84,12 @@ demo: $(VENV)/.demo
 bench: $(VENV)/.test
 	@test -n "$(BENCHMARKS)" || { echo "no benchmarks found" >&2; exit 1; }
 	for file in $(BENCHMARKS); do name=$${file%.py}; $(PY) -m "$${name//\//.}"; done
+
+rounds: $(VENV)/.test
+	$(PY) -m benchmarks.rounds
+
+releases: $(VENV)/.test
+	$(PY) -m benchmarks.releases
 
 docs: $(VENV)/.docs
 	$(PY) -m sphinx -W --keep-going -q -b html docs build/docs
