@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "lowtide"
 LAYERS = [
-    {"units", "errors", "_core"},
+    {"arguments", "units", "errors", "printable", "_core"},
     {"ir"},
     {"ops"},
     {"device"},
@@ -41,11 +41,13 @@ TORCH_FREE_FILES = {
         "frontends/frontier_file.py",
         "frontends/frontier_in_hand.py",
         "frontends/tracing.py",
+        "frontends/verification.py",
+        "frontends/compared_steps.py",
     )
 }
 VAGUE = {"util", "utils", "helper", "helpers", "misc", "common", "stuff", "tools"}
-MOST_LINES = 450
-MOST_FUNCTION_LINES = 70
+MOST_LINES = 480
+MOST_FUNCTION_LINES = 90
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
 PYTHON = sorted(p for folder in ("src", "tests", "benchmarks", "examples") for p in (ROOT / folder).rglob("*.py"))

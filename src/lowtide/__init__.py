@@ -19,6 +19,8 @@ _HOME = {
     "TrainStep": "lowtide.frontends.train_step",
     "eager": "lowtide.frontends.eager",
     "EagerStats": "lowtide.dynamic.eager_stats",
+    "verify": "lowtide.frontends.verify",
+    "Verification": "lowtide.frontends.verification",
     "install_cuda": "lowtide.device.cuda",
     "plan_file": "lowtide.frontends.plan_file",
     "frontier": "lowtide.frontends.frontier",
@@ -36,15 +38,18 @@ _HOME = {
     "TransferStats": "lowtide.device.transfer_stats",
     "parse_budget": "lowtide.units",
     "LowtideError": "lowtide.errors",
+    "ArgumentError": "lowtide.errors",
     "BudgetError": "lowtide.errors",
     "BudgetWarning": "lowtide.errors",
     "LinkError": "lowtide.errors",
     "NumericsError": "lowtide.errors",
+    "InexactCapture": "lowtide.errors",
     "InfeasibleBudget": "lowtide.errors",
     "OptimizerError": "lowtide.errors",
     "CaptureError": "lowtide.errors",
     "RecompileLimit": "lowtide.errors",
     "UnsupportedOperator": "lowtide.errors",
+    "VerificationError": "lowtide.errors",
     "BackwardError": "lowtide.errors",
     "EagerError": "lowtide.errors",
     "PlanError": "lowtide.errors",
@@ -57,12 +62,14 @@ if TYPE_CHECKING:
     from lowtide.device.cuda import install_cuda as install_cuda
     from lowtide.device.transfer_stats import TransferStats as TransferStats
     from lowtide.dynamic.eager_stats import EagerStats as EagerStats
+    from lowtide.errors import ArgumentError as ArgumentError
     from lowtide.errors import BackwardError as BackwardError
     from lowtide.errors import BudgetError as BudgetError
     from lowtide.errors import BudgetWarning as BudgetWarning
     from lowtide.errors import CaptureError as CaptureError
     from lowtide.errors import EagerError as EagerError
     from lowtide.errors import IllegalPlan as IllegalPlan
+    from lowtide.errors import InexactCapture as InexactCapture
     from lowtide.errors import InfeasibleBudget as InfeasibleBudget
     from lowtide.errors import LinkError as LinkError
     from lowtide.errors import LowtideError as LowtideError
@@ -73,6 +80,7 @@ if TYPE_CHECKING:
     from lowtide.errors import PlanMismatch as PlanMismatch
     from lowtide.errors import RecompileLimit as RecompileLimit
     from lowtide.errors import UnsupportedOperator as UnsupportedOperator
+    from lowtide.errors import VerificationError as VerificationError
     from lowtide.frontends.eager import eager as eager
     from lowtide.frontends.fit import fit as fit
     from lowtide.frontends.fit import unfit as unfit
@@ -93,6 +101,8 @@ if TYPE_CHECKING:
     from lowtide.frontends.train_step import TrainStep as TrainStep
     from lowtide.frontends.transfers import Transfers as Transfers
     from lowtide.frontends.transfers import transfers as transfers
+    from lowtide.frontends.verification import Verification as Verification
+    from lowtide.frontends.verify import verify as verify
     from lowtide.units import parse_budget as parse_budget
 
 __all__ = sorted([*_HOME, "__version__"])

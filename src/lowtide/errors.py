@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from lowtide.printable import printable
+
 
 class LowtideError(Exception):
     """Base of every error that lowtide raises on purpose."""
+
+    def __str__(self) -> str:
+        """The message; what it quotes of a file or a model commands no terminal."""
+        return printable(super().__str__())
+
+
+class ArgumentError(LowtideError, TypeError, ValueError):
+    """Something was given that is of the wrong kind, or out of range; the text says what is wanted, with an example."""
 
 
 class BudgetError(LowtideError, ValueError):
@@ -85,6 +95,19 @@ class CaptureError(LowtideError):
     """The program could not be captured, or a part of it would run outside the plan."""
 
 
+class InexactCapture(CaptureError):
+    """What was captured may differ from plain PyTorch in the last bits, and `numerics="exact"` was asked for.
+
+    Arguments:
+        message: names every reason, with the line and the remedy.
+        reasons: one text each.
+    """
+
+    def __init__(self, message: str, *, reasons: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.reasons = reasons
+
+
 class RecompileLimit(CaptureError):
     """torch would stop compiling and go on in eager, outside the budget."""
 
@@ -99,6 +122,19 @@ class BackwardError(LowtideError, RuntimeError):
 
 class FaintScale(LowtideError, ArithmeticError):
     """Scales so near zero that a normalisation's gradient cannot be made from its output. Nothing has been changed."""
+
+
+class VerificationError(LowtideError):
+    """A step whose bits could not be shown to be plain PyTorch's. Nothing of the model has been changed.
+
+    Arguments:
+        message: what differs, or why it could not be found out.
+        verification: what the comparison has shown, a `lowtide.Verification`; None where there was none.
+    """
+
+    def __init__(self, message: str, *, verification: object | None = None) -> None:
+        super().__init__(message)
+        self.verification = verification
 
 
 class PlanError(LowtideError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from lowtide.arguments import seconds, text, whole
 from lowtide.ir.graph import Graph
 from lowtide.ir.layout import ALIGNMENT_B, Obstacle
 from lowtide.ir.machine import Link, Machine
@@ -33,6 +34,9 @@ class PlanOptions:
         homes: see `Problem`.
         links: between device and host, as measured here and limited; empty where nothing is moved, or `machine` has
             them.
+
+    Raises:
+        ArgumentError: if seed, work, a limit or the machine is of the wrong kind, or negative.
     """
 
     budget: Budget
@@ -48,6 +52,17 @@ class PlanOptions:
     link_Bps: float | None = None
     links: tuple[Link, ...] = ()
     homes: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        text("machine", self.machine, '"h200"', or_none=True)
+        read = {
+            "seed": whole("seed", self.seed),
+            "work": whole("work", self.work, example=str(DEFAULT_WORK)),
+            "time_limit_s": seconds("time_limit_s", self.time_limit_s),
+            "shape_limit_s": seconds("shape_limit_s", self.shape_limit_s),
+        }
+        for name, value in read.items():
+            object.__setattr__(self, name, value)
 
     @property
     def moves(self) -> Machine | None:

@@ -151,4 +151,10 @@ def resolve_budget(budget: Budget, plain_B: Callable[[], int], device: str) -> i
 def environment(device: str) -> Environment:
     """What a plan's measurements depend on, here and now."""
     facts = fingerprint(device)
-    return Environment(torch=facts.torch, device=facts.device, threads=facts.threads, lowtide=lowtide.__version__)
+    return Environment(
+        torch=facts.torch,
+        device=facts.device,
+        threads=facts.threads,
+        lowtide=lowtide.__version__,
+        arithmetic=f"{facts.capability}, {facts.arithmetic}",
+    )

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import msgspec
 
-from lowtide.errors import InfeasibleBudget
+from lowtide.errors import IllegalPlan, InfeasibleBudget, PlanError, PlanMismatch
 from lowtide.ground import Ground as Ground
 from lowtide.ground import PlanOptions as PlanOptions
 from lowtide.ground import Start as Start
@@ -21,13 +21,16 @@ from lowtide.ir.graph import Graph, Recipe
 from lowtide.ir.housing import housed
 from lowtide.ir.layout import ALIGNMENT_B, Obstacle
 from lowtide.ir.plan import Covers, Environment, Outcome, PlanRecord, Status
+from lowtide.ir.same_program import SameProgram, same_program
 from lowtide.ir.schedule import HOST, Schedule
 from lowtide.ir.simulate import Timeline, simulate
-from lowtide.placers.addresses import lay_out
+from lowtide.placers.addresses import at_known_places, lay_out
 from lowtide.planners.base import Watch
 from lowtide.planners.keep_all import keep_all_schedule
-from lowtide.tightening import Solver, Tightening, smallest_for_B
+from lowtide.tightening import Solver, Tightening, carried_out, smallest_for_B
 from lowtide.units import Budget, format_B
+
+_EQUAL = 1e-6  # relative; a bound that is as good as the first runs alone
 
 
 def make_record(
@@ -98,6 +101,99 @@ def make_record(
     room_B = min(record.peak_B, budget_B) - beside_B
     check(record.graph, record.schedule, room_B, record.layout, options.host_budget_B if record.links else None)
     return record if begin is None else msgspec.structs.replace(record, begun_from=begin.shapes)
+
+
+def carried_over(
+    saved: PlanRecord,
+    graph: Graph,
+    *,
+    ground: Ground,
+    budget_B: int,
+    covers: Covers,
+    environment: Environment,
+) -> PlanRecord:
+    """A saved plan as a plan of a graph that was captured here: its decisions, and nothing else of what would be run.
+
+    The schedule, the homes on the host and the addresses are taken over; operators, arguments, sizes, allocations and
+    seconds are those of the graph here, and what the plan takes is worked out anew. What the saved plan says of its
+    search (status, bound, floor) is repeated, where both graphs are alike in what it depends on.
+
+    Arguments:
+        saved: from anywhere, its graph well-formed.
+        graph: profiled, with every implementation that may be used here.
+        ground: what the plan has to leave room for.
+        budget_B: what it may take.
+        covers, environment: of plans made here.
+
+    Returns: a legal plan; without addresses where none are wanted, or where those of the saved plan do not suit the
+        allocations here.
+
+    Raises:
+        PlanMismatch: if it is of another program, or its decisions are not legal for this one.
+    """
+    alike = same_program(saved.graph, graph)
+    schedule, hosted = alike.schedule(saved.schedule, saved.graph), alike.here(saved.outcome.hosted)
+    try:
+        check(housed(graph, hosted), schedule)
+    except PlanError as error:
+        raise PlanMismatch(
+            f"the saved plan cannot be carried out on this program: {error}. Plan again with lowtide.plan."
+        ) from error
+    plain = simulate(graph, keep_all_schedule(graph))
+    claims = msgspec.structs.replace(
+        _claims(graph, ground, budget_B, plain, environment, covers),
+        begun_from=saved.begun_from,
+        numerics=saved.numerics,
+        without=saved.without,
+        host_budget_B=saved.host_budget_B,
+        link_Bps=saved.link_Bps,
+        links=saved.links,
+    )
+    outcome = msgspec.structs.replace(
+        saved.outcome,
+        schedule=schedule,
+        hosted=hosted,
+        smallest=None,
+        bound_s=_bound_s(saved, graph, alike, plain.time_s),
+        floor_recipes=tuple(alike.recipes[r] for r in saved.outcome.floor_recipes if r in alike.recipes),
+    )
+    if not _allocates_alike(saved.graph, graph, alike):
+        outcome = msgspec.structs.replace(outcome, floor_B=0, floor_recipes=(), smallest_B=None)
+    record = carried_out(claims, outcome, ground)
+    if not ground.enforced or saved.layout is None:
+        return record
+    layout = at_known_places(
+        record.graph, schedule, saved.layout, after_B=ground.optimizer_B, alignment_B=ground.alignment_B
+    )
+    if layout is None:
+        return record
+    try:
+        check(record.graph, schedule, layout=layout)
+    except IllegalPlan:  # bytes pass from one engine to another too early for the order of this schedule
+        return record
+    return msgspec.structs.replace(record, layout=layout)
+
+
+def _allocates_alike(there: Graph, here: Graph, alike: SameProgram) -> bool:
+    """Whether both graphs have the same recipes, with the same allocations: what is proved for one holds for both."""
+    return alike.is_whole and all(r.trace == here.recipes[alike.recipes[r.id]].trace for r in there.recipes)
+
+
+def _bound_s(saved: PlanRecord, graph: Graph, alike: SameProgram, keep_all_s: float) -> float:
+    """A saved plan's bound for other seconds; 0, which is none, where there are other recipes than it was proved for.
+
+    First runs take what they take, reruns shrink with the recipe that shrank most.
+    """
+    if not alike.is_whole:
+        return 0.0
+    pairs = [(r.time_s, graph.recipes[alike.recipes[r.id]].time_s) for r in saved.graph.recipes]
+    bound_s, first_s = saved.outcome.bound_s, saved.keep_all_time_s
+    if all(there_s == here_s for there_s, here_s in pairs):
+        return bound_s
+    least = min((here_s / there_s for there_s, here_s in pairs if there_s > 0), default=0.0)
+    if bound_s < first_s * (1.0 - _EQUAL):
+        return least * bound_s
+    return keep_all_s * (1.0 - _EQUAL) + least * max(0.0, bound_s - first_s)
 
 
 def _claims(

@@ -175,7 +175,7 @@ class Tightening:
     def _lowest_of(self, outcome: Outcome) -> PlanRecord | None:
         """The plan of an outcome that moves values, with late copies if the host has room for those."""
         assert outcome.schedule is not None
-        late = lean(_carried_out(self.claims, outcome, self.ground).graph, outcome.schedule)
+        late = lean(carried_out(self.claims, outcome, self.ground).graph, outcome.schedule)
         found = self._placed(msgspec.structs.replace(outcome, schedule=late), None)
         host_B = self.claims.host_budget_B
         return found if host_B is None or found.host_peak_B <= host_B else self._placed(outcome, None)
@@ -203,7 +203,7 @@ class Tightening:
         )
         if not self._is_for_here(known):
             return self._placed(outcome, self._room_for(outcome))
-        record = _carried_out(self.claims, outcome, self.ground)
+        record = carried_out(self.claims, outcome, self.ground)
         return msgspec.structs.replace(record, peak_B=known.peak_B, layout=known.layout)
 
     def _is_for_here(self, known: PlanRecord) -> bool:
@@ -264,7 +264,7 @@ def _at_the_end(outcome: Outcome, claims: PlanRecord, ground: Ground) -> Outcome
     return msgspec.structs.replace(outcome, floor_B=end_B, floor_class="any schedule", floor_recipes=())
 
 
-def _carried_out(claims: PlanRecord, outcome: Outcome, ground: Ground) -> PlanRecord:
+def carried_out(claims: PlanRecord, outcome: Outcome, ground: Ground) -> PlanRecord:
     """The plan for an outcome: its graph, with the homes that were chosen, and what it comes to."""
     assert outcome.schedule is not None
     graph = housed(claims.graph, outcome.hosted) if outcome.hosted else claims.graph
@@ -285,7 +285,7 @@ def _carried_out(claims: PlanRecord, outcome: Outcome, ground: Ground) -> PlanRe
 
 def _with_addresses(claims: PlanRecord, outcome: Outcome, ground: Ground, room_B: int | None, seed: int) -> PlanRecord:
     """The plan for an outcome, its allocations placed if they are to be."""
-    record = _carried_out(claims, outcome, ground)
+    record = carried_out(claims, outcome, ground)
     if not ground.enforced:
         return record
     layout = lay_out(

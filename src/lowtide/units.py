@@ -5,10 +5,11 @@ Units: `_B` bytes, `_s` seconds, `_Bps` bytes per second.
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
+from fractions import Fraction
 
+from lowtide.arguments import MOST, index_of, real_of, shown
 from lowtide.errors import BudgetError, LinkError
 
 _SCALE = {
@@ -20,6 +21,8 @@ _SIZE = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?|\.[0-9]+)\s*([a-zA-Z]*)\s*")
 _PERCENT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*%\s*(?:of\s+(plain|device|the\s+device))?\s*")
 _RATE = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*(?:([a-zA-Z]*?)\s*/\s*s)?\s*")
 _RATE_REMEDY = 'write bytes per second as a number, "12e9", or "12 GB/s"'
+_LONGEST = 64  # characters of a number that somebody means
+_MOST_OF_PLAIN = 1e6
 _REMEDY = 'write bytes as an integer, "6GiB", "512MiB", "60%" (of the device) or "60% of plain"'
 
 
@@ -49,26 +52,32 @@ def parse_budget(text: int | float | str | Budget) -> Budget:
     Arguments:
         text: bytes (`6442450944`), `"6GiB"`, `"512 MB"`, `"60%"` (of the device) or `"60% of plain"`.
 
+    Integers and floats may be numpy's, or a tensor of one integer.
+
     Raises:
-        BudgetError: if it is malformed, zero or negative, or more than 100 % of the device.
+        BudgetError: if it is malformed, zero or negative, more than 100 % of the device, or 2^63 bytes and more.
     """
     if isinstance(text, Budget):
-        return text
+        return _checked(text)
     if isinstance(text, bool):
         raise BudgetError(f"a budget cannot be {text!r}: {_REMEDY}")
-    if isinstance(text, int):
-        return Budget(size_B=_positive(text, text))
-    if isinstance(text, float):
-        if not text.is_integer():
+    if (size_B := index_of(text)) is not None:
+        return Budget(size_B=_positive(size_B, text))
+    if (size := real_of(text)) is not None:
+        if not size.is_integer():
             raise BudgetError(f"a budget of {text!r} bytes is not whole: {_REMEDY}")
-        return Budget(size_B=_positive(int(text), text))
+        return Budget(size_B=_positive(int(size), text))
     if not isinstance(text, str):
-        raise BudgetError(f"a budget cannot be a {type(text).__name__}: {_REMEDY}")
+        raise BudgetError(f"a budget cannot be {_article(text)}: {_REMEDY}")
+    if len(text) > _LONGEST:
+        raise BudgetError(f"cannot read the budget {shown(text)}, of {len(text):,} characters: {_REMEDY}")
     if match := _PERCENT.fullmatch(text):
         fraction = float(match[1]) / 100.0
         if fraction <= 0:
             raise BudgetError(f"a budget of {text!r} leaves no byte: {_REMEDY}")
         if match[2] == "plain":
+            if fraction > _MOST_OF_PLAIN:
+                raise BudgetError(f"a budget of {text!r} is no limit: {_REMEDY}")
             return Budget(of_plain=fraction)
         if fraction > 1:
             raise BudgetError(f"a budget of {text!r} is more than the device has: {_REMEDY}")
@@ -76,7 +85,30 @@ def parse_budget(text: int | float | str | Budget) -> Budget:
     match = _SIZE.fullmatch(text)
     if match is None or match[2].lower() not in _SCALE:
         raise BudgetError(f"cannot read the budget {text!r}: {_REMEDY}")
-    return Budget(size_B=_positive(int(float(match[1].replace("_", "")) * _SCALE[match[2].lower()]), text))
+    return Budget(size_B=_positive(int(Fraction(match[1].replace("_", "")) * _SCALE[match[2].lower()]), text))
+
+
+def _checked(budget: Budget) -> Budget:
+    """A budget that was put together by hand.
+
+    Raises:
+        BudgetError: if it says nothing, several things, or something impossible.
+    """
+    said = [share for share in (budget.size_B, budget.of_device, budget.of_plain) if share is not None]
+    if len(said) != 1:
+        raise BudgetError(f"a Budget says one of size_B, of_device and of_plain, and this one {len(said)}: {_REMEDY}")
+    if budget.size_B is not None:
+        return parse_budget(budget.size_B)
+    share = real_of(said[0])
+    most = _MOST_OF_PLAIN if budget.of_device is None else 1.0
+    if share is None or not 0 < share <= most:
+        raise BudgetError(f"a share of {shown(said[0])} is no budget: {_REMEDY}")
+    return budget
+
+
+def _article(value: object) -> str:
+    name = type(value).__name__
+    return "None" if value is None else f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
 
 
 def parse_rate(text: int | float | str) -> float:
@@ -88,24 +120,27 @@ def parse_rate(text: int | float | str) -> float:
     Raises:
         LinkError: if it is malformed, zero, negative or without end.
     """
-    if isinstance(text, bool) or not isinstance(text, int | float | str):
-        raise LinkError(f"the rate of a link cannot be a {type(text).__name__}: {_RATE_REMEDY}")
     if isinstance(text, str):
         match = _RATE.fullmatch(text)
         unit = "" if match is None else (match[2] or "").lower()
         if match is None or unit not in _SCALE:
-            raise LinkError(f"cannot read the rate {text!r}: {_RATE_REMEDY}")
+            raise LinkError(f"cannot read the rate {shown(text)}: {_RATE_REMEDY}")
         rate_Bps = float(match[1].replace("_", "")) * _SCALE[unit]
     else:
-        rate_Bps = float(text)
-    if not math.isfinite(rate_Bps) or rate_Bps <= 0:
-        raise LinkError(f"a link of {text!r} moves nothing, or all at once: {_RATE_REMEDY}")
+        found = real_of(text)
+        if found is None:
+            raise LinkError(f"the rate of a link cannot be {_article(text)}: {_RATE_REMEDY}")
+        rate_Bps = found
+    if not 0 < rate_Bps <= MOST:
+        raise LinkError(f"a link of {shown(text)} moves nothing, or all at once: {_RATE_REMEDY}")
     return rate_Bps
 
 
 def _positive(size_B: int, text: object) -> int:
     if size_B <= 0:
-        raise BudgetError(f"a budget of {text!r} leaves no byte: {_REMEDY}")
+        raise BudgetError(f"a budget of {shown(text)} leaves no byte: {_REMEDY}")
+    if size_B > MOST:
+        raise BudgetError(f"a budget of {shown(text)} is more than any machine has: {_REMEDY}")
     return size_B
 
 

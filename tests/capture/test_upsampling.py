@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import lowtide
-from lowtide.device.semiprivate import composites_traced_as_eager
+from lowtide.device.python_kernels import composites_traced_as_eager
 from tests.networks import differences, train, twin
 
 aten = torch.ops.aten

@@ -44,7 +44,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         os.utime(tmp_path / "plans" / f"feedfeedfeedfeed-{key}.plan", (used_s, used_s))
     profiles = ProfileCache()
     for key in ("one", "two"):
-        profiles.put(HERE, key, Measurement(0.1, (8,), ()))
+        profiles.put(HERE, key, Measurement(0.1, (8, -1), ()))
     profiles.flush()
     (tmp_path / "shim").mkdir()
     (tmp_path / "shim" / "module.so").write_bytes(b"x" * 100)
@@ -127,7 +127,7 @@ def test_a_plan_that_is_cleared_while_in_use_is_made_again() -> None:
     assert plans.get("feedfeedfeedfeed", "b" * 16) is None
     assert profiles.get(HERE, "one") is not None  # what a process knows it keeps
     plans.put(_header("b" * 16, "x"), record())
-    profiles.put(HERE, "three", Measurement(0.1, (8,), ()))
+    profiles.put(HERE, "three", Measurement(0.1, (8, -1), ()))
     profiles.flush()
     assert len(_json()["plans"]["entries"]) == 1
     assert _json()["profiles"]["files"][0]["entries"] == 1

@@ -189,6 +189,44 @@ def test_without_a_compiler_it_is_refused_with_a_remedy_and_torch_goes_on(worksh
     assert "apt install g++" in said[0]
 
 
+@pytest.mark.parametrize("nothing", ["/bin/true", "/bin/false"])
+def test_a_compiler_that_makes_nothing_is_none(workshop: Workshop, nothing: str) -> None:
+    said = output_of(workshop.python(REFUSED, CXX=nothing)).splitlines()
+    if nothing == "/bin/true":
+        assert said[0] == said[1]
+        assert said[0].startswith("'/bin/true' is no C++ compiler")
+        assert "apt install g++), or name it in CXX" in said[0]
+    assert workshop.modules() == []
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o757])
+def test_code_is_not_loaded_from_where_everybody_can_write(
+    workshop: Workshop, caplog: pytest.LogCaptureFixture, mode: int
+) -> None:
+    path = shim_build.find_or_build(workshop.cache)
+    for folder in (path.parent, workshop.cache, path):
+        folder.chmod(mode)
+        caplog.clear()
+        found = shim_build.find_or_build(workshop.cache)
+        assert not found.is_relative_to(workshop.cache)
+        assert "can be written to by everybody" in caplog.text
+        assert "set LOWTIDE_CACHE_DIR to a folder of your own" in caplog.text
+        folder.chmod(0o755)
+    workshop.cache.chmod(0o1777)  # as a temporary folder: nobody replaces what is somebody else's
+    assert shim_build.find_or_build(workshop.cache) == path
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_code_is_not_loaded_from_somebody_else_s_folder(workshop: Workshop, caplog: pytest.LogCaptureFixture) -> None:
+    path = shim_build.find_or_build(workshop.cache)
+    for owned in (path, path.parent):
+        os.chown(owned, 12345, -1)
+        assert not shim_build.find_or_build(workshop.cache).is_relative_to(workshop.cache)
+        assert "belongs to user 12345" in caplog.text
+        os.chown(owned, os.geteuid(), -1)
+    assert shim_build.find_or_build(workshop.cache) == path
+
+
 def test_it_can_be_kept_out(workshop: Workshop) -> None:
     said = output_of(workshop.python(REFUSED, LOWTIDE_SHIM="0"))
     assert "LOWTIDE_SHIM=0" in said

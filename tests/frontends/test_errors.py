@@ -112,7 +112,7 @@ def test_double_backward_and_a_second_backward_raise() -> None:
         gradient.sum().backward()
 
 
-def test_plan_files(tmp_path: Path) -> None:
+def test_plan_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module, batch = MIXED.build(), MIXED.batches(1)[0]
     plan = lowtide.plan(module, batch, budget="95% of plain")
     path = tmp_path / "plan.json"
@@ -132,6 +132,10 @@ def test_plan_files(tmp_path: Path) -> None:
             MIXED.loss(lowtide.fit(twin(module), plan=path), batch)
     finally:
         torch.set_num_threads(torch.get_num_threads() - 1)
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("MKL_CBWR", "COMPATIBLE")
+        with pytest.raises(lowtide.PlanMismatch, match="rounded otherwise"):
+            MIXED.loss(lowtide.fit(twin(module), plan=path), batch)
 
     text = path.read_text()
     other_version = re.sub(r'"version": ?\d+', '"version": 99', text, count=1)

@@ -214,7 +214,7 @@ def test_too_small_a_budget_names_floor_and_remedy() -> None:
         (pairs, {"budget": "60% of plain"}, lowtide.BudgetError, "grows with the batch"),
         (lambda _: pairs(4), {"budget": "1MiB"}, lowtide.LowtideError, "same shapes"),
         (pairs, {"budget": "1MiB", "low": 5, "high": 7, "multiple_of": 4}, lowtide.LowtideError, "raise high"),
-        (pairs, {"budget": "1MiB", "low": 0}, lowtide.LowtideError, "begin at 1"),
+        (pairs, {"budget": "1MiB", "low": 0}, lowtide.LowtideError, "out of range"),
     ],
 )
 def test_what_makes_no_sense_is_refused(

@@ -217,7 +217,7 @@ def test_plans_of_another_program_or_another_budget_are_no_neighbours(tmp_path: 
 
 
 def test_nothing_is_measured_in_passing_where_it_was_measured_well(tmp_path: Any) -> None:
-    real, rough = Measurement(0.5, (8,), ()), Measurement(0.4, (8,), (), scaled=True)
+    real, rough = Measurement(0.5, (8, -1), ()), Measurement(0.4, (8, -1), (), scaled=True)
     for first, second in ((real, rough), (rough, real)):
         cache = ProfileCache(tmp_path)
         cache.put(HERE, "a", first)

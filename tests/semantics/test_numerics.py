@@ -86,13 +86,31 @@ def test_a_saved_plan_brings_its_own_implementations(tmp_path: Path) -> None:
     assert fitted.lowtide.session.options.without == frozenset({"fusion"})
 
 
-def test_a_plan_made_with_more_implementations_runs_where_there_are_fewer() -> None:
-    """Its recipes come from the file, so ids mean the same whatever this session would have added."""
+def test_a_plan_that_runs_what_is_left_out_here_is_refused() -> None:
+    """Recipes are those of the program captured here, so what is not among them cannot be run."""
     network, module, expected = both("mixed")
-    plan = lowtide.plan(module, network.batches(1)[0], budget="70% of plain", work=WORK)
+    batch = network.batches(1)[0]
+    plan = lowtide.plan(module, batch, budget="70% of plain", work=WORK)
+    assert implementations(plan.record).sites
     fitted = lowtide.fit(module, plan=plan, without=KINDS, work=WORK)
+    before = torch.get_rng_state()
+    with pytest.raises(lowtide.PlanMismatch, match="an implementation that is not used here"):
+        network.loss(fitted, batch)
+    assert torch.equal(before, torch.get_rng_state())
+    fitted = lowtide.fit(lowtide.unfit(fitted), plan=plan, work=WORK)
     assert differences(expected, train(fitted, network.loss, network.batches(STEPS))) == []
     assert fitted.lowtide.plan.record.schedule == plan.record.schedule
+
+
+def test_a_plan_file_does_not_decide_that_results_may_differ(tmp_path: Path) -> None:
+    network, module, _ = both("mixed")
+    plan = lowtide.plan(module, network.batches(1)[0], budget="80% of plain", numerics="reassociated", work=WORK)
+    plan.save(tmp_path / "plan.json")
+    for given in (tmp_path / "plan.json", lowtide.Plan.load(tmp_path / "plan.json")):
+        with pytest.raises(lowtide.PlanMismatch, match="say numerics='reassociated'"):
+            lowtide.fit(module, plan=given)
+        lowtide.unfit(lowtide.fit(module, plan=given, numerics="reassociated"))
+    lowtide.unfit(lowtide.fit(module, plan=plan))
 
 
 def test_levels_and_names_that_there_are_not() -> None:

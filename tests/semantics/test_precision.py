@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.semantics.pairs import Wide, batches, gradients, same, steps
+import lowtide
+from tests.semantics.pairs import WORK, Wide, batches, gradients, same, steps
 
 
 class Mixed(nn.Module):
@@ -127,3 +128,22 @@ def test_channels_last() -> None:
         return seen
 
     same(lambda: Images().to(memory_format=torch.channels_last), scenario, spare=0.2)
+
+
+def test_a_switch_that_changes_how_operators_round_gets_a_plan_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    """Which implementations are bit-equal was tried with the switch as it stood."""
+    fitted = lowtide.fit(Wide(Mixed()), "90% of plain", work=WORK)
+    x = batches(1)[0]
+
+    def plans() -> int:
+        fitted(x).backward()
+        return sum("planned 1 graph" in r.getMessage() for r in caplog.records)
+
+    with caplog.at_level("INFO", "lowtide"):
+        assert plans() == 1
+        torch.backends.mkldnn.set_flags(_enabled=False)
+        try:
+            assert plans() == 2
+        finally:
+            torch.backends.mkldnn.set_flags(_enabled=True)
+        assert plans() == 2

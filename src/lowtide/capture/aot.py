@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -13,7 +13,9 @@ import torch
 from torch import fx
 
 from lowtide.capture.breaks import break_after
+from lowtide.capture.contributions import divide_gradients
 from lowtide.capture.extract import Extraction
+from lowtide.capture.fidelity import fidelity_of
 from lowtide.capture.joint import Joint, joint_from
 from lowtide.capture.origin import module_name, primal_path
 from lowtide.capture.reach import Reach, reach_of
@@ -23,13 +25,17 @@ from lowtide.capture.slots import Slots, honest_modules, slots_of
 from lowtide.capture.symbols import ShapeKey, Symbols, describe_shapes, shape_key
 from lowtide.capture.whole_step import WholeStep
 from lowtide.device.arrivals import watch
+from lowtide.device.contributions import gradient_edges_counted, use_by_use
+from lowtide.device.gradient_layouts import gradients_without_holes, take_gradients_as_they_come
+from lowtide.device.layouts import real_layouts
+from lowtide.device.python_kernels import composites_traced_as_eager
 from lowtide.device.semiprivate import (
     aot_autograd,
     backward_traced_as_eager,
-    composites_traced_as_eager,
     forbid_donation,
     tangent_positions,
 )
+from lowtide.ir.fidelity import Fidelity
 from lowtide.ir.graph import Graph, Role
 from lowtide.ir.interface import crossing
 from lowtide.ir.numerics import Numerics
@@ -66,12 +72,44 @@ class Captured:
         slots: what passes from forward to backward; empty for inference.
         ended: the break at which the graph ended, if the model goes on in another.
         reach: which gradients depend on which; None where that is not known, or there is no backward.
+        expected: shape and strides for which the backward was captured, of gradients that come as they lie.
+        fidelity: what is known of how its results compare with those of the same code without lowtide.
     """
 
     joint: Joint
     slots: Slots
     ended: GraphBreak | None = None
     reach: Reach | None = None
+    expected: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
+    fidelity: Fidelity = field(default_factory=Fidelity)
+
+    def lay_out(self, arguments: list[Any], came: Sequence[bool] | None) -> None:
+        """Lets the gradients that a backward is given lie as it was captured for.
+
+        The zeros that autograd makes for an output that takes no part in the loss are seen otherwise; others are
+        copied, each in place of the one that came.
+
+        Arguments:
+            arguments: of the backward.
+            came: per gradient that autograd gives the captured function, whether there is one; None if nobody looked.
+        """
+        for tangent, (shape, stride) in self.expected.items():
+            place = self.slots.token + 1 + tangent
+            given = arguments[place]
+            if not isinstance(given, torch.Tensor) or given.stride() == stride:
+                continue
+            is_zero = came is not None and self.reach is not None and not came[self.reach.positions[tangent]]
+            with torch.no_grad():
+                if is_zero and given.is_contiguous():
+                    arguments[place] = given.as_strided(shape, stride)
+                else:
+                    laid_out = torch.empty_strided(shape, stride, dtype=given.dtype, device=given.device)
+                    arguments[place] = laid_out.copy_(given)
+
+    @property
+    def must_look(self) -> bool:
+        """Whether it matters to the backward which gradients autograd really has."""
+        return bool(self.expected) or (self.reach is not None and self.reach.is_partial)
 
     @cached_property
     def _symbolic(self) -> tuple[int, ...]:
@@ -127,11 +165,15 @@ class Specialised:
         return [v for v in sorted(crossing(graph)) if v not in at_home and graph.values[v].role is not Role.GENERATOR]
 
 
-def make_backend(executor_for: Callable[[Captured], Executor]) -> Callable[..., Callable[..., Any]]:
+def make_backend(
+    executor_for: Callable[[Captured], Executor], several: Callable[[], bool] | None = None
+) -> Callable[..., Callable[..., Any]]:
     """A Dynamo backend `(gm, inputs) -> callable`.
 
     Arguments:
         executor_for: called once per captured graph, while it is being compiled.
+        several: tells whether the model is known to have several graphs; None where all uses of every input are in the
+            one graph, the optimizer's too.
     """
 
     def backend(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -147,8 +189,12 @@ def make_backend(executor_for: Callable[[Captured], Executor]) -> Callable[..., 
             static_lifetime_input_indices: Sequence[int] | None = None,
             **_: object,
         ) -> tuple[fx.GraphModule, fx.GraphModule]:
-            joint = rewrite(joint_from(joint_gm, num_fwd_outputs, static_lifetime_input_indices or (), names))
-            captured = Captured(joint, slots_of(joint), break_after(gm))
+            joint = joint_from(joint_gm, num_fwd_outputs, static_lifetime_input_indices or (), names)
+            ended = break_after(gm)
+            if several is not None and len(joint.primals) == len(gm.graph.find_nodes(op="placeholder")):
+                joint = divide_gradients(joint, traces, several=ended is not None or several())
+            joint = rewrite(joint)
+            captured = Captured(joint, slots_of(joint), ended, fidelity=fidelity_of(traced))
             captured.slots = replace(captured.slots, spares=_spares(captured))
             captures.append(captured)
             forward, backward = honest_modules(joint, captured.slots)
@@ -158,6 +204,7 @@ def make_backend(executor_for: Callable[[Captured], Executor]) -> Callable[..., 
         def compile_forward(module: fx.GraphModule, _: object) -> Callable[..., Any]:
             forbid_donation()
             captures[-1].reach = reach_of(captures[-1].joint, tangent_positions())
+            captures[-1].expected = take_gradients_as_they_come()
             return _boxed(module.meta["lowtide"].executor.forward)
 
         def compile_backward(module: fx.GraphModule, _: object) -> Callable[..., Any]:
@@ -165,7 +212,8 @@ def make_backend(executor_for: Callable[[Captured], Executor]) -> Callable[..., 
 
         def compile_inference(module: fx.GraphModule, _: object) -> Callable[..., Any]:
             joint = joint_from(module, None, _static_primals(), names)
-            return _boxed(executor_for(Captured(joint, Slots((), (), ()), break_after(gm))).forward)
+            captured = Captured(joint, Slots((), (), ()), break_after(gm), fidelity=fidelity_of(traced))
+            return _boxed(executor_for(captured).forward)
 
         compiled = aot_autograd(
             fw_compiler=compile_forward,
@@ -174,9 +222,18 @@ def make_backend(executor_for: Callable[[Captured], Executor]) -> Callable[..., 
             partition_fn=partition,
             decompositions=None,
         )
-        with backward_traced_as_eager(), composites_traced_as_eager():
+        with (
+            backward_traced_as_eager(),
+            composites_traced_as_eager() as traced,
+            gradients_without_holes(),
+            real_layouts(),
+            gradient_edges_counted() as traces,
+        ):
             call = compiled(gm, inputs)
-        return _watching(call) if any(c.reach is not None and c.reach.is_partial for c in captures) else call
+        if any(c.must_look for c in captures):
+            call = _watching(call)
+        uses = {i: len(further) + 1 for c in captures for i, further in c.joint.shares}
+        return use_by_use(call, uses) if uses else call
 
     return backend
 

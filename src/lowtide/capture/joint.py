@@ -136,10 +136,13 @@ class Joint:
         module: the graph module; its nodes are what everything else refers to.
         primals, tangents: placeholders, in the order in which AOTAutograd passes them.
         forward_outputs: what the forward hands over: new contents of mutated inputs, then the user's outputs.
-        backward_outputs: one gradient per primal, or None; empty for inference.
+        backward_outputs: one gradient per primal, or None, then further contributions to some; empty for inference.
         mutated: per primal that the forward overwrites afterwards, the output with its new content.
         statics: indices of primals that are parameters or buffers.
         names: names for primals, by index, where the frontend knows better ones.
+        shares: primals whose gradient is handed over in several contributions: each with its index, and those of the
+            contributions after the first among the backward's outputs.
+        undivided: primals with several uses whose gradient is one sum all the same.
     """
 
     module: fx.GraphModule
@@ -150,11 +153,18 @@ class Joint:
     mutated: dict[fx.Node, Any]
     statics: frozenset[int]
     names: dict[int, str] = field(default_factory=dict)
+    shares: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    undivided: tuple[int, ...] = ()
 
     @property
     def trains(self) -> bool:
         """Whether there is a backward."""
         return bool(self.backward_outputs)
+
+    @property
+    def gradients(self) -> list[Any]:
+        """What autograd is told that the backward returns: one gradient per primal, or None."""
+        return self.backward_outputs[: len(self.backward_outputs) - sum(len(further) for _, further in self.shares)]
 
     def late(self) -> set[fx.Node]:
         """Nodes that depend on a tangent."""

@@ -9,14 +9,14 @@ from torch import fx
 from lowtide.ir.graph import Origin
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>[^\n]*)\n\s*(?P<text>[^\n]*)')
-_INSIDE_TORCH = re.compile(r"[/\\]torch[/\\](?!.*site-packages)|[/\\]lowtide[/\\]frontends[/\\]")
+_INSIDE_TORCH = re.compile(r"[/\\]torch[/\\](?!.*site-packages)|[/\\]lowtide[/\\](frontends|device|cli)[/\\]")
 _PART = re.compile(r"\.?_(?:modules|parameters|buffers)\['?([^'\]]+)'?\]|\.(\w+)|\['?(\w+)'?\]")
 
 
 def origin_of(node: fx.Node) -> Origin:
     """The innermost frame of the user's own code that led to a node; for a backward node, of its forward."""
     trace = node.meta.get("stack_trace") or ""
-    frames = [m for m in _FRAME.finditer(trace) if not _INSIDE_TORCH.search(m["file"])]
+    frames = [m for m in _FRAME.finditer(trace) if is_users_file(m["file"])]
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
     path = ""
     for entry in stack.values():
@@ -25,6 +25,11 @@ def origin_of(node: fx.Node) -> Origin:
         return Origin(module=module_name(path))
     frame = frames[-1]
     return Origin(module=module_name(path), source=place(frame["file"], frame["line"]), text=frame["text"].strip())
+
+
+def is_users_file(file: str) -> bool:
+    """Whether a line of a file is worth naming: neither torch's nor that of lowtide's call around the model."""
+    return not _INSIDE_TORCH.search(file)
 
 
 def place(file: str, line: int | str) -> str:

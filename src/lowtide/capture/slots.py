@@ -130,6 +130,6 @@ def _backward_graph(joint: Joint, slots: Slots, token_meta: dict[str, Any], stat
     for node in joint.calls():
         if node in late:
             need(node)
-    outputs = [need(o) for o in joint.backward_outputs]
+    outputs = [need(o) for o in joint.gradients]
     graph.output(tuple(outputs)).meta["desc"] = [None] * len(outputs)
     return graph

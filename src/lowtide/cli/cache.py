@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console, Group
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from lowtide.cli.failure import told
+from lowtide.report.terminal import Terminal
 
 if TYPE_CHECKING:
     from lowtide.frontends.plan_cache import Entry
@@ -32,7 +33,7 @@ def show(context: typer.Context, as_json: _Json = False) -> None:
         return
     with told():
         found = _contents()
-        console = Console()
+        console = Terminal()
         if as_json:
             console.print(json.dumps(found), markup=False, highlight=False, soft_wrap=True)
         else:
@@ -60,7 +61,7 @@ def clear(
             gone["plans"] = _plan_cache().clear(age_s)
         if shim or everything:
             gone["shim"] = _clear_files(_shim_files(), age_s)
-        console = Console()
+        console = Terminal()
         if as_json:
             said = {part: {"removed": count, "size_B": size_B} for part, (count, size_B) in gone.items()}
             console.print(json.dumps(said), markup=False, highlight=False, soft_wrap=True)

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from lowtide.cli.failure import told
+from lowtide.report.terminal import Terminal
 
 
 def explain(
@@ -24,7 +24,7 @@ def explain(
         from lowtide.report.explain import renderable
 
         record = load_plan(plan)
-        console = Console()
+        console = Terminal()
         console.print(renderable(explain_record(record, top)))
         if html is not None:
             from lowtide.report.html import write_html

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from lowtide.errors import LowtideError
+from lowtide.report.terminal import Terminal
 
 BROKEN, REFUSED, INTERRUPTED = 1, 2, 130
 
@@ -52,7 +52,7 @@ def told() -> Iterator[None]:
 
 
 def _say(message: str) -> None:
-    Console(stderr=True, highlight=False).print(Text(message, style="red"), soft_wrap=True)
+    Terminal(stderr=True, highlight=False).print(Text(message, style="red"), soft_wrap=True)
 
 
 def _trace(error: BaseException | None) -> str:

@@ -6,10 +6,10 @@ import json
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from lowtide.cli.failure import REFUSED, told
 from lowtide.cli.implementations import Level, Without
+from lowtide.report.terminal import Terminal
 
 
 def fits(
@@ -37,7 +37,7 @@ def fits(
         if as_json:
             typer.echo(json.dumps(_facts(answer), indent=2))
         else:
-            Console().print(str(answer), markup=False, highlight=False, soft_wrap=True)
+            Terminal().print(str(answer), markup=False, highlight=False, soft_wrap=True)
     if not answer:
         raise typer.Exit(REFUSED)
 
@@ -46,7 +46,7 @@ def _ask(target: str, device: str, reserve: str | None, vary: list[str], numeric
     import lowtide
     from lowtide.cli.target import load_target
 
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     with console.status("calling your function"):
         wanted = load_target(target)
     with console.status("capturing and planning"):

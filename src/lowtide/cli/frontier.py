@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from lowtide.cli.failure import INTERRUPTED, told
 from lowtide.cli.implementations import Level, Without
@@ -15,6 +14,7 @@ from lowtide.cli.progress import line
 from lowtide.frontends.moving import moving
 from lowtide.ir.graph_file import is_graph_file
 from lowtide.ir.numerics import parse_numerics
+from lowtide.report.terminal import Terminal
 from lowtide.units import format_B
 
 _STDOUT = "-"
@@ -57,7 +57,7 @@ def frontier(
         given |= {"numerics": numerics, "without": without, "host_budget": host_budget, "link": link}
         found = _trace(target, baselines=baselines, seed=seed, **{k: v for k, v in given.items() if v is not None})
         _show(found, json)
-        console = Console(stderr=json == _STDOUT)
+        console = Terminal(stderr=json == _STDOUT)
         for path, write in ((png, found.to_png), (html, found.to_html)):
             if path is not None:
                 write(path)
@@ -73,7 +73,7 @@ def _show(found: Any, json: str | None) -> None:
     if json == _STDOUT:
         typer.echo(found.to_json())
         return
-    console = Console()
+    console = Terminal()
     console.print(explain_frontier(found.record))
     if json is not None:
         found.save(json)
@@ -84,7 +84,7 @@ def _trace(target: str, **options: Any) -> Any:
     """Imports torch, the user's function and the pipeline, in that order; for a file, none of them."""
     import lowtide
 
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     if is_graph_file(target):
         with console.status("reading") as status:
             return lowtide.frontier_file(target, watch=lambda pace: status.update(_line(pace)), **options)

@@ -12,6 +12,7 @@ from lowtide.cli.frontier import frontier
 from lowtide.cli.place import place
 from lowtide.cli.plan import plan
 from lowtide.cli.replay import replay
+from lowtide.cli.verify import verify
 
 app = typer.Typer(
     name="lowtide",
@@ -23,6 +24,7 @@ app = typer.Typer(
 )
 app.command(name="demo")(demo)
 app.command(name="plan")(plan)
+app.command(name="verify")(verify)
 app.command(name="fits")(fits)
 app.command(name="frontier")(frontier)
 app.command(name="explain")(explain)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from rich.console import Console
 from rich.table import Table
 
+from lowtide.report.terminal import Terminal
 from lowtide.units import format_B, format_s
 
 
@@ -59,7 +59,7 @@ def show(found: Any) -> None:
         how = f"{tried.how}; {tried.note}" if tried.note else tried.how
         needs = format_B(tried.needed_B) if tried.needed_B else ""
         table.add_row(str(tried.size), "yes" if tried.fits else "no", needs, format_s(tried.seconds_s), how)
-    console = Console()
+    console = Terminal()
     console.print(table)
     console.print(f"{found!r}", markup=False, highlight=False, soft_wrap=True)
     if found.note:

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from lowtide.cli.failure import told
+from lowtide.report.terminal import Terminal
 
 if TYPE_CHECKING:
     from lowtide.ir.packing import Packed, Packing
@@ -38,11 +38,11 @@ def place(
         packing = table.packing
         if work is None and capacity is not None:
             work = _WORK_FOR_A_CAPACITY
-        with Console(stderr=True).status("placing"):
+        with Terminal(stderr=True).status("placing"):
             packed = place_packing(packing, seed=seed, work=work)
         check_packing(packing, packed)
         _refuse_excess(packing, packed)
-        console = Console()
+        console = Terminal()
         console.print(_summary(packing, packed), markup=False, highlight=False, soft_wrap=True)
         if output is not None:
             write_table(output, table, packed)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from lowtide.cli.failure import INTERRUPTED, told
 from lowtide.cli.implementations import Level, Without
@@ -17,6 +16,7 @@ from lowtide.cli.progress import line
 from lowtide.frontends.moving import moving
 from lowtide.ir.graph_file import is_graph_file
 from lowtide.ir.numerics import parse_numerics
+from lowtide.report.terminal import Terminal
 from lowtide.units import parse_budget
 
 
@@ -80,7 +80,7 @@ def plan(
             typer.echo(to_json(found)) if as_json else show(found)
             found = found.plan
         interrupted = False if as_json else _show(found.record, top)
-        console = Console(stderr=as_json)
+        console = Terminal(stderr=as_json)
         if output is not None:
             found.save(output)
             console.print(f"saved {output}", markup=False, highlight=False, soft_wrap=True)
@@ -166,7 +166,7 @@ def _plan(target: str, variation: Variation | None, **options: Any) -> Any:
     import lowtide
     from lowtide.cli.target import load_target
 
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     given = {name: option for name, option in options.items() if option is not None}
     if is_graph_file(target):
         return _plan_file(target, console, **given)
@@ -184,7 +184,7 @@ def _plan(target: str, variation: Variation | None, **options: Any) -> Any:
         return lowtide.plan(wanted.model, args=wanted.args, kwargs=wanted.kwargs, watch=watch, **given)
 
 
-def _plan_file(target: str, console: Console, save_graph: Path | None = None, **given: Any) -> Any:
+def _plan_file(target: str, console: Terminal, save_graph: Path | None = None, **given: Any) -> Any:
     """Reads a graph and plans it."""
     import lowtide
     from lowtide.frontends.depth import deepened
@@ -202,5 +202,5 @@ def _show(record: Any, top: int) -> bool:
     from lowtide.ir.plan import Status
     from lowtide.report.explain import explain, renderable
 
-    Console().print(renderable(explain(record, top)))
+    Terminal().print(renderable(explain(record, top)))
     return bool(record.outcome.status is Status.INTERRUPTED)

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from lowtide.cli.failure import REFUSED, told
 from lowtide.errors import BudgetError, EagerError
+from lowtide.report.terminal import Terminal
 from lowtide.units import format_B, format_percent, format_s, parse_budget
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def replay(
         names = _names(policy, oracle)
         tape = load_tape(trace, in_place=rules.in_place)
         budgets_B = [_budget_B(text, tape) for text in budget or _HALF]
-        console = Console(stderr=True)
+        console = Terminal(stderr=True)
         rows = []
         for name in names:
             with console.status(f"replaying {tape.name} under {name}"):
@@ -139,7 +139,7 @@ def _show(tape: Tape, rules: Rules, rows: Sequence[Sequence[ReplayResult]], json
     if json == _STDOUT:
         typer.echo(text)
         return
-    console = Console()
+    console = Terminal()
     console.print(
         f"{tape.name}: {format_s(tape.time_ns * 1e-9)} and at most {format_B(tape.peak_B)} without a budget",
         markup=False,

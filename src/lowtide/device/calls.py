@@ -21,10 +21,34 @@ from lowtide.errors import UnsupportedOperator
 from lowtide.ir.call import Arg, Const, Held, Items, NamedArg, Ref, View
 from lowtide.ops.catalogue import kernels
 
-# A plan file names its operators, so Python functions come from a list: `builtins.exec` is no operator.
+# What captured programs call is closed by kind: numbers in Python, torch's operators on tensors, and those higher-order
+# operators that a capture produces. `builtins.exec` is no operator, nor is what opens a file or exchanges what a tensor
+# views behind its back.
+_ARITHMETIC = frozenset({
+    "abs", "add", "and_", "eq", "floordiv", "ge", "getitem", "gt", "inv", "invert", "is_", "is_not", "le", "lshift",
+    "lt", "mod", "mul", "ne", "neg", "not_", "or_", "pos", "pow", "rshift", "sub", "truediv", "truth", "xor",
+})  # fmt: skip
+_MATHEMATICS = frozenset({
+    "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "ceil", "cos", "cosh", "exp", "fabs", "floor", "fmod",
+    "isfinite", "isinf", "isnan", "log", "log10", "log1p", "log2", "pow", "sin", "sinh", "sqrt", "tan", "tanh", "trunc",
+})  # fmt: skip
+_HIGHER_ORDER = frozenset({
+    "associative_scan", "auto_functionalized", "auto_functionalized_v2", "cond", "flex_attention",
+    "flex_attention_backward", "foreach_map", "invoke_subgraph", "map", "map_impl", "out_dtype", "scan",
+    "triton_kernel_wrapper_functional", "while_loop", "while_loop_stack_output", "with_effects", "wrap_with_autocast",
+    "wrap_with_set_grad_enabled",
+})  # fmt: skip
+_FOREIGN = frozenset({"c10d", "prim", "profiler"})  # namespaces of what takes process groups, objects and scopes
+_OUTSIDE = frozenset({"_print", "from_file", "set_data"})  # of aten: on files, the terminal, the tensor itself
 _BUILTINS = frozenset({"abs", "bool", "divmod", "float", "int", "len", "max", "min", "pow", "round", "sum"})
 _TORCH = frozenset({"sym_float", "sym_int", "sym_ite", "sym_max", "sym_min", "sym_not", "sym_sqrt", "sym_sum"})
-_MODULES: dict[str, ModuleType] = {"operator": operator, "_operator": operator, "math": math}
+_MODULES: dict[str, tuple[ModuleType, frozenset[str]]] = {
+    "operator": (operator, _ARITHMETIC),
+    "_operator": (operator, _ARITHMETIC),
+    "math": (math, _MATHEMATICS),
+    "builtins": (builtins, _BUILTINS),
+    "torch": (torch, _TORCH),
+}
 
 
 @functools.cache
@@ -37,14 +61,15 @@ def resolve(op: str) -> Callable[..., Any]:
             number function of torch.
 
     Raises:
-        UnsupportedOperator: if the installed torch, with the libraries that are loaded, has no such operator.
+        UnsupportedOperator: if the installed torch, with the libraries that are loaded, has no such operator, or it is
+            of no kind that captured programs have.
     """
     parts = op.removeprefix("torch.ops.").split(".")
     found = _own(".".join(parts)) or _python(parts) or _torch(parts)
     if found is None:
         raise UnsupportedOperator(
-            f"torch {torch.__version__} has no operator {op!r}: import the library that defines it first, "
-            "or make the plan again with this version"
+            f"torch {torch.__version__} has no operator {op!r} that a captured program can have: import the library "
+            "that defines it first, or make the plan again with this version"
         )
     return found
 
@@ -58,22 +83,17 @@ def _own(op: str) -> Callable[..., Any] | None:
 
 
 def _python(parts: list[str]) -> Callable[..., Any] | None:
-    if len(parts) != 2:
+    if len(parts) != 2 or parts[0] not in _MODULES:
         return None
-    module, name = parts
-    if module in _MODULES and not name.startswith("_"):
-        return getattr(_MODULES[module], name, None)
-    if module == "builtins" and name in _BUILTINS:
-        return getattr(builtins, name, None)
-    if module == "torch" and name in _TORCH:
-        return getattr(torch, name, None)
-    return None
+    module, names = _MODULES[parts[0]]
+    return getattr(module, parts[1], None) if parts[1] in names else None
 
 
 def _torch(parts: list[str]) -> Callable[..., Any] | None:
     if parts[0] == "higher_order":
-        return getattr(torch.ops.higher_order, ".".join(parts[1:]), None) if len(parts) > 1 else None
-    if len(parts) not in (2, 3):
+        name = ".".join(parts[1:])
+        return getattr(torch.ops.higher_order, name, None) if name in _HIGHER_ORDER else None
+    if len(parts) not in (2, 3) or parts[0] in _FOREIGN or (parts[0] == "aten" and parts[1] in _OUTSIDE):
         return None
     found: Any = getattr(torch.ops, parts[0])
     for part in (*parts[1:], "default")[:2]:
@@ -81,7 +101,8 @@ def _torch(parts: list[str]) -> Callable[..., Any] | None:
             found = getattr(found, part)
         except AttributeError:  # torch's namespaces raise it with a text of their own
             return None
-    return found if isinstance(found, torch._ops.OpOverload) else None
+    is_operator = isinstance(found, torch._ops.OpOverload) and torch.Tag.inplace_view not in found.tags
+    return found if is_operator else None
 
 
 def constant(const: Const) -> Any:

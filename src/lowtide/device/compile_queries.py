@@ -1,9 +1,10 @@
-"""What a model hears when it asks whether it is being compiled.
+"""The answers that a model gets when it asks whether it is being compiled.
 
 Some models compute something else then, equal only up to rounding: a scan in place of a loop, another kernel. A budget
 must not change results, so a model that lowtide captures hears "no", and what is captured is what runs without lowtide.
-Others ask in order to leave out what cannot be captured, such as a look at the data; at such a place, once it is known,
-they hear "yes". Code of torch itself always hears the truth: it asks for the sake of the capture.
+Where the code that follows a "no" cannot be captured as one graph, a caller that accepts other roundings may have the
+place told "yes"; that is written down, and the capture's record has it. Code of torch itself hears the truth: it asks
+for the sake of the capture, except where what it then computes is known to round otherwise.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import functools
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -21,65 +23,77 @@ import torch
 Place = tuple[tuple[str, str, int], ...]  # file, function and line of the code that asks, and of its callers
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _DEPTH = 4  # frames that tell one place from another: libraries ask through functions of their own
-_HONEST: set[Place] = set()  # where a "no" led to code that cannot be captured
-_TOLD: list[Place] = []  # places of that kind that asked since somebody looked
-_THREAD = threading.local()  # `asked`: places that asked, while a capture of ours runs on this thread; `denies`
+_THREAD = threading.local()  # `answers`: of the capture of ours that runs on this thread
+# Places that hear "yes" because results do not depend on the answer: this one keeps a list in a global instead of a
+# context variable, which Dynamo cannot trace.
+_INDIFFERENT = (("transformers/utils/output_capturing.py", "set"),)
 
 
-@contextlib.contextmanager
-def queries_denied() -> Iterator[list[Place]]:
-    """Inside, models on this thread hear from Dynamo that they are not being compiled; lists the places, in order."""
-    with _listening(denies=True) as asked:
-        yield asked
-
-
-@contextlib.contextmanager
-def queries_noted() -> Iterator[list[Place]]:
-    """Inside, models hear the truth; lists the places where it is not known that they have to."""
-    with _listening(denies=False) as asked:
-        yield asked
-
-
-@contextlib.contextmanager
-def _listening(*, denies: bool) -> Iterator[list[Place]]:
-    _install()
-    before = getattr(_THREAD, "asked", None), getattr(_THREAD, "denies", False)
-    asked: list[Place] = []
-    _THREAD.asked, _THREAD.denies = asked, denies
-    try:
-        yield asked
-    finally:
-        _THREAD.asked, _THREAD.denies = before
-
-
-def place_behind(failure: BaseException, denied: Sequence[Place]) -> Place | None:
-    """The place whose "no" probably led to code that cannot be captured: the last one that is on the failure's stack.
+@dataclass(eq=False)
+class Answers:
+    """What models heard during a capture, in order.
 
     Arguments:
-        failure: Dynamo's, with the stack of the code that it traced.
-        denied: places that heard "no" until then.
+        truth_at: places that are to hear the truth.
+        denied: places that heard "no".
+        told: places of `truth_at` that asked, and heard "yes".
     """
-    stack = {(f.filename, f.name) for f in getattr(failure, "real_stack", None) or ()}
-    for place in reversed(denied):
-        if place not in _HONEST and any(frame[:2] in stack for frame in place):
-            return place
-    return None
+
+    truth_at: Collection[Place] = ()
+    denied: list[Place] = field(default_factory=list)
+    told: list[Place] = field(default_factory=list)
+
+    def to(self, place: Place) -> bool:
+        """The answer to a place, which is noted."""
+        if any(file.endswith(end) and name == function for file, name, _ in place for end, function in _INDIFFERENT):
+            return True
+        known = place in self.truth_at
+        (self.told if known else self.denied).append(place)
+        return known
+
+    def place_behind(self, failure: BaseException) -> Place | None:
+        """The place whose "no" probably led to code that cannot be captured: the last one on the failure's stack.
+
+        Arguments:
+            failure: Dynamo's, with the stack of the code that it traced.
+        """
+        stack = {(f.filename, f.name) for f in getattr(failure, "real_stack", None) or ()}
+        return next((p for p in reversed(self.denied) if any(frame[:2] in stack for frame in p)), None)
 
 
-def places_told() -> list[Place]:
-    """Places that heard "yes" because what they do otherwise cannot be captured, since the last look."""
-    found = list(dict.fromkeys(_TOLD))
-    _TOLD.clear()
-    return found
+@contextlib.contextmanager
+def queries_answered(truth_at: Collection[Place] = ()) -> Iterator[Answers]:
+    """Inside, models that Dynamo captures on this thread hear that they are not being compiled.
+
+    Arguments:
+        truth_at: places that hear the truth all the same.
+
+    Returns: what they heard, complete at the end.
+    """
+    _install()
+    before = getattr(_THREAD, "answers", None)
+    _THREAD.answers = answers = Answers(truth_at)
+    try:
+        yield answers
+    finally:
+        _THREAD.answers = before
 
 
-def be_honest_at(place: Place, honest: bool = True) -> None:
-    """From now on the place hears the truth, or no longer."""
-    (_HONEST.add if honest else _HONEST.discard)(place)
+def answers_so_far() -> Answers | None:
+    """What was heard in the capture of ours that runs on this thread; None where none does, and all hear the truth."""
+    return getattr(_THREAD, "answers", None)
+
+
+def line_of(place: Place) -> tuple[str, int]:
+    """File and line of the code that asks; of its caller where a library asks through a function of its own."""
+    asking = [
+        (f, line) for f, name, line in place if "compiling" not in name and "tracing" not in name and f[:1] != "<"
+    ]
+    return asking[0] if asking else (place[0][0], place[0][2])
 
 
 def _unanswered() -> frozenset[Callable[[], bool]]:
-    """Whether a device's stream is being captured: asked of devices that this build or this machine lacks.
+    """Queries whether a device's stream is being captured, of devices that this build or this machine lacks.
 
     There these raise, and so does Dynamo, which takes them for operators, or refuses them.
     """
@@ -97,30 +111,26 @@ def _unanswered() -> frozenset[Callable[[], bool]]:
 def _install() -> None:
     """Puts a function in the place of Dynamo's answers, for good; outside our captures it answers as before."""
     from torch._dynamo import trace_rules
-    from torch._dynamo.variables import torch as answers
+    from torch._dynamo.variables import torch as variables
 
-    plain = answers.tracing_state_functions
-    known = answers.TorchInGraphFunctionVariable._get_handlers()
+    plain = variables.tracing_state_functions
+    known = variables.TorchInGraphFunctionVariable._get_handlers()
     unanswered = _unanswered()
 
     def tracing_state_functions() -> dict[Callable[[], Any], bool | None]:
-        told, asked, asking = plain(), getattr(_THREAD, "asked", None), sys._getframe(1).f_locals
+        told, answers, asking = plain(), answers_so_far(), sys._getframe(1).f_locals
         query: Any = getattr(asking.get("self"), "value", None)
         if query in unanswered:
             return {query: False}
-        place = () if asked is None or not told.get(query) else _place(asking.get("tx"))
-        if asked is None or not place or place[0][0].startswith(_TORCH):
+        place = () if answers is None or not told.get(query) else _place(asking.get("tx"))
+        if answers is None or not place or place[0][0].startswith(_TORCH):
             return told
-        if place in _HONEST:
-            _TOLD.append(place)
-            return told
-        asked.append(place)
-        return {**told, query: False} if _THREAD.denies else told
+        return {**told, query: answers.to(place)}
 
-    answers.tracing_state_functions = tracing_state_functions  # type: ignore[assignment]
+    variables.tracing_state_functions = tracing_state_functions  # type: ignore[assignment]
     rules = trace_rules.get_torch_obj_rule_map()
     for query in unanswered:
-        rules[query] = answers.TorchInGraphFunctionVariable
+        rules[query] = variables.TorchInGraphFunctionVariable
         known[query] = known[torch.compiler.is_compiling]
 
 

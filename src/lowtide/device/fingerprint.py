@@ -1,8 +1,11 @@
-"""Facts of the process and the machine on which measured times and traces depend. Units: `_B` bytes."""
+"""Facts of the process and the machine on which measured times, traces and roundings depend. Units: `_B` bytes."""
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -11,6 +14,13 @@ import torch
 from lowtide.device.heap import is_warm
 
 _UNLIMITED_B = 2**60  # cgroup v1 writes "no limit" as a huge number of pages
+
+# Environment variables by which libraries of linear algebra, of threads, of C and of CUDA choose their code.
+_LIBRARIES = (
+    *("ATEN_", "BLIS_", "CUBLAS_", "CUDNN_", "DNNL_", "GLIBC_TUNABLES", "GOTO_", "MKL_", "NVIDIA_TF32_", "ONEDNN_"),
+    *("OMP_DYNAMIC", "OMP_THREAD_LIMIT", "OPENBLAS_", "TORCH_ALLOW_TF32_", "TORCH_BLAS_", "TORCH_LINALG_"),
+)
+_KINDS = ("matmul", "conv", "rnn")  # of operators whose precision can be set
 
 
 class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,6 +35,7 @@ class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):
         deterministic: whether deterministic algorithms are demanded.
         dtype: torch's default dtype.
         warm_heap: whether freed memory is kept in the process (`lowtide.device.heap`).
+        arithmetic: what else decides how results are rounded (`arithmetic`).
     """
 
     torch: str
@@ -35,6 +46,7 @@ class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):
     deterministic: bool
     dtype: str
     warm_heap: bool = False
+    arithmetic: str = ""
 
     @property
     def key(self) -> str:
@@ -62,7 +74,75 @@ def fingerprint(device: str = "cpu") -> Fingerprint:
         deterministic=torch.are_deterministic_algorithms_enabled(),
         dtype=str(torch.get_default_dtype()).removeprefix("torch."),
         warm_heap=is_warm(),
+        arithmetic=arithmetic(),
     )
+
+
+def arithmetic() -> str:
+    """Everything that decides how results are rounded, beside the other facts of a `Fingerprint`, as one line of text.
+
+    Two processors with one name on the box, or one processor under two settings of MKL, may round differently: what
+    was found to be bit-equal under one of these texts says nothing about another.
+    """
+    now = _library_settings(os.environ)
+    # A library reads its variables when it is first used: of one that was changed since, either value may hold.
+    changed = [f"earlier {', '.join(_AT_START) or 'none of these'}"] if now != _AT_START else []
+    switches = " ".join(map(str, precision_switches()))
+    facts = [f"{processor_kind()}, torch build {_build()}", f"precisions {switches}", *now, *changed]
+    return "; ".join(facts)
+
+
+def precision_switches() -> tuple[str | bool, ...]:
+    """Torch's own switches by which one operator rounds in several ways; cheap enough to be asked in every call.
+
+    Returns: with how many bits oneDNN and CUDA multiply floats, by kind of operator; whether oneDNN is used, and cuDNN;
+        whether cuDNN may choose by time, and must be deterministic; whether matrix products of halves and of bfloat16
+        may be summed in fewer bits.
+    """
+    return (
+        *(torch._C._get_fp32_precision_getter(backend, kind) for backend in ("mkldnn", "cuda") for kind in _KINDS),
+        torch._C._get_mkldnn_enabled(),
+        torch._C._get_cudnn_enabled(),
+        torch._C._get_cudnn_benchmark(),
+        torch._C._get_cudnn_deterministic(),
+        str(torch._C._get_cublas_allow_fp16_reduced_precision_reduction()),
+        str(torch._C._get_cublas_allow_bf16_reduced_precision_reduction()),
+    )
+
+
+def _library_settings(environment: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(sorted(f"{k}={v}" for k, v in environment.items() if k.startswith(_LIBRARIES) and "VERBOSE" not in k))
+
+
+_AT_START = _library_settings(os.environ)
+
+
+@functools.cache
+def _build() -> str:
+    """A digest of how torch was built: with which libraries and which compiler."""
+    return _digest(f"{torch.version.git_version} {torch.__config__.show()}")
+
+
+@functools.cache
+def processor_kind(
+    cpuinfo: Path = Path("/proc/cpuinfo"), caches: Path = Path("/sys/devices/system/cpu/cpu0/cache")
+) -> str:
+    """Kind of the processor, and a digest of its instructions and caches: libraries choose their code by these."""
+    facts: dict[str, str] = {}
+    if cpuinfo.is_file():
+        for line in cpuinfo.read_text(errors="replace").splitlines():
+            if not line.strip():
+                break  # the first of several alike
+            name, _, value = line.partition(":")
+            facts[name.strip()] = value.strip()
+    known = " ".join(facts[k] for k in ("vendor_id", "cpu family", "model", "stepping") if k in facts)
+    sizes = [p.read_text().strip() for p in sorted(caches.glob("index*/size"))]
+    features = " ".join(sorted((facts.get("flags") or facts.get("Features", "")).split()))
+    return f"{known or os.uname().machine}, features {_digest(f'{features} {sizes}')}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def device_name(device: str = "cpu", cpuinfo: Path = Path("/proc/cpuinfo")) -> str:

@@ -6,24 +6,48 @@ import contextlib
 import random
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import torch
+
+
+@dataclass(frozen=True, eq=False)
+class GeneratorStates:
+    """The states of torch's CPU generator, those of the CUDA devices in use, Python's and numpy's at one moment."""
+
+    cpu: torch.Tensor
+    devices: tuple[torch.Tensor, ...]
+    python: Any
+    numpy: Any
+
+    @classmethod
+    def now(cls) -> GeneratorStates:
+        """Reads them."""
+        numpy = sys.modules.get("numpy")
+        in_use = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        return cls(
+            torch.get_rng_state(),
+            tuple(torch.cuda.get_rng_state(i) for i in range(torch.cuda.device_count())) if in_use else (),
+            random.getstate(),
+            None if numpy is None else numpy.random.get_state(),
+        )
+
+    def put_back(self) -> None:
+        """Sets the generators to these states."""
+        torch.set_rng_state(self.cpu)
+        random.setstate(self.python)
+        if self.numpy is not None:
+            sys.modules["numpy"].random.set_state(self.numpy)
+        for index, state in enumerate(self.devices):
+            torch.cuda.set_rng_state(state, index)
 
 
 @contextlib.contextmanager
 def unchanged_generators() -> Iterator[None]:
     """Restores torch's CPU generator, those of the CUDA devices in use, Python's and numpy's, on the way out."""
-    state, python = torch.get_rng_state(), random.getstate()
-    numpy = sys.modules.get("numpy")
-    numpy_state = None if numpy is None else numpy.random.get_state()
-    in_use = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    devices = [torch.cuda.get_rng_state(i) for i in range(torch.cuda.device_count())] if in_use else []
+    states = GeneratorStates.now()
     try:
         yield
     finally:
-        torch.set_rng_state(state)
-        random.setstate(python)
-        if numpy is not None:
-            numpy.random.set_state(numpy_state)
-        for index, device_state in enumerate(devices):
-            torch.cuda.set_rng_state(device_state, index)
+        states.put_back()

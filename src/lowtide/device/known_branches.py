@@ -1,9 +1,11 @@
-"""Branches on tensors whose outcome is known before the model runs: they depend on sizes, or on what the caller gave.
+"""Branches on tensors whose outcome is known before the model runs.
 
-Libraries ask, for instance, whether position ids that they made themselves count up without a gap, or whether an
-attention mask masks anything at all. Dynamo takes every branch on a tensor for the end of a graph. Inside a capture of
-ours it follows those that can be worked out from the caller's own arguments, as the model does without lowtide; what
-the caller gave then becomes a *fact*, which has to hold again whenever that capture is used.
+They depend on sizes, on what the caller gave, or on the range of a random number alone. Libraries ask, for instance,
+whether position ids that they made themselves count up without a gap, whether an attention mask masks anything at all,
+or whether a number drawn from [0, 1) is below a probability of 0. Dynamo takes every branch on a tensor for the end of
+a graph. Inside a capture of ours it follows those that can be worked out, as the model does without lowtide; what the
+caller gave then becomes a *fact*, which has to hold again whenever that capture is used. Random numbers are still
+drawn.
 """
 
 from __future__ import annotations
@@ -37,11 +39,13 @@ class Fact:
         graph: computes one truth value; its placeholders' targets are sources, evaluated on the arguments.
         outcome: what it came to.
         signature: the shapes for which it was captured; None where they may vary.
+        where: file and line of the code that asked.
     """
 
     graph: fx.Graph
     outcome: bool
     signature: Signature | None
+    where: tuple[str, int] = ("", 0)
 
     def holds(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether it holds of other arguments; arguments of which it makes no sense do not have it."""
@@ -74,6 +78,12 @@ def known_branches(args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = N
         _THREAD.search = before
 
 
+def facts_so_far() -> tuple[Fact, ...]:
+    """What the capture that runs on this thread takes for granted of its call's arguments."""
+    search = getattr(_THREAD, "search", None)
+    return () if search is None else tuple(search.facts)
+
+
 @dataclass(eq=False)
 class _Search:
     """One capture: the arguments, and what was found out about them."""
@@ -83,20 +93,22 @@ class _Search:
     facts: list[Fact] = field(default_factory=list)
     answers: dict[fx.Node, bool | None] = field(default_factory=dict)
 
-    def answer(self, node: fx.Node) -> bool | None:
+    def answer(self, node: fx.Node, where: tuple[str, int]) -> bool | None:
         """What a tensor of one truth value holds; None if that cannot be known."""
         if node not in self.answers:
             try:
                 with _disable_current_modes(), torch.no_grad():
-                    self.answers[node] = self._work_out(node)
+                    self.answers[node] = self._work_out(node, where)
             except Exception:  # an operator that cannot run so: Dynamo breaks the graph, as it would have
                 self.answers[node] = None
         return self.answers[node]
 
-    def _work_out(self, node: fx.Node) -> bool | None:
+    def _work_out(self, node: fx.Node, where: tuple[str, int]) -> bool | None:
         example = node.meta.get("example_value")
         if not isinstance(example, torch.Tensor) or example.dtype is not torch.bool or example.numel() != 1:
             return None
+        if (outcome := _known_by_range(node)) is not None:
+            return outcome
         order = _made_from(node)
         if order is None:
             return None
@@ -111,35 +123,73 @@ class _Search:
         graph = _copied(order)
         outcome = _truth(graph, self.given)
         varies = any(isinstance(n.meta.get("example_value"), torch.SymInt) for n in node.graph.nodes)
-        self.facts.append(Fact(graph, outcome, None if varies else self.signature))
+        self.facts.append(Fact(graph, outcome, None if varies else self.signature, where))
         return outcome
 
 
 @functools.cache
 def _install() -> None:
-    """Lets tensors of Dynamo be constants where a jump asks, for good; outside our captures all is as before."""
+    """Lets tensors of Dynamo be constants where a jump or `item()` asks, for good; outside our captures as before."""
     from torch._dynamo import symbolic_convert
+    from torch._dynamo.variables import ConstantVariable
     from torch._dynamo.variables.tensor import TensorVariable
 
     plain_is, plain_as = TensorVariable.is_python_constant, TensorVariable.as_python_constant
+    plain_item = TensorVariable.method_item
     jumps = symbolic_convert.__file__
 
+    def known(variable: Any, tracer: Any) -> bool | None:
+        search: _Search | None = getattr(_THREAD, "search", None)
+        where = (tracer.f_code.co_filename, tracer.lineno)
+        return None if search is None else search.answer(variable.proxy.node, where)
+
     def answer(variable: Any) -> bool | None:
-        search, code = getattr(_THREAD, "search", None), sys._getframe(2).f_code
-        if search is None or code.co_filename != jumps or code.co_name != "inner":
+        frame = sys._getframe(2)
+        if frame.f_code.co_filename != jumps or frame.f_code.co_name != "inner":
             return None
-        found: bool | None = search.answer(variable.proxy.node)
-        return found
+        return known(variable, frame.f_locals["self"])
+
+    def method_item(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+        found = None if args or kwargs else known(self, tx)
+        return plain_item(self, tx, *args, **kwargs) if found is None else ConstantVariable.create(found)
 
     def is_python_constant(self: Any) -> bool:
         return answer(self) is not None or plain_is(self)
 
     def as_python_constant(self: Any) -> Any:
-        known = answer(self)
-        return plain_as(self) if known is None else known
+        found = answer(self)
+        return plain_as(self) if found is None else found
 
     TensorVariable.is_python_constant = is_python_constant  # type: ignore[method-assign]
     TensorVariable.as_python_constant = as_python_constant  # type: ignore[method-assign]
+    TensorVariable.method_item = method_item  # type: ignore[method-assign]
+
+
+_FROM_0_TO_1 = frozenset({"rand", "rand_like"})
+_BELOW, _ABOVE = frozenset({"lt", "le"}), frozenset({"gt", "ge"})
+
+
+def _known_by_range(node: fx.Node) -> bool | None:
+    """The outcome of comparing a number drawn from [0, 1) with one outside that range; None for anything else."""
+    name = _name(node).strip("_")
+    if name not in _BELOW | _ABOVE or len(node.args) != 2 or node.kwargs:
+        return None
+    left, right = node.args
+    below = name in _BELOW
+    if isinstance(left, int | float):
+        left, right, below = right, left, not below
+    if not isinstance(left, fx.Node) or _name(left) not in _FROM_0_TO_1 or not isinstance(right, int | float):
+        return None
+    if any(_overwrites(user) for user in left.users):
+        return None
+    if right >= 1:
+        return below
+    known_at_0 = name in (("lt", "ge") if left is node.args[0] else ("gt", "le"))
+    return (not below) if right < 0 or (right == 0 and known_at_0) else None
+
+
+def _name(node: fx.Node) -> str:
+    return node.target if isinstance(node.target, str) else str(getattr(node.target, "__name__", ""))
 
 
 def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -181,12 +231,12 @@ def _is_argument(node: fx.Node) -> bool:
 
 
 def _is_random(node: fx.Node) -> bool:
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    name = _name(node)
     return any(part in name for part in ("rand", "bernoulli", "multinomial", "normal", "dropout", "empty"))
 
 
 def _overwrites(node: fx.Node) -> bool:
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    name = _name(node)
     return "out" in node.kwargs or name == "setitem" or (name.endswith("_") and not name.endswith("__"))
 
 

@@ -9,6 +9,7 @@ a release that moves one is met by a sentence instead of a traceback.
 | `torch._guards.TracingContext` | 2.0 | capture: read the metadata of the forward |
 | `fw_metadata.bw_donated_idxs` | 2.5 | capture: slots must not be donated, or `retain_graph` breaks |
 | `fw_metadata.mutated_inp_runtime_indices`, `.output_info` | 2.1 | capture: which gradient becomes which tangent |
+| `fw_metadata.subclass_tangent_meta`, `MemoryFormatMeta.from_tensor` | 2.6 | capture: gradients are not copied unseen |
 | `torch._functorch.config.backward_pass_autocast` | 2.9 | capture: the backward is traced as eager runs it |
 | `OpOverload.py_kernels`, `OpOverload._dispatch_cache` | 2.0 | capture: composites become the operators of eager |
 | `torch._dynamo.config.allow_rnn` | 2.6 | capture: recurrent layers are captured at all |
@@ -33,6 +34,8 @@ a release that moves one is met by a sentence instead of a traceback.
 | `torch._C._CUDAPluggableAllocator.set_*_fn` | 2.1 | device: streams, refusals of lowtide's CUDA allocator |
 | `torch._C._cuda_memoryStats` and those beside it | 2.0 | device: true answers about a GPU's memory |
 | `torch.optim.optimizer._global_optimizer_pre_hooks` | 2.1 | profile: nobody's hooks see a step that is a trial |
+| `Reducer._rebuild_buckets`, `DistributedDataParallel._ddp_init_helper` | 2.0 | dynamic: buckets stay |
+| `torch.utils._python_dispatch.is_traceable_wrapper_subclass` | 2.1 | frontends: tensors made of others are refused |
 """
 
 from __future__ import annotations
@@ -45,17 +48,7 @@ from types import FrameType
 from typing import Any
 
 import torch
-
-from lowtide.device.recurrence import gated_units
-
-# What torch traces as arithmetic of its own in Python, where eager runs a kernel: with other roundings and many
-# temporaries, and without the dropout between recurrent layers.
-_COMPOSITES = (
-    *("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d"),
-    *("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", "_upsample_lanczos2d_aa"),
-    *(f"{kind}{n}d" for kind in ("upsample_nearest", "_upsample_nearest_exact") for n in (1, 2, 3)),
-    *("lstm", "gru", "rnn_tanh", "rnn_relu"),
-)
+from torch.nn.parallel import DistributedDataParallel
 
 
 def aot_autograd(**options: Any) -> Callable[..., Any]:
@@ -75,28 +68,6 @@ def backward_traced_as_eager() -> Iterator[None]:
         return
     with config.patch(backward_pass_autocast="off"):
         yield
-
-
-@contextlib.contextmanager
-def composites_traced_as_eager() -> Iterator[None]:
-    """Traces upsampling and recurrent layers as the operators that eager runs."""
-    packets = [getattr(torch.ops.aten, name) for name in _COMPOSITES if hasattr(torch.ops.aten, name)]
-    overloads = [getattr(p, o) for p in packets for o in ("default", "vec", "input", "data") if o in p.overloads()]
-    keys = torch._C.DispatchKey
-    hidden = [(op, dict(op.py_kernels)) for op in overloads]
-    try:
-        for op, _ in hidden:
-            op.py_kernels.pop(keys.Autograd, None)
-            op.py_kernels.pop(keys.CompositeImplicitAutograd, None)
-            op._dispatch_cache.clear()
-        gru = torch.ops.aten.gru.input
-        gru.py_kernels[keys.Autograd] = gru.py_kernels[keys.CompositeImplicitAutograd] = gated_units
-        yield
-    finally:
-        for op, kernels in hidden:
-            op.py_kernels.clear()
-            op.py_kernels.update(kernels)
-            op._dispatch_cache.clear()
 
 
 def forbid_donation() -> None:
@@ -150,6 +121,11 @@ def backward_is_retained() -> bool:
     """
     runs = torch._C._current_graph_task_id() != -1
     return runs and bool(torch._C._autograd._get_current_graph_task_keep_graph())
+
+
+def number_of_engine_pass() -> int:
+    """The number of the pass of autograd's engine that runs on this thread; -1 where none runs."""
+    return int(torch._C._current_graph_task_id())
 
 
 def gradients_are_given_away() -> bool:
@@ -236,7 +212,8 @@ def captured_as_eager() -> Iterator[None]:
     It raises where it would go on in eager silently; it looks whether modules have got or lost hooks, and parameters
     have been frozen or thawed (torch 2.11 would not); it captures recurrent layers, which it leaves alone elsewhere; it
     takes `addcmul_` with a factor, say, as one operator, where it would write others that round otherwise (torch 2.11
-    does so with `add_` too).
+    does so with `add_` too). It leaves a model in DistributedDataParallel whole, where it would cut its graph at the
+    borders of buckets: their gradients come together at the end of a planned backward anyway.
     """
     import torch._dynamo
 
@@ -247,6 +224,7 @@ def captured_as_eager() -> Iterator[None]:
         "skip_nnmodule_hook_guards": False,
         "skip_tensor_guards_with_matching_dict_tags": False,
         "enable_dynamo_decompositions": False,
+        "optimize_ddp": False,
     }
     with torch._dynamo.config.patch({k: v for k, v in config.items() if hasattr(torch._dynamo.config, k)}):
         yield
@@ -302,6 +280,42 @@ def no_function_modes() -> Iterator[None]:
     finally:
         for mode in reversed(modes):
             torch._C._push_on_torch_function_stack(mode)
+
+
+@contextlib.contextmanager
+def bucket_buffers_made(inside: Callable[[], contextlib.AbstractContextManager[None]]) -> Iterator[None]:
+    """Has DistributedDataParallel allocate its buckets inside a context of ours: it compares their addresses later."""
+    if not torch.distributed.is_available():
+        yield
+        return
+    reducer = torch.distributed.Reducer  # type: ignore[attr-defined]
+    places = [(reducer, "_rebuild_buckets"), (DistributedDataParallel, "_ddp_init_helper")]
+    found = [(place, name, getattr(place, name)) for place, name in places if hasattr(place, name)]
+    try:
+        for place, name, method in found:
+            setattr(place, name, _inside(inside, method))
+        yield
+    finally:
+        for place, name, method in found:
+            setattr(place, name, method)
+
+
+def _inside(context: Callable[[], contextlib.AbstractContextManager[None]], call: Callable[..., Any]) -> Any:
+    """A method that runs inside a context."""
+
+    @functools.wraps(call)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        with context():
+            return call(*args, **kwargs)
+
+    return called
+
+
+def is_made_of_others(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has no bytes of its own but those of tensors in it, as a DTensor or a quantized weight."""
+    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+    return bool(is_traceable_wrapper_subclass(tensor))
 
 
 def no_value_error() -> type[Exception]:

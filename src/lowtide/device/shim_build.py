@@ -2,7 +2,8 @@
 
 There is one for CPU memory and one for a GPU's. Each is compiled against the torch that is installed, by calling the
 compiler directly. One file per torch, Python, compiler and source text is kept in the user's cache folder; its name
-carries a checksum of its own content, so that a damaged file is known before it is loaded. A build happens in a folder
+carries a checksum of its own content, so that a damaged file is known before it is loaded; nothing is loaded from a
+folder to which others can write. A build happens in a folder
 of its own under a lock and is moved into place in one step: two processes build once, and a build that is killed leaves
 nothing that could be taken for a module.
 """
@@ -18,6 +19,7 @@ import logging
 import os
 import platform
 import shutil
+import stat
 import subprocess
 import sys
 import sysconfig
@@ -179,22 +181,51 @@ def find_or_build(folder: Path | None = None, kit: Kit = CPU) -> Path:
     command = compiler()
     name = key(command, kit)
     home = (folder or default_folder()) / name
-    if built := intact(home):
-        return built
     try:
         home.mkdir(parents=True, exist_ok=True)
-        with FileLock(home / "build.lock"):
-            return intact(home) or _build(command, home, kit)
+        if not (stranger := _stranger(home)):
+            if built := intact(home):
+                return built
+            with FileLock(home / "build.lock"):
+                return intact(home) or _build(command, home, kit)
+        _LOG.warning(
+            "%s can be written to by others (%s), so no compiled code is loaded from it, and every process builds "
+            "lowtide's memory arena anew: take that right away (chmod go-w), or set LOWTIDE_CACHE_DIR to a folder of "
+            "your own",
+            home,
+            stranger,
+        )
     except OSError as error:
+        with contextlib.suppress(OSError):  # read only, and filled
+            if not _stranger(home) and (built := intact(home)):
+                return built
         _LOG.warning(
             "lowtide's memory arena cannot be kept in %s (%s), so every process builds it anew: "
             "make that folder writable, or set LOWTIDE_CACHE_DIR",
             home,
-            error,
+            str(error),
         )
     temporary = Path(tempfile.mkdtemp(prefix="lowtide-shim-"))
     atexit.register(shutil.rmtree, temporary, ignore_errors=True)
     return _build(command, temporary, kit)
+
+
+def _stranger(home: Path) -> str:
+    """Who else can write to a folder of compiled modules, or to one above it; empty where nobody can.
+
+    Whoever owns lowtide's own sources may: they run here anyway.
+    """
+    trusted = {0, os.geteuid(), _PACKAGE.stat().st_uid}
+    for path in (home, *home.glob("shim-*.so"), *home.absolute().parents):
+        facts = path.lstat() if path.is_symlink() else path.stat()
+        if path == home or path.parent == home:
+            if facts.st_uid not in trusted:
+                return f"{path} belongs to user {facts.st_uid}"
+            if facts.st_mode & stat.S_IWGRP and facts.st_gid != os.getegid():
+                return f"{path} can be written to by group {facts.st_gid}"
+        if facts.st_mode & stat.S_IWOTH and not facts.st_mode & stat.S_ISVTX and not stat.S_ISLNK(facts.st_mode):
+            return f"{path} can be written to by everybody"
+    return ""
 
 
 def load_file(path: Path, name: str) -> ModuleType:
@@ -240,6 +271,8 @@ def _build(command: Sequence[str], home: Path, kit: Kit) -> Path:
             [*command, "-shared", *map(str, objects), f"-L{libraries}", *kit.libraries, "-ldl", "-o", str(module)],
             f"lowtide's {kit.what} cannot be linked",
         )
+        if not module.is_file():
+            raise _no_compiler(command)
         final = home / _name_of(module.read_bytes())
         os.replace(module, final)
     return final
@@ -275,6 +308,8 @@ def _compile(command: Sequence[str], draft: Path, kit: Kit) -> list[Path]:
         for process in running:
             process.kill()
             process.communicate()
+    if not all(target.is_file() for _, target in jobs):
+        raise _no_compiler(command)
     return [target for _, target in jobs]
 
 
@@ -286,6 +321,14 @@ def _sources(kit: Kit, draft: Path) -> list[Path]:
     whole = draft / f"{kit.as_one}.cpp"
     whole.write_text("".join(f'#include "{file}"\n' for file in together), encoding="utf-8")
     return [whole, *(file for file in units(kit) if file not in together)]
+
+
+def _no_compiler(command: Sequence[str]) -> ShimUnavailable:
+    """For a command that ends well and has made nothing, such as `CXX=/bin/true`."""
+    return ShimUnavailable(
+        f"{command[0]!r} is no C++ compiler: it ends without an error and makes no file, and lowtide's memory arena is "
+        "compiled on first use: install one (Debian, Ubuntu: apt install g++), or name it in CXX"
+    )
 
 
 def _start(command: Sequence[str]) -> subprocess.Popen[str]:

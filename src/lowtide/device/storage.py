@@ -14,9 +14,12 @@ Units: `_B` bytes.
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import zlib
 from collections.abc import Iterator
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from lowtide.device import shim
 from lowtide.device.arena import Arena
@@ -27,6 +30,28 @@ GENERAL = -1
 """A place by best fit, outside planned places and homes."""
 HOME = -2
 """A place in the zone of homes."""
+
+
+class Identity:
+    """Tells one storage from all others, wherever its bytes are moved: while this lives, no other gets its number."""
+
+    def __init__(self, storage: torch.UntypedStorage) -> None:
+        self._weak = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+        self.number: int = storage._cdata
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Identity) and self.number == other.number
+
+    def __hash__(self) -> int:
+        return hash(self.number)
+
+
+def identity_of(thing: object) -> Identity | None:
+    """The identity of the bytes of a tensor; None for anything else, and for tensors without bytes of their own."""
+    if not isinstance(thing, torch.Tensor) or thing.layout is not torch.strided:
+        return None
+    storage = thing.untyped_storage()
+    return Identity(storage) if storage.nbytes() else None
 
 
 def drop(storage: Storage, message: str, arena: Arena | None = None, value: int = 0) -> None:
@@ -119,6 +144,13 @@ def home_of(storage: Storage, arena: Arena) -> int | None:
 def use_count(storage: Storage) -> int:
     """How many owners a storage has: tensors, views, saved tensors, and the Python object if there is one."""
     return shim.load().use_count(_address(storage))
+
+
+def digest_of(storage: torch.UntypedStorage) -> int:
+    """A checksum of a storage's bytes."""
+    look = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
+    start = torch._C.TensorBase.data_ptr(look)
+    return zlib.crc32((ctypes.c_char * storage.nbytes()).from_address(start))
 
 
 def _address(storage: Storage) -> int:

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import fx
 
+from lowtide.arguments import shown
 from lowtide.device.semiprivate import ends_at_a_break
-from lowtide.errors import BudgetError, BudgetWarning, LinkError, LowtideError, NumericsError
+from lowtide.errors import ArgumentError, BudgetError, BudgetWarning, LowtideError
 from lowtide.frontends.compilations import session_for
 from lowtide.frontends.enclosure import Enclosure
 from lowtide.frontends.moving import moving
@@ -54,9 +55,11 @@ def lowtide(
         at its first call; a level of numerics that there is not, a `NumericsError`.
     """
     try:
+        if not isinstance(options, Mapping | None):
+            raise ArgumentError(f'options={shown(options)} is no dict: write options={{"budget": "6GiB"}}')
         given = dict(options or {})
         plan_options, enclosure = _read(given), Enclosure(given.get("scope", "step"))
-    except (BudgetError, LinkError, NumericsError) as error:
+    except LowtideError as error:
         return _raising(error)
     torch._dynamo.config.fail_on_recompile_limit_hit = True
     torch._dynamo.config.skip_nnmodule_hook_guards = False
@@ -74,7 +77,7 @@ def lowtide(
 
 
 def _read(options: dict[str, Any]) -> PlanOptions:
-    if unknown := sorted(set(options) - _KNOWN):
+    if unknown := sorted(set(options) - _KNOWN, key=str):
         raise BudgetError(f"unknown options {unknown}; the lowtide backend knows {sorted(_KNOWN)}")
     if "budget" not in options:
         raise BudgetError('the lowtide backend needs options={"budget": ...}, for example "6GiB" or "60% of plain"')

@@ -36,7 +36,7 @@ def captured_step(session: Session, model: torch.nn.Module, inputs: Inputs, mach
         LowtideError: if there is no such machine.
     """
     with session.dry() as calls:
-        run_loudly(compiled_call(model, session.backend, None), *inputs)
+        run_loudly(compiled_call(model, session.backend, None, exact=session.is_exact), *inputs)
     if not calls:
         raise CaptureError(NOTHING_CAPTURED)
     graphs = [measure(c.specialised.graph, c.specialised.held, machine, None) for c in calls]

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from lowtide.capture.origin import place
-from lowtide.device.compile_queries import (
-    Place,
-    be_honest_at,
-    place_behind,
-    places_told,
-    queries_denied,
-    queries_noted,
-)
+from lowtide.device.compile_queries import Answers, Place, queries_answered
+from lowtide.device.fake_kernels import geometries_learnt
 from lowtide.device.known_branches import Fact, known_branches, signature_of
+from lowtide.device.layouts import real_layouts
+from lowtide.device.locks import locks_entered
 from lowtide.device.releases import missing, warn_if_untested
+from lowtide.device.rewritten_calls import calls_kept
 from lowtide.device.said_once import messages_said_once
 from lowtide.device.semiprivate import (
     backend_failure,
@@ -33,21 +28,24 @@ from lowtide.device.semiprivate import (
     refused_graph_breaks,
 )
 from lowtide.errors import CaptureError, LowtideError, RecompileLimit
+from lowtide.frontends.hook_installation import install_output_hooks
 
-_LOG = logging.getLogger("lowtide")
 _SERIAL = itertools.count(1)
 _VARIANTS = 15  # beside the newest
-_BOOKKEEPING = ("transformers/utils/output_capturing.py",)  # there, "yes" leaves out what changes no result
 
 
 def compiled_call(
-    module: torch.nn.Module, backend: Callable[..., Any] | str, dynamic: bool | None
+    module: torch.nn.Module, backend: Callable[..., Any] | str, dynamic: bool | None, *, exact: bool = True
 ) -> Callable[..., Any]:
     """The module's call, hooks included, compiled by a Dynamo backend: as one graph where that is possible.
 
     Dynamo skips frames of `torch.nn` itself, so a bare `nn.Sequential` would never be captured; a function of ours
     around the call is not skipped. It gets a code object and a name of its own, because Dynamo counts recompiles,
     and remembers which sizes vary, per code object and per name.
+
+    Arguments:
+        exact: whether what is captured has to be what runs without lowtide; else the model may be told that it is being
+            compiled where that makes one graph of it.
     """
     if lacking := missing():
         raise CaptureError(
@@ -65,7 +63,7 @@ def compiled_call(
         own = types.FunctionType(code, step.__globals__, name, None, step.__closure__)
         return torch.compile(own, backend=backend, dynamic=dynamic)
 
-    return WholeCall(compiled)
+    return WholeCall(compiled, module, exact=exact)
 
 
 @dataclass(eq=False)
@@ -91,62 +89,65 @@ class Variant:
 class WholeCall:
     """A compiled call that captures what eager runs, in one graph; in several only where one is impossible.
 
+    Models hear that they are not being compiled. Where other roundings are admitted, a place whose "no" stands in the
+    way of one graph hears the truth in the next attempt.
+
     Invariant: nothing of the model has run when an attempt at one graph fails: Dynamo traces all of it first.
 
     Arguments:
         compiled: makes the call; Dynamo gives up what once failed, so that every attempt needs a new one.
+        module: that is called.
+        exact: whether results have to be those of plain PyTorch.
     """
 
-    def __init__(self, compiled: Callable[[], Callable[..., Any]]) -> None:
-        self._compiled = compiled
+    def __init__(self, compiled: Callable[[], Callable[..., Any]], module: torch.nn.Module, *, exact: bool) -> None:
+        self._compiled, self._module, self._exact = compiled, module, exact
         self._variants = [Variant(compiled())]
         self._is_whole = True
-        self._has_said_so = False
+        self._truth_at: set[Place] = set()
+        self._suspect: Place | None = None  # heard the truth for the first time in the latest attempt
+        self._failed_at = ""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         variant = next((v for v in self._variants if v.serves(args, kwargs)), None)
         if variant is None:
             variant = Variant(self._compiled())
             self._variants = [*self._variants[-_VARIANTS:], variant]
-        suspect: Place | None = None
-        failed_at = ""
         while self._is_whole:
             breaks = graph_breaks()
             try:
-                with queries_denied() as denied, known_branches(args, kwargs) as facts, refused_graph_breaks():
+                with (
+                    queries_answered(self._truth_at) as answers,
+                    known_branches(args, kwargs) as facts,
+                    locks_entered(),
+                    refused_graph_breaks(),
+                ):
                     result = variant.call(*args, **kwargs)
             except capture_failures() as failure:
                 forget_graph_breaks(breaks)
-                if suspect is not None and _where(failure) == failed_at:
-                    be_honest_at(suspect, False)  # it was not what it heard
-                    suspect = None
-                else:
-                    suspect, failed_at = place_behind(failure, denied), _where(failure)
-                if suspect is not None:
-                    be_honest_at(suspect)
-                self._is_whole = suspect is not None
+                self._is_whole = self._makes_way(failure, answers)
                 variant.call, variant.facts = self._compiled(), []
-                places_told()  # of the attempt that failed
             else:
                 variant.facts += facts
-                self._say(())
+                self._suspect = None
                 return result
-        with queries_noted() as told, known_branches():
-            result = variant.call(*args, **kwargs)
-        self._say(told)
-        return result
+        with queries_answered(self._truth_at), known_branches():
+            return variant.call(*args, **kwargs)
 
-    def _say(self, told: Sequence[Place]) -> None:
-        """Says once at which places the model took a way that it does not take without lowtide."""
-        places = [p for p in (*told, *places_told()) if not any(f.endswith(_BOOKKEEPING) for f, *_ in p)]
-        if places and not self._has_said_so:
-            self._has_said_so = True
-            _LOG.warning(
-                "the model asks whether it is being compiled at %s, and what it does if not cannot be captured as one "
-                "graph: it was told yes. If it computes something else then, results may differ from plain PyTorch by "
-                "rounding. Mend the graph break (TORCH_LOGS=graph_breaks shows it).",
-                ", ".join(dict.fromkeys(place(file, line) for p in places for file, _, line in p[-2:-1] or p)),
-            )
+    def _makes_way(self, failure: Exception, answers: Answers) -> bool:
+        """Changes what stood in the way of one graph, if it can be changed; returns whether to try again."""
+        if install_output_hooks(self._module, failure):
+            return True
+        if self._exact:
+            return False
+        if self._suspect is not None and _where(failure) == self._failed_at:
+            self._truth_at.discard(self._suspect)  # it was not what it heard
+            self._suspect = None
+            return False
+        self._suspect, self._failed_at = answers.place_behind(failure), _where(failure)
+        if self._suspect is not None:
+            self._truth_at.add(self._suspect)
+        return self._suspect is not None
 
 
 def _where(failure: BaseException) -> str:
@@ -162,7 +163,7 @@ def run_loudly(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
         LowtideError: raised while compiling, without Dynamo's wrapping.
     """
     try:
-        with captured_as_eager(), messages_said_once():
+        with captured_as_eager(), real_layouts(), messages_said_once(), calls_kept(), geometries_learnt():
             return call(*args, **kwargs)
     except recompile_limit_error() as error:
         raise RecompileLimit(

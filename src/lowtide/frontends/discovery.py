@@ -1,4 +1,4 @@
-"""The graphs of one step, found by a call that computes nothing, and their union on one timeline."""
+"""The graphs of one step, as it calls them, and their union on one timeline."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 from lowtide.capture.aot import Specialised
 from lowtide.capture.exchange import interfaces_of
 from lowtide.capture.whole_step import WholeStep
+from lowtide.device.storage import Identity, identity_of
 from lowtide.errors import CaptureError
 from lowtide.ir.bundle import Bundle, Part, merge
 from lowtide.ir.call import Read
@@ -27,16 +28,16 @@ class Call:
     Arguments:
         executor, key: where the plan will be installed.
         specialised: the graph for this call's shapes.
-        inputs: per argument, the address of its storage (None for numbers).
-        outputs: per result, the address of the storage that a dry call returned.
+        inputs: per argument, the identity of its storage (None for numbers).
+        outputs: per result, the identity of the storage that it came in.
         contents: parameters and buffers by value, until the graph has been given its implementations.
     """
 
     executor: PlannedExecutor
     key: Key
     specialised: Specialised
-    inputs: tuple[int | None, ...]
-    outputs: tuple[int | None, ...] = ()
+    inputs: tuple[Identity | None, ...]
+    outputs: tuple[Identity | None, ...] = ()
     contents: dict[int, torch.Tensor] = field(default_factory=dict)
 
     @property
@@ -44,11 +45,11 @@ class Call:
         """How the graph exchanges values with its caller."""
         return interfaces_of(self.specialised)
 
-    def become(self, whole: WholeStep, states: Iterable[int | None]) -> None:
+    def become(self, whole: WholeStep, states: Iterable[Identity | None]) -> None:
         """Makes the call one of a whole step.
 
         Arguments:
-            states: addresses of what it is given besides.
+            states: identities of what it is given besides.
         """
         self.specialised = replace(self.specialised, whole=whole, graph=whole.graph)
         self.inputs = (*self.inputs, *states)
@@ -59,13 +60,6 @@ class Call:
         if captured.reach is None or result not in captured.reach.positions:
             return None
         return value_of.get(captured.joint.tangents[captured.reach.positions.index(result)])
-
-
-def address(thing: Any) -> int | None:
-    """Identifies the bytes of a tensor; None for anything else, and for tensors without bytes."""
-    if not isinstance(thing, torch.Tensor) or thing.layout is not torch.strided:
-        return None
-    return thing.untyped_storage().data_ptr() or None
 
 
 @contextlib.contextmanager
@@ -100,7 +94,7 @@ def call_of(executor: PlannedExecutor, key: Key, specialised: Specialised, argum
     """Describes a call before its arguments are given away."""
     joint, value_of = specialised.captured.joint, specialised.extraction.value_of
     contents = {value_of[joint.primals[i]]: arguments[i] for i in joint.statics if joint.primals[i] in value_of}
-    return Call(executor, key, specialised, tuple(address(a) for a in arguments), contents=contents)
+    return Call(executor, key, specialised, tuple(identity_of(a) for a in arguments), contents=contents)
 
 
 def bundle_of(calls: Sequence[Call], graphs: Sequence[Graph]) -> Bundle:
@@ -109,8 +103,8 @@ def bundle_of(calls: Sequence[Call], graphs: Sequence[Graph]) -> Bundle:
     Arguments:
         graphs: per call, its profiled graph.
     """
-    seen: set[int] = set()
-    produced: dict[int, tuple[int, int]] = {}  # address -> (call, result)
+    seen: set[Identity] = set()
+    produced: dict[Identity, tuple[int, int]] = {}  # storage -> (call, result)
     shared: list[set[int]] = [set() for _ in calls]
     released: list[set[int]] = [set() for _ in calls]
     handed: list[list[tuple[int, tuple[int, int]]]] = [[] for _ in calls]
@@ -126,7 +120,11 @@ def bundle_of(calls: Sequence[Call], graphs: Sequence[Graph]) -> Bundle:
             if where in produced and len(interfaces) > 1 and position < len(interfaces[1].results):
                 gradient = interfaces[1].results[position]
                 if isinstance(gradient, Read):
-                    released[index].add(gradient.value)
+                    further = dict(call.specialised.captured.joint.shares).get(position, ())
+                    shares = (interfaces[1].results[k] for k in further)
+                    released[index] |= {gradient.value, *(r.value for r in shares if isinstance(r, Read))}
+                    if further:  # autograd adds them up, and the sum arrives
+                        continue
                     part, result = produced[where]
                     arrives = calls[part].tangent_of(result)
                     if arrives is not None:
@@ -142,9 +140,9 @@ def bundle_of(calls: Sequence[Call], graphs: Sequence[Graph]) -> Bundle:
 def outside_B(tensors: Iterable[torch.Tensor], calls: Sequence[Call], device: str) -> int:
     """Bytes of the given tensors' storages on a device that no call is given. Shared storages count once."""
     given = {where for call in calls for where in call.inputs if where is not None}
-    sizes: dict[int, int] = {}
+    sizes: dict[Identity, int] = {}
     for tensor in tensors:
-        where = address(tensor)
+        where = identity_of(tensor)
         if where is not None and where not in given and tensor.device.type == device:
             sizes[where] = tensor.untyped_storage().nbytes()
     return sum(sizes.values())

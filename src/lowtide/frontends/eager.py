@@ -17,12 +17,13 @@ from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
+from lowtide.arguments import path, shown, text
 from lowtide.device import eager_shim
 from lowtide.device.fingerprint import device_memory_B
 from lowtide.dynamic.compiled import CompiledRuntime
 from lowtide.dynamic.eager_stats import EagerStats
 from lowtide.dynamic.interpreted import InterpretedRuntime
-from lowtide.dynamic.openings import watched
+from lowtide.dynamic.openings import Bytes, watched
 from lowtide.dynamic.policies.catalogue import POLICIES, policy_of
 from lowtide.errors import BudgetError, BudgetWarning, EagerError, InfeasibleBudget, OptimizerError
 from lowtide.frontends.eager_place import place
@@ -51,8 +52,10 @@ class Runtime(Protocol):
     def bring_home(self, tensors: Iterable[Tensor]) -> None: ...
     def optimizer_began(self) -> None: ...
     def optimizer_ended(self, state: Iterable[Tensor]) -> None: ...
-    def reach(self, tensor: Tensor, for_good: bool, /) -> None: ...
-    def share(self, tensor: Tensor, /) -> None: ...
+    def reach(self, tensor: Bytes, for_good: bool, /) -> None: ...
+    def share(self, tensor: Bytes, /) -> None: ...
+    def write(self, tensor: Bytes, /) -> None: ...
+    def unseen(self) -> contextlib.AbstractContextManager[None]: ...
     def stats(self) -> EagerStats: ...
 
 
@@ -88,7 +91,8 @@ class Eager:
             stack.callback(place.leave)
             self.runtime.open()
             stack.callback(self._close)
-            stack.enter_context(watched(self.runtime.reach, self.runtime.share))
+            runtime = self.runtime
+            stack.enter_context(watched(runtime.reach, runtime.share, runtime.write, runtime.unseen))
             for hook in self._optimizer_hooks():
                 stack.callback(hook.remove)
             self.runtime.bring_home(self._tensors())
@@ -210,6 +214,8 @@ def eager(
         ShimUnavailable: if there is no arena here.
     """
     budget_B = _budget_B(budget)
+    text("policy", policy, '"tide-memory"')
+    path("record", record, '"step.jsonl.gz"')
     moves = moving(host_budget, link)
     if policy not in POLICIES:
         names = sorted(name for name, kind in POLICIES.items() if kind.in_place)
@@ -267,7 +273,7 @@ def _models(items: Models) -> list[torch.nn.Module]:
     found = _several(items)
     for item in found:
         if not isinstance(item, torch.nn.Module):
-            raise EagerError(f"model={item!r} is no torch.nn.Module: pass the module that is trained, or several")
+            raise EagerError(f"model={shown(item)} is no torch.nn.Module: pass the module that is trained, or several")
     return found
 
 
@@ -276,6 +282,6 @@ def _optimizers(items: Optimizers) -> list[torch.optim.Optimizer]:
     for item in found:
         if not isinstance(item, torch.optim.Optimizer):
             raise OptimizerError(
-                f"optimizer={item!r} is no torch.optim.Optimizer: pass the object whose step() trains the model"
+                f"optimizer={shown(item)} is no torch.optim.Optimizer: pass the object whose step() trains the model"
             )
     return found

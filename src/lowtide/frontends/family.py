@@ -46,7 +46,7 @@ class Family:
     ) -> None:
         self._model, self._make, self._session, self._times = model, make, session, times
         self._varying = varying(make(two[0]), make(two[1]))
-        self._call = compiled_call(model, session.backend, None)
+        self._call = compiled_call(model, session.backend, None, exact=session.is_exact)
         self._samples: dict[tuple[str, ...], list[tuple[Sample, ...]]] = {}
         if not self._varying:
             raise LowtideError(
@@ -90,7 +90,7 @@ class Family:
         try:
             return self._dry(inputs)
         except RecompileLimit:  # a model that fixes its extents is captured again for each: that is wanted here
-            self._call = compiled_call(self._model, self._session.backend, None)
+            self._call = compiled_call(self._model, self._session.backend, None, exact=self._session.is_exact)
             return self._dry(inputs)
         except LowtideError:
             raise

@@ -5,35 +5,38 @@ from __future__ import annotations
 import dataclasses
 import threading
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from torch.utils._pytree import tree_leaves
 
+from lowtide.arguments import function, path, yes_or_no
 from lowtide.device.semiprivate import hooks_of_all_modules
-from lowtide.errors import BudgetError, CaptureError, LowtideError, PlanMismatch
+from lowtide.errors import BudgetError, CaptureError, LowtideError, PlanMismatch, VerificationError
 from lowtide.frontends.compiling import compiled_call, run_loudly
-from lowtide.frontends.discovery import Call
 from lowtide.frontends.eager_place import refuse_in_eager
 from lowtide.frontends.enclosure import Enclosure, Scope
 from lowtide.frontends.fitted import Fitted, keep
-from lowtide.frontends.member import Member, member_of
+from lowtide.frontends.member import Member, check_model, check_module, member_of
 from lowtide.frontends.moving import HostBudget, Moving, Rate, moving
 from lowtide.frontends.plan import NOTHING_CAPTURED
 from lowtide.frontends.plan_in_hand import Plan
-from lowtide.frontends.session import Discover, Session
+from lowtide.frontends.session import Session
 from lowtide.frontends.wanted import Wanted, wanted
 from lowtide.ir.numerics import Numerics
-from lowtide.ir.plan import DEFAULT_WORK, PlanRecord
-from lowtide.ir.text import load_plan
+from lowtide.ir.plan import DEFAULT_WORK
 from lowtide.pipeline import SHAPE_LIMIT_s
 from lowtide.planners.base import Watch
 from lowtide.record import PlanOptions
 from lowtide.units import Budget, parse_budget
 
 M = TypeVar("M", bound=torch.nn.Module)
+VERIFIED_ALONE = (
+    "verify=True with share=: a step is verified with copies of one model, and the others under its budget would be "
+    "missing. Verify each by itself with lowtide.verify, and leave verify= out."
+)
 _HOOK_SETS = 4  # compiled calls kept, each for other hooks of all modules
 
 
@@ -54,12 +57,13 @@ def fit(
     time_limit_s: float | None = None,
     shape_limit_s: float | None = SHAPE_LIMIT_s,
     dynamic: bool | None = None,
+    verify: bool = False,
     watch: Watch | None = None,
 ) -> M:
     """Makes a model train inside a budget, and returns it.
 
-    Nothing is planned yet: the first call of each shape captures, measures and plans, before anything of the
-    model runs. Names in `state_dict`, hooks and attributes stay as they are. Train exactly as before.
+    Nothing is planned yet: the first call of each shape captures, measures and plans, before anything of the model
+    runs. Names in `state_dict`, hooks and attributes stay as they are. Train exactly as before.
 
     Arguments:
         model: any `nn.Module`.
@@ -72,13 +76,15 @@ def fit(
             allocates from the first step on, data and other models included; without room it is refused. "none":
             nothing; the budget is accounted.
         plan: a saved plan, or a `Plan`, to use for the training graph instead of planning. Its budget is taken if
-            none is given. Checked against program, shapes, torch, device and threads.
+            none is given. Its decisions are carried over to the program captured here, if that, its shapes, torch,
+            device and threads are the same; nothing of its own graph is run.
         share: a fitted model whose budget (and scope) this one shares, as generator and discriminator do: parameters,
             buffers and optimizer states of all of them count in every step, and their steps use the same arena.
         host_budget, link: bytes of host memory, or "64GiB", in which values may wait beside the budget, a wall of its
             own; to what each way there is held, "12 GB/s". On CPU the host is memory outside the arena.
         numerics: how far results may be from plain PyTorch's: "exact" (the same bits; so it is if nothing is said),
-            "reassociated" (the same arithmetic, summed in another order) or "lossy". A saved plan says it itself.
+            "reassociated" (the same arithmetic, summed in another order) or "lossy". A `Plan` made here says it itself;
+            a plan file for more than "exact" is refused unless it is said.
         without: implementations to leave out, by kind ("in-place", "saved values", "algorithms", "loss", "fusion") or
             by family. A saved plan says that itself, too.
         seed, work, time_limit_s: see `Problem`.
@@ -86,42 +92,56 @@ def fit(
             of the most similar shape is taken over at once, made to fit and checked; a faster one found in that time
             takes its place. None measures and searches every shape in full.
         dynamic: as in `torch.compile`.
+        verify: whether the first step of every shape is compared with plain PyTorch's, bit by bit, before it is taken:
+            by copies of the model, as `lowtide.verify` does, which needs memory for a copy and a plain step beside it.
+            Where bits differ that should not, `VerificationError` is raised, and nothing has been changed.
         watch: told of planning's progress.
 
     Raises:
+        ArgumentError: if an argument is of the wrong kind or out of range; if parameters are tensors made of others,
+            as `fully_shard` makes them, or have no shape yet.
         BudgetError, LinkError: if a budget is malformed or missing, or given beside `share`; if the link is malformed.
-        LowtideError: if `share` is not a fitted model.
+        LowtideError, OptimizerError: if `share` is not a fitted model; if the optimizer is none.
         NumericsError: if there is no such level, or nothing of the name that is to be left out.
-        PlanMismatch: if the saved plan's results may be further from plain PyTorch's than `numerics` says.
-        OptimizerError: if the optimizer is none.
-        PlanFileError: if the plan file cannot be used.
+        PlanFileError, PlanMismatch: if the plan file cannot be used; if its results may differ more than `numerics`.
+        VerificationError: if `verify` and `share` are both given.
 
     The first call raises `InfeasibleBudget` if no plan fits, and `CaptureError` if nothing was captured.
     """
-    given = plan.record if isinstance(plan, Plan) else None if plan is None else load_plan(plan)
+    check_model(model)
+    yes_or_no("dynamic", dynamic, or_none=True)
+    function("watch", watch, "watch=print")
+    if not isinstance(plan, Plan):
+        path("plan", plan, '"step.plan"')
+    given = plan if plan is None or isinstance(plan, Plan) else Plan.load(plan)
     (budget, moves), menu = _budgets(given, budget, host_budget, link), _menu(numerics, without, given)
-    host = None if share is None else _host(share, model, budget)
+    host = None if share is None else _host(share, model, budget, verify)
     size = parse_budget(budget) if host is None else host.session.options.budget  # type: ignore[arg-type]
     options = PlanOptions(budget=size, seed=seed, work=work, time_limit_s=time_limit_s, **menu, **moves)
     options = dataclasses.replace(options, shape_limit_s=shape_limit_s)
     member, enclosure = _enclosed(model, optimizer, host, scope)
-    session = Session(options, enclosure, given, watch, whole_model=True)
-    return _install(model, Fitted(session, member), dynamic)
+    session = Session(options, enclosure, None if given is None else given.record, watch, whole_model=True)
+    first = None
+    if verify:
+        from lowtide.frontends.verify import FirstSteps  # which fits copies by this function
+
+        first = FirstSteps(model, optimizer, session, dynamic)
+    return _install(model, Fitted(session, member), dynamic, first)
 
 
 def _budgets(
-    given: PlanRecord | None, budget: int | str | Budget | None, host_budget: HostBudget, link: Rate
+    plan: Plan | None, budget: int | str | Budget | None, host_budget: HostBudget, link: Rate
 ) -> tuple[int | str | Budget | None, Moving]:
     """The budget, and what may be moved to the host: as is said, or else as a saved plan was made.
 
     Raises:
         BudgetError, LinkError: see `fit`.
     """
-    if given is None:
+    if plan is None:
         return budget, moving(host_budget, link)
     if host_budget is None:
-        host_budget, link = given.host_budget_B, given.link_Bps if link is None else link
-    return (given.budget_B if budget is None else budget), moving(host_budget, link)
+        host_budget, link = plan.record.host_budget_B, plan.record.link_Bps if link is None else link
+    return (plan.budget_B if budget is None else budget), moving(host_budget, link)
 
 
 def _enclosed(
@@ -138,13 +158,18 @@ def _enclosed(
     return member, enclosure
 
 
-def _menu(numerics: str | Numerics | None, without: Collection[str] | None, given: PlanRecord | None) -> Wanted:
+def _menu(numerics: str | Numerics | None, without: Collection[str] | None, plan: Plan | None) -> Wanted:
     """Which implementations may be used: as is said, or else as a saved plan was made.
 
     Raises:
         NumericsError, PlanMismatch: see `fit`.
     """
-    saved, left_out = (Numerics.EXACT, ()) if given is None else (given.numerics, given.without)
+    saved, left_out = (Numerics.EXACT, ()) if plan is None else (plan.record.numerics, plan.record.without)
+    if numerics is None and plan is not None and plan.is_from_file and saved is not Numerics.EXACT:
+        raise PlanMismatch(
+            f"the plan file was made for numerics={saved.value!r}, and a file does not decide that results may differ "
+            f"from plain PyTorch's: say numerics={saved.value!r} to lowtide.fit if they may, or plan again."
+        )
     menu = wanted(saved if numerics is None else numerics, () if without is None else without)
     level = menu["numerics"]
     if not level.admits(saved):
@@ -155,15 +180,28 @@ def _menu(numerics: str | Numerics | None, without: Collection[str] | None, give
     return menu if without is not None else {"numerics": level, "without": frozenset(left_out)}
 
 
-def _install(model: M, handle: Fitted, dynamic: bool | None) -> M:
-    """Puts lowtide's call in the place of the model's own, and returns the model."""
+def _install(
+    model: M, handle: Fitted, dynamic: bool | None, first: Callable[[tuple[Any, ...], dict[str, Any]], None] | None
+) -> M:
+    """Puts lowtide's call in the place of the model's own, and returns the model.
+
+    Arguments:
+        first: called with the arguments of every call before anything of the model runs; None for nobody.
+    """
     session = handle.session
-    compiled = Compiled(lambda: compiled_call(model, session.backend, dynamic))
+
+    def make() -> Callable[..., Any]:
+        check_model(model)  # it may have been sharded since
+        return compiled_call(model, session.backend, dynamic, exact=session.is_exact)
+
+    compiled = Compiled(make)
 
     turn = threading.RLock()  # Dynamo's frames and a session's discovery know one call at a time
 
     def call(*args: Any, **kwargs: Any) -> Any:
         with turn:
+            if first is not None:
+                first(args, kwargs)
             return _guarded(session, compiled, args, kwargs)
 
     model._compiled_call_impl = call
@@ -176,8 +214,11 @@ def unfit(model: M) -> M:
 
     Arguments:
         model: fitted; a plain one stays as it is.
+
+    Raises:
+        ArgumentError: if it is no module.
     """
-    handle = getattr(model, "lowtide", None)
+    handle = getattr(check_module(model), "lowtide", None)
     if isinstance(handle, Fitted):
         handle.leave()
         model._compiled_call_impl = None
@@ -185,18 +226,21 @@ def unfit(model: M) -> M:
     return model
 
 
-def _host(share: torch.nn.Module, model: torch.nn.Module, budget: object) -> Fitted:
+def _host(share: torch.nn.Module, model: torch.nn.Module, budget: object, verify: bool) -> Fitted:
     """The handle of the model whose budget is to be shared.
 
     Raises:
         BudgetError: if a budget of its own was given as well, or the model is to share with itself.
         LowtideError: if that model was not fitted.
+        VerificationError: if the model's steps are to be verified.
     """
     handle = getattr(share, "lowtide", None)
     if not isinstance(handle, Fitted):
         raise LowtideError("share= names a model that was not fitted: call lowtide.fit(it, budget=...) first")
     if share is model:
         raise BudgetError("share= names the model itself: give it a budget, or the name of another fitted model")
+    if verify:
+        raise VerificationError(VERIFIED_ALONE)
     if budget is not None:
         raise BudgetError("share= says which budget to use: leave budget= out, or plan=, which brings one")
     return handle
@@ -232,47 +276,18 @@ class Compiled:
 def _guarded(session: Session, compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """One call of a fitted model: in lowtide's code, or an error."""
     refuse_in_eager("a model fitted by lowtide.fit")
-    before = session.calls
+    before, grad_enabled = session.calls, torch.is_grad_enabled()
     if session.broken:
-        session.step_key = _signature(args, kwargs)
-    try:
-        with session.step(discover=True):
-            result = compiled(*args, **kwargs)
-    except Discover:
-        session.step_key = _signature(args, kwargs)
-        with session.dry() as calls:
-            _call_dry(compiled, args, kwargs, calls)
-        session.plan_calls(calls)
-        with session.step(discover=False):
-            result = compiled(*args, **kwargs)
-    if session.calls == before:
-        reasons = "; ".join(b.cause for b in session.breaks)
-        raise CaptureError(NOTHING_CAPTURED + (f" Dynamo says: {reasons}" if reasons else ""))
+        session.step_key = _signature(args, kwargs, grad_enabled)
+    with session.step(lambda: _signature(args, kwargs, grad_enabled)):
+        result = compiled(*args, **kwargs)
+        if session.calls == before:
+            reasons = "; ".join(b.cause for b in session.breaks)
+            raise CaptureError(NOTHING_CAPTURED + (f" Dynamo says: {reasons}" if reasons else ""))
     return result
 
 
-def _call_dry(compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any], calls: Sequence[Call]) -> None:
-    """A call whose graphs compute nothing.
-
-    Raises:
-        CaptureError: if code after the first graph does not bear the zeros that it is given.
-    """
-    try:
-        compiled(*args, **kwargs)
-    except LowtideError:
-        raise
-    except Exception as error:
-        if not calls:
-            raise
-        raise CaptureError(
-            "the model breaks into several graphs, and code between them failed in the call that finds them, in which "
-            f"graphs compute nothing and return zeros ({type(error).__name__}: {str(error).partition(chr(10))[0]}). "
-            "Mend the break (TORCH_LOGS=graph_breaks shows it), or compute what that code looks at before the model is "
-            "called."
-        ) from error
-
-
-def _signature(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, ...]:
+def _signature(args: tuple[Any, ...], kwargs: dict[str, Any], grad_enabled: bool) -> tuple[int, ...]:
     """The shapes of a call, as a key: sizes of every tensor, whether gradients are on."""
     sizes = [n for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor) for n in (-1, *leaf.shape)]
-    return (int(torch.is_grad_enabled()), *sizes)
+    return (int(grad_enabled), *sizes)

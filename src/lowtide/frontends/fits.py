@@ -13,13 +13,14 @@ from typing import Any
 
 import torch
 
+from lowtide.arguments import call_arguments, function, index_of, shown
 from lowtide.device.fingerprint import device_memory_B
-from lowtide.errors import BudgetError, InfeasibleBudget, LowtideError
+from lowtide.errors import ArgumentError, BudgetError, InfeasibleBudget, LowtideError
 from lowtide.frontends.batches import Inputs, vary
 from lowtide.frontends.captured_graph import captured_step
 from lowtide.frontends.covers import NO_OPTIMIZER, covers_of
 from lowtide.frontends.enclosure import Enclosure
-from lowtide.frontends.member import check_optimizer, member_of
+from lowtide.frontends.member import check_model, check_optimizer, member_of
 from lowtide.frontends.plan_in_hand import Plan
 from lowtide.frontends.planning import MeasuredStep
 from lowtide.frontends.session import Session
@@ -136,10 +137,17 @@ def fits(
         watch: told of planning's progress.
 
     Raises:
+        ArgumentError: if an argument is of the wrong kind or out of range.
         LowtideError: if there is no such device.
         BudgetError: if the bytes are malformed, or a share of something.
         CaptureError, OptimizerError: if nothing could be captured; if the optimizer is none.
     """
+    function("watch", watch, "watch=print")
+    check_model(model)
+    args, kwargs = call_arguments(args, kwargs)
+    vary_only = (vary_only,) if isinstance(vary_only, str) else vary_only
+    if vary_only:
+        vary(model, (args, kwargs), only=vary_only)
     card = _card(device, reserve)
     options = PlanOptions(
         budget=Budget(size_B=max(1, card.free_B)),
@@ -331,6 +339,9 @@ def _card(device: str | int | torch.device, reserve: int | str | None) -> _Card:
         BudgetError: if its bytes cannot be read.
     """
     given_B = None if reserve is None else _size_B(reserve, "the reserve")
+    number = index_of(device)
+    if number is None and not isinstance(device, str | torch.device):
+        raise ArgumentError(f'device={shown(device)} names no device: write device="h100", "24GiB", "cpu" or "cuda"')
     name = device.type if isinstance(device, torch.device) else str(device)
     if name == "cuda" and not torch.cuda.is_available():
         raise LowtideError('there is no GPU here: name the one that you mean, as in device="h100"')
@@ -339,8 +350,8 @@ def _card(device: str | int | torch.device, reserve: int | str | None) -> _Card:
         machine = "cpu" if name == "cpu" else nearest_machine(memory_B).name
         usual_B = GPU_RESERVE_B if name == "cuda" else 0
         return _Card(f"the {name} here", machine, memory_B, usual_B if given_B is None else given_B)
-    if isinstance(device, int) or name[:1].isdigit() or "%" in name:
-        memory_B = _size_B(device if isinstance(device, int) else name, "the device")
+    if number is not None or name[:1].isdigit() or "%" in name:
+        memory_B = _size_B(name if number is None else number, "the device")
         return _Card(format_B(memory_B), nearest_machine(memory_B).name, memory_B, given_B or 0)
     machine_B = load_machine(name).memories[0].capacity_B
     if machine_B is None:

@@ -7,6 +7,8 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from lowtide.arguments import shown
+from lowtide.errors import ArgumentError
 from lowtide.frontends.member import Member
 from lowtide.frontends.plan_in_hand import Plan
 from lowtide.frontends.session import Session
@@ -55,8 +57,11 @@ class Fitted:
         """Puts a plan of the same program and shapes in force from the next step on.
 
         Raises:
+            ArgumentError: if it is no `Plan`.
             PlanMismatch: if no step of its program has been run yet.
         """
+        if not isinstance(plan, Plan):
+            raise ArgumentError(f"plan={shown(plan)} is no lowtide.Plan: pass one, as in use(lowtide.Plan.load(path))")
         self.session.in_force.use(plan.record)
 
     def sharing(self) -> list[Fitted]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from lowtide.arguments import call_arguments, yes_or_no
 from lowtide.device.arena import nothing_engaged
 from lowtide.frontends.enclosure import Enclosure, Scope
 from lowtide.frontends.frontier_in_hand import Frontier as Frontier
@@ -74,11 +75,14 @@ def frontier(
     Returns: the points so far, and a mark that says so, if interrupted with Ctrl-C.
 
     Raises:
+        ArgumentError: if an argument is of the wrong kind or out of range.
         BudgetError, LinkError: if there are fewer than two points; if the host budget or the link is malformed.
         NumericsError, OptimizerError: if there is no such level, or nothing to leave out so; if the optimizer is none.
         CaptureError: if nothing could be captured.
         KeyboardInterrupt: on Ctrl-C before the first plan.
     """
+    yes_or_no("dynamic", dynamic, or_none=True)
+    args, kwargs = call_arguments(args, kwargs)
     effort = Effort(points=points, baselines=baselines, seed=seed, work=work, time_limit_s=time_limit_s, watch=watch)
     menu, moves = wanted(numerics, without), moving(host_budget, link)
     options = PlanOptions(budget=Budget(of_plain=1.0), seed=seed, work=work, machine=machine, **menu, **moves)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Collection
 
 from lowtide import __version__
+from lowtide.arguments import check_file
 from lowtide.frontends.frontier_in_hand import Frontier
 from lowtide.frontends.moving import HostBudget, Rate, links_named, moving
 from lowtide.frontends.plan_file import COVERS
@@ -44,12 +45,14 @@ def frontier_file(
         points, baselines, numerics, without, seed, work, time_limit_s, watch: as for `lowtide.frontier`.
 
     Raises:
+        ArgumentError: if an argument is of the wrong kind or out of range.
         PlanFileError: if there is no such file, or it is damaged or foreign.
         BudgetError: if there are fewer than two points, or the host budget is malformed.
         LinkError: if values may be moved, and nothing says how fast.
         NumericsError: if there is no such level, or nothing of the name that is to be left out.
         KeyboardInterrupt: on Ctrl-C before the first plan.
     """
+    check_file(path)
     effort = Effort(points=points, baselines=baselines, seed=seed, work=work, time_limit_s=time_limit_s, watch=watch)
     menu = wanted(numerics, without)
     links = links_named(host_budget, link, machine)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from lowtide.arguments import check_file
 from lowtide.errors import BudgetError, InfeasibleBudget, PlanError
 from lowtide.frontends.plan_in_hand import Plan
 from lowtide.ir.frontier import Baseline, FrontierRecord, Point
@@ -113,6 +114,7 @@ class Frontier:
 
     def save(self, path: str | Path) -> None:
         """Writes the frontier, without its plans, as versioned JSON; the file is replaced as a whole."""
+        check_file(path)
         save_frontier(self.record, path)
 
     @staticmethod
@@ -122,6 +124,7 @@ class Frontier:
         Raises:
             PlanFileError: if the file is damaged, foreign, or of another version.
         """
+        check_file(path)
         return Frontier(load_frontier(path))
 
     def to_json(self) -> str:
@@ -130,10 +133,12 @@ class Frontier:
 
     def to_html(self, path: str | Path) -> None:
         """Writes a report in one file that opens without a network."""
+        check_file(path)
         write_frontier(self.record, path)
 
     def to_png(self, path: str | Path) -> None:
         """Draws the frontier, its bound and the other methods."""
+        check_file(path)
         draw_frontier(self.record, path)
 
     def _size_B(self, budget: int | str | Budget) -> int:

@@ -12,15 +12,20 @@ import torch
 from msgspec.structs import replace
 
 from lowtide.device.arena import nothing_engaged
+from lowtide.device.contributions import behind
+from lowtide.device.engines import Engines
 from lowtide.device.semiprivate import let_go_of_failed_backward
 from lowtide.errors import InfeasibleBudget, PlanMismatch
 from lowtide.frontends.detour import Detours
+from lowtide.frontends.discovery import Call
 from lowtide.frontends.enclosure import Enclosure
 from lowtide.frontends.planning import MeasuredStep, fit_plan
 from lowtide.ir.bundle import unmerged
+from lowtide.ir.graph import Graph
 from lowtide.ir.layout import SMALL_B, Obstacle
 from lowtide.ir.plan import PlanRecord
 from lowtide.ir.replay import carried_by, replay_tables
+from lowtide.ir.schedule import Schedule
 from lowtide.record import place_around
 from lowtide.runtime.executor import Key, Loaded, PlannedExecutor, load
 from lowtide.runtime.homes import move_together
@@ -29,6 +34,12 @@ from lowtide.runtime.wall import Wall, Walled, make_tables, places_of
 _LOG = logging.getLogger("lowtide")
 _KEPT = 32  # plans whose code is kept for when they come into force again
 Step = tuple[tuple[int, Key], ...]  # the graphs of one step: executor and shape of each
+Loader = Callable[[Call, Graph, Schedule, Walled | None, Engines | None], Loaded]
+
+
+def load_call(call: Call, graph: Graph, schedule: Schedule, walled: Walled | None, engines: Engines | None) -> Loaded:
+    """The code of a schedule for one of the graphs of a step."""
+    return load(graph, schedule, call.interfaces, call.specialised.held, walled, engines)
 
 
 @dataclass(eq=False)
@@ -40,17 +51,20 @@ class PlansInForce:
         plan_again: plans a measured step around what is in the way.
         visitors: gives what has its home on the host under a step's plan; None where everything is on the device.
         plans: per step, the plan of an arena that holds nothing else.
+        loader: makes the code of a schedule; another one observes what the code computes.
     """
 
     enclosure: Enclosure
     plan_again: Callable[[MeasuredStep, tuple[Obstacle, ...]], PlanRecord]
     visitors: Callable[[MeasuredStep, PlanRecord], Iterable[torch.Tensor]] | None = None
     plans: dict[Step, PlanRecord] = field(default_factory=dict)
+    loader: Loader = load_call
     _measured: dict[Step, MeasuredStep] = field(default_factory=dict)
     _around: dict[tuple[Step, tuple[Obstacle, ...]], PlanRecord] = field(default_factory=dict)
     _now: dict[Step, PlanRecord] = field(default_factory=dict)  # what is in force: a plan, or one around obstacles
     _code: dict[tuple[Step, int], tuple[PlanRecord, tuple[Loaded, ...]]] = field(default_factory=dict)
     _wall: Wall | None = None  # for which the code was made
+    _announced: list[Step] = field(default_factory=list)  # steps whose plan comes into force with the next step
 
     @property
     def now(self) -> list[PlanRecord]:
@@ -70,21 +84,36 @@ class PlansInForce:
         self._put(step, record)
         self.plans[step] = record
 
+    def announce(self, step: Step, measured: MeasuredStep, record: PlanRecord) -> None:
+        """Puts the plan of a step in force when the next one begins: one by other plans is in progress."""
+        self._measured[step], self.plans[step] = measured, record
+        self._announced.append(step)
+
+    def begin(self) -> None:
+        """A step is about to begin."""
+        while self._announced:
+            step = self._announced.pop()
+            if step in self.plans:
+                self._put(step, self.plans[step])
+
     def use(self, record: PlanRecord) -> None:
         """Puts a plan in force for every step of its program and shapes that has been met. Compiles nothing again.
 
         Raises:
-            PlanMismatch: if no such step has been met.
+            PlanMismatch: if no such step has been met, or the plan's decisions are not legal for it.
         """
         steps = [step for step, present in self.plans.items() if present.graph.key == record.graph.key]
         if not steps:
             raise PlanMismatch(f"no step of the plan's program (graph {record.graph.key}) has been run here yet")
-        for step in steps:
-            self.install(step, self._measured[step], fit_plan(record, self._measured[step], self.enclosure))
+        fitted = [fit_plan(record, self._measured[step], self.enclosure) for step in steps]
+        for step, found in zip(steps, fitted, strict=True):
+            present = self.plans[step]
+            self.install(step, self._measured[step], replace(found, graphs=present.graphs, breaks=present.breaks))
 
     def clear(self) -> None:
         """Takes every plan out of force."""
         self.plans.clear()
+        self._announced.clear()
         self._forget_code()
 
     def settle(
@@ -150,7 +179,7 @@ class PlansInForce:
                     graph, schedule = bundle.graph_of(index), bundle.schedule_of(schedule, index)
                     segments = bundle.segments[index]
                 part = None if walled is None else walled.part(segments)
-                parts.append(load(graph, schedule, call.interfaces, call.specialised.held, part, engines))
+                parts.append(self.loader(call, graph, schedule, part, engines))
             code = self._code[step, id(record)] = (record, tuple(parts))
             while len(self._code) > _KEPT:
                 self._code.pop(next(iter(self._code)))
@@ -266,6 +295,6 @@ class PlansInForce:
         Arguments:
             arguments: of the step; a model that `torch.compile` hands over is known by them alone.
         """
-        given = (a for a in arguments if isinstance(a, torch.Tensor))
+        given = (behind(a) for a in arguments if isinstance(a, torch.Tensor))
         known = {id(t): t for t in (*self.enclosure.persistent(), *given)}
         return [t.grad for t in known.values() if t.is_leaf and t.grad is not None]

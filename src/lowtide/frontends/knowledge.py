@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lowtide.errors import IllegalPlan, InfeasibleBudget, PlanFileError
+from lowtide.errors import InfeasibleBudget, PlanError, PlanFileError
 from lowtide.frontends.plan_cache import PlanCache
 from lowtide.frontends.question import (
     Question,
@@ -23,13 +23,15 @@ from lowtide.frontends.question import (
     question_of,
     revived,
 )
+from lowtide.ir.check import check
 from lowtide.ir.graph import Graph
+from lowtide.ir.housing import housed
 from lowtide.ir.likeness import memory, shapes, size_B, structure
 from lowtide.ir.plan import Covers, PlanRecord, Status
-from lowtide.pipeline import measure, plan_graph
+from lowtide.pipeline import environment, measure, plan_graph
 from lowtide.planners.base import Watch
 from lowtide.profile.cache import ProfileCache
-from lowtide.record import Ground, PlanOptions, Start
+from lowtide.record import Ground, PlanOptions, Start, carried_over
 
 _LOG = logging.getLogger("lowtide")
 _KEPT = 64  # shapes of one program that are remembered
@@ -102,6 +104,7 @@ class Knowledge:
     _graphs: dict[str, list[Graph]] = field(default_factory=dict)
     _records: dict[str, list[PlanRecord]] = field(default_factory=dict)
     _least: dict[tuple[str, str, Ground], PlanRecord] = field(default_factory=dict)  # for the smallest budgets named
+    _answers: dict[str, PlanRecord] = field(default_factory=dict)  # this session's, by the question's key
 
     def measure(self, graph: Graph, held: Sequence[Any], options: PlanOptions, cache: ProfileCache) -> Graph:
         """Measures a graph: quickly, where another shape of the same program has been measured in this session."""
@@ -157,18 +160,33 @@ class Knowledge:
     def _least_on_disk(self, request: Request) -> PlanRecord | None:
         question = request.least_question
         record = None if question is None else self.plans.get(question.program, question.key)
-        if question is None or record is None or memory(record.graph) == question.memory:
-            return record
-        self.plans.discard(question.program, question.key, "it is for other bytes than its name says")
-        return None
+        if question is None or record is None:
+            return None
+        try:
+            if memory(record.graph) != question.memory:
+                raise PlanFileError("it is for other bytes than its name says")
+            return carried_over(
+                record,
+                request.graph,
+                ground=request.ground,
+                budget_B=record.budget_B,
+                covers=request.covers,
+                environment=environment(request.device),
+            )
+        except PlanError as error:
+            self.plans.discard(question.program, question.key, str(error))
+            return None
 
     def _recall(self, question: Question, request: Request) -> PlanRecord | None:
-        record = self.plans.get(question.program, question.key)
+        record = self._answers.get(question.key) or self.plans.get(question.program, question.key)
         if record is None:
             return None
         try:
+            if question.budget_B not in (0, record.budget_B):
+                raise PlanFileError("it is for another budget than its name says")
             found = revived(record, request.graph, request.ground, request.covers, request.device, request.at_least_B)
-        except (PlanFileError, IllegalPlan) as error:
+        except PlanError as error:
+            self._answers.pop(question.key, None)
             self.plans.discard(question.program, question.key, str(error))
             return None
         _LOG.info("a plan from the cache (%s)%s", question.key, "" if found else ": the seconds have changed too much")
@@ -177,6 +195,9 @@ class Knowledge:
     def _keep(self, question: Question, request: Request, record: PlanRecord) -> None:
         """Keeps a plan, unless Ctrl-C cut its search short: nobody asked for that one."""
         if record.outcome.status is not Status.INTERRUPTED:
+            self._answers[question.key] = record
+            if len(self._answers) > _KEPT:
+                self._answers.pop(next(iter(self._answers)))
             self.plans.put(header_of(question, record, _neighbourhood(question, request)), record)
 
     def _start(self, request: Request, limit_s: float) -> Start | None:
@@ -199,8 +220,17 @@ class Knowledge:
         entries = [e for e in self.plans.shapes_of(program) if e.header.environment == place]
         nearest = min(entries, key=lambda e: _distance(here, e.header.size_B), default=None)
         record = None if nearest is None else self.plans.get(program, nearest.header.key)
-        alien = record is None or structure(record.graph) != program or memory(record.graph) == question.memory
-        return None if alien else record
+        if nearest is None or record is None or memory(record.graph) == question.memory:
+            return None
+        try:
+            if structure(record.graph) != program:
+                raise PlanFileError("it is for another program than its name says")
+            # Ids are the same, and what is legal in one shape is so in every other.
+            check(housed(request.graph, record.outcome.hosted), record.schedule)
+        except PlanError as error:
+            self.plans.discard(program, nearest.header.key, str(error))
+            return None
+        return record
 
 
 def _neighbourhood(question: Question, request: Request) -> str:

@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 
+from lowtide.arguments import function, number, shown, whole, yes_or_no
 from lowtide.device.fingerprint import device_memory_B
 from lowtide.device.generator_guard import unchanged_generators
-from lowtide.errors import BudgetError, InfeasibleBudget, LowtideError
+from lowtide.errors import ArgumentError, BudgetError, InfeasibleBudget, LowtideError
 from lowtide.frontends.batches import Inputs, read_batch
 from lowtide.frontends.enclosure import Enclosure, Scope
 from lowtide.frontends.family import Family
@@ -112,11 +113,13 @@ def max_batch(
         scope, numerics, without, seed, work, watch: as for `fit`.
 
     Raises:
+        ArgumentError: if an argument is of the wrong kind or out of range.
         BudgetError: if the budget is malformed, or a share of what plain PyTorch needs, which grows with the batch.
         InfeasibleBudget: if not even the least size fits; it names floor, smallest budget and operators.
         CaptureError, OptimizerError: if nothing could be captured; if the optimizer is none.
         LowtideError: if the model is fitted, or `make_batch` gives the same shapes at every size.
     """
+    _check(make_batch, low, high, multiple_of, overhead_limit, verify, loss, watch)
     start_s = time.perf_counter()
     size = Budget(size_B=_budget_B(budget, machine))
     low, high = _bounds(low, high, multiple_of)
@@ -197,6 +200,33 @@ def _confirmed(hunt: Hunt, trial: _Trial, start_s: float) -> MaxBatch:
     raise InfeasibleBudget("no size stood the trial: " + "; ".join(failed), budget_B=hunt.options.budget.size_B or 0)
 
 
+def _check(
+    make_batch: object,
+    low: object,
+    high: object,
+    multiple_of: object,
+    overhead_limit: object,
+    verify: object,
+    loss: object,
+    watch: object,
+) -> None:
+    """Raises:
+    ArgumentError: if one of them is of the wrong kind.
+    """
+    if isinstance(make_batch, torch.nn.Module) or not callable(make_batch):
+        raise ArgumentError(
+            f"make_batch={shown(make_batch)} makes no batch: pass a function of a size first, and the model second, "
+            "as in max_batch(lambda n: (torch.randn(n, 8),), model, budget)"
+        )
+    for name, size in (("low", low), ("multiple_of", multiple_of), *([] if high is None else [("high", high)])):
+        whole(name, size, least=1, example="8")
+    if overhead_limit is not None and number("overhead_limit", overhead_limit, example="0.5") < 0:
+        raise ArgumentError(f"overhead_limit={overhead_limit!r} is out of range: write a fraction, 0.5 for 50 %")
+    yes_or_no("verify", verify)
+    function("loss", loss, "loss=lambda output: output.mean()")
+    function("watch", watch, "watch=print")
+
+
 def _budget_B(budget: int | str | Budget, machine: str | None) -> int:
     """A budget in bytes.
 
@@ -225,8 +255,6 @@ def _bounds(low: int, high: int | None, multiple_of: int) -> tuple[int, int | No
     Raises:
         LowtideError: if there is none between them.
     """
-    if multiple_of < 1 or low < 1:
-        raise LowtideError(f"sizes begin at 1: low={low} and multiple_of={multiple_of} make no sense")
     low = -(-low // multiple_of) * multiple_of
     high = None if high is None else high // multiple_of * multiple_of
     if high is not None and high < low:

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 import torch
 
-from lowtide.errors import BudgetWarning, OptimizerError
+from lowtide.arguments import shown
+from lowtide.device.semiprivate import is_made_of_others
+from lowtide.errors import ArgumentError, BudgetWarning, OptimizerError
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,8 +31,10 @@ def member_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -
     """A model and its optimizer, named weakly: torch keeps compiled code, and what it refers to, for good.
 
     Raises:
+        ArgumentError: if the model is none that can be captured.
         OptimizerError: if the optimizer is none.
     """
+    check_model(model)
     alive = weakref.ref(model)
 
     def tensors() -> tuple[torch.Tensor, ...]:
@@ -49,6 +53,50 @@ def member_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -
             stacklevel=3,
         )
     return Member(tensors, weakref.ref(optimizer))
+
+
+def check_module(model: object) -> torch.nn.Module:
+    """A model, if it is one.
+
+    Raises:
+        ArgumentError: if it is no module.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise ArgumentError(f"model={shown(model)} is no torch.nn.Module: {_instead_of(model)}")
+    return model
+
+
+def check_model(model: object) -> None:
+    """Refuses what is no module, and modules whose parameters lowtide cannot place.
+
+    Raises:
+        ArgumentError: then.
+    """
+    module = check_module(model)
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if torch.nn.parameter.is_lazy(tensor):
+            raise ArgumentError(
+                f"{name} of the model has no shape yet: call the model with a batch once, as in model(x), before it is "
+                "given to lowtide"
+            )
+        if is_made_of_others(tensor):
+            kind = type(tensor.data if type(tensor) is torch.nn.Parameter else tensor).__name__
+            raise ArgumentError(
+                f"{name} of the model is a {kind}, a tensor made of others (as fully_shard, tensor parallelism or "
+                "quantization make them), whose bytes lowtide cannot place: give lowtide the model before it is "
+                "sharded or quantized, train it in DistributedDataParallel, or train it inside lowtide.eager"
+            )
+
+
+def _instead_of(model: object) -> str:
+    if isinstance(model, type):
+        return f"it is a class, so make a model of it first, as in {model.__name__}(...)"
+    if callable(model):
+        return (
+            'pass the module that has the parameters, or compile the function with torch.compile(f, backend="lowtide", '
+            'options={"budget": "6GiB"})'
+        )
+    return 'pass the model that is trained, as in lowtide.fit(model, budget="6GiB")'
 
 
 def check_optimizer(optimizer: object) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TypedDict
 
+from lowtide.arguments import real_of
 from lowtide.errors import BudgetError, LinkError
 from lowtide.ir.machine import Link
 from lowtide.profile.machines import links_of, named_links
@@ -31,7 +32,7 @@ def moving(host_budget: HostBudget, link: Rate = None) -> Moving:
         BudgetError: if the host budget is malformed, or a share, or missing beside a link.
         LinkError: if the link is malformed.
     """
-    if host_budget is None or host_budget == 0:
+    if host_budget is None or real_of(host_budget) == 0:
         if link is not None:
             raise BudgetError("link= says how fast values move to the host: say with host_budget= how many bytes may")
         return {"host_budget_B": 0, "link_Bps": None}

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from lowtide.arguments import call_arguments, function, path, yes_or_no
 from lowtide.errors import CaptureError
 from lowtide.frontends.compiling import compiled_call, run_loudly
 from lowtide.frontends.discovery import Call
@@ -69,6 +70,7 @@ def plan(
         watch: told of planning's progress.
 
     Raises:
+        ArgumentError: if an argument is of the wrong kind or out of range.
         BudgetError: if a budget is malformed.
         LinkError: if the link is malformed, or the machine has none.
         NumericsError: if there is no such level, or nothing of the name that is to be left out.
@@ -76,6 +78,10 @@ def plan(
         InfeasibleBudget: if no plan fits.
         CaptureError: if nothing could be captured.
     """
+    yes_or_no("dynamic", dynamic, or_none=True)
+    function("watch", watch, "watch=print")
+    path("save_graph", save_graph, '"graph.json"')
+    args, kwargs = call_arguments(args, kwargs)
     options = PlanOptions(
         budget=parse_budget(budget),
         seed=seed,
@@ -102,11 +108,13 @@ def captured_calls(
     """The graphs of one call of a model, in which nothing is computed.
 
     Raises:
+        ArgumentError: if that is nothing that a model can be called with.
         CaptureError: if there are none.
     """
-    call = compiled_call(model, session.backend, dynamic)
+    args, kwargs = call_arguments(args, kwargs)
+    call = compiled_call(model, session.backend, dynamic, exact=session.is_exact)
     with session.dry() as calls:
-        run_loudly(call, tuple(args), dict(kwargs or {}))
+        run_loudly(call, args, kwargs)
     if not calls:
         raise CaptureError(NOTHING_CAPTURED)
     return calls

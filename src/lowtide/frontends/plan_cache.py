@@ -23,9 +23,11 @@ from pathlib import Path
 import msgspec
 import platformdirs
 
-from lowtide.errors import BudgetError, PlanFileError
+from lowtide.errors import BudgetError, PlanError, PlanFileError
+from lowtide.ir.check_claims import check_claims
 from lowtide.ir.plan import PlanRecord
 from lowtide.ir.text import dumps, loads
+from lowtide.ir.whole_file import MOST_FILE_B, read_at_most
 from lowtide.units import parse_budget
 
 _LOG = logging.getLogger("lowtide")
@@ -125,7 +127,7 @@ class PlanCache:
             return None
         path = self._path(structure, key)
         try:
-            content = path.read_bytes()
+            content = read_at_most(path, _HEADER_B + MOST_FILE_B + 1)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -133,11 +135,14 @@ class PlanCache:
             return None
         header, _, body = content.partition(b"\n")
         try:
+            if len(content) > _HEADER_B + MOST_FILE_B:
+                raise PlanFileError("it is too long")
             found = _header(header)
             if found.key != key or found.structure != structure:
                 raise PlanFileError("it answers another question than its name says")
-            record = loads(body, PlanRecord, path.name)
-        except PlanFileError as error:
+            record = loads(body, PlanRecord, path.name, sealed=True)
+            check_claims(record)
+        except PlanError as error:
             self.discard(structure, key, str(error))
             return None
         with contextlib.suppress(OSError):  # a folder that may be read only
@@ -245,7 +250,7 @@ class PlanCache:
         """Once per process: a disk that is full stays so for a while."""
         level = logging.DEBUG if self._has_complained else logging.WARNING
         self._has_complained = True
-        _LOG.log(level, "plans cannot be %s %s: %s", verb, path.parent, error)
+        _LOG.log(level, "plans cannot be %s %s: %s", verb, path.parent, str(error))
 
 
 def _header(line: bytes) -> Header:
@@ -256,7 +261,7 @@ def _header(line: bytes) -> Header:
     """
     try:
         header = msgspec.json.decode(line, type=Header)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise PlanFileError(f"its header cannot be read ({error})") from error
     if (header.format, header.version) != (_FORMAT, _VERSION):
         raise PlanFileError(f"it is of format {header.format!r}, version {header.version}")

@@ -10,7 +10,8 @@ from collections.abc import Collection, Mapping
 from typing import NoReturn
 
 from lowtide import __version__
-from lowtide.errors import BudgetError
+from lowtide.arguments import check_file, function, shown, whole
+from lowtide.errors import ArgumentError, BudgetError
 from lowtide.frontends.depth import deepened
 from lowtide.frontends.moving import HostBudget, Rate, links_named, moving
 from lowtide.frontends.plan_in_hand import Plan
@@ -61,6 +62,7 @@ def plan_file(
         watch: told of planning's progress.
 
     Raises:
+        ArgumentError: if an argument is of the wrong kind or out of range.
         PlanFileError: if there is no such file, or it is damaged or foreign.
         BudgetError: if a budget is malformed, or a share of a device.
         LinkError: if values may be moved, and nothing says how fast.
@@ -69,6 +71,12 @@ def plan_file(
         PlanError: if there is no such layer to repeat.
         InfeasibleBudget: if no plan fits.
     """
+    check_file(path)
+    function("watch", watch, "watch=print")
+    if not isinstance(repeat, Mapping | None):
+        raise ArgumentError(f'repeat={shown(repeat)} is no mapping by name: write repeat={{"transformer.h": 96}}')
+    for layer, times in (repeat or {}).items():
+        whole(f"repeat[{layer!r}]", times, least=1, example="96")
     options = PlanOptions(
         budget=parse_budget(budget),
         seed=seed,

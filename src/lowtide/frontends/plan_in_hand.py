@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from lowtide.arguments import check_file, whole
 from lowtide.ir.plan import Covers, PlanRecord, Status
 from lowtide.ir.text import load_plan, save_graph, save_plan
 from lowtide.report.explain import explain, render
@@ -18,9 +19,11 @@ class Plan:
 
     Arguments:
         record: the plan as data.
+        is_from_file: whether it was read from a file, which says what it likes.
     """
 
     record: PlanRecord
+    is_from_file: bool = False
 
     @property
     def budget_B(self) -> int:
@@ -79,10 +82,11 @@ class Plan:
 
     def explain(self, top: int = 20) -> str:
         """Why the values that matter are kept or recomputed, with source lines, as text."""
-        return render(explain(self.record, top))
+        return render(explain(self.record, whole("top", top, example="20")))
 
     def save(self, path: str | Path) -> None:
         """Writes the plan, with the graph it is for, as versioned JSON; the file is replaced as a whole."""
+        check_file(path)
         save_plan(self.record, path)
 
     @staticmethod
@@ -92,14 +96,17 @@ class Plan:
         Raises:
             PlanFileError: if the file is damaged, foreign, or of another version.
         """
-        return Plan(load_plan(path))
+        check_file(path)
+        return Plan(load_plan(path), is_from_file=True)
 
     def save_graph(self, path: str | Path) -> None:
         """Writes the graph that the plan is for, profiled as it is, as versioned JSON; compressed if named `.gz`."""
+        check_file(path)
         save_graph(self.record.graph, path)
 
     def to_html(self, path: str | Path) -> None:
         """Writes a report in one file that opens without a network."""
+        check_file(path)
         write_html(self.record, path)
 
     def __repr__(self) -> str:

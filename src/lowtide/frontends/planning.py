@@ -16,14 +16,16 @@ from lowtide.frontends.covers import covers_of
 from lowtide.frontends.discovery import Call, bundle_of, outside_B
 from lowtide.frontends.enclosure import Enclosure
 from lowtide.frontends.knowledge import Knowledge, Request
+from lowtide.ir.fidelity import Fidelity, all_together
 from lowtide.ir.graph import Graph
 from lowtide.ir.layout import Obstacle
+from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import Covers, PlanRecord
-from lowtide.pipeline import environment
+from lowtide.pipeline import environment, resolve_budget
 from lowtide.planners.base import Watch
 from lowtide.profile.cache import ProfileCache
-from lowtide.record import Ground, PlanOptions, place_around
-from lowtide.units import format_B
+from lowtide.record import Ground, PlanOptions, carried_over, place_around, plain_B
+from lowtide.units import Budget, format_B
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +48,17 @@ class MeasuredStep:
     def trains(self) -> bool:
         """Whether there is a backward."""
         return any(c.specialised.whole is not None or len(c.specialised.graph.segments) > 1 for c in self.calls)
+
+    @property
+    def fidelity(self) -> Fidelity:
+        """What is known of how the results of the captured graphs compare with plain PyTorch's."""
+        count, tried = len(self.calls), _tried(self.graph)
+        facts = [
+            "one graph holds the whole call" if count == 1 else f"{count} graphs hold the call, code between them runs"
+        ]
+        if tried:
+            facts.append(f"{tried} other implementations gave the same bits as the operators they replace")
+        return all_together((c.specialised.captured.fidelity for c in self.calls), facts)
 
     @property
     def updates(self) -> bool:
@@ -111,6 +124,7 @@ def plan_step(
         covers=covers_within(ground, step, enclosure),
     )
     record = request.plan(watch) if knowledge is None else knowledge.plan(request, watch)
+    record = replace(record, fidelity=step.fidelity)
     enclosure.agree(record)
     return record if options.machine is not None else enclosure.said(record, step.device)
 
@@ -123,7 +137,13 @@ def ground_of(
     Arguments:
         obstacles: what earlier steps left in the arena.
     """
-    if options.machine is None and enclosure.encloses(step.device):
+    if options.machine is None:
+        return _ground_here(step, enclosure, obstacles)
+    return Ground(outside_B=step.outside_B + enclosure.state_B)
+
+
+def _ground_here(step: MeasuredStep, enclosure: Enclosure, obstacles: tuple[Obstacle, ...] = ()) -> Ground:
+    if enclosure.encloses(step.device):
         return enclosure.ground(step.graph, step.outside_B, obstacles)
     return Ground(outside_B=step.outside_B + enclosure.state_B)
 
@@ -134,36 +154,41 @@ def covers_within(ground: Ground, step: MeasuredStep, enclosure: Enclosure) -> C
     return covers_of(step.trains, enclosure.needs, len(step.calls), scope, updates=step.updates)
 
 
-def fit_plan(record: PlanRecord, step: MeasuredStep, enclosure: Enclosure) -> PlanRecord:
-    """Fits a plan made elsewhere to this session: without addresses where nothing is enforced, with them where it is.
+def fit_plan(record: PlanRecord, step: MeasuredStep, enclosure: Enclosure, budget: Budget | None = None) -> PlanRecord:
+    """Carries the decisions of a plan made elsewhere over to a step captured here, with addresses where it is enclosed.
+
+    Arguments:
+        record: of the same program; nothing of its graph is run.
+        budget: instead of the plan's own.
 
     Raises:
-        PlanMismatch: if its allocations need more than its budget leaves here.
+        PlanMismatch: if its decisions are not legal for this step, or its allocations need more than its budget leaves.
     """
-    if not enclosure.encloses(step.device):
-        return replace(record, layout=None, reserve_B=0, budget_kind="accounted") if record.layout else record
-    ground = enclosure.ground(step.graph, step.outside_B)
-    fitted = replace(
+    ground = _ground_here(step, enclosure)
+    budget_B = record.budget_B
+    if budget is not None:
+        budget_B = resolve_budget(budget, lambda: plain_B(step.graph, ground), step.device)
+    budget_B = max(budget_B, enclosure.budget_B)
+    fitted = carried_over(
         record,
-        budget_B=max(record.budget_B, enclosure.budget_B),
-        outside_B=ground.outside_B,
-        peak_B=record.peak_B - record.outside_B + ground.outside_B,
-        reserve_B=ground.reserve_B,
-        optimizer_B=ground.optimizer_B,
-        budget_kind="enforced",
-        covers=covers_of(step.trains, enclosure.needs, len(step.calls), enclosure.scope, updates=step.updates),
+        step.graph,
+        ground=ground,
+        budget_B=budget_B,
+        covers=covers_within(ground, step, enclosure),
+        environment=environment(step.device),
     )
-    room_B = ground.room_B(record.graph, fitted.budget_B, enclosure.budget_B)
-    if record.layout is not None and record.layout.height_B <= room_B and record.optimizer_B == ground.optimizer_B:
-        return fitted
-    placed = place_around(fitted, (), room_B)
-    if placed is None:
+    fitted = replace(fitted, fidelity=step.fidelity)
+    room_B = ground.room_B(fitted.graph, budget_B, enclosure.budget_B)
+    placed: PlanRecord | None = fitted
+    if ground.enforced and (fitted.layout is None or fitted.layout.height_B > room_B):
+        placed = place_around(fitted, (), room_B)
+    if placed is None or placed.reserved_B > budget_B:
         raise PlanMismatch(
-            f"the saved plan does not fit into {format_B(fitted.budget_B)} here: parameters, inputs, optimizer state "
+            f"the saved plan does not fit into {format_B(budget_B)} here: parameters, inputs, optimizer state "
             f"and reserve take {format_B(fitted.fixed_B)}, and its allocations do not fit into the rest. Plan again "
             "with lowtide.plan and the same optimizer and scope, or raise the budget."
         )
-    return placed
+    return enclosure.said(placed, step.device)
 
 
 def check_plan_is_for(record: PlanRecord, key: str, device: str) -> None:
@@ -184,6 +209,21 @@ def check_plan_is_for(record: PlanRecord, key: str, device: str) -> None:
                 f"the saved plan was measured with {fact} {getattr(there, fact)!r}, here it is "
                 f"{getattr(here, fact)!r}. Plan again here, or restore that environment."
             )
+    if here.arithmetic != there.arithmetic:
+        raise PlanMismatch(
+            "the saved plan was made where numbers are rounded otherwise "
+            f"({there.arithmetic or 'it does not say how'}), "
+            f"and what was bit-equal there may differ here ({here.arithmetic}). Plan again here, or restore that "
+            "processor and those settings."
+        )
+
+
+def _tried(graph: Graph) -> int:
+    """How many implementations that claim to be exact there are beside the program's: each was tried here."""
+    program = set(graph.program)
+    grouped = {r for g in graph.groups for o in g.options for r in o.recipes}
+    options = sum(o.numerics is Numerics.EXACT for g in graph.groups for o in g.options[1:])
+    return options + sum(r.id not in program and r.id not in grouped and bool(r.consumes) for r in graph.recipes)
 
 
 def _device_of(calls: Sequence[Call]) -> str:

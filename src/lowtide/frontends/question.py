@@ -12,24 +12,18 @@ from __future__ import annotations
 import hashlib
 
 import msgspec
-from msgspec.structs import replace
 
 import lowtide
 from lowtide.device.fingerprint import fingerprint
 from lowtide.errors import PlanFileError
 from lowtide.frontends.plan_cache import Header
-from lowtide.ir.check import check
 from lowtide.ir.graph import Graph
-from lowtide.ir.housing import housed
 from lowtide.ir.likeness import memory, seconds_apart, shapes, size_B, structure
 from lowtide.ir.plan import Covers, PlanRecord
-from lowtide.ir.simulate import simulate
 from lowtide.pipeline import environment, resolve_budget
-from lowtide.planners.keep_all import keep_all_schedule
-from lowtide.record import Ground, PlanOptions
+from lowtide.record import Ground, PlanOptions, carried_over
 
 _NEAR = 0.1  # of a step's seconds: a plan made for other ones loses less than that
-_EQUAL = 1e-6  # relative; a bound that is as good as the first runs alone
 _GENERATION = 4  # raise it when planners or placers find other plans for the same question
 
 
@@ -159,7 +153,7 @@ def program_name(graph: Graph) -> str:
 def revived(
     record: PlanRecord, graph: Graph, ground: Ground, covers: Covers, device: str, at_least_B: int
 ) -> PlanRecord | None:
-    """A cached plan for the graph at hand, proved legal for it, its claims worked out from the graph's own seconds.
+    """A cached plan's decisions for the graph at hand, proved legal for it, its claims worked out from that graph.
 
     Arguments:
         at_least_B: what the budget comes to for larger steps of the same model.
@@ -168,40 +162,23 @@ def revived(
 
     Raises:
         PlanFileError: if it is for other bytes than its key says.
-        IllegalPlan: if it may not be carried out.
+        PlanMismatch: if it is of another program, or may not be carried out.
     """
     if memory(record.graph) != memory(graph) or (record.layout is not None) != ground.enforced:
         raise PlanFileError("it is for other bytes than its name says")
-    graph = housed(graph, record.outcome.hosted)
-    room_B = ground.room_B(graph, record.budget_B, at_least_B)
-    if record.layout is not None and record.layout.height_B > room_B:
-        raise PlanFileError("its addresses reach past the budget")
     left = (record.outside_B, record.reserve_B, record.optimizer_B)
     if left != (ground.outside_B, ground.reserve_B, ground.optimizer_B):
         raise PlanFileError("it leaves other room than its name says")
     if seconds_apart(graph, record.graph) > _NEAR:
         return None
-    live_B = min(record.peak_B, record.budget_B) - ground.outside_B
-    check(graph, record.schedule, live_B, record.layout, record.host_budget_B)
-    if [r.time_s for r in record.graph.recipes] == [r.time_s for r in graph.recipes]:
-        return replace(record, graph=graph, covers=covers, environment=environment(device))
-    keep_all_s = simulate(graph, keep_all_schedule(graph)).time_s
-    return replace(
-        record,
-        graph=graph,
-        covers=covers,
-        environment=environment(device),
-        time_s=simulate(graph, record.schedule, record.machine).time_s,
-        keep_all_time_s=keep_all_s,
-        outcome=replace(record.outcome, bound_s=_bound_s(record, graph, keep_all_s)),
+    found = carried_over(
+        record, graph, ground=ground, budget_B=record.budget_B, covers=covers, environment=environment(device)
     )
-
-
-def _bound_s(record: PlanRecord, graph: Graph, keep_all_s: float) -> float:
-    """The bound for other seconds: first runs take what they take, reruns shrink with the recipe that shrank most."""
-    pairs = zip(record.graph.recipes, graph.recipes, strict=True)
-    least = min((b.time_s / a.time_s for a, b in pairs if a.time_s > 0), default=0.0)
-    bound_s, first_s = record.outcome.bound_s, record.keep_all_time_s
-    if bound_s < first_s * (1.0 - _EQUAL):
-        return least * bound_s
-    return keep_all_s * (1.0 - _EQUAL) + least * max(0.0, bound_s - first_s)
+    room_B = ground.room_B(found.graph, record.budget_B, at_least_B)
+    if ground.enforced and (found.layout is None or found.layout.height_B > room_B):
+        raise PlanFileError("its addresses reach past the budget")
+    if found.peak_B > record.budget_B:
+        raise PlanFileError("it takes more than the budget")
+    if found.host_budget_B is not None and found.host_peak_B > found.host_budget_B:
+        raise PlanFileError("it takes more than the host's budget")
+    return msgspec.structs.replace(found, graphs=record.graphs, breaks=record.breaks)

@@ -1,8 +1,8 @@
 """One fitted model: its budget, its captured graphs, and the plans in force.
 
 A session is what the backend asks for an executor while a graph is compiled, and for a plan when a shape is met
-for the first time. Where a model breaks into several graphs, all of them are found first by a call that computes
-nothing, and planned as one.
+for the first time. Where a model breaks into several graphs, its first step runs graph by graph under provisional plans
+(`first_step.py`), and all of its graphs are then planned as one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import logging
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,33 +22,38 @@ from msgspec.structs import replace
 from lowtide.capture.aot import Captured, make_backend
 from lowtide.capture.breaks import all_breaks
 from lowtide.device.arena import nothing_engaged
+from lowtide.device.fingerprint import precision_switches
 from lowtide.device.generator_guard import unchanged_generators
 from lowtide.device.observer import observe_if_free
 from lowtide.device.semiprivate import graph_breaks
-from lowtide.errors import BudgetWarning, InfeasibleBudget
-from lowtide.frontends.discovery import Call, address, call_of, unchanged_tensors
+from lowtide.device.storage import identity_of
+from lowtide.errors import BudgetWarning, InexactCapture, InfeasibleBudget
+from lowtide.frontends.discovery import Call, call_of, unchanged_tensors
 from lowtide.frontends.enclosure import Enclosure
+from lowtide.frontends.first_step import FirstStep, Undo, provisional_schedule, undone_where_refused
 from lowtide.frontends.in_force import PlansInForce
 from lowtide.frontends.knowledge import Knowledge
 from lowtide.frontends.menu import Menu
 from lowtide.frontends.planning import MeasuredStep, check_plan_is_for, fit_plan, measure_step, plan_step
+from lowtide.ir.fidelity import Doubt
 from lowtide.ir.layout import Obstacle
+from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import GraphBreak, PlanRecord
 from lowtide.ir.text import save_graph as write_graph
-from lowtide.pipeline import linked, resolve_budget
+from lowtide.pipeline import linked
 from lowtide.planners.base import Watch
 from lowtide.profile.cache import ProfileCache
 from lowtide.profile.exactness import Exactness
 from lowtide.record import PlanOptions
 from lowtide.runtime.dry import dry_results
-from lowtide.runtime.executor import Key, Loaded, PlannedExecutor
+from lowtide.runtime.executor import Key, Loaded, PlannedExecutor, load
 from lowtide.units import Budget
 
 _LOG = logging.getLogger("lowtide")
 
 
-class Discover(BaseException):
-    """Unwinds a call that met the first of several graphs without a plan: find the others before planning.
+class SeveralGraphs(BaseException):
+    """Unwinds a whole step whose model breaks into several graphs, before the first of them has run.
 
     Not an `Exception`, so that no handler in the user's own forward takes it for an error.
     """
@@ -107,13 +112,16 @@ class Session:
     _broken: bool = False
     _reasons: dict[str, int] | None = None  # of the breaks in this process, when the call began
     _causes: dict[str, None] = field(default_factory=dict)  # why Dynamo broke this model
+    _doubts: dict[Doubt, None] = field(default_factory=dict)  # why results may differ, beside what captures know
     _given_used: bool = False
-    _discover: bool = False
-    _entered: int = 0
+    _entered: int = 0  # graph forwards when the step began
     _before: dict[int, int] = field(default_factory=dict)  # forwards of each executor when the step began
+    _signature: Callable[[], Key] = tuple
+    _first: FirstStep | None = None  # in progress
+    _undo: Undo | None = None  # of the step in progress, where parts of it may run before it is refused
 
     def __post_init__(self) -> None:
-        self.backend = make_backend(self._executor_for)
+        self.backend = make_backend(self._executor_for, self._has_several_graphs if self.whole is None else None)
         self.menu = Menu(Exactness(self.cache))
         self.in_force = PlansInForce(self.enclosure, self._plan)
         if self.whole is not None:
@@ -125,6 +133,11 @@ class Session:
     def calls(self) -> int:
         """How many graph forwards really ran in lowtide's code."""
         return sum(e.forwards for e in self.executors)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether results have to be those of plain PyTorch, bit for bit."""
+        return self.options.numerics is Numerics.EXACT
 
     @property
     def broken(self) -> bool:
@@ -161,23 +174,52 @@ class Session:
             self._dry = None
 
     @contextlib.contextmanager
-    def step(self, *, discover: bool) -> Iterator[None]:
-        """One call of the model. Inside, with `discover`, a graph without a plan unwinds it before anything has run."""
-        self._discover, self._entered = discover, self.calls
+    def step(self, signature: Callable[[], Key] = tuple) -> Iterator[None]:
+        """One call of the model. If it meets several graphs for the first time, they are planned as one at its end.
+
+        Arguments:
+            signature: tells the shapes of the call, for models that break.
+
+        Raises:
+            LowtideError: where the step is refused; buffers and generators are as they were before it.
+        """
+        self.in_force.begin()
+        self._entered, self._signature = self.calls, signature
         self._before = {id(e): e.forwards for e in self.executors}
+        may_run = self.whole_model and (self._broken or not self.in_force.plans)
+        undo = self._undo = Undo() if may_run else None
         try:
-            with self._own_breaks():
+            with undone_where_refused(undo, lambda: self.broken), self._own_breaks():
                 yield
+                self._plan_first()
         finally:
-            self._discover = False
+            if self._first is not None:
+                self._first.graph_begins()  # ends the observation of the code that raised
+            self._first = self._undo = None
+
+    def _plan_first(self) -> None:
+        """Plans the graphs that a first step has met as one, for the steps after it."""
+        if (first := self._first) is None:
+            return
+        first.graph_begins()  # the code behind the last one has ended
+        self._between_B = first.between_B
+        self._first = None
+        self._enlarge(first.calls)
+        self.plan_calls(first.calls, begun=True)
 
     def plan_calls(
-        self, calls: Sequence[Call], install: bool = True, save_graph: str | Path | None = None
+        self,
+        calls: Sequence[Call],
+        install: bool = True,
+        save_graph: str | Path | None = None,
+        *,
+        begun: bool = False,
     ) -> PlanRecord:
         """Plans the graphs of one step as one and puts the result in force.
 
         Arguments:
             save_graph: where to write the measured graph before it is planned.
+            begun: whether the step's backward is still to come, by other plans: then it is in force from the next on.
         """
         with nothing_engaged():
             found = measure_step(calls, self.enclosure.persistent, self.options, self.cache, self.knowledge)
@@ -189,9 +231,21 @@ class Session:
                 record = self._plan(found, runs=install) if self.whole is None else self._plan_whole(found, install)
         if install:
             step = tuple((self.executors.index(c.executor), c.key) for c in calls)
-            self.in_force.install(step, found, record)
+            (self.in_force.announce if begun else self.in_force.install)(step, found, record)
         _LOG.info("planned %d graph(s): %s of %s B", len(calls), record.reserved_B, record.budget_B)
         return record
+
+    def doubt(self, *reasons: Doubt) -> None:
+        """Notes why results of this session's model may differ from plain PyTorch's.
+
+        Raises:
+            InexactCapture: where they have to be equal.
+        """
+        if not reasons:
+            return
+        if self.is_exact:
+            raise inexact(reasons)
+        self._doubts.update(dict.fromkeys(reasons))
 
     def expect_between(self, found: MeasuredStep) -> None:
         """Notes, for the plans of a step of several graphs, what code between them took when it was last found."""
@@ -224,6 +278,10 @@ class Session:
             self._look_for_breaks()
             self._reasons = None
 
+    def _has_several_graphs(self) -> bool:
+        """Whether the model that is being captured is known to break; of `torch.compile`'s, whether any has."""
+        return self.broken if self.whole_model else bool(graph_breaks())
+
     def _look_for_breaks(self) -> None:
         """Notes why Dynamo broke a graph since this session's call began; outside a call there is nothing to see."""
         if self._reasons is None:
@@ -236,22 +294,40 @@ class Session:
     # what the backend and the executors ask -------------------------------------------------------------------
 
     def _executor_for(self, captured: Captured) -> PlannedExecutor:
+        if self.is_exact and not captured.fidelity.is_exact:
+            raise inexact(captured.fidelity.doubts)
         executor = PlannedExecutor(
-            key_of=lambda arguments: (*self._occasion(executor), *captured.key(arguments)),
+            key_of=lambda arguments: (*self._occasion(executor), *precision_switches(), *captured.key(arguments)),
             plan_for=self._plan_for,
             token_at=captured.slots.token if captured.joint.trains else -1,
-            always_ask=lambda: self._dry is not None,
+            always_ask=lambda: self._dry is not None or self._first is not None,
             settle=lambda key, loaded, arguments: self._settle(executor, key, loaded, arguments),
             lock=self.enclosure.turn,
+            shares=captured.joint.shares,
+            undivided=bool(captured.joint.undivided) and self.is_exact,
+            lay_out=captured.lay_out,
             unreached=lambda came: () if captured.reach is None else captured.reach.unreached(came),
         )
-        if (whole := self.whole) is not None:
-            executor.carry_out = lambda key, loaded, arguments: (
-                whole.run(executor, key, loaded, arguments) if self._dry is None else loaded.run(0, arguments)
-            )
+        executor.carry_out = lambda key, loaded, arguments: self._run(executor, captured, key, loaded, arguments)
         self.executors.append(executor)
         self._captured[id(executor)] = captured
         return executor
+
+    def _run(
+        self, executor: PlannedExecutor, captured: Captured, key: Key, loaded: Loaded, arguments: list[Any]
+    ) -> Sequence[Any]:
+        """Runs a forward, and notes what a first step shows, and what a refusal later in the step has to undo."""
+        if self._dry is not None:
+            return loaded.run(0, arguments)
+        if self.whole is not None:
+            return self.whole.run(executor, key, loaded, arguments)
+        if self._undo is not None:
+            self._undo.keep(arguments[i] for i in captured.unchanged.values())
+        results = loaded.run(0, arguments)
+        if self._first is not None:
+            self._first.note_results(results, len(captured.joint.forward_outputs))
+            self._first.graph_ended(observes=self.enclosure.encloses("cpu"))
+        return results
 
     def _occasion(self, executor: PlannedExecutor) -> Key:
         """What distinguishes the calls of one graph: equal layers of a broken model share a graph, not a plan."""
@@ -262,9 +338,11 @@ class Session:
     def _plan_for(self, executor: PlannedExecutor, key: Key, arguments: Sequence[Any]) -> Loaded:
         captured = self._captured[id(executor)]
         if self._dry is None and self.whole_model and self.broken:
-            if self._discover and self.calls == self._entered:
-                raise Discover
-            # Another path than the call that computed nothing took: what has run cannot be undone.
+            if self.whole is not None:
+                raise SeveralGraphs
+            if self._first is not None or self.calls == self._entered:
+                return self._provisional(executor, captured, arguments)
+            # Another path than that of the first step, which is planned as one: what has run cannot be planned again.
             warnings.warn(
                 "the model breaks into several graphs and what runs after a break depends on data: a graph was met "
                 "that was not planned with the others, and is planned within the whole budget by itself. Mend the "
@@ -279,6 +357,24 @@ class Session:
         self.plan_calls([call])
         return executor.in_force(key)
 
+    def _provisional(self, executor: PlannedExecutor, captured: Captured, arguments: Sequence[Any]) -> Loaded:
+        """A plan for a graph by itself, in a step whose other graphs are not all known."""
+        if self._first is None:
+            self._first = FirstStep()
+            if self._undo is not None:  # code between the graphs may overwrite any buffer
+                self._undo.keep(self.enclosure.persistent())
+        self._first.graph_begins()
+        if not self.step_key:
+            self.step_key = self._signature()
+        key = executor.key_of(arguments)
+        call = call_of(executor, key, captured.specialise(arguments), arguments)
+        self._first.calls.append(call)
+        with nothing_engaged():
+            found = measure_step([call], self.enclosure.persistent, self.options, self.cache, self.knowledge)
+            loaded = load(found.graph, provisional_schedule(found.graph), call.interfaces, call.specialised.held)
+        executor.remember(loaded)
+        return loaded
+
     def _enlarge(self, calls: Sequence[Call]) -> None:
         """Gives the graphs of a step every implementation that may be used."""
         with nothing_engaged():
@@ -292,7 +388,8 @@ class Session:
         self.options = linked(self.options, step.device, self.cache)
         options = self._options_for(step) if runs else self.options
         record = plan_step(step, options, self.enclosure, obstacles, self.watch, self.knowledge)
-        return replace(record, graphs=len(step.calls), breaks=self.breaks)
+        fidelity = record.fidelity.doubted(self._doubts)
+        return replace(record, graphs=len(step.calls), breaks=self.breaks, fidelity=fidelity)
 
     def _plan_whole(self, step: MeasuredStep, runs: bool) -> PlanRecord:
         """A plan with homes where the others have them, if there is one; else all plans are made anew round its own."""
@@ -326,7 +423,7 @@ class Session:
         token = torch.zeros(1, dtype=torch.int64)
         specialised = call.specialised
         results = dry_results(specialised.graph, interface, arguments, specialised.held, captured.unchanged, token)
-        call.outputs = tuple(address(r) for r in results[: len(captured.joint.forward_outputs)])
+        call.outputs = tuple(identity_of(r) for r in results[: len(captured.joint.forward_outputs)])
         assert self._dry is not None
         self._dry.append(call)
         return Loaded(0, (lambda _: results,), token)
@@ -339,6 +436,15 @@ class Session:
             return None
         check_plan_is_for(self.given, found.graph.key, found.device)
         self._given_used = True
-        of_plain_B = self.given.keep_all_peak_B + self.given.reserve_B
-        budget_B = resolve_budget(self.options.budget, lambda: of_plain_B, found.device)
-        return fit_plan(replace(self.given, budget_B=budget_B), found, self.enclosure)
+        record = fit_plan(self.given, found, self.enclosure, self.options.budget)
+        return replace(record, graphs=len(found.calls), breaks=self.breaks)
+
+
+def inexact(doubts: Sequence[Doubt]) -> InexactCapture:
+    """The refusal of a capture whose results may differ from plain PyTorch's."""
+    reasons = tuple(str(doubt) for doubt in dict.fromkeys(doubts))
+    return InexactCapture(
+        'results may differ from plain PyTorch\'s by rounding, and numerics="exact" was asked for. Nothing of this '
+        "capture has been run. " + " ".join(f"({i}) {text}." for i, text in enumerate(reasons, 1)),
+        reasons=reasons,
+    )

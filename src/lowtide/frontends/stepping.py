@@ -11,8 +11,9 @@ import torch
 
 from lowtide.capture.joint import is_tensor
 from lowtide.capture.whole_step import GATHERED, WEIGHT, Clip, Update, WholeStep, whole_step
+from lowtide.device.storage import identity_of
 from lowtide.errors import CaptureError, OptimizerError
-from lowtide.frontends.discovery import Call, address
+from lowtide.frontends.discovery import Call
 from lowtide.frontends.live_optimizer import LiveOptimizer
 from lowtide.frontends.planning import MeasuredStep
 from lowtide.ir.housing import hosted_values
@@ -153,7 +154,7 @@ class Steps:
             movable={v: self._movable(call, whole, updaters, v) for v in whole.movable},
         )
         self._steppings[id(call.executor), call.key] = stepping
-        call.become(whole, tuple(address(t) for t in stepping.kept()))
+        call.become(whole, tuple(identity_of(t) for t in stepping.kept()))
 
     def homes(self, step: MeasuredStep) -> tuple[int, ...] | None:
         """Which values have their home on the host, where another plan has chosen that already."""

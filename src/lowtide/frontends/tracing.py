@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from lowtide.arguments import function, seconds, whole, yes_or_no
 from lowtide.errors import BudgetError, InfeasibleBudget
 from lowtide.frontends.frontier_in_hand import Frontier
 from lowtide.ir.graph import Graph
@@ -38,6 +39,14 @@ class Effort:
     work: int
     time_limit_s: float | None
     watch: Watch | None
+
+    def __post_init__(self) -> None:
+        whole("points", self.points, example="24")
+        whole("seed", self.seed)
+        whole("work", self.work, example="5000")
+        seconds("time_limit_s", self.time_limit_s)
+        yes_or_no("baselines", self.baselines)
+        function("watch", self.watch, "watch=print")
 
 
 def traced(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import threading
 import warnings
 import weakref
@@ -12,20 +13,21 @@ from typing import Any
 
 import torch
 
+from lowtide.arguments import function, number, shown, whole, yes_or_no
 from lowtide.capture.whole_step import GATHERED
-from lowtide.errors import BudgetWarning, CaptureError, LowtideError, OptimizerError
+from lowtide.errors import ArgumentError, BudgetWarning, CaptureError, LowtideError, OptimizerError
 from lowtide.frontends.compiling import compiled_call
 from lowtide.frontends.enclosure import Enclosure, Scope
 from lowtide.frontends.fit import Compiled
 from lowtide.frontends.fitted import Fitted, keep
 from lowtide.frontends.live_optimizer import LiveOptimizer
-from lowtide.frontends.member import Member, check_optimizer
+from lowtide.frontends.member import Member, check_model, check_optimizer
 from lowtide.frontends.memory import MemoryStats, memory_stats
 from lowtide.frontends.moving import HostBudget, Rate, moving
 from lowtide.frontends.objective import Objective
 from lowtide.frontends.optimizer_watch import STEPPING
 from lowtide.frontends.plan_in_hand import Plan
-from lowtide.frontends.session import Discover, Session
+from lowtide.frontends.session import Session, SeveralGraphs
 from lowtide.frontends.stepping import Steps
 from lowtide.frontends.transfers import Transfers, transfers
 from lowtide.frontends.wanted import wanted
@@ -68,6 +70,7 @@ class TrainStep:
         scope, numerics, without, seed, work, time_limit_s, shape_limit_s, dynamic, watch: as for `lowtide.fit`.
 
     Raises:
+        ArgumentError: if an argument is of the wrong kind or out of range.
         BudgetError, LinkError: if a budget or the link is malformed.
         NumericsError: if there is no such level, or nothing of the name that is to be left out.
         OptimizerError: if the optimizer is none, steps what is not the model's, or is another step's already.
@@ -99,6 +102,9 @@ class TrainStep:
         dynamic: bool | None = None,
         watch: Watch | None = None,
     ) -> None:
+        _check_options(model, loss_fn, targets, autocast, clip_norm, norm_type, accumulate, master_weights)
+        yes_or_no("dynamic", dynamic, or_none=True)
+        function("watch", watch, "watch=print")
         moves, menu = moving(host_budget, link), wanted(numerics, without)
         options = PlanOptions(
             budget=parse_budget(budget), seed=seed, work=work, time_limit_s=time_limit_s, **menu, **moves
@@ -117,7 +123,9 @@ class TrainStep:
         session = Session(options, enclosure, None, watch, whole=self._steps, whole_model=True)
         self._handle = keep(Fitted(session, member))
         self._objective.lowtide = self._handle  # type: ignore[assignment]
-        self._compiled: Compiled | None = Compiled(lambda: compiled_call(self._objective, session.backend, dynamic))
+        self._compiled: Compiled | None = Compiled(
+            lambda: compiled_call(self._objective, session.backend, dynamic, exact=session.is_exact)
+        )
         self._turn = threading.RLock()
         self._layouts: dict[tuple[Any, ...], int] = {}
         self._moved = False
@@ -212,9 +220,9 @@ class TrainStep:
         session = self._handle.session
         before = session.calls
         try:
-            with session.step(discover=True), torch.enable_grad():
+            with session.step(), torch.enable_grad():
                 result = compiled(*args, **kwargs)
-        except Discover:
+        except SeveralGraphs:
             raise CaptureError(_broken(session)) from None
         if session.calls == before:
             raise CaptureError(_broken(session))
@@ -384,6 +392,32 @@ def _check(objective: Objective, model: torch.nn.Module, optimizer: torch.optim.
         raise OptimizerError("the optimizer belongs to another step already: call its close() first")
     if isinstance(optimizer, torch.optim.LBFGS):
         raise OptimizerError("LBFGS evaluates the model several times a step: use lowtide.fit, and a closure.")
+
+
+def _check_options(
+    model: object,
+    loss_fn: object,
+    targets: object,
+    autocast: object,
+    clip_norm: object,
+    norm_type: object,
+    accumulate: object,
+    master_weights: object,
+) -> None:
+    """Raises:
+    ArgumentError: if one of them is of the wrong kind or out of range.
+    """
+    check_model(model)
+    function("loss_fn", loss_fn, "loss_fn=torch.nn.functional.cross_entropy")
+    whole("targets", targets, example="1")
+    whole("accumulate", accumulate, least=1, example="4")
+    yes_or_no("master_weights", master_weights)
+    if autocast is not None and not isinstance(autocast, torch.dtype):
+        raise ArgumentError(f"autocast={shown(autocast)} is no dtype: write autocast=torch.bfloat16, or None")
+    if clip_norm is not None:
+        number("clip_norm", clip_norm, above=0.0, example="1.0")
+    if norm_type != math.inf:
+        number("norm_type", norm_type, above=0.0, example="2.0")
 
 
 def _device_of(model: torch.nn.Module) -> str:

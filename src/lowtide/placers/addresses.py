@@ -6,9 +6,10 @@ from collections.abc import Collection, Sequence
 
 from msgspec.structs import replace
 
+from lowtide.errors import IllegalPlan
 from lowtide.ir.check_packing import check_packing
 from lowtide.ir.graph import Graph
-from lowtide.ir.layout import ALIGNMENT_B, Layout, Obstacle, rounded_B
+from lowtide.ir.layout import ALIGNMENT_B, Block, Layout, Obstacle, rounded_B
 from lowtide.ir.packing import Buffer, Packed, Packing
 from lowtide.ir.schedule import Boundary, Schedule
 from lowtide.ir.sequence import blocks_of
@@ -42,15 +43,7 @@ def lay_out(
     Returns: offsets from the arena's low end.
     """
     blocks = blocks_of(graph, schedule)
-    end = max((b.stop for b in blocks), default=1)
-    buffers = [Buffer(b.start, b.stop, b.size_B) for b in blocks]
-    buffers += [Buffer(0, end + 1, o.size_B, o.offset_B) for o in obstacles]
-    held = [i for i, b in enumerate(blocks) if b.stop == end]
-    for index in held:  # what the caller keeps is still there afterwards
-        buffers[index] = Buffer(blocks[index].start, end + 1, blocks[index].size_B)
-    if after_B:
-        buffers.append(Buffer(end, end + 1, after_B))
-    packing = Packing(tuple(buffers), alignment_B)
+    packing = _packing(blocks, obstacles, after_B, alignment_B)
     packed = None
     if capacity_B is not None:
         near_B = min(capacity_B, rounded_B(int(_NEAR * bound_B(packing)), alignment_B))
@@ -66,6 +59,64 @@ def lay_out(
         alignment_B=alignment_B,
         placer=packed.placer,
     )
+
+
+def at_known_places(
+    graph: Graph, schedule: Schedule, known: Layout, *, after_B: int = 0, alignment_B: int = ALIGNMENT_B
+) -> Layout | None:
+    """The addresses that another layout gives the same allocations of a schedule.
+
+    Everything but the addresses is found anew, so that nothing depends on what a file says.
+
+    Arguments:
+        graph: with traces; schedule: legal for it.
+        known: of the same schedule, perhaps with other traces, from anywhere.
+        after_B, alignment_B: see `lay_out`.
+
+    Returns: None where an allocation has no address there, or two of them would share bytes. O(blocks log blocks).
+    """
+    blocks = blocks_of(graph, schedule)
+    pairs = zip(known.blocks, known.offsets_B, strict=False)
+    places = {(b.step, b.order, b.size_B): offset_B for b, offset_B in pairs}
+    if known.obstacles or any((b.step, b.order, b.size_B) not in places for b in blocks):
+        return None
+    offsets_B = [places[b.step, b.order, b.size_B] for b in blocks]
+    end = max((b.stop for b in blocks), default=1)
+    if after_B:
+        held = sorted((o, b.size_B) for b, o in zip(blocks, offsets_B, strict=True) if b.stop == end)
+        offsets_B.append(_lowest_gap_B(held, after_B, alignment_B))
+    packing = _packing(blocks, (), after_B, alignment_B)
+    sizes_B = (rounded_B(b.size_B, alignment_B) for b in packing.buffers)
+    height_B = max((o + size_B for o, size_B in zip(offsets_B, sizes_B, strict=True)), default=0)
+    packed = Packed(tuple(offsets_B), height_B, low_B := bound_B(packing), known.placer, low_B == height_B, 0.0)
+    try:
+        check_packing(packing, packed)
+    except IllegalPlan:
+        return None
+    return Layout(
+        blocks, packed.offsets_B[: len(blocks)], height_B, low_B, alignment_B=alignment_B, placer=known.placer
+    )
+
+
+def _packing(blocks: Sequence[Block], obstacles: Sequence[Obstacle], after_B: int, alignment_B: int) -> Packing:
+    """A schedule's allocations with what is in their way, and what is wanted when the schedule has ended, last."""
+    end = max((b.stop for b in blocks), default=1)
+    # What the caller keeps is still there afterwards.
+    buffers = [Buffer(b.start, end + 1 if b.stop == end else b.stop, b.size_B) for b in blocks]
+    buffers += [Buffer(0, end + 1, o.size_B, o.offset_B) for o in obstacles]
+    if after_B:
+        buffers.append(Buffer(end, end + 1, after_B))
+    return Packing(tuple(buffers), alignment_B)
+
+
+def _lowest_gap_B(taken: Sequence[tuple[int, int]], size_B: int, alignment_B: int) -> int:
+    """The lowest address of so many bytes between ranges, given by address as offset and size."""
+    low_B = 0
+    for offset_B, held_B in taken:
+        if offset_B - low_B >= size_B:
+            break
+        low_B = max(low_B, offset_B + rounded_B(held_B, alignment_B))
+    return low_B
 
 
 def _place_low(packing: Packing, height_B: int, seed: int) -> Packed | None:

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import itertools
 import linecache
+import re
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from operator import itemgetter
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -35,7 +36,21 @@ from lowtide.runtime.statements import Name, Names, Statement, hosted, moves_any
 from lowtide.runtime.writer import Writer
 
 Segment = Callable[[list[Any]], tuple[Any, ...]]
+
+
+class Observer(Protocol):
+    """Is shown the tensors of every run while generated code runs; they are nobody's to keep."""
+
+    def reads(self, step: Run, tensors: tuple[Any, ...]) -> None:
+        """Called before a run, with what it reads: `Recipe.read_values`, in that order."""
+
+    def made(self, step: Run, tensors: tuple[Any, ...]) -> None:
+        """Called after a run, with what it keeps: `Run.keep`, in that order."""
+
+
 _SERIAL = itertools.count(1)
+_SEGMENTS = frozenset({"forward", "backward", "inference"})  # what tracebacks name; others are numbers
+_WORD = re.compile(r"[A-Za-z0-9_]{1,32}")
 _ABREAST = 16  # names in a line
 
 
@@ -49,6 +64,7 @@ def generate(
     *,
     marked: bool = False,
     engines: Engines | None = None,
+    observer: Observer | None = None,
 ) -> tuple[Segment, ...]:
     """Compiles one function per segment.
 
@@ -59,6 +75,7 @@ def generate(
         empty: what fills unused slots.
         marked: whether every run says its number to the arena.
         engines: carry out the schedule's copies; None where it has none.
+        observer: is shown what every run on the device reads and makes; None for code that shows nothing.
 
     Returns:
         Functions that take a boxed list, which they empty, and return a tuple.
@@ -79,12 +96,14 @@ def generate(
     functions = []
     for index, (statements, interface) in enumerate(zip(parts, named, strict=True)):
         later: set[Name] = set().union(*carried[index + 1 :]) if index + 1 < len(parts) else set()
-        writer = Writer(graph, held, marked=marked)
+        writer = Writer(graph, held, marked=marked, observed=observer is not None)
         writer.scope |= {"_token": token, "_empty": empty, **{f"v{v}": held[at] for v, at in interface.constants}}
         statements = _without_idle_drops(graph, statements, carried[index], index)
         _arguments(writer, interface, statements, carried[index], graph, index, luggage if index else ())
         if marked:
             writer.scope["_at"] = arena.fast_at()
+        if observer is not None:
+            writer.scope |= _shown_to(observer, statements)
         moves = None if engines is None or not moving else Moves(engines, _names(graph, statements))
         if moves is not None:
             writer.scope |= _calls_of(moves)
@@ -192,6 +211,23 @@ def _calls_of(moves: Moves) -> dict[str, Any]:
     }
 
 
+def _shown_to(observer: Observer, statements: Sequence[Statement]) -> dict[str, Any]:
+    """What observed code calls before and after each run, given its number in the segment and the tensors."""
+    steps = [s.step for s in statements if s.is_numbered]
+
+    def reads(at: int, tensors: tuple[Any, ...]) -> None:
+        step = steps[at]
+        assert isinstance(step, Run)
+        observer.reads(step, tensors)
+
+    def made(at: int, tensors: tuple[Any, ...]) -> None:
+        step = steps[at]
+        assert isinstance(step, Run)
+        observer.made(step, tensors)
+
+    return {"_reads": reads, "_made": made}
+
+
 def _ticket(writer: Writer, luggage: Sequence[Name]) -> str:
     return f"_with_luggage(_token, ({''.join(f'{writer.name(n)}, ' for n in luggage).rstrip()}))"
 
@@ -240,13 +276,14 @@ def _arguments(
     for name in sorted(n for n in given if n >= len(graph.values)):
         geometry = graph.values[name - len(graph.values)].geometry
         device = "cpu" if geometry is None else geometry.device
-        writer.lines.append(f"    {writer.name(name)} = _arrived({writer.name(name)}, {device!r})")
+        writer.lines.append(f"    {writer.name(name)} = _arrived({writer.name(name)}, {writer.literal(device)})")
 
 
 def _compile(writer: Writer, routines: Sequence[str], graph: Graph, index: int) -> Segment:
     name = graph.segments[index].name
+    name = name if name in _SEGMENTS else f"segment{index}"
     source = "\n".join((*routines, f"def {name}(args):", *writer.lines, ""))
-    file = f"<lowtide {name} {graph.key} #{next(_SERIAL)}>"
+    file = f"<lowtide {' '.join(_WORD.findall(f'{graph.segments[index].name} {graph.key}'))} #{next(_SERIAL)}>"
     # Registered so that a traceback through generated code shows its lines, as long as the code lives.
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     exec(compile(source, file, "exec"), writer.scope)

@@ -19,26 +19,33 @@ from typing import Any
 import torch
 
 from lowtide.device import arrivals
+from lowtide.device.contributions import hand_over
 from lowtide.device.engines import Engines
 from lowtide.device.semiprivate import (
     backward_is_retained,
     compiled_autograd_enabled,
+    number_of_engine_pass,
     refuse_second_derivatives,
 )
 from lowtide.errors import BackwardError, CaptureError
 from lowtide.ir.graph import Graph
 from lowtide.ir.interface import Interface, Token
 from lowtide.ir.schedule import Schedule
-from lowtide.runtime.codegen import Segment, generate
+from lowtide.runtime.codegen import Observer, Segment, generate
 from lowtide.runtime.wall import Passage, Walled
 
-Key = tuple[int | float | bool, ...]
+Key = tuple[int | float | bool | str, ...]
 _RECENT = 64  # plans kept alive for backwards whose token lost its attribute (a saved-tensor hook that clones)
 _NUMBER = itertools.count(1)
 _ONCE = (
     "second derivatives (create_graph=True and a backward through the gradient) cannot be taken through a model that "
     "lowtide trains: its backward is generated code, which autograd does not record. Take that term with the plain "
     "model, lowtide.unfit(model), or fit only the submodules that need no double backward."
+)
+_SHARED = (
+    "the model was called several times before this backward, and it uses a parameter more than twice in each call: "
+    "lowtide adds up the parameter's gradient call by call, plain PyTorch use by use, which rounds otherwise. Run a "
+    'backward after each call, give the model one batch made of both, or train with numerics="reassociated".'
 )
 
 
@@ -87,17 +94,27 @@ def load(
     held: Sequence[Any],
     walled: Walled | None = None,
     engines: Engines | None = None,
+    observer: Observer | None = None,
 ) -> Loaded:
     """Generates the code of a schedule.
 
     Arguments:
         walled: where its allocations are served; None to leave them to torch.
         engines: carry out its copies; None where it has none.
+        observer: is shown what every run reads and makes; None for none.
     """
     number = next(_NUMBER)
     token = torch.tensor([number], dtype=torch.int64)
     segments = generate(
-        graph, schedule, interfaces, held, token, torch.empty(0), marked=walled is not None, engines=engines
+        graph,
+        schedule,
+        interfaces,
+        held,
+        token,
+        torch.empty(0),
+        marked=walled is not None,
+        engines=engines,
+        observer=observer,
     )
     tokens = [i for i, result in enumerate(interfaces[0].results) if isinstance(result, Token)]
     loaded = Loaded(number, segments, token, walled, tokens[0] if tokens else None)
@@ -119,6 +136,9 @@ class PlannedExecutor:
         always_ask: while true, `plan_for` is asked even where a plan is in force.
         lock: held while a segment is chosen and runs: threads take turns, since a plan speaks of one step at a time.
         unreached: given which gradients came, results of the backward to which none flows: they are None, as in eager.
+        shares: inputs whose gradient is handed to autograd in several contributions; see `Joint.shares`.
+        undivided: whether some input with several uses has one gradient all the same.
+        lay_out: given a backward's arguments and which gradients came, lets these lie as it was captured for.
         carry_out: runs the first segment in place of `Loaded.run`, given the shape and the plan as well.
         forwards, backwards: how often this really ran: the proof that a step did not go past the plan.
     """
@@ -129,10 +149,14 @@ class PlannedExecutor:
     always_ask: Callable[[], bool] = lambda: False
     settle: Callable[[Key, Loaded, Sequence[Any]], Loaded] | None = None
     unreached: Callable[[tuple[bool, ...]], Sequence[int]] | None = None
+    shares: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    undivided: bool = False
     carry_out: Callable[[Key, Loaded, list[Any]], Sequence[Any]] | None = None
+    lay_out: Callable[[list[Any], tuple[bool, ...] | None], None] | None = None
     lock: AbstractContextManager[Any] = field(default_factory=threading.RLock)
     forwards: int = 0
     backwards: int = 0
+    _pass: int = -1  # number of the latest pass of autograd's engine that ran a backward
     _in_force: dict[Key, Loaded] = field(default_factory=dict)
     _by_number: weakref.WeakValueDictionary[int, Loaded] = field(default_factory=weakref.WeakValueDictionary)
     _recent: OrderedDict[int, Loaded] = field(default_factory=OrderedDict)
@@ -140,6 +164,10 @@ class PlannedExecutor:
     def install(self, key: Key, loaded: Loaded) -> None:
         """Puts a plan in force for a shape. Backwards that are outstanding keep the plan of their forward."""
         self._in_force[key] = loaded
+        self.remember(loaded)
+
+    def remember(self, loaded: Loaded) -> None:
+        """Keeps a plan for the backwards of forwards that run by it, whether or not it is in force."""
         self._by_number[loaded.number] = loaded
         self._recent[loaded.number] = loaded
         while len(self._recent) > _RECENT:
@@ -189,15 +217,28 @@ class PlannedExecutor:
             )
         if backward_is_retained():
             refuse_second_derivatives(BackwardError(_ONCE), functools.partial(_close, weakref.ref(token)))
+        before, self._pass = self._pass, number_of_engine_pass()
+        if self.undivided and before == self._pass != -1:
+            raise BackwardError(_SHARED)
         with self.lock:
             self.backwards += 1
+            if self.lay_out is not None:
+                self.lay_out(arguments, came)
             results = loaded.run(1, arguments, getattr(token, "_lowtide_passage", None), self.token_at)
-        if came is None or self.unreached is None or all(came):
-            return results
-        kept = list(results)
-        for index in self.unreached(came):
-            kept[index] = None
-        return kept
+        if came is not None and self.unreached is not None and not all(came):
+            results = list(results)
+            for index in self.unreached(came):
+                results[index] = None
+        return self._divided(results) if self.shares else results
+
+    def _divided(self, results: Sequence[Any]) -> Sequence[Any]:
+        """One gradient per input; those of inputs with several uses bring further contributions with them."""
+        count = len(results) - sum(len(further) for _, further in self.shares)
+        gradients = list(results[:count])
+        for index, further in self.shares:
+            there = [results[k] for k in (index, *further) if results[k] is not None]
+            gradients[index] = hand_over(index, there)
+        return gradients
 
 
 def _close(token: weakref.ref[Any]) -> None:

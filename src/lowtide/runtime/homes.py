@@ -11,6 +11,7 @@ import torch
 
 from lowtide.device import storage as storages
 from lowtide.device.arena import SMALL_B, Arena
+from lowtide.device.contributions import aliases_of
 from lowtide.ir.layout import rounded_B
 
 _OWNERS = 2  # of a storage that nobody else sees: one tensor, and the Python object that names the storage here
@@ -32,7 +33,11 @@ def homeless(tensors: Iterable[torch.Tensor], arena: Arena | None = None) -> lis
         if tensor.device.type != "cpu" or tensor.layout is not torch.strided or tensor.numel() == 0:
             continue
         storage = tensor.untyped_storage()
-        if storage.nbytes() < SMALL_B or storages.objection(storage) or storages.use_count(storage) > _OWNERS:
+        if (
+            storage.nbytes() < SMALL_B
+            or storages.objection(storage)
+            or storages.use_count(storage) - aliases_of(storage) > _OWNERS
+        ):
             continue
         offset_B = None if arena is None else storages.home_of(storage, arena)
         if offset_B is None or offset_B < home_lo_B:
@@ -77,7 +82,9 @@ def move_together(gradients: Iterable[torch.Tensor], arena: Arena) -> int:
     found: dict[int, torch.UntypedStorage] = {}
     for gradient in gradients:
         storage = gradient.untyped_storage()
-        if storage.nbytes() < SMALL_B or storages.objection(storage) or storages.use_count(storage) > _OWNERS:
+        if storage.nbytes() < SMALL_B or storages.objection(storage):
+            continue
+        if storages.use_count(storage) - aliases_of(storage) > _OWNERS:
             continue
         offset_B = storages.home_of(storage, arena)
         if offset_B is not None and offset_B < arena.plan_top_B:

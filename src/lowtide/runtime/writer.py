@@ -1,8 +1,14 @@
-"""Statements -> lines of Python: names of values and objects, calls, views in the argument list, `del`."""
+"""Statements -> lines of Python: names of values and objects, calls, views in the argument list, `del`.
+
+No text of a graph gets into the source but what `_word` leaves of an operator's name: values are numbers, and strings,
+keywords, devices and constants are objects in the function's globals, whatever characters they have.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -16,6 +22,7 @@ from lowtide.ir.schedule import DEVICE, Drop, Fetch, Run, Send, memory_of
 from lowtide.runtime.moves import HostOutput
 from lowtide.runtime.statements import Name, Names, Statement
 
+_LONGEST = 60  # letters of an operator's name
 _DEEPEST = 50  # calls in one another; the interpreter's parser gives up at 200
 
 
@@ -26,12 +33,14 @@ class Writer:
         graph: what the schedule speaks of.
         held: arguments without a text form, by the index that `Held` names.
         marked: whether what allocates says its number to the arena first.
+        observed: whether runs on the device show what they read and made.
     """
 
-    def __init__(self, graph: Graph, held: Sequence[Any], *, marked: bool = False) -> None:
+    def __init__(self, graph: Graph, held: Sequence[Any], *, marked: bool = False, observed: bool = False) -> None:
         self.graph = graph
         self.held = held
         self.marked = marked
+        self.observed = observed
         self.names = Names(len(graph.values))
         self.lines: list[str] = []
         self.scope: dict[str, Any] = {"_save": generator.save, "_replay": generator.replay}
@@ -80,22 +89,28 @@ class Writer:
             return self.object("c", arg, lambda: constant(arg))
         if isinstance(arg, Held):
             return self.object("h", arg.index, lambda: self.held[arg.index])
-        return repr(arg)
+        return self.literal(arg)
+
+    def literal(self, constant: Any) -> str:
+        """A constant as an expression: numbers that Python can read are written, anything else is an object."""
+        if constant is None or type(constant) in (bool, int) or (type(constant) is float and math.isfinite(constant)):
+            return repr(constant)
+        return self.object("k", (type(constant), constant), lambda: constant)
 
     def arguments(self, args: Sequence[Arg], kwargs: Sequence[NamedArg], refs: Sequence[str]) -> str:
         """A whole argument list."""
-        keyed = (f"{k}={self.argument(v, refs)}" for k, v in kwargs)
-        return ", ".join((*(self.argument(a, refs) for a in args), *keyed))
+        passed = [self.argument(a, refs) for a in args]
+        keyed = ", ".join(f"{self.literal(k)}: {self.argument(v, refs)}" for k, v in kwargs)
+        return ", ".join((*passed, f"**{{{keyed}}}") if keyed else passed)
 
     def view(self, view: View, base: str) -> str:
         """One view step as an expression."""
         call = f"{self.operator(view.op)}({self.arguments(view.args, view.kwargs, [base])})"
-        return call if view.pick is None else f"{call}[{view.pick}]"
+        return call if view.pick is None else f"{call}[{int(view.pick)}]"
 
     def operator(self, op: str) -> str:
         """The name of an operator in the function's globals."""
-        short = "".join(c if c.isalnum() else "_" for c in op.split(".")[-2 if op.count(".") > 1 else -1])
-        return self.object(f"{short}_", op, lambda: resolve(op))
+        return self.object(f"{_word(op.split('.')[-2 if op.count('.') > 1 else -1])}_", op, lambda: resolve(op))
 
     def read(self, read: Read, name: Name | None = None) -> str:
         """A tensor as it is passed: the value's name through its views.
@@ -130,8 +145,12 @@ class Writer:
                     if memory_of(self.graph.recipes[recipe].engine) != DEVICE:
                         self._host_run(statement, step, at)
                     else:
+                        if self.observed:
+                            self._show("_reads", self.graph.recipes[recipe].read_values, at)
                         self._mark(at)
                         self._run(step)
+                        if self.observed:
+                            self._show("_made", step.keep, at)
                 case Send(value=value):
                     self._send(statement, value, at)
                 case Fetch(value=value):
@@ -151,6 +170,10 @@ class Writer:
     def _mark(self, at: str) -> None:
         if self.marked:
             self.lines.append(f"    _at({at})")
+
+    def _show(self, call: str, values: Sequence[int], at: str) -> None:
+        """Hands values to who observes; a tuple that lives no longer than the call."""
+        self.lines.append(f"    {call}({at}, ({''.join(f'{self.name(v)}, ' for v in values).rstrip()}))")
 
     def _after(self, statement: Statement) -> str:
         """The argument that says what an engine waits for, if anything."""
@@ -200,9 +223,9 @@ class Writer:
         if recipe.state is not None:
             device = self._device(recipe)
             if recipe.effect is Effect.RANDOM and recipe.state in keep:
-                self.lines.append(f"    {self.name(recipe.state)} = _save({device!r})")
+                self.lines.append(f"    {self.name(recipe.state)} = _save({self.literal(device)})")
             elif recipe.effect is Effect.PURE:
-                before, indent = f"    with _replay({device!r}, {self.name(recipe.state)}):", "        "
+                before, indent = f"    with _replay({self.literal(device)}, {self.name(recipe.state)}):", "        "
         if before:
             self.lines.append(before)
         if recipe.paths == ((),):
@@ -213,7 +236,7 @@ class Writer:
         self.lines.append(f"{indent}_ = {call}")
         for value, path in zip(tensors, recipe.paths, strict=True):
             if value in keep:
-                self.lines.append(f"    {self.name(value)} = _{''.join(f'[{i}]' for i in path)}")
+                self.lines.append(f"    {self.name(value)} = _{''.join(f'[{int(i)}]' for i in path)}")
         self.lines.append("    del _")
 
     def _device(self, recipe: Recipe) -> str:
@@ -235,4 +258,9 @@ class Writer:
             return self.tensor(result.value)
         if isinstance(result, Read):
             return self.read(result, self.names.within(self.graph.values[result.value].memory, result.value))
-        return repr(result)
+        return self.literal(result)
+
+
+def _word(text: str) -> str:
+    """What a name has of letters, digits and underscores of ASCII, for people who read a traceback."""
+    return re.sub(r"[^A-Za-z0-9_]", "_", f"_{text}" if text[:1].isdigit() else text)[:_LONGEST]

@@ -157,28 +157,35 @@ class StageProgram:
 
     @cached_property
     def core(self) -> Program:
-        """The same in flat arrays."""
+        """The same in flat arrays.
+
+        Raises:
+            PlanError: if the graph, from a file, is consistent and yet like none that is captured.
+        """
         number = {v: i for i, v in enumerate(self.values)}
         segments = self.graph.segments
-        return Program(
-            *rows([number[v] for v in s.outputs] for s in self.stages),
-            *rows(self.read_ids),
-            _longs(s.run_ps for s in self.stages),
-            _longs(s.rerun_ps for s in self.stages),
-            _longs(s.trace_B for s in self.stages),
-            _longs(s.rerun_trace_B for s in self.stages),
-            _ints(s.rerun_through for s in self.stages),
-            _ints(segments[s.segment].part for s in self.stages),
-            _longs(self.size_B),
-            _ints(self.pinned_from),
-            _ints(self.lost_from),
-            *rows(self.takeover_ids),
-            _longs(s.takeover_trace_B for s in self.stages),
-            _ints(self.opened),
-            _longs(self.movement.fetch_B(self.graph.values[v]) for v in self.values),
-            _longs(self.movement.send_B(self.graph.values[v]) for v in self.values),
-            self.core_fixed_B,
-        )
+        try:
+            return Program(
+                *rows([number[v] for v in s.outputs] for s in self.stages),
+                *rows(self.read_ids),
+                _longs(s.run_ps for s in self.stages),
+                _longs(s.rerun_ps for s in self.stages),
+                _longs(s.trace_B for s in self.stages),
+                _longs(s.rerun_trace_B for s in self.stages),
+                _ints(s.rerun_through for s in self.stages),
+                _ints(segments[s.segment].part for s in self.stages),
+                _longs(self.size_B),
+                _ints(self.pinned_from),
+                _ints(self.lost_from),
+                *rows(self.takeover_ids),
+                _longs(s.takeover_trace_B for s in self.stages),
+                _ints(self.opened),
+                _longs(self.movement.fetch_B(self.graph.values[v]) for v in self.values),
+                _longs(self.movement.send_B(self.graph.values[v]) for v in self.values),
+                self.core_fixed_B,
+            )
+        except (KeyError, ValueError) as error:  # it reads what no stage makes, or makes something twice
+            raise PlanError(f"planners know no program like that of graph {self.graph.name!r}: {error}") from error
 
     def keep_all(self, budget_B: int) -> Retention:
         """The retention that keeps everything, for a search under `budget_B` to start from."""

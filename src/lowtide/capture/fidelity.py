@@ -1,0 +1,60 @@
+"""What a capture says of its own results: what was found out while it was traced, as a record that lives with it."""
+
+from __future__ import annotations
+
+from lowtide.capture.origin import place
+from lowtide.device.compile_queries import Answers, answers_so_far, line_of
+from lowtide.device.known_branches import facts_so_far
+from lowtide.device.python_kernels import Traced
+from lowtide.ir.fidelity import COMPILED_EAGER, PLAIN, Doubt, Fidelity
+
+_MEND = 'Mend the place (TORCH_LOGS=graph_breaks shows why), or accept other roundings with numerics="reassociated"'
+
+
+def fidelity_of(traced: Traced) -> Fidelity:
+    """The record of the graph that is being captured on this thread.
+
+    Arguments:
+        traced: what happened to its operators.
+    """
+    answers = answers_so_far()
+    doubts = tuple(
+        Doubt(
+            f"{name} is traced as arithmetic of torch's own in Python where sizes vary, which rounds otherwise",
+            'Give every batch the same shape, pass dynamic=False, or accept that with numerics="reassociated"',
+        )
+        for name in traced.in_python
+    )
+    if answers is None:  # torch.compile called the backend: there every model hears the truth
+        return Fidelity(("the model hears that it is being compiled, as there",), doubts, COMPILED_EAGER)
+    told = tuple(Doubt(_TOLD, _MEND, place(*line_of(p))) for p in dict.fromkeys(answers.told))
+    return Fidelity(tuple(_established(answers)), (*told, *doubts), PLAIN)
+
+
+_TOLD = (
+    "the model asks here whether it is being compiled and was told yes, because what it does otherwise cannot be "
+    "captured as one graph; it may compute something else then"
+)
+
+
+def _established(answers: Answers) -> list[str]:
+    """Facts about the model's own code."""
+    found = []
+    if denied := dict.fromkeys(place(*line_of(p)) for p in answers.denied):
+        found.append(f"the question whether it is being compiled was answered no ({_listed(list(denied))})")
+    if facts := facts_so_far():
+        found.append(
+            "branches on tensors are those that the call's arguments lead to, and are worked out again at every call "
+            f"({_listed([place(*f.where) for f in facts if f.where[0]])})"
+        )
+    return found
+
+
+def _listed(places: list[str]) -> str:
+    """The first few of a list of places."""
+    distinct = list(dict.fromkeys(places))
+    more = f" and {len(distinct) - _FEW} more" if len(distinct) > _FEW else ""
+    return ", ".join(distinct[:_FEW]) + more
+
+
+_FEW = 4

@@ -1,0 +1,158 @@
+"""Gradients of a captured graph's inputs, handed to autograd one contribution at a time, in the order of eager.
+
+Autograd adds up what the uses of a tensor contribute to its gradient, one by one, last use first. A captured graph has
+one gradient per input, the sum over its own uses. Where other code uses the tensor too, another captured graph or the
+caller's loss, `later + (a + b)` is not `(later + a) + b` in floating point. So an input with several uses in a graph is
+given to it through a node that has as many edges to the input as there are uses, and hands each edge its own share.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from lowtide.errors import BackwardError
+
+_FURTHER = "_lowtide_further"  # on the first contribution to an input: all others, by the input's number
+_LEAF = "_lowtide_of"
+_ALIASES: dict[int, weakref.ref[torch.Tensor]] = {}  # by identity
+
+
+class _UseByUse(torch.autograd.Function):
+    """Passes a tensor on, and gives each of its edges back one contribution to the tensor's gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, number: int, *same: torch.Tensor) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
+        ctx.number, ctx.edges = number, len(same)
+        return same[0].detach()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
+        (first,) = gradients
+        nothing = (None,) * ctx.edges
+        if first is None:
+            return (None, *nothing)
+        waiting = getattr(first, _FURTHER, {})
+        if ctx.number not in waiting:
+            raise BackwardError(
+                "a gradient inside lowtide's backward was replaced on its way, by a hook of all autograd nodes, say: "
+                "what other uses of the same tensor contribute to it is lost. Take such hooks away, or train with "
+                'numerics="reassociated".'
+            )
+        return (None, first, *waiting.pop(ctx.number), *nothing)[: ctx.edges + 1]
+
+
+def hand_over(number: int, contributions: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    """What a captured backward returns as the gradient of an input with several uses.
+
+    Arguments:
+        number: of the input.
+        contributions: those that there are, in the order in which they are to be added up.
+    """
+    if not contributions:
+        return None
+    first, *further = contributions
+    waiting: dict[int, list[torch.Tensor]] = getattr(first, _FURTHER, {})
+    waiting[number] = further
+    setattr(first, _FURTHER, waiting)
+    return first
+
+
+def use_by_use(call: Callable[..., Any], uses: Mapping[int, int]) -> Callable[..., Any]:
+    """A captured graph's call, in which the gradient of an input with several uses is handed over share by share.
+
+    Arguments:
+        uses: how many, by the number of the input.
+    """
+
+    def divided(*arguments: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return call(*arguments)
+        given = list(arguments)
+        for number, count in uses.items():
+            if given[number].requires_grad:
+                given[number] = _alias(given[number], number, count)
+        return call(*given)
+
+    return divided
+
+
+def _alias(tensor: torch.Tensor, number: int, count: int) -> torch.Tensor:
+    alias: torch.Tensor = _UseByUse.apply(number, *(tensor for _ in range(count)))  # type: ignore[no-untyped-call]
+    setattr(alias, _LEAF, weakref.ref(tensor))
+    key = id(alias)
+    _ALIASES[key] = weakref.ref(alias, lambda _: _ALIASES.pop(key, None))
+    return alias
+
+
+def behind(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor that a captured graph's argument stands for: itself, unless its gradient is handed over in shares."""
+    reference = getattr(tensor, _LEAF, None)
+    found = None if reference is None else reference()
+    return tensor if found is None else found
+
+
+def aliases_of(storage: torch.UntypedStorage) -> int:
+    """How many tensors over a storage were made here, for graphs that run or whose backward is still to come."""
+    alive = (reference() for reference in list(_ALIASES.values()))
+    return sum(1 for t in alive if t is not None and t.untyped_storage()._cdata == storage._cdata)
+
+
+@contextlib.contextmanager
+def gradient_edges_counted() -> Iterator[list[list[int]]]:
+    """Inside, AOTAutograd's traces of a backward note along how many edges gradients come to each input that needs one.
+
+    Returns: a list to which every trace adds its counts.
+    """
+    plain, found = torch.autograd.grad, list[list[int]]()
+
+    def grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        if sys._getframe(1).f_code.co_name == _TRACER:
+            found.append(_edges(outputs, inputs))
+        return plain(outputs, inputs, *args, **kwargs)
+
+    torch.autograd.grad = grad
+    try:
+        yield found
+    finally:
+        torch.autograd.grad = plain
+
+
+_TRACER = "inner_fn"  # of AOTAutograd's `create_joint`
+
+
+def _edges(outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> list[int]:
+    """Per input, how many edges of the autograd graph behind some outputs lead to it. O(graph)."""
+    leaves = {id(t): i for i, t in enumerate(inputs) if t.grad_fn is None}
+    nodes = {(t.grad_fn, t.output_nr): i for i, t in enumerate(inputs) if t.grad_fn is not None}
+    counts = [0] * len(inputs)
+    seen: set[Any] = set()
+    pending: list[tuple[Any, int]] = []
+    for output in outputs:
+        if id(output) in leaves:
+            counts[leaves[id(output)]] += 1
+        elif output.grad_fn is not None:
+            pending.append((output.grad_fn, output.output_nr))
+    while pending:
+        node, number = pending.pop()
+        index = nodes.get((node, number))
+        variable = getattr(node, "variable", None) if not node.next_functions else None
+        if index is None and variable is not None:
+            index = leaves.get(id(variable))
+        if index is not None:
+            counts[index] += 1
+        if node not in seen:
+            seen.add(node)
+            pending += [edge for edge in node.next_functions if edge[0] is not None]
+    return counts
+
+
+def is_accumulation(meta: Mapping[str, Any]) -> bool:
+    """Tells from a traced node's meta whether autograd's engine made it, to add one contribution to others."""
+    return bool(meta.get("is_gradient_acc", False))

@@ -1,0 +1,144 @@
+"""Operators are traced as the kernels that eager runs, where torch's own capture takes arithmetic in Python."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch._dispatch.python import enable_python_dispatcher
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import lowtide
+from lowtide.device.python_kernels import composites_traced_as_eager, python_kernels
+from tests.capture.operators import operators_of_plain, operators_of_program
+from tests.networks import differences, train, twin
+
+
+@pytest.fixture(autouse=True)
+def _fresh_dynamo() -> None:
+    torch._dynamo.reset()
+
+
+class Mixture(nn.Module):
+    """Operators of which torch has a second implementation in Python, or which Dynamo writes as others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(6, 12))
+        self.register_buffer("fixed", torch.rand(5, 7))
+        self.register_buffer("window", torch.hann_window(64))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        h = x @ self.weight
+        loss = F.multi_margin_loss(h, y) + F.softshrink(h, 0.3).square().mean() + F.hardshrink(h).sum() / 7
+        loss = loss + torch.addcdiv(h, h.tanh(), h.exp() + 1, value=0.3).square().mean()
+        # 4 x 1 x 3 x 5, not one matrix in memory: eager takes a product for each
+        folded = h.repeat(1, 5).reshape(4, 3, 1, 40)[..., :5].transpose(1, 2) @ self.fixed
+        loss = loss + folded.square().mean()
+        spectrum = torch.stft(h.repeat(1, 24), 64, 16, window=self.window, return_complex=True)
+        return loss + torch.istft(spectrum * 1.5, 64, 16, window=self.window).square().mean()
+
+
+def test_training_is_unchanged_and_runs_the_operators_of_eager() -> None:
+    torch.manual_seed(0)
+    plain = Mixture()
+    fitted = lowtide.fit(twin(plain), budget="100% of plain", work=200)
+    batches = [(torch.randn(4, 6), torch.randint(0, 12, (4,))) for _ in range(2)]
+    expected = train(plain, lambda m, b: m(*b), batches)
+    assert differences(expected, train(fitted, lambda m, b: m(*b), batches)) == []
+    ran = operators_of_plain(lambda: plain(*batches[0]))
+    captured = operators_of_program(fitted.lowtide.plan.record.graph)
+    assert {name for name, _ in ran} >= {"multi_margin_loss", "softshrink", "addcdiv", "unfold_backward", "_fft_c2r"}
+    assert captured == ran
+
+
+def test_products_of_matrices_are_those_of_eager_whether_sizes_vary_or_not() -> None:
+    """torch's rule in Python for `matmul` passes over extents of 1, and then takes another product than eager."""
+    wrong = []
+    with composites_traced_as_eager():
+        for left, right in itertools.product(_operands(), _operands()):
+            for grads in itertools.product((False, True), repeat=2):
+                a, b = (x.detach().requires_grad_(g) for x, g in zip((left, right), grads, strict=True))
+                try:
+                    expected = _products(a, b)
+                except RuntimeError:
+                    continue  # shapes that do not fit
+                with enable_python_dispatcher():
+                    if _products(a, b) != expected:
+                        wrong.append((a.shape, a.stride(), b.shape, b.stride(), grads))
+    assert wrong == []
+
+
+def test_the_rule_for_varying_sizes_is_that_of_eager() -> None:
+    """Where sizes vary eager's own composition cannot run: torch's stands in, by eager's rule."""
+    from torch._decomp.decompositions import matmul
+
+    wrong = []
+    with composites_traced_as_eager():
+        for left, right in itertools.product(_operands(), _operands()):
+            for grads in itertools.product((False, True), repeat=2):
+                a, b = (x.detach().requires_grad_(g) for x, g in zip((left, right), grads, strict=True))
+                try:
+                    expected = _products(a, b)
+                except RuntimeError:
+                    continue
+                with _Products() as found:
+                    matmul(a, b)
+                if found.names != expected:
+                    wrong.append((a.shape, a.stride(), b.shape, b.stride(), grads))
+    assert wrong == []
+
+
+def test_torch_is_left_as_it_was() -> None:
+    before = [(op, dict(op.py_kernels)) for op in python_kernels()]
+    assert before
+    with composites_traced_as_eager():
+        pass
+    assert [(op, dict(op.py_kernels)) for op, _ in before] == before
+
+
+class _Products(TorchDispatchMode):
+    """Lists the products of matrices that run, with their sizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[tuple[str, list[torch.Size]]] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        name = func._schema.name.partition("::")[2]
+        if name in ("mm", "bmm", "mv", "dot"):
+            self.names.append((name, [x.shape for x in args]))
+        return func(*args, **(kwargs or {}))
+
+
+def _products(a: torch.Tensor, b: torch.Tensor) -> list[tuple[str, list[torch.Size]]]:
+    with _Products() as found:
+        torch.matmul(a, b)
+    return found.names
+
+
+def _operands() -> Iterator[torch.Tensor]:
+    """Tensors of one to four extents, transposed and expanded as well."""
+    for shape in (
+        (2,),
+        (1,),
+        (2, 2),
+        (1, 2),
+        (3, 1, 2),
+        (1, 2, 2),
+        (3, 2, 1),
+        (2, 1, 2, 2),
+        (1, 3, 1, 2),
+        (2, 3, 2, 1),
+    ):
+        x = torch.zeros(shape)
+        yield x
+        if len(shape) > 2:
+            yield x.transpose(-2, -3)
+        if len(shape) > 1:
+            yield x.mT
+            yield x[:1].expand(2, *shape[1:])
