@@ -18,7 +18,7 @@ def _fresh_dynamo() -> None:
 
 
 class Chooser(nn.Module):
-    """Sums in another order, and so with another rounding, where it believes that it is being compiled."""
+    """Computes something else where it believes that it is being compiled."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Chooser(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = x @ self.weight
         if torch.compiler.is_compiling():
-            return h.flip(-1).cumsum(-1)[..., -1].square().mean()
+            return h.flip(-1).cumsum(-1)[..., -1].square().mean() * 2
         return h.cumsum(-1)[..., -1].square().mean()
 
 

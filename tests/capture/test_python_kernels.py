@@ -37,7 +37,7 @@ class Mixture(nn.Module):
         loss = F.multi_margin_loss(h, y) + F.softshrink(h, 0.3).square().mean() + F.hardshrink(h).sum() / 7
         loss = loss + torch.addcdiv(h, h.tanh(), h.exp() + 1, value=0.3).square().mean()
         # 4 x 1 x 3 x 5, not one matrix in memory: eager takes a product for each
-        folded = h.repeat(1, 5).reshape(4, 3, 1, 40)[..., :5].transpose(1, 2) @ self.fixed
+        folded = h.repeat(1, 10).reshape(4, 3, 1, 40)[..., :5].transpose(1, 2) @ self.fixed
         loss = loss + folded.square().mean()
         spectrum = torch.stft(h.repeat(1, 24), 64, 16, window=self.window, return_complex=True)
         return loss + torch.istft(spectrum * 1.5, 64, 16, window=self.window).square().mean()

@@ -22,6 +22,7 @@ import torch
 
 Place = tuple[tuple[str, str, int], ...]  # file, function and line of the code that asks, and of its callers
 _TORCH = os.path.dirname(torch.__file__) + os.sep
+_OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _DEPTH = 4  # frames that tell one place from another: libraries ask through functions of their own
 _THREAD = threading.local()  # `answers`: of the capture of ours that runs on this thread
 # Places that hear "yes" because results do not depend on the answer: this one keeps a list in a global instead of a
@@ -135,9 +136,9 @@ def _install() -> None:
 
 
 def _place(tracer: Any) -> Place:
-    """The frames that Dynamo is tracing, innermost first."""
+    """The frames that Dynamo is tracing, innermost first, without lowtide's own: its name differs by attempt."""
     frames: list[tuple[str, str, int]] = []
-    while tracer is not None and len(frames) < _DEPTH:
+    while tracer is not None and len(frames) < _DEPTH and not tracer.f_code.co_filename.startswith(_OURS):
         frames.append((tracer.f_code.co_filename, tracer.f_code.co_name, tracer.lineno))
         tracer = getattr(tracer, "parent", None)
     return tuple(frames)
