@@ -128,6 +128,17 @@ def number_of_engine_pass() -> int:
     return int(torch._C._current_graph_task_id())
 
 
+def at_end_of_backward(function: Callable[[], None]) -> bool:
+    """Calls a function when the pass of autograd's engine that runs on this thread has ended.
+
+    Returns: whether one runs.
+    """
+    if number_of_engine_pass() == -1:
+        return False
+    torch.autograd.Variable._execution_engine.queue_callback(function)
+    return True
+
+
 def gradients_are_given_away() -> bool:
     """Whether a captured backward may release the gradients that it is given: up to torch 2.12 it holds them."""
     return hasattr(torch.autograd.Function, "boxed_grads_call")

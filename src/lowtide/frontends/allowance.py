@@ -86,7 +86,19 @@ class Allowance:
 
     def expect_between(self, graph: Graph, between_B: int) -> None:
         """Says what code between the segments was seen to take, before any step."""
-        self._between_B.setdefault(graph.key, rounded_B(between_B) + self._between(graph))
+        self._between_B.setdefault(graph.key, rounded_B(between_B) + self._usual_between_B(graph))
+
+    def takes_more(self, graph: Graph, between_B: int) -> bool:
+        """Notes what code between the segments was seen to take in a step.
+
+        Returns: whether the reserve of the graph's plans has been raised, so that they should be made again.
+        """
+        wanted_B = rounded_B(between_B) + self._usual_between_B(graph)
+        if not between_B or graph.key in self._given_up or wanted_B <= self._between(graph):
+            return False
+        self._note(graph)
+        self._between_B[graph.key] = wanted_B
+        return True
 
     def ask(self, graph: Graph, beside_B: int) -> None:
         """Says what a graph's plans are to leave free from its next step on: when asked again, more."""
@@ -173,8 +185,11 @@ class Allowance:
 
     def _between(self, graph: Graph) -> int:
         """Bytes for the caller's code between the segments: measured, or as much as a loss usually takes."""
-        if graph.key in self._between_B:
-            return self._between_B[graph.key]
+        known_B = self._between_B.get(graph.key)
+        return self._usual_between_B(graph) if known_B is None else known_B
+
+    def _usual_between_B(self, graph: Graph) -> int:
+        """Bytes that a loss between forward and backward usually takes."""
         tangents = [v for v in graph.arriving if not v.persistent and v.id not in graph.handed]
         begin = min((v.arrives or 0 for v in tangents), default=0)  # where the caller's own loss hands over
         inside = any(v.size_B < SMALL_B for v in tangents if v.arrives == begin)  # the loss is the model's own

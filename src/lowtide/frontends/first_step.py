@@ -2,7 +2,8 @@
 
 Which graphs a step has is known when its forward has ended, so nothing can be planned for all of them before. Each
 graph runs by a provisional plan that keeps as little as a short search can keep; what was met is then planned as one,
-for the steps that follow. The model's own Python runs once.
+for the steps that follow. What code between the graphs takes in the backward is known when that has run, and counts
+from the second step on. The model's own Python runs once.
 
 Units: `_B` bytes.
 """
@@ -19,6 +20,7 @@ import torch
 from lowtide.device.arena import nothing_engaged
 from lowtide.device.generator_guard import GeneratorStates
 from lowtide.device.observer import Observer, observe_if_free
+from lowtide.device.semiprivate import at_end_of_backward
 from lowtide.device.storage import identity_of
 from lowtide.errors import InfeasibleBudget, LowtideError
 from lowtide.frontends.discovery import Call
@@ -28,7 +30,9 @@ from lowtide.ir.plan import Problem
 from lowtide.ir.schedule import Schedule
 from lowtide.planners.keep_all import keep_all_schedule
 from lowtide.planners.portfolio import Portfolio
+from lowtide.runtime.codegen import Segment
 
+_GRADIENTS = 3  # of the largest tensor that code between graphs made, at a time: of a result, of two of its inputs
 _UNTOLD = "; nothing has been changed."
 _UNDONE = (
     "Parts of the model had run before this was known. Buffers that captured graphs overwrite, and the random "
@@ -48,7 +52,9 @@ class FirstStep:
 
     calls: list[Call] = field(default_factory=list)
     between_B: int = 0
-    _held_B: int = 0
+    _largest_B: int = 0  # of one allocation of such code in the forward
+    _held_B: int = 0  # by code between the graphs, at the end of the forward or so far
+    _forward_has_ended: bool = False
     _observer: Observer | None = None
 
     def note_results(self, results: Sequence[Any], count: int) -> None:
@@ -67,7 +73,30 @@ class FirstStep:
         if observer is not None:
             observer.__exit__(None, None, None)
             self.between_B = max(self.between_B, self._held_B + observer.peak_B)
-            self._held_B = max(0, self._held_B + observer.end_B)
+            if not self._forward_has_ended:
+                self._held_B = max(0, self._held_B + observer.end_B)
+                self._largest_B = max(0, self._largest_B, *(e.size_B for e in observer.events))
+
+    def forward_ended(self) -> None:
+        """The code behind the last graph has ended; what follows is the backward, of which a guess is made."""
+        self.graph_begins()
+        self._forward_has_ended = True
+        self.between_B = max(self.between_B, self._held_B + _GRADIENTS * self._largest_B)
+
+    def watching(self, backward: Segment) -> Segment:
+        """A graph's backward, behind which the code that runs until the next one is observed."""
+
+        def watched(arguments: list[Any]) -> tuple[Any, ...]:
+            self.graph_begins()
+            results = backward(arguments)
+            if at_end_of_backward(self.graph_begins):
+                self.graph_ended(observes=True)
+            return results
+
+        return watched
+
+    def __del__(self) -> None:
+        self.graph_begins()  # a backward that failed may have left an observation open
 
 
 def provisional_schedule(graph: Graph) -> Schedule:

@@ -89,12 +89,19 @@ class PlansInForce:
         self._measured[step], self.plans[step] = measured, record
         self._announced.append(step)
 
-    def begin(self) -> None:
-        """A step is about to begin."""
+    def begin(self, between_B: int = 0) -> None:
+        """A step is about to begin.
+
+        Arguments:
+            between_B: what code between the graphs was seen to take since the plan was made.
+        """
         while self._announced:
             step = self._announced.pop()
-            if step in self.plans:
-                self._put(step, self.plans[step])
+            if step not in self.plans:
+                continue
+            if self.enclosure.allowance.takes_more(self.plans[step].graph, between_B):
+                self._plan_roomier(step)
+            self._put(step, self.plans[step])
 
     def use(self, record: PlanRecord) -> None:
         """Puts a plan in force for every step of its program and shapes that has been met. Compiles nothing again.

@@ -118,6 +118,7 @@ class Session:
     _before: dict[int, int] = field(default_factory=dict)  # forwards of each executor when the step began
     _signature: Callable[[], Key] = tuple
     _first: FirstStep | None = None  # in progress
+    _latest_first: FirstStep | None = None  # whose backward may still show something
     _undo: Undo | None = None  # of the step in progress, where parts of it may run before it is refused
 
     def __post_init__(self) -> None:
@@ -183,7 +184,7 @@ class Session:
         Raises:
             LowtideError: where the step is refused; buffers and generators are as they were before it.
         """
-        self.in_force.begin()
+        self.in_force.begin(self._shown_between_B())
         self._entered, self._signature = self.calls, signature
         self._before = {id(e): e.forwards for e in self.executors}
         may_run = self.whole_model and (self._broken or not self.in_force.plans)
@@ -201,11 +202,21 @@ class Session:
         """Plans the graphs that a first step has met as one, for the steps after it."""
         if (first := self._first) is None:
             return
-        first.graph_begins()  # the code behind the last one has ended
+        first.forward_ended()
         self._between_B = first.between_B
         self._first = None
         self._enlarge(first.calls)
         self.plan_calls(first.calls, begun=True)
+        if self.enclosure.encloses("cpu"):
+            self._latest_first = first
+
+    def _shown_between_B(self) -> int:
+        """What code between the graphs of the latest first step took, its backward included."""
+        first, self._latest_first = self._latest_first, None
+        if first is None:
+            return 0
+        first.graph_begins()  # ends the observation of a backward that failed
+        return first.between_B
 
     def plan_calls(
         self,
@@ -260,6 +271,7 @@ class Session:
     def forget(self) -> None:
         """Takes every plan out of force: what counts under the budget has changed."""
         self._given_used = False
+        self._latest_first = None
         if self.whole is not None:
             self.whole.unsettle()
         self.enclosure.release()
@@ -372,6 +384,9 @@ class Session:
         with nothing_engaged():
             found = measure_step([call], self.enclosure.persistent, self.options, self.cache, self.knowledge)
             loaded = load(found.graph, provisional_schedule(found.graph), call.interfaces, call.specialised.held)
+        if len(loaded.segments) > 1 and self.enclosure.encloses("cpu"):
+            forward, backward = loaded.segments
+            loaded.segments = (forward, self._first.watching(backward))
         executor.remember(loaded)
         return loaded
 
