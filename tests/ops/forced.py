@@ -16,7 +16,8 @@ from msgspec.structs import replace
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from lowtide.capture.aot import Captured, Specialised, make_backend
+from lowtide.capture.aot import make_backend
+from lowtide.capture.captured import Captured, Specialised
 from lowtide.capture.exchange import interfaces_of
 from lowtide.frontends.compiling import compiled_call, run_loudly
 from lowtide.ir.check import check

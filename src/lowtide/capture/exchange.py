@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import fx
 
-from lowtide.capture.aot import Specialised
+from lowtide.capture.captured import Specialised
 from lowtide.capture.joint import is_tensor
 from lowtide.ir.call import Read
 from lowtide.ir.interface import Interface, Result, Slot, Token

@@ -65,7 +65,8 @@ class Extraction:
             if is_tensor(node):
                 self._primal(index, node)
         for node in self.joint.tangents:
-            self._value(node, Role.TANGENT, arrives=1)
+            if node.users:  # else it does not come
+                self._value(node, Role.TANGENT, arrives=1)
         for node, segment in program_order(self.joint, self._late):
             if node.op == "get_attr":
                 self._constant(node)
@@ -283,9 +284,9 @@ class Extraction:
                             value.id, leaves=1, role=Role.GRADIENT if value.role is Role.ACTIVATION else value.role
                         )
         if not gradients_are_given_away():
-            for node in self.joint.tangents:
-                if self.values[self.value_of[node]].leaves is None:
-                    self._change(self.value_of[node], leaves=1, held=False)
+            for given in [self.value_of[t] for t in self.joint.tangents if t in self.value_of]:
+                if self.values[given].leaves is None:
+                    self._change(given, leaves=1, held=False)
 
     def _replays(self) -> None:
         """One more recipe per random one: the same call from the saved generator state, as often as wanted."""

@@ -1,38 +1,98 @@
-"""Which gradients autograd really has for a captured backward, before it makes zeros of those that it has not."""
+"""How the gradients arrive that a captured backward is given: which there are, and how each lies in memory.
+
+A captured backward is traced for one such state of affairs. What eager computes of a gradient depends on both: sums
+over it are taken in the order of its memory, a `reshape` of it is a view or a copy, and where there is no gradient
+nothing is computed at all, not even with zeros.
+"""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 _NODE = "CompiledFunctionBackward"
-_HERE = threading.local()  # `came`: what the node that runs next on this thread was given
 
 
-def watch(results: Iterable[Any]) -> None:
-    """Looks at what the autograd node of a captured graph will be given, whenever its backward runs.
+@dataclass(frozen=True)
+class GradientLayout:
+    """How a gradient lies in memory, whatever its sizes.
 
     Arguments:
-        results: what the graph returned; views of its outputs lead to it as well.
+        order: its dimensions, from the one with the largest stride to the one with the smallest.
+        expanded: of these, the ones along which one element is read again and again.
+        strides: where there are holes between its elements; None where there are none.
+    """
+
+    order: tuple[int, ...]
+    expanded: frozenset[int] = frozenset()
+    strides: tuple[int, ...] | None = None
+
+    @classmethod
+    def contiguous(cls, dimensions: int) -> GradientLayout:
+        """The layout of a tensor whose last dimension is the densest."""
+        return cls(tuple(range(dimensions)))
+
+    @classmethod
+    def of(cls, shape: Sequence[int], strides: Sequence[int]) -> GradientLayout:
+        """The layout of a tensor by its sizes and strides, in elements."""
+        expanded = frozenset(d for d, n in enumerate(shape) if n > 1 and strides[d] == 0)
+        counted = [d for d, n in enumerate(shape) if n > 1 and d not in expanded]
+        dense = sorted(counted, key=lambda d: -strides[d])
+        order = list(range(len(shape)))  # dimensions of size 1 and expanded ones stay where they are
+        for place, dimension in zip(counted, dense, strict=True):
+            order[place] = dimension
+        layout = cls(tuple(order), expanded)
+        return layout if layout.serves(shape, strides) else cls(layout.order, expanded, tuple(strides))
+
+    def strides_of(self, shape: Sequence[Any]) -> tuple[Any, ...]:
+        """Strides, in elements, of a tensor of some sizes, which may be symbolic."""
+        if self.strides is not None:
+            return self.strides
+        found: list[Any] = [0] * len(shape)
+        step: Any = 1
+        for dimension in reversed(self.order):
+            if dimension not in self.expanded:
+                found[dimension] = step
+                step = step * shape[dimension]
+        return tuple(found)
+
+    def serves(self, shape: Sequence[int], strides: Sequence[int]) -> bool:
+        """Whether a tensor of these sizes and strides lies so."""
+        if 0 in shape:
+            return True
+        wanted = self.strides_of(shape)
+        return all(n <= 1 or strides[d] == wanted[d] for d, n in enumerate(shape))
+
+
+Arrivals = tuple[GradientLayout | None, ...]  # per gradient of a captured backward; None for one that does not come
+
+
+def arrivals_of(gradients: Iterable[torch.Tensor | None]) -> Arrivals:
+    """How gradients have come."""
+    return tuple(None if g is None else GradientLayout.of(g.shape, g.stride()) for g in gradients)
+
+
+def come_as(gradients: Sequence[torch.Tensor | None], arrivals: Arrivals) -> bool:
+    """Whether gradients have come in one certain way."""
+    return all(
+        (g is None) == (a is None) and (g is None or a is None or a.serves(g.shape, g.stride()))
+        for g, a in zip(gradients, arrivals, strict=True)
+    )
+
+
+def no_zeros_for_absent(results: Iterable[Any]) -> None:
+    """Lets the backward of a captured graph see which gradients there are: autograd would make zeros of the others.
+
+    Arguments:
+        results: what the graph returned; views of its outputs lead to its node as well.
     """
     for result in results:
-        node = result.grad_fn if isinstance(result, torch.Tensor) else None
+        node: Any = result.grad_fn if isinstance(result, torch.Tensor) else None
         if node is not None and node.name() != _NODE:
             node = node.next_functions[0][0] if node.next_functions else None
         if node is not None and node.name() == _NODE:
-            node.register_prehook(_note)
+            node.set_materialize_grads(False)
             return
-
-
-def take() -> tuple[bool, ...] | None:
-    """Per gradient that the running backward was given, whether there is one; None if nobody watched."""
-    came: tuple[bool, ...] | None = getattr(_HERE, "came", None)
-    _HERE.came = None
-    return came
-
-
-def _note(gradients: tuple[torch.Tensor | None, ...]) -> None:
-    _HERE.came = tuple(g is not None for g in gradients)

@@ -8,10 +8,8 @@ given to it through a node that has as many edges to the input as there are uses
 
 from __future__ import annotations
 
-import contextlib
-import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -64,6 +62,24 @@ def hand_over(number: int, contributions: Sequence[torch.Tensor]) -> torch.Tenso
     return first
 
 
+def in_at_most(count: int, number: int, first: torch.Tensor | None) -> torch.Tensor | None:
+    """A gradient that was handed over in several contributions, or whole, in at most so many.
+
+    Arguments:
+        count: how many; for 1, nobody asks for further ones.
+        number: of the input.
+        first: what the backward returned.
+
+    Returns: the same with the earliest ones added up, in the order in which autograd's engine would add them.
+    """
+    if first is None:
+        return None
+    further = getattr(first, _FURTHER, {}).pop(number, [])
+    while len(further) >= count:
+        first = first + further.pop(0)
+    return hand_over(number, [first, *further]) if count > 1 else first
+
+
 def use_by_use(call: Callable[..., Any], uses: Mapping[int, int]) -> Callable[..., Any]:
     """A captured graph's call, in which the gradient of an input with several uses is handed over share by share.
 
@@ -102,55 +118,6 @@ def aliases_of(storage: torch.UntypedStorage) -> int:
     """How many tensors over a storage were made here, for graphs that run or whose backward is still to come."""
     alive = (reference() for reference in list(_ALIASES.values()))
     return sum(1 for t in alive if t is not None and t.untyped_storage()._cdata == storage._cdata)
-
-
-@contextlib.contextmanager
-def gradient_edges_counted() -> Iterator[list[list[int]]]:
-    """Inside, AOTAutograd's traces of a backward note along how many edges gradients come to each input that needs one.
-
-    Returns: a list to which every trace adds its counts.
-    """
-    plain, found = torch.autograd.grad, list[list[int]]()
-
-    def grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        if sys._getframe(1).f_code.co_name == _TRACER:
-            found.append(_edges(outputs, inputs))
-        return plain(outputs, inputs, *args, **kwargs)
-
-    torch.autograd.grad = grad
-    try:
-        yield found
-    finally:
-        torch.autograd.grad = plain
-
-
-_TRACER = "inner_fn"  # of AOTAutograd's `create_joint`
-
-
-def _edges(outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> list[int]:
-    """Per input, how many edges of the autograd graph behind some outputs lead to it. O(graph)."""
-    leaves = {id(t): i for i, t in enumerate(inputs) if t.grad_fn is None}
-    nodes = {(t.grad_fn, t.output_nr): i for i, t in enumerate(inputs) if t.grad_fn is not None}
-    counts = [0] * len(inputs)
-    seen: set[Any] = set()
-    pending: list[tuple[Any, int]] = []
-    for output in outputs:
-        if id(output) in leaves:
-            counts[leaves[id(output)]] += 1
-        elif output.grad_fn is not None:
-            pending.append((output.grad_fn, output.output_nr))
-    while pending:
-        node, number = pending.pop()
-        index = nodes.get((node, number))
-        variable = getattr(node, "variable", None) if not node.next_functions else None
-        if index is None and variable is not None:
-            index = leaves.get(id(variable))
-        if index is not None:
-            counts[index] += 1
-        if node not in seen:
-            seen.add(node)
-            pending += [edge for edge in node.next_functions if edge[0] is not None]
-    return counts
 
 
 def is_accumulation(meta: Mapping[str, Any]) -> bool:

@@ -53,20 +53,16 @@ def _is_common(tensor: torch.Tensor) -> bool:
     return tensor.is_contiguous() or (last is not None and tensor.is_contiguous(memory_format=last))
 
 
-def take_gradients_as_they_come() -> dict[int, tuple[tuple[int, ...], tuple[int, ...]]]:
+def take_gradients_as_they_come() -> bool:
     """While a forward is compiled: keeps AOTAutograd from copying gradients that lie otherwise than it expects.
 
-    Returns: by tangent, the shape and the strides that the backward was captured for, where they are not contiguous
-        and do not depend on varying sizes; the others are still made contiguous before it.
+    Returns: whether that is so for all; not for gradients that are subclasses of tensors.
     """
     context = torch._guards.TracingContext.try_get()
-    expected: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
-    for index, meta in enumerate(getattr(getattr(context, "fw_metadata", None), "subclass_tangent_meta", None) or ()):
+    metas = getattr(getattr(context, "fw_metadata", None), "subclass_tangent_meta", None) or ()
+    for meta in metas:
         layout: Any = getattr(meta, "memory_format", None)
-        size, stride = getattr(layout, "size", None), getattr(layout, "stride", None)
-        if type(meta).__name__ == "PlainTensorMeta" and size is not None and stride is not None:
-            if not all(isinstance(n, int) for n in (*size, *stride)):
-                continue
-            expected[index] = (tuple(size), tuple(stride))
-            meta.memory_format = type(layout)(size=_Anything(), stride=_Anything())
-    return expected
+        if type(meta).__name__ != "PlainTensorMeta" or layout is None:
+            return False
+        meta.memory_format = type(layout)(size=_Anything(), stride=_Anything())
+    return bool(metas)

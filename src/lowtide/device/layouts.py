@@ -103,9 +103,15 @@ def _is_ambiguous(tensor: torch.Tensor) -> bool:
     return tensor.layout is torch.strided and sum(1 for n in _hints(tensor.shape) or () if n > 1) > 1
 
 
+def hint_of(number: Any) -> int | None:
+    """A size as a number, or what it was when it was traced; None where it is known only when the model runs."""
+    found = number if isinstance(number, int) else getattr(getattr(number, "node", None), "hint", None)
+    return None if found is None else int(found)
+
+
 def _hints(numbers: Sequence[Any]) -> tuple[int, ...] | None:
     """Sizes as numbers; None where one is known only when the model runs."""
-    found = [n if isinstance(n, int) else getattr(getattr(n, "node", None), "hint", None) for n in numbers]
+    found = [hint_of(n) for n in numbers]
     return None if any(n is None for n in found) else tuple(int(n) for n in found)  # type: ignore[arg-type]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from lowtide.capture.aot import Specialised
+from lowtide.capture.captured import Specialised
 from lowtide.capture.exchange import interfaces_of
 from lowtide.capture.whole_step import WholeStep
 from lowtide.device.storage import Identity, identity_of
@@ -57,9 +57,9 @@ class Call:
     def tangent_of(self, result: int) -> int | None:
         """The value as which the gradient of a result of the forward arrives; None if none is there or known."""
         captured, value_of = self.specialised.captured, self.specialised.extraction.value_of
-        if captured.reach is None or result not in captured.reach.positions:
+        if captured.positions is None or result not in captured.positions:
             return None
-        return value_of.get(captured.joint.tangents[captured.reach.positions.index(result)])
+        return value_of.get(captured.joint.tangents[captured.positions.index(result)])
 
 
 @contextlib.contextmanager

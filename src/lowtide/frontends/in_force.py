@@ -117,6 +117,18 @@ class PlansInForce:
             present = self.plans[step]
             self.install(step, self._measured[step], replace(found, graphs=present.graphs, breaks=present.breaks))
 
+    def drop(self, graph: tuple[int, Key]) -> list[MeasuredStep]:
+        """Forgets the steps of which a call of a graph is part: that call stands for nothing any more.
+
+        Returns: what was measured of them.
+        """
+        found = [step for step in self.plans if graph in step]
+        for step in found:
+            for known in (self.plans, self._now):
+                known.pop(step, None)
+            self._announced = [s for s in self._announced if s != step]
+        return [self._measured.pop(step) for step in found]
+
     def clear(self) -> None:
         """Takes every plan out of force."""
         self.plans.clear()

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import torch
 
-from lowtide.capture.aot import Specialised
+from lowtide.capture.captured import Specialised
 from lowtide.ir.graph import Graph
 from lowtide.ir.numerics import Numerics
 from lowtide.pipeline import enlarged

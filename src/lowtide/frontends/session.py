@@ -19,9 +19,12 @@ from typing import Any, Protocol
 import torch
 from msgspec.structs import replace
 
-from lowtide.capture.aot import Captured, make_backend
+from lowtide.capture.aot import make_backend
 from lowtide.capture.breaks import all_breaks
+from lowtide.capture.captured import Captured, Executor
+from lowtide.capture.captured_call import Rounds
 from lowtide.device.arena import nothing_engaged
+from lowtide.device.arrivals import Arrivals, GradientLayout
 from lowtide.device.fingerprint import precision_switches
 from lowtide.device.generator_guard import unchanged_generators
 from lowtide.device.observer import observe_if_free
@@ -36,6 +39,7 @@ from lowtide.frontends.knowledge import Knowledge
 from lowtide.frontends.menu import Menu
 from lowtide.frontends.planning import MeasuredStep, check_plan_is_for, fit_plan, measure_step, plan_step
 from lowtide.ir.fidelity import Doubt
+from lowtide.ir.graph import Role
 from lowtide.ir.layout import Obstacle
 from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import GraphBreak, PlanRecord
@@ -50,6 +54,10 @@ from lowtide.runtime.executor import Key, Loaded, PlannedExecutor, load
 from lowtide.units import Budget
 
 _LOG = logging.getLogger("lowtide")
+_IN_BACKWARD = (
+    "This was found in the backward: outputs take part in the loss, or gradients lie in memory, in another way than "
+    "was expected. The forward has run and has moved buffers and random generators; no gradient has changed."
+)
 
 
 class SeveralGraphs(BaseException):
@@ -119,10 +127,15 @@ class Session:
     _signature: Callable[[], Key] = tuple
     _first: FirstStep | None = None  # in progress
     _latest_first: FirstStep | None = None  # whose backward may still show something
+    _steps: int = 0  # begun
+    _instead_of: tuple[int, Key] | None = None  # the call that is being computed again, by another capture of its graph
+    _replaced: dict[tuple[int, Key], Call] = field(default_factory=dict)  # calls, by what they stand for from now on
     _undo: Undo | None = None  # of the step in progress, where parts of it may run before it is refused
 
     def __post_init__(self) -> None:
-        self.backend = make_backend(self._executor_for, self._has_several_graphs if self.whole is None else None)
+        rounds = Rounds(lambda: self._steps, lambda: not self.broken, self._computed_again, self._expected_arrivals)
+        several = self._has_several_graphs if self.whole is None else None
+        self.backend = make_backend(self._executor_for, several, rounds)
         self.menu = Menu(Exactness(self.cache))
         self.in_force = PlansInForce(self.enclosure, self._plan)
         if self.whole is not None:
@@ -184,6 +197,8 @@ class Session:
         Raises:
             LowtideError: where the step is refused; buffers and generators are as they were before it.
         """
+        self._steps += 1
+        self._plan_replaced()
         self.in_force.begin(self._shown_between_B())
         self._entered, self._signature = self.calls, signature
         self._before = {id(e): e.forwards for e in self.executors}
@@ -272,6 +287,7 @@ class Session:
         """Takes every plan out of force: what counts under the budget has changed."""
         self._given_used = False
         self._latest_first = None
+        self._replaced.clear()
         if self.whole is not None:
             self.whole.unsettle()
         self.enclosure.release()
@@ -317,13 +333,53 @@ class Session:
             lock=self.enclosure.turn,
             shares=captured.joint.shares,
             undivided=bool(captured.joint.undivided) and self.is_exact,
-            lay_out=captured.lay_out,
-            unreached=lambda came: () if captured.reach is None else captured.reach.unreached(came),
         )
         executor.carry_out = lambda key, loaded, arguments: self._run(executor, captured, key, loaded, arguments)
         self.executors.append(executor)
         self._captured[id(executor)] = captured
         return executor
+
+    @contextlib.contextmanager
+    def _computed_again(self, executor: Executor, key: Key) -> Iterator[None]:
+        """Inside, a graph's forward is computed again in its backward, as captured for the gradients that have come."""
+        assert isinstance(executor, PlannedExecutor)
+        before, self._instead_of = self._instead_of, (self.executors.index(executor), key)
+        try:
+            yield
+        except InfeasibleBudget as error:
+            error.add_note(_IN_BACKWARD)
+            raise
+        else:
+            if self._instead_of not in self._replaced:
+                self.in_force.drop(self._instead_of)
+            executor.forget_key(key)
+        finally:
+            self._instead_of = before
+
+    def _plan_replaced(self) -> None:
+        """Plans steps of several graphs anew in which calls stand for others now."""
+        replaced, self._replaced = self._replaced, {}
+        for graph in replaced:
+            for measured in self.in_force.drop(graph):
+                calls = list(measured.calls)
+                for index, call in enumerate(calls):
+                    new = replaced.get((self.executors.index(call.executor), call.key))
+                    if new is not None:
+                        new.inputs, new.outputs = call.inputs, call.outputs
+                        self._enlarge([new])
+                        calls[index] = new
+                self.plan_calls(calls, begun=True)
+
+    def _expected_arrivals(self, captured: Captured) -> Arrivals | None:
+        """How gradients came to the graph of a saved plan that is to be used; None where there is none."""
+        graph = None if self.given is None else self.given.graph
+        if graph is None or len(graph.segments) != 2 or captured.arrivals is None:
+            return None
+        known = {v.name: v.geometry for v in graph.values if v.role is Role.TANGENT and v.geometry is not None}
+        names = [t.name for t in captured.joint.tangents]
+        if not set(known) <= set(names):
+            return None
+        return tuple(GradientLayout.of(known[n].shape, known[n].stride) if n in known else None for n in names)
 
     def _run(
         self, executor: PlannedExecutor, captured: Captured, key: Key, loaded: Loaded, arguments: list[Any]
@@ -352,6 +408,8 @@ class Session:
         if self._dry is None and self.whole_model and self.broken:
             if self.whole is not None:
                 raise SeveralGraphs
+            if self._instead_of is not None:
+                return self._provisional_instead(executor, captured, arguments)
             if self._first is not None or self.calls == self._entered:
                 return self._provisional(executor, captured, arguments)
             # Another path than that of the first step, which is planned as one: what has run cannot be planned again.
@@ -381,14 +439,26 @@ class Session:
         key = executor.key_of(arguments)
         call = call_of(executor, key, captured.specialise(arguments), arguments)
         self._first.calls.append(call)
-        with nothing_engaged():
-            found = measure_step([call], self.enclosure.persistent, self.options, self.cache, self.knowledge)
-            loaded = load(found.graph, provisional_schedule(found.graph), call.interfaces, call.specialised.held)
+        loaded = self._loaded_provisionally(call)
         if len(loaded.segments) > 1 and self.enclosure.encloses("cpu"):
             forward, backward = loaded.segments
             loaded.segments = (forward, self._first.watching(backward))
         executor.remember(loaded)
         return loaded
+
+    def _provisional_instead(self, executor: PlannedExecutor, captured: Captured, arguments: Sequence[Any]) -> Loaded:
+        """A plan for a graph by itself, which stands for another capture of it in the steps that follow."""
+        assert self._instead_of is not None
+        call = call_of(executor, executor.key_of(arguments), captured.specialise(arguments), arguments)
+        self._replaced[self._instead_of] = call
+        loaded = self._loaded_provisionally(call)
+        executor.remember(loaded)
+        return loaded
+
+    def _loaded_provisionally(self, call: Call) -> Loaded:
+        with nothing_engaged():
+            found = measure_step([call], self.enclosure.persistent, self.options, self.cache, self.knowledge)
+            return load(found.graph, provisional_schedule(found.graph), call.interfaces, call.specialised.held)
 
     def _enlarge(self, calls: Sequence[Call]) -> None:
         """Gives the graphs of a step every implementation that may be used."""

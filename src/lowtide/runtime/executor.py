@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 
-from lowtide.device import arrivals
 from lowtide.device.contributions import hand_over
 from lowtide.device.engines import Engines
 from lowtide.device.semiprivate import (
@@ -74,15 +73,17 @@ class Loaded:
             slots: how many of the arguments it handed on.
         """
         if self.walled is None:
-            return self.segments[segment](arguments)
-        results = self.walled.run(segment, self.segments[segment], arguments, passage, slots)
+            results: Sequence[Any] = self.segments[segment](arguments)
+        else:
+            results = self.walled.run(segment, self.segments[segment], arguments, passage, slots)
         if segment == 0 and self.token_result is not None:
             # A token of its own for every call: the wall stays closed round the caller until the last one dies.
             token = results[self.token_result]
             if token is self.token:
                 token = self.token.detach()
                 token._lowtide_plan = self
-            token._lowtide_passage = self.walled.passage()
+            if self.walled is not None:
+                token._lowtide_passage = self.walled.passage()
             results = (*results[: self.token_result], token, *results[self.token_result + 1 :])
         return results
 
@@ -135,11 +136,10 @@ class PlannedExecutor:
         token_at: index of the token among the backward's arguments.
         always_ask: while true, `plan_for` is asked even where a plan is in force.
         lock: held while a segment is chosen and runs: threads take turns, since a plan speaks of one step at a time.
-        unreached: given which gradients came, results of the backward to which none flows: they are None, as in eager.
         shares: inputs whose gradient is handed to autograd in several contributions; see `Joint.shares`.
         undivided: whether some input with several uses has one gradient all the same.
-        lay_out: given a backward's arguments and which gradients came, lets these lie as it was captured for.
         carry_out: runs the first segment in place of `Loaded.run`, given the shape and the plan as well.
+        latest_key: what distinguishes the shapes of the latest forward.
         forwards, backwards: how often this really ran: the proof that a step did not go past the plan.
     """
 
@@ -148,12 +148,11 @@ class PlannedExecutor:
     token_at: int
     always_ask: Callable[[], bool] = lambda: False
     settle: Callable[[Key, Loaded, Sequence[Any]], Loaded] | None = None
-    unreached: Callable[[tuple[bool, ...]], Sequence[int]] | None = None
     shares: tuple[tuple[int, tuple[int, ...]], ...] = ()
     undivided: bool = False
     carry_out: Callable[[Key, Loaded, list[Any]], Sequence[Any]] | None = None
-    lay_out: Callable[[list[Any], tuple[bool, ...] | None], None] | None = None
     lock: AbstractContextManager[Any] = field(default_factory=threading.RLock)
+    latest_key: Key = ()
     forwards: int = 0
     backwards: int = 0
     _pass: int = -1  # number of the latest pass of autograd's engine that ran a backward
@@ -177,6 +176,10 @@ class PlannedExecutor:
         """Takes every plan out of force: the next call of each shape asks for a new one."""
         self._in_force.clear()
 
+    def forget_key(self, key: Key) -> None:
+        """Takes the plan of one shape out of force."""
+        self._in_force.pop(key, None)
+
     def in_force(self, key: Key) -> Loaded:
         """The plan for a shape, which must have one."""
         return self._in_force[key]
@@ -194,7 +197,7 @@ class PlannedExecutor:
                 "Train without torch._dynamo.config.compiled_autograd."
             )
         with self.lock:
-            key = self.key_of(arguments)
+            key = self.latest_key = self.key_of(arguments)
             loaded = None if self.always_ask() else self._in_force.get(key)
             if loaded is None:
                 loaded = self.plan_for(self, key, arguments)
@@ -205,7 +208,6 @@ class PlannedExecutor:
 
     def backward(self, arguments: list[Any]) -> Sequence[Any]:
         """Runs the second segment of the plan that the forward used."""
-        came = None if self.unreached is None else arrivals.take()
         token = arguments[self.token_at]
         loaded = getattr(token, "_lowtide_plan", None)
         if loaded is None:  # a hook replaced the tensor: its value is the truth, the attribute a shortcut
@@ -222,13 +224,7 @@ class PlannedExecutor:
             raise BackwardError(_SHARED)
         with self.lock:
             self.backwards += 1
-            if self.lay_out is not None:
-                self.lay_out(arguments, came)
             results = loaded.run(1, arguments, getattr(token, "_lowtide_passage", None), self.token_at)
-        if came is not None and self.unreached is not None and not all(came):
-            results = list(results)
-            for index in self.unreached(came):
-                results[index] = None
         return self._divided(results) if self.shares else results
 
     def _divided(self, results: Sequence[Any]) -> Sequence[Any]:

@@ -1,0 +1,263 @@
+"""A captured graph's call: one capture for every way in which its gradients have come.
+
+How gradients will come is guessed before a graph's first backward, and remembered afterwards. Where they come another
+way, the backward of this forward cannot be used: the graph is captured for that way, its forward is computed again from
+what it was given, and its backward follows. The model's own code does not run again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from lowtide.capture.captured import Captured, Executor
+from lowtide.device.arrivals import Arrivals, arrivals_of, come_as, no_zeros_for_absent
+from lowtide.device.contributions import in_at_most
+from lowtide.device.generator_guard import GeneratorStates
+from lowtide.errors import BackwardError
+
+_MOST_WAYS = 16
+_LOST = (
+    "gradients came to lowtide's backward in another way than in earlier steps (other outputs of the model take part "
+    "in the loss, or a gradient lies otherwise in memory), and {what}. The forward cannot be computed again for them. "
+    "Repeat the step: from now on it is planned for gradients that come this way."
+)
+
+
+@dataclass(eq=False)
+class Given:
+    """What a forward was given, for the case that it has to be computed again.
+
+    Arguments:
+        place: which of the step's calls of the graph it was.
+        key: what the executor ran it as.
+        arguments: the arguments; a weak reference in place of a tensor that is not to be kept alive.
+        versions: of those that are tensors.
+        generators: the states of the random generators before it; None where it draws nothing.
+    """
+
+    place: Hashable
+    arguments: tuple[Any, ...]
+    versions: tuple[int, ...]
+    generators: GeneratorStates | None
+    key: Any = None
+
+    def again(self, captured: Captured) -> list[Any]:
+        """The arguments.
+
+        Raises:
+            BackwardError: if one is gone, or was overwritten meanwhile.
+        """
+        found: list[Any] = []
+        by_itself = set(captured.unchanged.values())
+        for index, (argument, version) in enumerate(zip(self.arguments, self.versions, strict=True)):
+            value = argument() if isinstance(argument, weakref.ref) else argument
+            if value is None and argument is not None:
+                raise BackwardError(_LOST.format(what="an input of the graph is gone"))
+            if index not in by_itself and _version(value) != version:
+                raise BackwardError(_LOST.format(what="an input or a weight was overwritten since the forward"))
+            found.append(value)
+        return found
+
+
+def _version(argument: Any) -> int:
+    return argument._version if isinstance(argument, torch.Tensor) and not argument.is_inference() else 0
+
+
+@dataclass(eq=False)
+class RoundTrip:
+    """The forward and the backward of one capture, as AOTAutograd calls them."""
+
+    captured: Captured
+    executor: Executor
+    call: CapturedCall | None = None
+
+    def forward(self, arguments: list[Any]) -> Sequence[Any]:
+        """Runs the forward, and hands on with its token what it was given."""
+        if self.call is None or self.captured.arrivals is None:
+            return self.executor.forward(arguments)
+        given = self.call.given(self.captured, arguments)
+        results = self.executor.forward(arguments)
+        given.key = self.executor.latest_key
+        results[self.captured.token_result]._lowtide_given = given
+        return results
+
+    def backward(self, arguments: list[Any]) -> Sequence[Any]:
+        """Runs the backward, if gradients have come as it was captured for."""
+        arrivals, token = self.captured.arrivals, self.captured.slots.token
+        if self.call is None or arrivals is None:
+            return self.executor.backward(arguments)
+        given: Given | None = getattr(arguments[token], "_lowtide_given", None)
+        if not come_as(arguments[token + 1 : token + 1 + len(arrivals)], arrivals):
+            return self.call.again(self, given, arguments)
+        if given is not None:
+            self.call.came_as_expected(given)
+        return self.executor.backward(arguments)
+
+
+@dataclass(eq=False)
+class Capture:
+    """A graph as captured for one way in which gradients come.
+
+    Arguments:
+        trip: its forward and backward.
+        call: takes the graph's arguments, and hands autograd its backward.
+    """
+
+    trip: RoundTrip
+    call: Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """What whoever runs whole steps tells the calls of captured graphs, and hears from them.
+
+    Arguments:
+        number: of the step that runs.
+        keeps: whether what a graph is given may be kept alive until its backward, at all times.
+        again: a context in which the forward of an executor, by its key, is computed again by another one.
+        expected: how the gradients of a new capture are known to come; None where nobody knows.
+    """
+
+    number: Callable[[], int] = lambda: 0
+    keeps: Callable[[], bool] = lambda: True
+    again: Callable[[Any, Any], AbstractContextManager[None]] = lambda _executor, _key: contextlib.nullcontext()
+    expected: Callable[[Captured], Arrivals | None] = lambda _: None
+
+
+class CapturedCall:
+    """Stands in for a captured graph that has a backward.
+
+    Arguments:
+        first: its capture for the most likely way.
+        capture: captures it for another.
+        rounds: tells one step from the next.
+    """
+
+    def __init__(self, first: Capture, capture: Callable[[Arrivals], Capture], rounds: Rounds) -> None:
+        self._capture, self._rounds = capture, rounds
+        self._captures: list[Capture] = []
+        self._latest: dict[Hashable, Capture] = {}  # by place
+        self._confirmed: set[Hashable] = set()  # places whose gradients have come
+        self._step, self._calls = -1, 0
+        self._recent = self._known(first)
+        expected = rounds.expected(first.trip.captured)
+        if expected is not None and expected != first.trip.captured.arrivals:
+            self._recent = self._for(expected)
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Calls the graph as it was captured for gradients as they came here before."""
+        number = self._rounds.number()
+        self._calls = self._calls + 1 if number == self._step else 0
+        self._step = number
+        capture = self._latest.get(self._calls, self._recent)
+        results = capture.call(*arguments)
+        if capture.trip.captured.arrivals is not None:
+            no_zeros_for_absent(results)
+        return results
+
+    def given(self, captured: Captured, arguments: Sequence[Any]) -> Given:
+        """Notes what a forward is given.
+
+        Where a plan may let go of what other graphs of the model have made, that is kept alive only until gradients
+        have come here for the first time.
+        """
+        place, statics = self._calls, captured.joint.statics
+        keeps = place not in self._confirmed or self._rounds.keeps()
+        held = tuple(
+            argument.detach().clone()
+            if index in captured.overwritten
+            else weakref.ref(argument)
+            if isinstance(argument, torch.Tensor) and not keeps and index not in statics
+            else argument
+            for index, argument in enumerate(arguments)
+        )
+        generators = GeneratorStates.now() if captured.slots.random else None
+        return Given(place, held, tuple(_version(a) for a in arguments), generators)
+
+    def came_as_expected(self, given: Given) -> None:
+        """Gradients have come for a forward as its backward was captured for."""
+        self._confirmed.add(given.place)
+
+    def again(self, trip: RoundTrip, given: Given | None, arguments: list[Any]) -> Sequence[Any]:
+        """Computes a forward again, and the backward for gradients that have come in another way.
+
+        Arguments:
+            arguments: of the backward that was captured for the expected way.
+
+        Returns: what that backward would have returned.
+
+        Raises:
+            BackwardError: if the forward cannot be computed again.
+        """
+        token = trip.captured.slots.token
+        gradients = arguments[token + 1 :]
+        other = self._for(arrivals_of(gradients))
+        if given is None:
+            raise BackwardError(_LOST.format(what="a hook of saved tensors has replaced lowtide's own"))
+        self._latest[given.place] = self._recent = other
+        values = given.again(trip.captured)
+        arguments[token]._lowtide_passage = None  # nothing is going to use the places of that backward
+        arguments.clear()
+        captured, executor = other.trip.captured, other.trip.executor
+        count, numbers = len(captured.joint.forward_outputs), len(captured.slots.numbers)
+        with torch.no_grad(), self._rounds.again(trip.executor, given.key):
+            with _as_then(given.generators):
+                results = executor.forward(values)[count:]
+            handed = len(results) - numbers
+            backward = [*results[handed:], *results[:handed], *gradients]
+            del results, gradients
+            found = executor.backward(backward)
+        return _as_shares_of(trip.captured, captured, found)
+
+    def _for(self, arrivals: Arrivals) -> Capture:
+        """The capture for a way in which gradients come.
+
+        Raises:
+            BackwardError: if there have been too many ways.
+        """
+        for capture in self._captures:
+            if capture.trip.captured.arrivals == arrivals:
+                return capture
+        if len(self._captures) >= _MOST_WAYS:
+            raise BackwardError(
+                f"gradients have come to one graph of the model in {_MOST_WAYS} ways (outputs that take part in the "
+                "loss, or layouts in memory). Compute the loss from a contiguous copy of the outputs, model(x).clone()."
+            )
+        return self._known(self._capture(arrivals), arrivals)
+
+    def _known(self, capture: Capture, arrivals: Arrivals | None = None) -> Capture:
+        if arrivals is not None:
+            capture.trip.captured.arrivals = arrivals
+        capture.trip.call = self
+        self._captures.append(capture)
+        return capture
+
+
+@contextlib.contextmanager
+def _as_then(generators: GeneratorStates | None) -> Iterator[None]:
+    """Inside, random generators go on from earlier states."""
+    if generators is None:
+        yield
+        return
+    now = GeneratorStates.now()
+    generators.put_back()
+    try:
+        yield
+    finally:
+        now.put_back()
+
+
+def _as_shares_of(wanted: Captured, captured: Captured, gradients: Sequence[Any]) -> list[Any]:
+    """Gradients of one capture as the caller of another expects them: in one contribution or several."""
+    found = list(gradients[: len(wanted.joint.gradients)])
+    edges = {index: 1 + len(further) for index, further in wanted.joint.shares}
+    for index in {*edges, *(index for index, _ in captured.joint.shares)}:
+        found[index] = in_at_most(edges.get(index, 1), index, found[index])
+    return found

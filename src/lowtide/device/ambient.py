@@ -1,0 +1,59 @@
+"""What surrounds the capture of a graph, so that it can be captured once more when all of that is over."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils._python_dispatch import _disable_current_modes
+
+from lowtide.device.fake_kernels import geometries_learnt
+from lowtide.device.semiprivate import no_function_modes
+
+_DEVICES = ("cpu", "cuda")
+
+
+@dataclass(frozen=True, eq=False)
+class Ambient:
+    """The state of this thread in which Dynamo hands over a graph.
+
+    Arguments:
+        examples: what stands for the graph's arguments.
+        fake_mode: of these.
+        autocast: per kind of device, whether autocast was on, and to what.
+        caches: whether autocast keeps what it has cast.
+    """
+
+    examples: tuple[Any, ...]
+    fake_mode: Any
+    autocast: tuple[tuple[str, bool, torch.dtype], ...]
+    caches: bool
+
+    @classmethod
+    def now(cls, graph: fx.GraphModule) -> Ambient:
+        """That of a graph which is being handed over."""
+        context = torch._guards.TracingContext.get()
+        return cls(
+            tuple(p.meta["example_value"] for p in graph.graph.find_nodes(op="placeholder")),
+            context.fake_mode,
+            tuple((d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _DEVICES),
+            torch.is_autocast_cache_enabled(),
+        )
+
+    @contextlib.contextmanager
+    def restored(self) -> Iterator[tuple[Any, ...]]:
+        """Inside, all is as it was; returns what stands for the graph's arguments."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(torch.enable_grad())
+            stack.enter_context(_disable_current_modes())
+            stack.enter_context(no_function_modes())
+            stack.enter_context(geometries_learnt())
+            for device, enabled, dtype in self.autocast:
+                if enabled or torch.is_autocast_enabled(device):
+                    stack.enter_context(torch.autocast(device, dtype, enabled, self.caches))
+            stack.enter_context(torch._guards.tracing(torch._guards.TracingContext(self.fake_mode)))
+            yield self.examples
