@@ -133,6 +133,22 @@ def _install() -> None:
     for query in unanswered:
         rules[query] = variables.TorchInGraphFunctionVariable
         known[query] = known[torch.compiler.is_compiling]
+    _let_mark()
+
+
+def _let_mark() -> None:
+    """Lets a model that was told "no" mark tensors for a compiler, which Dynamo forbids: it changes no result."""
+    from torch._dynamo import symbolic_convert, trace_rules
+    from torch._dynamo.variables import ConstantVariable
+    from torch._dynamo.variables import torch as variables
+
+    mark, plain = torch._dynamo.mark_static_address, trace_rules.is_forbidden
+    allowed: Any = lambda obj: plain(obj) and (obj is not mark or answers_so_far() is None)
+    symbolic_convert.is_forbidden = allowed  # type: ignore[attr-defined]
+    trace_rules.get_torch_obj_rule_map()[mark] = variables.TorchInGraphFunctionVariable
+    variables.TorchInGraphFunctionVariable._get_handlers()[mark] = lambda *_args, **_kwargs: ConstantVariable.create(
+        None
+    )
 
 
 def _place(tracer: Any) -> Place:

@@ -344,6 +344,8 @@ class Session:
         """Inside, a graph's forward is computed again in its backward, as captured for the gradients that have come."""
         assert isinstance(executor, PlannedExecutor)
         before, self._instead_of = self._instead_of, (self.executors.index(executor), key)
+        if self._latest_first is not None:
+            self._latest_first.graph_begins()
         try:
             yield
         except InfeasibleBudget as error:
@@ -439,26 +441,24 @@ class Session:
         key = executor.key_of(arguments)
         call = call_of(executor, key, captured.specialise(arguments), arguments)
         self._first.calls.append(call)
-        loaded = self._loaded_provisionally(call)
-        if len(loaded.segments) > 1 and self.enclosure.encloses("cpu"):
-            forward, backward = loaded.segments
-            loaded.segments = (forward, self._first.watching(backward))
-        executor.remember(loaded)
-        return loaded
+        return self._loaded_provisionally(call, self._first)
 
     def _provisional_instead(self, executor: PlannedExecutor, captured: Captured, arguments: Sequence[Any]) -> Loaded:
         """A plan for a graph by itself, which stands for another capture of it in the steps that follow."""
         assert self._instead_of is not None
         call = call_of(executor, executor.key_of(arguments), captured.specialise(arguments), arguments)
         self._replaced[self._instead_of] = call
-        loaded = self._loaded_provisionally(call)
-        executor.remember(loaded)
-        return loaded
+        return self._loaded_provisionally(call, self._latest_first)
 
-    def _loaded_provisionally(self, call: Call) -> Loaded:
+    def _loaded_provisionally(self, call: Call, first: FirstStep | None) -> Loaded:
         with nothing_engaged():
             found = measure_step([call], self.enclosure.persistent, self.options, self.cache, self.knowledge)
-            return load(found.graph, provisional_schedule(found.graph), call.interfaces, call.specialised.held)
+            loaded = load(found.graph, provisional_schedule(found.graph), call.interfaces, call.specialised.held)
+        if first is not None and len(loaded.segments) > 1 and self.enclosure.encloses("cpu"):
+            forward, backward = loaded.segments
+            loaded.segments = (forward, first.watching(backward))
+        call.executor.remember(loaded)
+        return loaded
 
     def _enlarge(self, calls: Sequence[Call]) -> None:
         """Gives the graphs of a step every implementation that may be used."""
