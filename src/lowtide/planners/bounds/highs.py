@@ -14,7 +14,7 @@ THREADS = 1  # HiGHS needs the same number in every instance of a process
 _POLL_s = 0.05
 
 
-class SilentHighs(highspy.Highs):
+class SilentHighs(highspy.Highs):  # type: ignore[misc]
     """HiGHS that writes nothing to the standard output.
 
     Releases differ in which call writes the first line: in 1.16 it is the constructor's, when it enables callbacks.
