@@ -232,7 +232,7 @@ def make_backend(
             call = compiled(gm, inputs)
         if any(c.must_look for c in captures):
             call = _watching(call)
-        uses = {i: len(further) + 1 for c in captures for i, further in c.joint.shares}
+        uses = {i: len(further) + 1 for c in captures for i, further in c.joint.handed_over}
         return use_by_use(call, uses) if uses else call
 
     return backend

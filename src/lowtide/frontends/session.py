@@ -315,8 +315,8 @@ class Session:
             always_ask=lambda: self._dry is not None or self._first is not None,
             settle=lambda key, loaded, arguments: self._settle(executor, key, loaded, arguments),
             lock=self.enclosure.turn,
-            shares=captured.joint.shares,
-            undivided=bool(captured.joint.undivided) and self.is_exact,
+            shares=captured.joint.handed_over,
+            undivided=frozenset(captured.joint.undivided if self.is_exact else ()),
             lay_out=captured.lay_out,
             unreached=lambda came: () if captured.reach is None else captured.reach.unreached(came),
         )
