@@ -128,9 +128,28 @@ def test_the_three_verdicts_and_the_batch_that_would_fit() -> None:
     nothing = lowtide.fits(model, inputs, device="1KiB")
     assert nothing.largest_batch == 0
     assert "no batch would fit" in nothing.verdict
-    unknown = lowtide.fits(model, (inputs[0], inputs[1]), device="1KiB", vary_only=["x:1", "y:0"])
+
+
+def test_a_batch_of_different_extents_is_refused_where_named_and_else_left_open() -> None:
+    with pytest.raises(lowtide.errors.LowtideError, match=r"different extents.*x 12, y 4.*Name those that vary"):
+        lowtide.fits(Mixed(), (torch.randn(4, 12), torch.arange(4)), device="1KiB", vary_only=["x:1", "y:0"])
+
+    class Weighted(nn.Module):
+        """Takes a batch, and weights of its features."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(12, 12)
+
+        def forward(self, x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+            return (self.linear(x) * weights).square().mean()
+
+    unknown = lowtide.fits(Weighted(), (torch.randn(4, 12), torch.ones(12)), device="64")
+    assert not unknown
     assert unknown.largest_batch is None
     assert "different extents" in str(unknown)
+    known = lowtide.fits(Weighted(), (torch.randn(4, 12), torch.ones(12)), device="64", vary_only=["x:0"])
+    assert known.largest_batch == 0
 
 
 def test_an_optimizer_counts_its_state_and_its_temporaries() -> None:

@@ -42,6 +42,17 @@ class Unrolled(nn.Module):
         return x
 
 
+class Language(nn.Module):
+    """One weight that is embedding and last layer, of enough bytes to save some."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.mix = nn.Embedding(4_000, 128), nn.Linear(128, 128)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.mix(self.embedding(tokens)).tanh() @ self.embedding.weight.t()
+
+
 def _gradients(model: nn.Module, loss: Callable[[nn.Module, torch.Tensor], torch.Tensor]) -> list[torch.Tensor]:
     found = []
     for seed in range(2):
@@ -111,3 +122,51 @@ def test_a_weight_whose_gradient_comes_in_shares_moves_into_the_arena() -> None:
         pytest.skip("no compiler")
     assert storages.home_of(linear.weight.untyped_storage(), wall.arena) is not None
     assert lowtide.memory_stats(model).departures == 0
+
+
+def _language(**options: str) -> tuple[nn.Module, nn.Module, torch.Tensor]:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    plain = Language()
+    tokens = torch.randint(4_000, (2, 8))
+    return plain, lowtide.fit(twin(plain), budget="64MiB", work=200, **options), tokens
+
+
+def test_the_gradient_of_a_tied_embedding_is_added_in_parts() -> None:
+    plain, fitted, tokens = _language()
+    for model in (plain, fitted):
+        model.embedding.weight.register_hook(lambda g: g * 0.5)
+        for _ in range(2):
+            model(tokens).square().mean().backward()
+    assert all(torch.equal(a.grad, b.grad) for a, b in zip(plain.parameters(), fitted.parameters(), strict=True))
+    graph = fitted.lowtide.plan.record.graph
+    weight_B = plain.embedding.weight.nbytes
+    assert [v.size_B for v in graph.values if v.leaves == 1].count(weight_B) == 1
+    assert any(r.op == "lowtide.add_embedding_gradient" for r in graph.recipes)
+    fitted.zero_grad()
+    fitted.lowtide.set_budget(1)
+    with pytest.raises(lowtide.InfeasibleBudget) as caught:
+        fitted(tokens)
+    assert caught.value.smallest_B < 3 * weight_B, "the weight and one gradient of it"
+
+
+TIED_LOSSES: dict[str, Callable[[nn.Module, torch.Tensor], torch.Tensor]] = {
+    "two calls": lambda m, x: m(x).square().mean() + m(x.flip(0)).mean(),
+    "a penalty": lambda m, x: m(x).square().mean() + m.embedding.weight.square().sum(),
+}
+
+
+@pytest.mark.parametrize("loss", TIED_LOSSES)
+def test_what_others_would_add_to_a_sum_is_refused_or_declared(loss: str) -> None:
+    plain, fitted, tokens = _language()
+    with pytest.raises(lowtide.BackwardError, match="use by use"):
+        TIED_LOSSES[loss](fitted, tokens).backward()
+    fitted.zero_grad()
+    fitted(tokens).square().mean().backward()
+    plain(tokens).square().mean().backward()
+    assert all(torch.equal(a.grad, b.grad) for a, b in zip(plain.parameters(), fitted.parameters(), strict=True))
+    assert not fitted.embedding.weight._backward_hooks
+    plain, fitted, tokens = _language(numerics="reassociated")
+    for model in (plain, fitted):
+        TIED_LOSSES[loss](model, tokens).backward()
+    assert all(torch.allclose(a.grad, b.grad) for a, b in zip(plain.parameters(), fitted.parameters(), strict=True))

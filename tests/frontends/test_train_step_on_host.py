@@ -127,6 +127,7 @@ def test_clipping_and_accumulation(options: dict[str, Any]) -> None:
     expected = plainly(plain, adamw(plain), batches(5), loss_fn=F.mse_loss, clip=clip, accumulate=accumulate)
     step = stepped(model, optimizer, kept_B(model), **options)
     assert wholly(step, model, optimizer, batches(5)).apart(expected) == []
+    assert step.memory_stats().departures == step.memory_stats().spills == 0
     homes = [p.record.graph.hosted_B for p in step.plans]
     assert len(homes) == accumulate
     assert min(homes) == max(homes) > 0

@@ -159,7 +159,7 @@ def _capture(
     if not captures:
         return call  # type: ignore[no-any-return]
     (captured,) = captures
-    uses = {i: len(further) + 1 for i, further in captured.joint.shares}
+    uses = {i: len(further) + 1 for i, further in captured.joint.handed_over}
     return Capture(trips[0], use_by_use(call, uses) if uses else call)
 
 

@@ -18,7 +18,7 @@ import torch
 
 from lowtide.capture.captured import Captured, Executor
 from lowtide.device.arrivals import Arrivals, arrivals_of, come_as, no_zeros_for_absent
-from lowtide.device.contributions import in_at_most
+from lowtide.device.contributions import hand_over, in_at_most
 from lowtide.device.generator_guard import GeneratorStates
 from lowtide.errors import BackwardError
 
@@ -257,7 +257,11 @@ def _as_then(generators: GeneratorStates | None) -> Iterator[None]:
 def _as_shares_of(wanted: Captured, captured: Captured, gradients: Sequence[Any]) -> list[Any]:
     """Gradients of one capture as the caller of another expects them: in one contribution or several."""
     found = list(gradients[: len(wanted.joint.gradients)])
-    edges = {index: 1 + len(further) for index, further in wanted.joint.shares}
-    for index in {*edges, *(index for index, _ in captured.joint.shares)}:
-        found[index] = in_at_most(edges.get(index, 1), index, found[index])
+    edges = {index: 1 + len(further) for index, further in wanted.joint.handed_over}
+    for index in {*edges, *(index for index, _ in captured.joint.handed_over)}:
+        contributions = in_at_most(edges.get(index, 1), index, found[index])
+        if index in edges:
+            found[index] = hand_over(index, contributions, alone=index in wanted.joint.undivided)
+        else:
+            found[index] = contributions[0] if contributions else None
     return found

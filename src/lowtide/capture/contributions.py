@@ -12,14 +12,15 @@ from torch import fx
 from lowtide.capture.joint import Joint
 from lowtide.device.contributions import is_accumulation
 
-_ADDITION = torch.ops.aten.add.Tensor
+_ADDITION, _EMBEDDING = torch.ops.aten.add.Tensor, torch.ops.aten.embedding_dense_backward.default
 
 
 def divide_gradients(joint: Joint, traces: Sequence[Sequence[int]], *, several: bool) -> Joint:
     """Takes sums over the uses of an input out of the backward, where other code may use the input as well.
 
     A parameter that a graph uses more than twice keeps its sum if the model is one graph: else an unrolled network
-    would hold the gradient of each of its steps. What other code adds to it is then refused when it happens.
+    would hold the gradient of each of its steps. So does a weight that is embedding and last layer, whose gradient as
+    an embedding need then not exist whole (`ops/tied_embedding.py`). What other code adds is refused when it happens.
 
     Arguments:
         joint: as traced; its module is changed.
@@ -41,7 +42,7 @@ def divide_gradients(joint: Joint, traces: Sequence[Sequence[int]], *, several: 
         parts = _contributions(gradients[index], None if edges is None else edges[position])
         if len(parts) < 2:
             continue
-        if edges is None or not (several or len(parts) == 2 or index not in joint.statics):
+        if edges is None or not (several or index not in joint.statics or _are_few(parts)):
             undivided.append(index)
             continue
         gradients[index] = parts[0]
@@ -64,6 +65,11 @@ def _contributions(gradient: Any, edges: int | None) -> list[fx.Node]:
         node, last = node.args
         further.append(last)
     return [node, *reversed(further)] if isinstance(node, fx.Node) else []
+
+
+def _are_few(parts: Sequence[fx.Node]) -> bool:
+    """Whether contributions to a parameter's gradient are held one by one for what their sum may save."""
+    return len(parts) == 2 and all(p.target is not _EMBEDDING for p in parts)
 
 
 def _is_sum(node: Any) -> bool:

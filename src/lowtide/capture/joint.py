@@ -162,6 +162,11 @@ class Joint:
         return bool(self.backward_outputs)
 
     @property
+    def handed_over(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """Primals with several uses, with their further contributions: none where their gradient is one sum."""
+        return (*self.shares, *((index, ()) for index in self.undivided))
+
+    @property
     def gradients(self) -> list[Any]:
         """What autograd is told that the backward returns: one gradient per primal, or None."""
         return self.backward_outputs[: len(self.backward_outputs) - sum(len(further) for _, further in self.shares)]

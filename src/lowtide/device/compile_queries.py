@@ -143,8 +143,11 @@ def _let_mark() -> None:
     from torch._dynamo.variables import torch as variables
 
     mark, plain = torch._dynamo.mark_static_address, trace_rules.is_forbidden
-    allowed: Any = lambda obj: plain(obj) and (obj is not mark or answers_so_far() is None)
-    symbolic_convert.is_forbidden = allowed  # type: ignore[attr-defined]
+
+    def is_forbidden(obj: Any) -> bool:
+        return plain(obj) and (obj is not mark or answers_so_far() is None)
+
+    symbolic_convert.is_forbidden = is_forbidden  # type: ignore[attr-defined]
     trace_rules.get_torch_obj_rule_map()[mark] = variables.TorchInGraphFunctionVariable
     variables.TorchInGraphFunctionVariable._get_handlers()[mark] = lambda *_args, **_kwargs: ConstantVariable.create(
         None

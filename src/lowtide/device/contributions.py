@@ -14,10 +14,18 @@ from typing import Any
 
 import torch
 
+from lowtide.device.semiprivate import number_of_engine_pass
 from lowtide.errors import BackwardError
 
 _FURTHER = "_lowtide_further"  # on the first contribution to an input: all others, by the input's number
 _LEAF = "_lowtide_of"
+_ALONE = "_lowtide_alone"  # on a sum that other contributions must not be added to: the input's number
+SHARED = (
+    "the model uses a parameter several times in one call, and other code, a second call or a penalty on the weights, "
+    "uses it before the same backward: lowtide adds up its gradient call by call, plain PyTorch use by use, which "
+    "rounds otherwise. Run a backward after each, give the model one batch made of both, or train with "
+    'numerics="reassociated".'
+)
 _ALIASES: dict[int, weakref.ref[torch.Tensor]] = {}  # by identity
 
 
@@ -43,15 +51,41 @@ class _UseByUse(torch.autograd.Function):
                 "what other uses of the same tensor contribute to it is lost. Take such hooks away, or train with "
                 'numerics="reassociated".'
             )
+        if ctx.number in getattr(first, _ALONE, ()):
+            _watch(ctx.next_functions[0][0], first)
         return (None, first, *waiting.pop(ctx.number), *nothing)[: ctx.edges + 1]
 
 
-def hand_over(number: int, contributions: Sequence[torch.Tensor]) -> torch.Tensor | None:
+def _watch(leaf: Any, gradient: torch.Tensor) -> None:
+    """Has the engine look, before anything is done with a parameter's gradient, whether that is this one alone.
+
+    Arguments:
+        leaf: the parameter's node.
+        gradient: is not held, so that the parameter can take its bytes.
+    """
+    variable: torch.Tensor | None = getattr(leaf, "variable", None)
+    if variable is None:  # not a parameter, whatever else it is
+        return
+    mine, turn = (gradient.data_ptr(), gradient._version), number_of_engine_pass()
+
+    def look(whole: torch.Tensor) -> None:
+        handle.remove()
+        if turn == number_of_engine_pass() and (whole.data_ptr(), whole._version) != mine:
+            raise BackwardError(SHARED)
+
+    handle = variable.register_hook(look)  # type: ignore[no-untyped-call]
+    hooks: Any = variable._backward_hooks
+    for key in [k for k in hooks if k != handle.id]:  # before the user's own, which may change it
+        hooks[key] = hooks.pop(key)
+
+
+def hand_over(number: int, contributions: Sequence[torch.Tensor], *, alone: bool = False) -> torch.Tensor | None:
     """What a captured backward returns as the gradient of an input with several uses.
 
     Arguments:
         number: of the input.
         contributions: those that there are, in the order in which they are to be added up.
+        alone: whether anything that others contribute to a parameter's gradient is an error.
     """
     if not contributions:
         return None
@@ -59,25 +93,26 @@ def hand_over(number: int, contributions: Sequence[torch.Tensor]) -> torch.Tenso
     waiting: dict[int, list[torch.Tensor]] = getattr(first, _FURTHER, {})
     waiting[number] = further
     setattr(first, _FURTHER, waiting)
+    if alone:
+        setattr(first, _ALONE, {*getattr(first, _ALONE, ()), number})
     return first
 
 
-def in_at_most(count: int, number: int, first: torch.Tensor | None) -> torch.Tensor | None:
-    """A gradient that was handed over in several contributions, or whole, in at most so many.
+def in_at_most(count: int, number: int, first: torch.Tensor | None) -> list[torch.Tensor]:
+    """The contributions that were handed over, at most so many.
 
     Arguments:
-        count: how many; for 1, nobody asks for further ones.
         number: of the input.
         first: what the backward returned.
 
-    Returns: the same with the earliest ones added up, in the order in which autograd's engine would add them.
+    Returns: the earliest ones added up, in the order in which autograd's engine would add them, and the others.
     """
     if first is None:
-        return None
+        return []
     further = getattr(first, _FURTHER, {}).pop(number, [])
     while len(further) >= count:
         first = first + further.pop(0)
-    return hand_over(number, [first, *further]) if count > 1 else first
+    return [first, *further]
 
 
 def use_by_use(call: Callable[..., Any], uses: Mapping[int, int]) -> Callable[..., Any]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from lowtide.device.recurrence import gated_units
@@ -93,17 +94,31 @@ def _is_composed(op: torch._ops.OpOverload) -> bool:
 
 
 def _composed_by_eager(op: torch._ops.OpOverload, in_python: Callable[..., Any], traced: Traced) -> Callable[..., Any]:
-    """Eager's composition of an operator; torch's own in Python where sizes vary, with which eager's cannot deal."""
+    """Eager's composition of an operator; torch's own in Python where eager's cannot deal with what is traced."""
 
     @functools.wraps(in_python)
     def compose(*args: Any, **kwargs: Any) -> Any:
+        if _name(op) == "matmul":
+            # While it is traced eager's takes every tensor for a subclass of its own, and folds batches of 1 which
+            # it multiplies as they are otherwise. With the rule below torch's own in Python is eager's exactly.
+            return in_python(*args, **kwargs)
         if not any(_varies(x) for x in tree_leaves((args, kwargs))):
-            return op._op_dk(_COMPOSITE, *args, **kwargs)
-        if _name(op) != "matmul":  # whose rule is mended below
-            traced.in_python[_full_name(op)] = None
+            with _ChecksPass():  # type: ignore[no-untyped-call]
+                return op._op_dk(_COMPOSITE, *args, **kwargs)
+        traced.in_python[_full_name(op)] = None
         return in_python(*args, **kwargs)
 
     return compose
+
+
+class _ChecksPass(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Inside, eager's check of its arguments' values finds nothing: while they are traced they have none.
+
+    `istft` asks by `equal` whether its windows leave a gap, which would be an error.
+    """
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return False if func is aten.equal.default else func(*args, **(kwargs or {}))
 
 
 def _varies(x: Any) -> bool:

@@ -74,11 +74,15 @@ class Allowance:
         return 0 if needs is None or not graph.trains else rounded_B(needs.temporaries_B)
 
     def reserve_B(self, graph: Graph) -> int:
-        """Bytes for tiny tensors, worker threads and the caller's code between the segments."""
+        """Bytes for tiny tensors, worker threads and the caller's code between the segments.
+
+        Tiny tensors that the arena's zone is too small for, since it was made for another graph, lie above the plan.
+        """
+        small_B = max(self.small_B, _small_zone_B(graph, self.needs))
         workers_B = max((r.trace.workers_B for r in graph.recipes), default=0)
         uneven_B = ALIGNMENT_B  # a budget that is no whole number of units loses a part of one
         beside_B = 0 if self._spends else self.beside_B(graph)
-        return self.small_B + rounded_B(workers_B) + self._between(graph) + uneven_B + beside_B
+        return small_B + rounded_B(workers_B) + self._between(graph) + uneven_B + beside_B
 
     def set_small_zone(self, graph: Graph) -> None:
         """Sizes the zone for requests too small to be planned after a step of a graph."""

@@ -331,8 +331,8 @@ class Session:
             always_ask=lambda: self._dry is not None or self._first is not None,
             settle=lambda key, loaded, arguments: self._settle(executor, key, loaded, arguments),
             lock=self.enclosure.turn,
-            shares=captured.joint.shares,
-            undivided=bool(captured.joint.undivided) and self.is_exact,
+            shares=captured.joint.handed_over,
+            undivided=frozenset(captured.joint.undivided if self.is_exact else ()),
         )
         executor.carry_out = lambda key, loaded, arguments: self._run(executor, captured, key, loaded, arguments)
         self.executors.append(executor)

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from lowtide.device.contributions import hand_over
+from lowtide.device.contributions import SHARED, hand_over
 from lowtide.device.engines import Engines
 from lowtide.device.semiprivate import (
     backward_is_retained,
@@ -40,11 +40,6 @@ _ONCE = (
     "second derivatives (create_graph=True and a backward through the gradient) cannot be taken through a model that "
     "lowtide trains: its backward is generated code, which autograd does not record. Take that term with the plain "
     "model, lowtide.unfit(model), or fit only the submodules that need no double backward."
-)
-_SHARED = (
-    "the model was called several times before this backward, and it uses a parameter more than twice in each call: "
-    "lowtide adds up the parameter's gradient call by call, plain PyTorch use by use, which rounds otherwise. Run a "
-    'backward after each call, give the model one batch made of both, or train with numerics="reassociated".'
 )
 
 
@@ -137,7 +132,7 @@ class PlannedExecutor:
         always_ask: while true, `plan_for` is asked even where a plan is in force.
         lock: held while a segment is chosen and runs: threads take turns, since a plan speaks of one step at a time.
         shares: inputs whose gradient is handed to autograd in several contributions; see `Joint.shares`.
-        undivided: whether some input with several uses has one gradient all the same.
+        undivided: those of them whose gradient is one sum all the same, to which nothing else may be added.
         carry_out: runs the first segment in place of `Loaded.run`, given the shape and the plan as well.
         latest_key: what distinguishes the shapes of the latest forward.
         forwards, backwards: how often this really ran: the proof that a step did not go past the plan.
@@ -149,7 +144,7 @@ class PlannedExecutor:
     always_ask: Callable[[], bool] = lambda: False
     settle: Callable[[Key, Loaded, Sequence[Any]], Loaded] | None = None
     shares: tuple[tuple[int, tuple[int, ...]], ...] = ()
-    undivided: bool = False
+    undivided: frozenset[int] = frozenset()
     carry_out: Callable[[Key, Loaded, list[Any]], Sequence[Any]] | None = None
     lock: AbstractContextManager[Any] = field(default_factory=threading.RLock)
     latest_key: Key = ()
@@ -221,7 +216,7 @@ class PlannedExecutor:
             refuse_second_derivatives(BackwardError(_ONCE), functools.partial(_close, weakref.ref(token)))
         before, self._pass = self._pass, number_of_engine_pass()
         if self.undivided and before == self._pass != -1:
-            raise BackwardError(_SHARED)
+            raise BackwardError(SHARED)
         with self.lock:
             self.backwards += 1
             results = loaded.run(1, arguments, getattr(token, "_lowtide_passage", None), self.token_at)
@@ -233,7 +228,7 @@ class PlannedExecutor:
         gradients = list(results[:count])
         for index, further in self.shares:
             there = [results[k] for k in (index, *further) if results[k] is not None]
-            gradients[index] = hand_over(index, there)
+            gradients[index] = hand_over(index, there, alone=index in self.undivided)
         return gradients
 
 

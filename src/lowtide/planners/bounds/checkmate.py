@@ -37,7 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowtide._core import NEVER
-from lowtide.planners.bounds.highs import THREADS, run
+from lowtide.planners.bounds.highs import THREADS, SilentHighs, run
 from lowtide.planners.reductions.residence import Residence, last_needs, may_rerun
 from lowtide.planners.reductions.stages import StageProgram
 
@@ -308,8 +308,7 @@ class CheckmateModel:
         return max(float(miss.max(initial=0.0)) for miss in misses)
 
     def _solver(self, limit_s: float | None) -> highspy.Highs:
-        highs = highspy.Highs()
-        highs.silent()
+        highs = SilentHighs()
         highs.setOptionValue("threads", THREADS)
         highs.setOptionValue("random_seed", 0)
         if limit_s is not None:

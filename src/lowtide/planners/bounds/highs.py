@@ -14,6 +14,22 @@ THREADS = 1  # HiGHS needs the same number in every instance of a process
 _POLL_s = 0.05
 
 
+class SilentHighs(highspy.Highs):  # type: ignore[misc]
+    """HiGHS that writes nothing to the standard output.
+
+    Releases differ in which call writes the first line: in 1.16 it is the constructor's, when it enables callbacks.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.silent()
+
+    def enableCallbacks(self) -> None:
+        """Enables callbacks, in silence."""
+        self.silent()
+        super().enableCallbacks()
+
+
 @dataclass(frozen=True, slots=True)
 class Effort:
     """When to stop.
@@ -56,8 +72,7 @@ def solve(model: highspy.HighsLp, effort: Effort) -> Solved:
     Raises:
         KeyboardInterrupt: on Ctrl-C, within about a second.
     """
-    highs = highspy.Highs()
-    highs.silent()
+    highs = SilentHighs()
     options: dict[str, int | float] = {
         "threads": THREADS,
         "random_seed": 0,
