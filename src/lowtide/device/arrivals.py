@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from lowtide.device.strides import dense_strides, order_of
+
 _NODE = "CompiledFunctionBackward"
 
 
@@ -31,40 +33,20 @@ class GradientLayout:
     strides: tuple[int, ...] | None = None
 
     @classmethod
-    def contiguous(cls, dimensions: int) -> GradientLayout:
-        """The layout of a tensor whose last dimension is the densest."""
-        return cls(tuple(range(dimensions)))
-
-    @classmethod
     def of(cls, shape: Sequence[int], strides: Sequence[int]) -> GradientLayout:
         """The layout of a tensor by its sizes and strides, in elements."""
         expanded = frozenset(d for d, n in enumerate(shape) if n > 1 and strides[d] == 0)
-        counted = [d for d, n in enumerate(shape) if n > 1 and d not in expanded]
-        dense = sorted(counted, key=lambda d: -strides[d])
-        order = list(range(len(shape)))  # dimensions of size 1 and expanded ones stay where they are
-        for place, dimension in zip(counted, dense, strict=True):
-            order[place] = dimension
-        layout = cls(tuple(order), expanded)
-        return layout if layout.serves(shape, strides) else cls(layout.order, expanded, tuple(strides))
+        order = order_of(shape, strides)
+        layout = cls(order, expanded)
+        return layout if layout.serves(shape, strides) else cls(order, expanded, tuple(strides))
 
     def strides_of(self, shape: Sequence[Any]) -> tuple[Any, ...]:
         """Strides, in elements, of a tensor of some sizes, which may be symbolic."""
-        if self.strides is not None:
-            return self.strides
-        found: list[Any] = [0] * len(shape)
-        step: Any = 1
-        for dimension in reversed(self.order):
-            if dimension not in self.expanded:
-                found[dimension] = step
-                step = step * shape[dimension]
-        return tuple(found)
+        return dense_strides(shape, self.order, self.expanded) if self.strides is None else self.strides
 
     def serves(self, shape: Sequence[int], strides: Sequence[int]) -> bool:
         """Whether a tensor of these sizes and strides lies so."""
-        if 0 in shape:
-            return True
-        wanted = self.strides_of(shape)
-        return all(n <= 1 or strides[d] == wanted[d] for d, n in enumerate(shape))
+        return 0 in shape or tuple(strides) == self.strides_of(shape)
 
 
 Arrivals = tuple[GradientLayout | None, ...]  # per gradient of a captured backward; None for one that does not come

@@ -24,6 +24,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from lowtide.device.arena import nothing_engaged
 from lowtide.device.generator_guard import unchanged_generators
 from lowtide.device.semiprivate import fake_tensor, no_function_modes
+from lowtide.device.strides import dense_strides, order_of
 
 _LOG = logging.getLogger("lowtide")
 _THREAD = threading.local()  # `depth`: captures of ours that run on this thread; `trying`: an operator is being tried
@@ -184,7 +185,7 @@ def _made_up(leaf: Any, smaller: dict[int, int]) -> Any:
     assert strides is not None
     if smaller:
         small = [smaller.get(n, n) for n in shape]
-        strides = _dense(small, _order(shape, strides), [s == 0 for s in strides])
+        strides = dense_strides(small, order_of(shape, strides), {d for d, s in enumerate(strides) if s == 0})
         shape = tuple(small)
     made = torch.empty_strided(shape, strides, dtype=leaf.dtype, device=leaf.device)
     storage = torch.empty(0, dtype=leaf.dtype, device=leaf.device).set_(made.untyped_storage())
@@ -195,39 +196,21 @@ def _made_up(leaf: Any, smaller: dict[int, int]) -> Any:
     return made
 
 
-def _order(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
-    """Dimensions from the one with the largest stride to the one with the smallest."""
-    return tuple(sorted(range(len(shape)), key=lambda d: (-strides[d], shape[d] == 1, d)))
-
-
-def _dense(shape: Sequence[Any], order: Sequence[int], expanded: Sequence[bool] = ()) -> tuple[Any, ...]:
-    """Strides without holes, in a given order of dimensions."""
-    strides: list[Any] = [0] * len(shape)
-    step: Any = 1
-    for d in reversed(order):
-        if expanded and expanded[d]:
-            continue
-        strides[d] = step
-        step = step * shape[d]
-    return tuple(strides)
-
-
 def _order_unless_alike(real: torch.Tensor, fake: torch.Tensor) -> tuple[int, ...] | None:
-    """The real order of dimensions, where elements lie without holes and otherwise than the fake tensor says."""
+    """The real order of dimensions, where elements lie without holes and otherwise than the fake tensor says.
+
+    Dimensions of size 1 have their place in the order too: by their strides kernels tell whether channels come last.
+    """
     if real.layout is not torch.strided or real.ndim != fake.ndim or not _is_ambiguous(real):
         return None
-    counted = [d for d in range(real.ndim) if real.shape[d] > 1]
-    order = _order(real.shape, real.stride())
-    dense = _dense(real.shape, order)
-    if any(dense[d] != real.stride(d) for d in counted):
+    order, said, shape = order_of(real.shape, real.stride()), _hints(fake.stride()), _hints(fake.shape)
+    if said is None or shape is None:
         return None
-    said = _hints(fake.stride())
-    if said is None:
+    dense = dense_strides(real.shape, order)
+    if any(n > 1 and dense[d] != real.stride(d) for d, n in enumerate(real.shape)):
         return None
-    theirs = _order(_hints(fake.shape) or (), said)
-    alike = [d for d in theirs if d in counted] == [d for d in order if d in counted]
-    shape = _hints(fake.shape) or ()
-    return None if alike and all(_dense(shape, theirs)[d] == said[d] for d in counted) else order
+    alike = order == order_of(shape, said) and dense_strides(shape, order) == said
+    return None if alike or (shape == real.shape and said == real.stride()) else order
 
 
 def _laid_out(mode: Any, result: Any, orders: Sequence[tuple[int, ...] | None]) -> Any:
@@ -238,7 +221,7 @@ def _laid_out(mode: Any, result: Any, orders: Sequence[tuple[int, ...] | None]) 
         order = next(pending) if isinstance(leaf, torch.Tensor) else None
         if order is not None:
             with mode:
-                strides = _dense(leaf.shape, order)
+                strides = dense_strides(leaf.shape, order)
                 leaf = torch.empty_strided(leaf.shape, strides, dtype=leaf.dtype, device=leaf.device)
         found.append(leaf)
     return tree_unflatten(found, form)

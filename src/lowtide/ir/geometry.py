@@ -60,9 +60,10 @@ class Geometry(msgspec.Struct, frozen=True):
         return self.offset == 0
 
     def has_bytes_of(self, other: Geometry) -> bool:
-        """Whether both address the same bytes the same way; strides of single elements do not count."""
+        """Whether both address the same bytes the same way.
+
+        Strides of dimensions of size 1 count too: by them kernels tell whether channels come last.
+        """
         if (self.dtype, self.shape, self.offset, self.device) != (other.dtype, other.shape, other.offset, other.device):
             return False
-        return self.numel == 0 or all(
-            a == b for n, a, b in zip(self.shape, self.stride, other.stride, strict=True) if n > 1
-        )
+        return self.numel == 0 or self.stride == other.stride
