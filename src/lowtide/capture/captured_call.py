@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +19,7 @@ import torch
 from lowtide.capture.captured import Captured, Executor
 from lowtide.device.arrivals import Arrivals, arrivals_of, come_as, no_zeros_for_absent
 from lowtide.device.contributions import hand_over, in_at_most
-from lowtide.device.generator_guard import GeneratorStates
+from lowtide.device.generator_guard import TorchGenerators
 from lowtide.errors import BackwardError
 
 _MOST_WAYS = 16
@@ -45,7 +45,7 @@ class Given:
     place: Hashable
     arguments: tuple[Any, ...]
     versions: tuple[int, ...]
-    generators: GeneratorStates | None
+    generators: TorchGenerators | None
     key: Any = None
 
     def again(self, captured: Captured) -> list[Any]:
@@ -178,7 +178,7 @@ class CapturedCall:
             else argument
             for index, argument in enumerate(arguments)
         )
-        generators = GeneratorStates.now() if captured.slots.random else None
+        generators = TorchGenerators.now() if captured.slots.random else None
         return Given(place, held, tuple(_version(a) for a in arguments), generators)
 
     def came_as_expected(self, given: Given) -> None:
@@ -208,7 +208,7 @@ class CapturedCall:
         captured, executor = other.trip.captured, other.trip.executor
         count, numbers = len(captured.joint.forward_outputs), len(captured.slots.numbers)
         with torch.no_grad(), self._rounds.again(trip.executor, given.key):
-            with _as_then(given.generators):
+            with given.generators.again() if given.generators else contextlib.nullcontext():
                 results = executor.forward(values)[count:]
             handed = len(results) - numbers
             backward = [*results[handed:], *results[:handed], *gradients]
@@ -238,20 +238,6 @@ class CapturedCall:
         capture.trip.call = self
         self._captures.append(capture)
         return capture
-
-
-@contextlib.contextmanager
-def _as_then(generators: GeneratorStates | None) -> Iterator[None]:
-    """Inside, random generators go on from earlier states."""
-    if generators is None:
-        yield
-        return
-    now = GeneratorStates.now()
-    generators.put_back()
-    try:
-        yield
-    finally:
-        now.put_back()
 
 
 def _as_shares_of(wanted: Captured, captured: Captured, gradients: Sequence[Any]) -> list[Any]:

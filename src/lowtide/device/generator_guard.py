@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from lowtide.device.arena import nothing_engaged
+
 
 @dataclass(frozen=True, eq=False)
 class GeneratorStates:
@@ -41,6 +43,39 @@ class GeneratorStates:
             sys.modules["numpy"].random.set_state(self.numpy)
         for index, state in enumerate(self.devices):
             torch.cuda.set_rng_state(state, index)
+
+
+@dataclass(frozen=True)
+class TorchGenerators:
+    """The states of torch's CPU generator and those of the CUDA devices in use, outside the memory of any device."""
+
+    states: tuple[bytes, ...]
+
+    @classmethod
+    def now(cls) -> TorchGenerators:
+        """Reads them."""
+        with nothing_engaged():
+            in_use = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+            devices = range(torch.cuda.device_count()) if in_use else ()
+            states = (torch.get_rng_state(), *(torch.cuda.get_rng_state(i) for i in devices))
+            return cls(tuple(s.numpy().tobytes() for s in states))
+
+    @contextlib.contextmanager
+    def again(self) -> Iterator[None]:
+        """Inside, generators go on from these states; behind it, from where they were."""
+        now = TorchGenerators.now()
+        self._put_back()
+        try:
+            yield
+        finally:
+            now._put_back()
+
+    def _put_back(self) -> None:
+        with nothing_engaged():
+            cpu, *devices = (torch.frombuffer(bytearray(s), dtype=torch.uint8) for s in self.states)
+            torch.set_rng_state(cpu)
+            for index, state in enumerate(devices):
+                torch.cuda.set_rng_state(state, index)
 
 
 @contextlib.contextmanager
