@@ -100,7 +100,7 @@ class Forced:
         return self._step(lambda *args: run_loudly(self._call, args, {}))
 
     def _executor_for(self, captured: Captured) -> PlannedExecutor:
-        assert self._executor is None, "an example is one graph"
+        assert captured.ended is None, "an example is one graph, captured again where gradients come otherwise"
         self._captured = captured
         token_at = captured.slots.token if captured.joint.trains else -1
         self._executor = PlannedExecutor(key_of=lambda _: (), plan_for=self._plan, token_at=token_at)

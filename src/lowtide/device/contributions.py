@@ -47,9 +47,10 @@ class _UseByUse(torch.autograd.Function):
         waiting = getattr(first, _FURTHER, {})
         if ctx.number not in waiting:
             raise BackwardError(
-                "a gradient inside lowtide's backward was replaced on its way, by a hook of all autograd nodes, say: "
-                "what other uses of the same tensor contribute to it is lost. Take such hooks away, or train with "
-                'numerics="reassociated".'
+                "a gradient inside lowtide's backward was replaced on its way: a captured part of the model returns a "
+                "view of a tensor that it was given and uses, or there are hooks of all autograd nodes. What each use "
+                "contributes cannot be added up in eager's order. Return a copy of that tensor (.clone()), take such "
+                'hooks away, or train with numerics="reassociated".'
             )
         if ctx.number in getattr(first, _ALONE, ()):
             _watch(ctx.next_functions[0][0], first)
