@@ -21,6 +21,7 @@ from lowtide.capture.origin import module_name, primal_path
 from lowtide.capture.reach import Reach, reach_of
 from lowtide.capture.regions import expand_regions
 from lowtide.capture.rewrite import rewrite
+from lowtide.capture.rrelu import order_inputs_of_rrelu
 from lowtide.capture.slots import Slots, honest_modules, slots_of
 from lowtide.capture.symbols import ShapeKey, Symbols, describe_shapes, shape_key
 from lowtide.capture.whole_step import WholeStep
@@ -178,6 +179,7 @@ def make_backend(
 
     def backend(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         expand_regions(gm)
+        order_inputs_of_rrelu(gm)
         names = {i: _primal_name(p) for i, p in enumerate(gm.graph.find_nodes(op="placeholder"))}
         captures: list[Captured] = []
 
