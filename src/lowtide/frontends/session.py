@@ -30,6 +30,7 @@ from lowtide.device.storage import identity_of
 from lowtide.errors import BudgetWarning, InexactCapture, InfeasibleBudget
 from lowtide.frontends.discovery import Call, call_of, unchanged_tensors
 from lowtide.frontends.enclosure import Enclosure
+from lowtide.frontends.executors import Entrance, Executors
 from lowtide.frontends.first_step import FirstStep, Undo, provisional_schedule, undone_where_refused
 from lowtide.frontends.in_force import PlansInForce
 from lowtide.frontends.knowledge import Knowledge
@@ -77,6 +78,9 @@ class Whole(Protocol):
     def visitors(self, step: MeasuredStep, record: PlanRecord) -> Iterable[torch.Tensor]:
         """What has its home on the host under a plan."""
 
+    def forget(self, graph: tuple[int, Key]) -> None:
+        """Lets go of what a graph was given for a shape: number of its executor, and the shape."""
+
     def run(self, executor: PlannedExecutor, key: Key, loaded: Loaded, arguments: list[Any]) -> Sequence[Any]:
         """Runs such a graph; returns what the captured forward returns."""
 
@@ -100,7 +104,7 @@ class Session:
     watch: Watch | None = None
     asked_with: object = None
     whole: Whole | None = None
-    executors: list[PlannedExecutor] = field(default_factory=list)
+    executors: Executors = field(init=False)
     whole_model: bool = False  # a wrapper of ours sees every call, so discovery is possible
     step_key: Key = ()  # distinguishes the calls of a broken model, set by that wrapper
     cache: ProfileCache = field(default_factory=ProfileCache)
@@ -108,10 +112,10 @@ class Session:
     menu: Menu = field(init=False)
     _dry: list[Call] | None = None
     _between_B: int = 0
-    _captured: dict[int, Captured] = field(default_factory=dict)
     _broken: bool = False
     _reasons: dict[str, int] | None = None  # of the breaks in this process, when the call began
     _causes: dict[str, None] = field(default_factory=dict)  # why Dynamo broke this model
+    _ends: dict[GraphBreak, None] = field(default_factory=dict)  # where graphs of it ended
     _doubts: dict[Doubt, None] = field(default_factory=dict)  # why results may differ, beside what captures know
     _given_used: bool = False
     _entered: int = 0  # graph forwards when the step began
@@ -124,15 +128,16 @@ class Session:
         self.backend = make_backend(self._executor_for, self._has_several_graphs if self.whole is None else None)
         self.menu = Menu(Exactness(self.cache))
         self.in_force = PlansInForce(self.enclosure, self._plan)
+        self.executors = Executors(self.in_force.forget_graph)
         if self.whole is not None:
-            self.in_force.visitors = self.whole.visitors
+            self.in_force.visitors, self.in_force.forgotten = self.whole.visitors, self.whole.forget
 
     # what the rest of lowtide asks ----------------------------------------------------------------------------
 
     @property
     def calls(self) -> int:
         """How many graph forwards really ran in lowtide's code."""
-        return sum(e.forwards for e in self.executors)
+        return self.executors.forwards
 
     @property
     def is_exact(self) -> bool:
@@ -150,13 +155,13 @@ class Session:
     def breaks(self) -> tuple[GraphBreak, ...]:
         """Where this session's model breaks into several graphs."""
         self._look_for_breaks()
-        return all_breaks((c.ended for c in self._captured.values() if c.ended is not None), self._causes)
+        return all_breaks(self._ends, self._causes)
 
     @contextlib.contextmanager
     def dry(self) -> Iterator[list[Call]]:
         """Inside, graphs compute nothing and are listed in the order of their calls; nothing of the model changes."""
         calls = self._dry = list[Call]()
-        self._before = {id(e): e.forwards for e in self.executors}
+        self._before = {e.number: e.forwards for e in self.executors}
         try:
             with (
                 self._own_breaks(),
@@ -183,9 +188,10 @@ class Session:
         Raises:
             LowtideError: where the step is refused; buffers and generators are as they were before it.
         """
+        self.executors.sweep()
         self.in_force.begin()
         self._entered, self._signature = self.calls, signature
-        self._before = {id(e): e.forwards for e in self.executors}
+        self._before = {e.number: e.forwards for e in self.executors}
         may_run = self.whole_model and (self._broken or not self.in_force.plans)
         undo = self._undo = Undo() if may_run else None
         try:
@@ -230,7 +236,7 @@ class Session:
             if record is None:
                 record = self._plan(found, runs=install) if self.whole is None else self._plan_whole(found, install)
         if install:
-            step = tuple((self.executors.index(c.executor), c.key) for c in calls)
+            step = tuple((c.executor.number, c.key) for c in calls)
             (self.in_force.announce if begun else self.in_force.install)(step, found, record)
         _LOG.info("planned %d graph(s): %s of %s B", len(calls), record.reserved_B, record.budget_B)
         return record
@@ -293,7 +299,7 @@ class Session:
 
     # what the backend and the executors ask -------------------------------------------------------------------
 
-    def _executor_for(self, captured: Captured) -> PlannedExecutor:
+    def _executor_for(self, captured: Captured) -> Entrance:
         if self.is_exact and not captured.fidelity.is_exact:
             raise inexact(captured.fidelity.doubts)
         executor = PlannedExecutor(
@@ -309,9 +315,9 @@ class Session:
             unreached=lambda came: () if captured.reach is None else captured.reach.unreached(came),
         )
         executor.carry_out = lambda key, loaded, arguments: self._run(executor, captured, key, loaded, arguments)
-        self.executors.append(executor)
-        self._captured[id(executor)] = captured
-        return executor
+        if captured.ended is not None:
+            self._ends[captured.ended] = None
+        return self.executors.admit(executor, captured)
 
     def _run(
         self, executor: PlannedExecutor, captured: Captured, key: Key, loaded: Loaded, arguments: list[Any]
@@ -333,10 +339,10 @@ class Session:
         """What distinguishes the calls of one graph: equal layers of a broken model share a graph, not a plan."""
         if not self.step_key:
             return ()
-        return (*self.step_key, executor.forwards - self._before.get(id(executor), 0))
+        return (*self.step_key, executor.forwards - self._before.get(executor.number, 0))
 
     def _plan_for(self, executor: PlannedExecutor, key: Key, arguments: Sequence[Any]) -> Loaded:
-        captured = self._captured[id(executor)]
+        captured = self.executors.graph_of(executor)
         if self._dry is None and self.whole_model and self.broken:
             if self.whole is not None:
                 raise SeveralGraphs
@@ -416,7 +422,7 @@ class Session:
         return dataclasses.replace(self.options, budget=Budget(of_plain=1.0))
 
     def _settle(self, executor: PlannedExecutor, key: Key, loaded: Loaded, arguments: Sequence[Any]) -> Loaded:
-        return self.in_force.settle((self.executors.index(executor), key), executor, loaded, arguments)
+        return self.in_force.settle((executor.number, key), executor, loaded, arguments)
 
     def _dry_call(self, call: Call, captured: Captured, arguments: Sequence[Any]) -> Loaded:
         interface = call.interfaces[0]

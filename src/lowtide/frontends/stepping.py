@@ -153,7 +153,7 @@ class Steps:
             clips=stepped and self.clip_norm is not None,
             movable={v: self._movable(call, whole, updaters, v) for v in whole.movable},
         )
-        self._steppings[id(call.executor), call.key] = stepping
+        self._steppings[call.executor.number, call.key] = stepping
         call.become(whole, tuple(identity_of(t) for t in stepping.kept()))
 
     def homes(self, step: MeasuredStep) -> tuple[int, ...] | None:
@@ -171,9 +171,13 @@ class Steps:
         """Lets the next plan choose."""
         self._homes = None
 
+    def forget(self, graph: tuple[int, Key]) -> None:
+        """Lets go of what a graph was given for a shape: number of its executor, and the shape."""
+        self._steppings.pop(graph, None)
+
     def _stepping(self, step: MeasuredStep) -> Stepping:
         call = step.calls[0]
-        return self._steppings[id(call.executor), call.key]
+        return self._steppings[call.executor.number, call.key]
 
     def visitors(self, step: MeasuredStep, record: PlanRecord) -> list[torch.Tensor]:
         """What has its home on the host under a plan."""
@@ -181,7 +185,7 @@ class Steps:
 
     def run(self, executor: PlannedExecutor, key: Key, loaded: Loaded, arguments: list[Any]) -> Sequence[Any]:
         """Runs a whole step; gradients of an optimizer that steps as a whole are in `.grad` then."""
-        stepping = self._steppings[id(executor), key]
+        stepping = self._steppings[executor.number, key]
         self._check_norm(stepping)
         for updater in stepping.updaters:
             updater.refresh()

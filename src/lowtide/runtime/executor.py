@@ -37,6 +37,7 @@ from lowtide.runtime.wall import Passage, Walled
 Key = tuple[int | float | bool | str, ...]
 _RECENT = 64  # plans kept alive for backwards whose token lost its attribute (a saved-tensor hook that clones)
 _NUMBER = itertools.count(1)
+_EXECUTOR = itertools.count(1)
 _ONCE = (
     "second derivatives (create_graph=True and a backward through the gradient) cannot be taken through a model that "
     "lowtide trains: its backward is generated code, which autograd does not record. Take that term with the plain "
@@ -139,6 +140,7 @@ class PlannedExecutor:
         shares: inputs whose gradient is handed to autograd in several contributions; see `Joint.shares`.
         undivided: whether some input with several uses has one gradient all the same.
         lay_out: given a backward's arguments and which gradients came, lets these lie as it was captured for.
+        number: its own in this process, for good.
         carry_out: runs the first segment in place of `Loaded.run`, given the shape and the plan as well.
         forwards, backwards: how often this really ran: the proof that a step did not go past the plan.
     """
@@ -154,6 +156,7 @@ class PlannedExecutor:
     carry_out: Callable[[Key, Loaded, list[Any]], Sequence[Any]] | None = None
     lay_out: Callable[[list[Any], tuple[bool, ...] | None], None] | None = None
     lock: AbstractContextManager[Any] = field(default_factory=threading.RLock)
+    number: int = field(default_factory=_EXECUTOR.__next__)
     forwards: int = 0
     backwards: int = 0
     _pass: int = -1  # number of the latest pass of autograd's engine that ran a backward
@@ -172,6 +175,10 @@ class PlannedExecutor:
         self._recent[loaded.number] = loaded
         while len(self._recent) > _RECENT:
             self._recent.popitem(last=False)
+
+    def remove(self, key: Key) -> None:
+        """Takes the plan for a shape out of force. Backwards that are outstanding keep the plan of their forward."""
+        self._in_force.pop(key, None)
 
     def forget(self) -> None:
         """Takes every plan out of force: the next call of each shape asks for a new one."""
@@ -198,7 +205,7 @@ class PlannedExecutor:
             loaded = None if self.always_ask() else self._in_force.get(key)
             if loaded is None:
                 loaded = self.plan_for(self, key, arguments)
-            if loaded.walled is not None and self.settle is not None:
+            if self.settle is not None:
                 loaded = self.settle(key, loaded, arguments)
             self.forwards += 1
             return loaded.run(0, arguments) if self.carry_out is None else self.carry_out(key, loaded, arguments)
