@@ -166,3 +166,33 @@ def test_interrupting_the_plan_returns_what_was_found() -> None:
     assert asked.is_set()
     assert plan.status in (Status.INTERRUPTED, Status.OPTIMAL)
     assert plan.peak_B <= budget_B
+
+
+def under_forward_mode(model: nn.Module, x: torch.Tensor) -> object:
+    with torch.autograd.forward_ad.dual_level():
+        return model(torch.autograd.forward_ad.make_dual(x, torch.ones_like(x)))
+
+
+def under_another_stance(model: nn.Module, x: torch.Tensor) -> object:
+    with torch.compiler.set_stance("force_eager"):
+        return model(x)
+
+
+SURROUNDINGS = {
+    "grad": (lambda model, x: torch.func.grad(lambda y: model(y).sum())(x), "a transform of torch.func"),
+    "vmap": (lambda model, x: torch.func.vmap(model)(x.unsqueeze(0)), "a transform of torch.func"),
+    "forward mode": (under_forward_mode, "forward-mode automatic differentiation"),
+    "stance": (under_another_stance, r'set_stance\("force_eager"\) is in force'),
+}
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # torch's own forward mode
+@pytest.mark.parametrize("name", SURROUNDINGS)
+def test_what_surrounds_a_call_is_named_and_leaves_no_trace(name: str) -> None:
+    torch.manual_seed(0)
+    model, x = lowtide.fit(nn.Sequential(nn.Linear(4, 4), nn.Tanh()), "64MiB", work=20), torch.randn(3, 4)
+    call, text = SURROUNDINGS[name]
+    for _ in range(2):
+        with pytest.raises(lowtide.CaptureError, match=text):
+            call(model, x)
+        model(x).sum().backward()  # as if nothing had been

@@ -28,6 +28,7 @@ from lowtide.device.semiprivate import (
     recompile_limit_error,
     refused_graph_breaks,
 )
+from lowtide.device.surroundings import obstacle
 from lowtide.errors import CaptureError, LowtideError, RecompileLimit
 from lowtide.frontends.hook_installation import install_output_hooks
 
@@ -122,6 +123,7 @@ class WholeCall:
         self._truth_at.clear()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        refuse_where_nothing_is_captured(self._module, args, kwargs)
         variant = next((v for v in self._variants if v.serves(args, kwargs)), None)
         if variant is None:
             variant = Variant(self._compiled())
@@ -166,6 +168,16 @@ class WholeCall:
 def _where(failure: BaseException) -> str:
     """The place in the user's code where a capture failed, as a key."""
     return "|".join(f"{f.filename}:{f.lineno}" for f in getattr(failure, "real_stack", None) or ())
+
+
+def refuse_where_nothing_is_captured(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuses a call that torch would let run past every capture.
+
+    Raises:
+        CaptureError: then, before anything of the model has run.
+    """
+    if reason := obstacle((args, kwargs), itertools.chain(module.parameters(), module.buffers())):
+        raise CaptureError(reason)
 
 
 def run_loudly(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -97,6 +97,10 @@ class PlansInForce:
 
     def begin(self) -> None:
         """A step is about to begin."""
+        wall = self.enclosure.wall
+        heights_B = (p.layout.height_B for p in self.plans.values() if p.layout is not None)
+        if wall is not None and wall.arena.in_use_below(max(heights_B, default=0)):
+            self.enclosure.bring_home()  # buffers that the step before put in the place of others
         while self._announced:
             step = self._announced.pop()
             if step in self.plans:

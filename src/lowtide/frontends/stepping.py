@@ -124,6 +124,7 @@ class Steps:
         joint = call.specialised.captured.joint
         if not joint.trains:
             raise CaptureError(NO_GRADIENT)
+        _check_parameters(call)
         _check_loss(call)
         groups, rank = self.live.groups(), {id(p): i for i, p in enumerate(self.order())}
         trained = [(v, t) for v, t in call.contents.items() if id(t) in groups and _gets_gradient(call, v)]
@@ -310,6 +311,23 @@ def _gets_gradient(call: Call, value: int) -> bool:
         if value_of.get(primal) == value:
             return isinstance(gradient, torch.fx.Node) and is_tensor(gradient)
     return False
+
+
+def _check_parameters(call: Call) -> None:
+    """Refuses a forward that changes a parameter itself.
+
+    Raises:
+        CaptureError: then.
+    """
+    joint, value_of = call.specialised.captured.joint, call.specialised.extraction.value_of
+    for index, primal in enumerate(joint.primals):
+        tensor = call.contents.get(value_of.get(primal, -1))
+        if primal in joint.mutated and tensor is not None and tensor.requires_grad:
+            raise CaptureError(
+                f"the forward changes the parameter {joint.names.get(index, primal.name)} itself (as weight.data.mul_ "
+                "does), and a whole step has one change of a parameter, which is the optimizer's. Change it between "
+                "steps, or train with lowtide.fit, which takes such models."
+            )
 
 
 def _check_loss(call: Call) -> None:

@@ -39,7 +39,8 @@ _RECENT = 64  # plans kept alive for backwards whose token lost its attribute (a
 _NUMBER = itertools.count(1)
 _EXECUTOR = itertools.count(1)
 _ONCE = (
-    "second derivatives (create_graph=True and a backward through the gradient) cannot be taken through a model that "
+    "second derivatives (create_graph=True and a backward through the gradient, in the training loop or in the model's "
+    "own forward, by torch.autograd.grad) cannot be taken through a model that "
     "lowtide trains: its backward is generated code, which autograd does not record. Take that term with the plain "
     "model, lowtide.unfit(model), or fit only the submodules that need no double backward."
 )
