@@ -196,3 +196,38 @@ def test_what_surrounds_a_call_is_named_and_leaves_no_trace(name: str) -> None:
         with pytest.raises(lowtide.CaptureError, match=text):
             call(model, x)
         model(x).sum().backward()  # as if nothing had been
+
+
+@torch.library.custom_op("lowtide_test_errors::doubled", mutates_args=())
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return x.repeat(1, 2)
+
+
+doubled.register_fake(torch.empty_like)  # wrong: it is twice as wide
+doubled.register_autograd(lambda _, g: g[:, :8].clone())
+
+
+class WithWrongFake(nn.Module):
+    """Draws and counts before an operator whose fake kernel is wrong."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Linear(8, 8), nn.BatchNorm1d(8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return doubled(nn.functional.dropout(self.norm(self.first(x)), 0.1)).sin().square().mean()
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_an_operator_that_returns_other_shapes_than_its_fake_kernel_is_named(whole: bool) -> None:
+    model = WithWrongFake()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if whole:
+        call = lowtide.TrainStep(model, None, optimizer, "64MiB", work=20)
+    else:
+        call = lowtide.fit(model, "64MiB", work=20)
+    before = snapshot(model)
+    text = r"doubled\S* returned a tensor of shape \[4, 16\].* said of shape \[4, 8\].* its register_fake"
+    with pytest.raises(lowtide.UnsupportedOperator, match=text):
+        call(torch.randn(4, 8, generator=torch.Generator().manual_seed(0)))
+    assert unchanged(model, before)

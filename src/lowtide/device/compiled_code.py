@@ -41,12 +41,12 @@ def _weak(backend: Callable[..., Any]) -> Callable[..., Any]:
     """A backend that does not keep the one it stands for: torch keeps every backend for good."""
     alive = weakref.ref(backend)
 
-    def stands_for(gm: Any, inputs: Any) -> Any:
+    def lowtide(gm: Any, inputs: Any) -> Any:
         found = alive()
         assert found is not None, "who compiles keeps it"
         return found(gm, inputs)
 
-    return stands_for
+    return lowtide  # as torch's own errors name it
 
 
 def sizes_learnt() -> dict[Any, Any]:

@@ -27,7 +27,7 @@ from lowtide.device.generator_guard import unchanged_generators
 from lowtide.device.observer import observe_if_free
 from lowtide.device.semiprivate import graph_breaks
 from lowtide.device.storage import identity_of
-from lowtide.errors import BudgetWarning, InexactCapture, InfeasibleBudget
+from lowtide.errors import BudgetWarning, InexactCapture, InfeasibleBudget, UnsupportedOperator
 from lowtide.frontends.discovery import Call, call_of, unchanged_tensors
 from lowtide.frontends.enclosure import Enclosure
 from lowtide.frontends.executors import Entrance, Executors
@@ -122,6 +122,7 @@ class Session:
     _before: dict[int, int] = field(default_factory=dict)  # forwards of each executor when the step began
     _signature: Callable[[], Key] = tuple
     _first: FirstStep | None = None  # in progress
+    _stopped: bool = False  # whether a graph was refused while it ran
     _undo: Undo | None = None  # of the step in progress, where parts of it may run before it is refused
 
     def __post_init__(self) -> None:
@@ -195,13 +196,14 @@ class Session:
         may_run = self.whole_model and (self._broken or not self.in_force.plans)
         undo = self._undo = Undo() if may_run else None
         try:
-            with undone_where_refused(undo, lambda: self.broken), self._own_breaks():
+            with undone_where_refused(undo, lambda: self.broken or self._stopped), self._own_breaks():
                 yield
                 self._plan_first()
         finally:
             if self._first is not None:
                 self._first.graph_begins()  # ends the observation of the code that raised
             self._first = self._undo = None
+            self._stopped = False
 
     def _plan_first(self) -> None:
         """Plans the graphs that a first step has met as one, for the steps after it."""
@@ -325,11 +327,15 @@ class Session:
         """Runs a forward, and notes what a first step shows, and what a refusal later in the step has to undo."""
         if self._dry is not None:
             return loaded.run(0, arguments)
-        if self.whole is not None:
-            return self.whole.run(executor, key, loaded, arguments)
         if self._undo is not None:
             self._undo.keep(arguments[i] for i in captured.unchanged.values())
-        results = loaded.run(0, arguments)
+        try:
+            if self.whole is not None:
+                return self.whole.run(executor, key, loaded, arguments)
+            results = loaded.run(0, arguments)
+        except UnsupportedOperator:
+            self._stopped = True
+            raise
         if self._first is not None:
             self._first.note_results(results, len(captured.joint.forward_outputs))
             self._first.graph_ended(observes=self.enclosure.encloses("cpu"))
