@@ -85,7 +85,7 @@ def test_models_that_have_gone_leave_no_compiled_code_behind() -> None:
 
 
 def test_shapes_that_were_not_met_for_long_are_planned_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(in_force, "_STEPS", 3)
+    monkeypatch.setattr(in_force, "STEPS_IN_FORCE", 3)
     plain = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 4))
     model = lowtide.fit(copy.deepcopy(plain), "64MiB", work=20, dynamic=True)
     session, batches = model.lowtide.session, [torch.randn(n, 8) for n in (3, 4, 5, 6, 7)]

@@ -32,7 +32,7 @@ from lowtide.runtime.homes import move_together
 from lowtide.runtime.wall import Wall, Walled, make_tables, places_of
 
 _LOG = logging.getLogger("lowtide")
-_STEPS = 64  # whose plans are in force: those used last
+STEPS_IN_FORCE = 64  # whose plans are in force: those used last
 _KEPT = 32  # plans whose code is kept for when they come into force again
 Step = tuple[tuple[int, Key], ...]  # the graphs of one step: number of the executor, and shape, of each
 Loader = Callable[[Call, Graph, Schedule, Walled | None, Engines | None], Loaded]
@@ -141,7 +141,7 @@ class PlansInForce:
         """Notes that a step is taken, and forgets the one that has not been for longest where there are many."""
         self._used.pop(step, None)
         self._used[step] = None
-        while len(self._used) > _STEPS:
+        while len(self._used) > STEPS_IN_FORCE:
             self._forget(next(iter(self._used)))
 
     def _forget(self, step: Step) -> None:
