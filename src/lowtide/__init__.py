@@ -6,6 +6,8 @@ Names are loaded when they are first used, so that planning from a file never im
 from __future__ import annotations
 
 import importlib
+import random
+import sys
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -110,7 +112,13 @@ __all__ = sorted([*_HOME, "__version__"])
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
-        return getattr(importlib.import_module(_HOME[name]), name)
+        if _HOME[name] in sys.modules:
+            return getattr(sys.modules[_HOME[name]], name)
+        state = random.getstate()  # some libraries draw numbers when they are imported
+        try:
+            return getattr(importlib.import_module(_HOME[name]), name)
+        finally:
+            random.setstate(state)
     raise AttributeError(f"module 'lowtide' has no attribute {name!r}")
 
 

@@ -166,3 +166,68 @@ def test_interrupting_the_plan_returns_what_was_found() -> None:
     assert asked.is_set()
     assert plan.status in (Status.INTERRUPTED, Status.OPTIMAL)
     assert plan.peak_B <= budget_B
+
+
+def under_forward_mode(model: nn.Module, x: torch.Tensor) -> object:
+    with torch.autograd.forward_ad.dual_level():
+        return model(torch.autograd.forward_ad.make_dual(x, torch.ones_like(x)))
+
+
+def under_another_stance(model: nn.Module, x: torch.Tensor) -> object:
+    with torch.compiler.set_stance("force_eager"):
+        return model(x)
+
+
+SURROUNDINGS = {
+    "grad": (lambda model, x: torch.func.grad(lambda y: model(y).sum())(x), "a transform of torch.func"),
+    "vmap": (lambda model, x: torch.func.vmap(model)(x.unsqueeze(0)), "a transform of torch.func"),
+    "forward mode": (under_forward_mode, "forward-mode automatic differentiation"),
+    "stance": (under_another_stance, r'set_stance\("force_eager"\) is in force'),
+}
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # torch's own forward mode
+@pytest.mark.parametrize("name", SURROUNDINGS)
+def test_what_surrounds_a_call_is_named_and_leaves_no_trace(name: str) -> None:
+    torch.manual_seed(0)
+    model, x = lowtide.fit(nn.Sequential(nn.Linear(4, 4), nn.Tanh()), "64MiB", work=20), torch.randn(3, 4)
+    call, text = SURROUNDINGS[name]
+    for _ in range(2):
+        with pytest.raises(lowtide.CaptureError, match=text):
+            call(model, x)
+        model(x).sum().backward()  # as if nothing had been
+
+
+@torch.library.custom_op("lowtide_test_errors::doubled", mutates_args=())
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return x.repeat(1, 2)
+
+
+doubled.register_fake(torch.empty_like)  # wrong: it is twice as wide
+doubled.register_autograd(lambda _, g: g[:, :8].clone())
+
+
+class WithWrongFake(nn.Module):
+    """Draws and counts before an operator whose fake kernel is wrong."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Linear(8, 8), nn.BatchNorm1d(8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return doubled(nn.functional.dropout(self.norm(self.first(x)), 0.1)).sin().square().mean()
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_an_operator_that_returns_other_shapes_than_its_fake_kernel_is_named(whole: bool) -> None:
+    model = WithWrongFake()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if whole:
+        call = lowtide.TrainStep(model, None, optimizer, "64MiB", work=20)
+    else:
+        call = lowtide.fit(model, "64MiB", work=20)
+    before = snapshot(model)
+    text = r"doubled\S* returned a tensor of shape \[4, 16\].* said of shape \[4, 8\].* its register_fake"
+    with pytest.raises(lowtide.UnsupportedOperator, match=text):
+        call(torch.randn(4, 8, generator=torch.Generator().manual_seed(0)))
+    assert unchanged(model, before)

@@ -27,7 +27,13 @@ class Transposed(nn.Module):
 
 @pytest.mark.parametrize(
     ("layer", "views"),
-    [(lambda: nn.BatchNorm1d(16), False), (lambda: nn.BatchNorm1d(16), True), (lambda: nn.RReLU(), False)],
+    [
+        (lambda: nn.BatchNorm1d(16), False),
+        (lambda: nn.BatchNorm1d(16), True),
+        (lambda: nn.RReLU(), False),
+        (lambda: nn.RReLU(), True),
+        (lambda: nn.RReLU(inplace=True), False),
+    ],
 )
 def test_a_layer_over_a_transposed_input_trains_as_in_eager(layer, views):
     torch._dynamo.reset()

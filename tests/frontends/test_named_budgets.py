@@ -156,3 +156,42 @@ def test_two_processes_name_and_do_the_same() -> None:
         said.add(done.stdout)
     assert len(said) == 1
     assert said.pop().count("\n") == len(GRAPHS)
+
+
+class Averaging(torch.nn.Module):
+    """Puts a new tensor in the place of a buffer in every step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(16, 64), torch.nn.Linear(64, 4)
+        self.register_buffer("mean", torch.zeros(32, 64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.first(x).tanh()
+        self.mean = self.mean * 0.9 + 0.1 * h.detach()
+        return self.last(h - self.mean).square().mean()
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_buffer_in_the_place_of_another_needs_no_more_than_was_named(whole: bool) -> None:
+    def stepped(budget: int) -> None:
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        model = Averaging()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        step = lowtide.TrainStep(model, None, optimizer, budget, work=100) if whole else None
+        if step is None:
+            lowtide.fit(model, budget, optimizer=optimizer, work=100)
+        for _ in range(4):
+            x = torch.randn(32, 16)
+            if step is not None:
+                step(x)
+            else:
+                model(x).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+    with pytest.raises(lowtide.InfeasibleBudget) as caught:
+        stepped(1)
+    assert caught.value.smallest_B is not None
+    stepped(caught.value.smallest_B)

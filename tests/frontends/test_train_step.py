@@ -220,3 +220,40 @@ def test_parameters_without_a_gradient_are_left_alone(accumulate: int) -> None:
     step = lowtide.TrainStep(model, F.cross_entropy, optimizer, "100% of plain", accumulate=accumulate, work=1_000)
     assert wholly(step, model, optimizer, data).apart(expected) == []
     assert len(optimizer.state) == 4
+
+
+class Decaying(nn.Module):
+    """Changes a parameter in its forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.layer.weight.data.mul_(0.99)
+        return self.layer(x).square().mean()
+
+
+def test_parameters_are_changed_between_steps_and_not_in_one() -> None:
+    model = Decaying()
+    step = lowtide.TrainStep(model, None, optim.SGD(model.parameters(), lr=0.1), "1MiB", work=50)
+    before = model.layer.weight.clone()
+    with pytest.raises(lowtide.CaptureError, match=r"the forward changes the parameter \S*layer.weight itself"):
+        step(torch.randn(4, 8))
+    assert torch.equal(model.layer.weight, before)
+    plain = nn.Linear(8, 1)
+    planned = copy.deepcopy(plain)
+    updates = optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
+    step = lowtide.TrainStep(
+        planned, lambda y, _: y.square().mean(), optim.SGD(planned.parameters(), lr=0.1, momentum=0.9), "1MiB", work=50
+    )
+    for _ in range(3):
+        x = torch.randn(4, 8)
+        updates.zero_grad()
+        loss = plain(x).square().mean()
+        loss.backward()
+        updates.step()
+        assert torch.equal(step(x, x), loss)
+        for layer in (plain, planned):
+            layer.weight.data.mul_(0.9)
+        assert torch.equal(plain.weight, planned.weight)

@@ -19,6 +19,7 @@ from lowtide.capture.joint import Joint, joint_from
 from lowtide.capture.origin import module_name, primal_path
 from lowtide.capture.regions import expand_regions
 from lowtide.capture.rewrite import rewrite
+from lowtide.capture.rrelu import order_inputs_of_rrelu
 from lowtide.capture.slots import Slots, honest_modules, slots_of
 from lowtide.device.ambient import Ambient
 from lowtide.device.arrivals import Arrivals, GradientLayout
@@ -65,6 +66,7 @@ def make_backend(
 
     def backend(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         expand_regions(gm)
+        order_inputs_of_rrelu(gm)
         first = _capture(gm, inputs, executor_for, several)
         if not isinstance(first, Capture):
             return first

@@ -31,7 +31,8 @@ class Executor(Protocol):
         latest_key: what the latest forward was run as.
     """
 
-    latest_key: Any
+    @property
+    def latest_key(self) -> Any: ...
 
     def forward(self, arguments: list[Any]) -> Sequence[Any]: ...
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import torch
 
+from lowtide.device.compiled_code import sizes_learnt
 from lowtide.device.semiprivate import (
     backend_failure,
     compiled_autograd_enabled,
@@ -37,6 +38,11 @@ def missing() -> list[str]:
         "_init_group": lambda: torch.optim.AdamW._init_group,
         "skip_nnmodule_hook_guards": lambda: torch._dynamo.config.skip_nnmodule_hook_guards,
         "enable_dynamo_decompositions": lambda: torch._dynamo.config.enable_dynamo_decompositions,
+        "reset_code": lambda: torch._C._dynamo.eval_frame.reset_code,
+        "get_code_state": sizes_learnt,
+        "peek_interpreter_stack": lambda: torch._C._functorch.peek_interpreter_stack,
+        "_stance": lambda: torch._dynamo.eval_frame._stance.backend,
+        "_current_level": lambda: importlib.import_module("torch.autograd.forward_ad")._current_level,
         "counters": graph_breaks,
         "fail_on_recompile_limit_hit": lambda: torch._dynamo.config.fail_on_recompile_limit_hit,
         "error_on_graph_break": lambda: torch._dynamo.error_on_graph_break,

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from lowtide.device.compile_queries import Answers, Place, queries_answered
+from lowtide.device.compiled_code import CompiledFunction
 from lowtide.device.fake_kernels import geometries_learnt
 from lowtide.device.known_branches import Fact, known_branches, signature_of
 from lowtide.device.layouts import real_layouts
@@ -27,6 +28,7 @@ from lowtide.device.semiprivate import (
     recompile_limit_error,
     refused_graph_breaks,
 )
+from lowtide.device.surroundings import obstacle
 from lowtide.errors import CaptureError, LowtideError, RecompileLimit
 from lowtide.frontends.hook_installation import install_output_hooks
 
@@ -36,7 +38,7 @@ _VARIANTS = 15  # beside the newest
 
 def compiled_call(
     module: torch.nn.Module, backend: Callable[..., Any] | str, dynamic: bool | None, *, exact: bool = True
-) -> Callable[..., Any]:
+) -> WholeCall:
     """The module's call, hooks included, compiled by a Dynamo backend: as one graph where that is possible.
 
     Dynamo skips frames of `torch.nn` itself, so a bare `nn.Sequential` would never be captured; a function of ours
@@ -57,11 +59,11 @@ def compiled_call(
     def step(*args: Any, **kwargs: Any) -> Any:
         return call(*args, **kwargs)
 
-    def compiled() -> Callable[..., Any]:
+    def compiled() -> CompiledFunction:
         name = f"lowtide_step_{next(_SERIAL)}"
         code = step.__code__.replace(co_name=name)
         own = types.FunctionType(code, step.__globals__, name, None, step.__closure__)
-        return torch.compile(own, backend=backend, dynamic=dynamic)
+        return CompiledFunction(own, backend, dynamic)
 
     return WholeCall(compiled, module, exact=exact)
 
@@ -75,8 +77,13 @@ class Variant:
         facts: of all its captures.
     """
 
-    call: Callable[..., Any]
+    call: CompiledFunction
     facts: list[Fact] = field(default_factory=list)
+
+    def begin_anew(self) -> None:
+        """Lets go of what was captured."""
+        self.call.begin_anew()
+        self.facts.clear()
 
     def serves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether what was captured for arguments of these shapes, if anything, was captured under the same facts."""
@@ -95,12 +102,12 @@ class WholeCall:
     Invariant: nothing of the model has run when an attempt at one graph fails: Dynamo traces all of it first.
 
     Arguments:
-        compiled: makes the call; Dynamo gives up what once failed, so that every attempt needs a new one.
+        compiled: makes the call; Dynamo gives up what once failed, so that every attempt begins anew.
         module: that is called.
         exact: whether results have to be those of plain PyTorch.
     """
 
-    def __init__(self, compiled: Callable[[], Callable[..., Any]], module: torch.nn.Module, *, exact: bool) -> None:
+    def __init__(self, compiled: Callable[[], CompiledFunction], module: torch.nn.Module, *, exact: bool) -> None:
         self._compiled, self._module, self._exact = compiled, module, exact
         self._variants = [Variant(compiled())]
         self._is_whole = True
@@ -108,7 +115,15 @@ class WholeCall:
         self._suspect: Place | None = None  # heard the truth for the first time in the latest attempt
         self._failed_at = ""
 
+    def begin_anew(self) -> None:
+        """Lets go of all that was captured, after an error: Dynamo gives up a frame that one leaves while it traces."""
+        del self._variants[:-1]
+        self._variants[0].begin_anew()
+        self._is_whole, self._suspect, self._failed_at = True, None, ""
+        self._truth_at.clear()
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        refuse_where_nothing_is_captured(self._module, args, kwargs)
         variant = next((v for v in self._variants if v.serves(args, kwargs)), None)
         if variant is None:
             variant = Variant(self._compiled())
@@ -126,7 +141,7 @@ class WholeCall:
             except capture_failures() as failure:
                 forget_graph_breaks(breaks)
                 self._is_whole = self._makes_way(failure, answers)
-                variant.call, variant.facts = self._compiled(), []
+                variant.begin_anew()
             else:
                 variant.facts += facts
                 self._suspect = None
@@ -153,6 +168,16 @@ class WholeCall:
 def _where(failure: BaseException) -> str:
     """The place in the user's code where a capture failed, as a key."""
     return "|".join(f"{f.filename}:{f.lineno}" for f in getattr(failure, "real_stack", None) or ())
+
+
+def refuse_where_nothing_is_captured(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuses a call that torch would let run past every capture.
+
+    Raises:
+        CaptureError: then, before anything of the model has run.
+    """
+    if reason := obstacle((args, kwargs), itertools.chain(module.parameters(), module.buffers())):
+        raise CaptureError(reason)
 
 
 def run_loudly(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from lowtide.arguments import function, path, yes_or_no
 from lowtide.device.semiprivate import hooks_of_all_modules
 from lowtide.errors import BudgetError, CaptureError, LowtideError, PlanMismatch, VerificationError
-from lowtide.frontends.compiling import compiled_call, run_loudly
+from lowtide.frontends.compiling import WholeCall, compiled_call, run_loudly
 from lowtide.frontends.eager_place import refuse_in_eager
 from lowtide.frontends.enclosure import Enclosure, Scope
 from lowtide.frontends.fitted import Fitted, keep
@@ -190,7 +190,7 @@ def _install(
     """
     session = handle.session
 
-    def make() -> Callable[..., Any]:
+    def make() -> WholeCall:
         check_model(model)  # it may have been sharded since
         return compiled_call(model, session.backend, dynamic, exact=session.is_exact)
 
@@ -249,13 +249,13 @@ def _host(share: torch.nn.Module, model: torch.nn.Module, budget: object, verify
 class Compiled:
     """A compiled call that survives exceptions of the user's code, and hooks of all modules that come and go.
 
-    Dynamo gives up a frame for good when an exception leaves it while it is traced; the next call gets a new one. It
-    does not look whether there are other hooks of all modules than when it traced; each set of them has its own call.
+    Dynamo gives up a frame when an exception leaves it while it is traced; then all is compiled anew. It does not look
+    whether there are other hooks of all modules than when it traced; each set of them has its own call.
     """
 
-    def __init__(self, make: Callable[[], Callable[..., Any]]) -> None:
+    def __init__(self, make: Callable[[], WholeCall]) -> None:
         self._make = make
-        self._calls: dict[tuple[Any, ...], Callable[..., Any]] = {}
+        self._calls: dict[tuple[Any, ...], WholeCall] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         hooks = hooks_of_all_modules()
@@ -269,7 +269,7 @@ class Compiled:
         except LowtideError:
             raise
         except Exception:
-            self._calls.pop(hooks, None)
+            call.begin_anew()
             raise
 
 

@@ -35,7 +35,7 @@ class Fitted:
 
     @property
     def plans(self) -> list[Plan]:
-        """Every plan in force, one per shape and graph."""
+        """Every plan in force, one per shape: of the 64 that were used last."""
         return [Plan(r) for r in self.session.in_force.plans.values()]
 
     @property

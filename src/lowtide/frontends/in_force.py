@@ -32,8 +32,9 @@ from lowtide.runtime.homes import move_together
 from lowtide.runtime.wall import Wall, Walled, make_tables, places_of
 
 _LOG = logging.getLogger("lowtide")
+STEPS_IN_FORCE = 64  # whose plans are in force: those used last
 _KEPT = 32  # plans whose code is kept for when they come into force again
-Step = tuple[tuple[int, Key], ...]  # the graphs of one step: executor and shape of each
+Step = tuple[tuple[int, Key], ...]  # the graphs of one step: number of the executor, and shape, of each
 Loader = Callable[[Call, Graph, Schedule, Walled | None, Engines | None], Loaded]
 
 
@@ -44,12 +45,13 @@ def load_call(call: Call, graph: Graph, schedule: Schedule, walled: Walled | Non
 
 @dataclass(eq=False)
 class PlansInForce:
-    """One plan per step that has been met, and the code that stands for it now.
+    """One plan per step that has been met of late, and the code that stands for it now.
 
     Arguments:
         enclosure: the wall round the steps.
         plan_again: plans a measured step around what is in the way.
         visitors: gives what has its home on the host under a step's plan; None where everything is on the device.
+        forgotten: told of every graph for whose shape there is no plan any more.
         plans: per step, the plan of an arena that holds nothing else.
         loader: makes the code of a schedule; another one observes what the code computes.
     """
@@ -57,6 +59,7 @@ class PlansInForce:
     enclosure: Enclosure
     plan_again: Callable[[MeasuredStep, tuple[Obstacle, ...]], PlanRecord]
     visitors: Callable[[MeasuredStep, PlanRecord], Iterable[torch.Tensor]] | None = None
+    forgotten: Callable[[tuple[int, Key]], None] | None = None
     plans: dict[Step, PlanRecord] = field(default_factory=dict)
     loader: Loader = load_call
     _measured: dict[Step, MeasuredStep] = field(default_factory=dict)
@@ -64,6 +67,7 @@ class PlansInForce:
     _now: dict[Step, PlanRecord] = field(default_factory=dict)  # what is in force: a plan, or one around obstacles
     _code: dict[tuple[Step, int], tuple[PlanRecord, tuple[Loaded, ...]]] = field(default_factory=dict)
     _wall: Wall | None = None  # for which the code was made
+    _used: dict[Step, None] = field(default_factory=dict)  # those used last at the end
     _announced: list[Step] = field(default_factory=list)  # steps whose plan comes into force with the next step
 
     @property
@@ -83,11 +87,13 @@ class PlansInForce:
         self._measured[step] = measured
         self._put(step, record)
         self.plans[step] = record
+        self._note_use(step)
 
     def announce(self, step: Step, measured: MeasuredStep, record: PlanRecord) -> None:
         """Puts the plan of a step in force when the next one begins: one by other plans is in progress."""
         self._measured[step], self.plans[step] = measured, record
         self._announced.append(step)
+        self._note_use(step)
 
     def begin(self, between_B: int = 0) -> None:
         """A step is about to begin.
@@ -95,6 +101,10 @@ class PlansInForce:
         Arguments:
             between_B: what code between the graphs was seen to take since the plan was made.
         """
+        wall = self.enclosure.wall
+        heights_B = (p.layout.height_B for p in self.plans.values() if p.layout is not None)
+        if wall is not None and wall.arena.in_use_below(max(heights_B, default=0)):
+            self.enclosure.bring_home()  # buffers that the step before put in the place of others
         while self._announced:
             step = self._announced.pop()
             if step not in self.plans:
@@ -122,18 +132,49 @@ class PlansInForce:
 
         Returns: what was measured of them.
         """
-        found = [step for step in self.plans if graph in step]
+        found = {step: self._measured[step] for step in self.plans if graph in step}
         for step in found:
-            for known in (self.plans, self._now):
-                known.pop(step, None)
-            self._announced = [s for s in self._announced if s != step]
-        return [self._measured.pop(step) for step in found]
+            self._forget(step)
+        self._announced = [step for step in self._announced if step not in found]
+        return list(found.values())
 
     def clear(self) -> None:
         """Takes every plan out of force."""
         self.plans.clear()
+        self._measured.clear()
+        self._used.clear()
         self._announced.clear()
         self._forget_code()
+
+    def forget_graph(self, number: int) -> None:
+        """Forgets every step in which a graph takes part.
+
+        Arguments:
+            number: of its executor.
+        """
+        for step in [s for s in self.plans if any(n == number for n, _ in s)]:
+            self._forget(step)
+
+    def _note_use(self, step: Step) -> None:
+        """Notes that a step is taken, and forgets the one that has not been for longest where there are many."""
+        self._used.pop(step, None)
+        self._used[step] = None
+        while len(self._used) > STEPS_IN_FORCE:
+            self._forget(next(iter(self._used)))
+
+    def _forget(self, step: Step) -> None:
+        """Lets go of a step: it is planned again when it is met again. An outstanding backward keeps its plan."""
+        measured = self._measured.pop(step)
+        del self.plans[step], self._used[step]
+        self._now.pop(step, None)
+        self._around = {key: record for key, record in self._around.items() if key[0] != step}
+        self._code = {key: code for key, code in self._code.items() if key[0] != step}
+        others = {graph for other in self.plans for graph in other}
+        for graph, call in zip(step, measured.calls, strict=True):
+            if graph not in others:
+                call.executor.remove(call.key)
+                if self.forgotten is not None:
+                    self.forgotten(graph)
 
     def settle(
         self, first: tuple[int, Key], executor: PlannedExecutor, loaded: Loaded, arguments: Sequence[Any]
@@ -146,8 +187,10 @@ class PlansInForce:
             arguments: of that graph.
         """
         step = next((s for s in self.plans if s[0] == first), None)
+        if step is not None:
+            self._note_use(step)
         wall = self.enclosure.wall
-        if wall is None:
+        if wall is None or loaded.walled is None:
             return loaded
         if step is None:  # a later graph of a step that the first one has settled
             if (id(self), first) not in wall.begun:

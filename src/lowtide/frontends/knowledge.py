@@ -10,7 +10,7 @@ import logging
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from lowtide.errors import InfeasibleBudget, PlanError, PlanFileError
 from lowtide.frontends.plan_cache import PlanCache
@@ -34,7 +34,8 @@ from lowtide.profile.cache import ProfileCache
 from lowtide.record import Ground, PlanOptions, Start, carried_over
 
 _LOG = logging.getLogger("lowtide")
-_KEPT = 64  # shapes of one program that are remembered
+T = TypeVar("T")
+_KEPT = 64  # shapes of one program that are remembered, and programs
 _LEAST = "smallest budget"  # plans for it begin no other shape's
 
 
@@ -101,8 +102,8 @@ class Knowledge:
     """
 
     plans: PlanCache = field(default_factory=PlanCache)
-    _graphs: dict[str, list[Graph]] = field(default_factory=dict)
-    _records: dict[str, list[PlanRecord]] = field(default_factory=dict)
+    _graphs: dict[str, dict[str, Graph]] = field(default_factory=dict)  # by program and key
+    _records: dict[str, dict[str, PlanRecord]] = field(default_factory=dict)
     _least: dict[tuple[str, str, Ground], PlanRecord] = field(default_factory=dict)  # for the smallest budgets named
     _answers: dict[str, PlanRecord] = field(default_factory=dict)  # this session's, by the question's key
 
@@ -110,9 +111,9 @@ class Knowledge:
         """Measures a graph: quickly, where another shape of the same program has been measured in this session."""
         program = structure(graph)
         quick = options.shape_limit_s is not None
-        like = _nearest(graph, self._graphs.get(program, ())) if quick else None
+        like = _nearest(graph, self._graphs.get(program, {}).values()) if quick else None
         measured = measure(graph, held, options.machine, cache, like, scaled=quick)
-        _remember(self._graphs, program, measured)
+        _remember(self._graphs, program, measured, measured.key)
         return measured
 
     def plan(self, request: Request, watch: Watch | None) -> PlanRecord:
@@ -135,7 +136,7 @@ class Knowledge:
             if searched is not None:
                 self._keep(searched, request, record)
         if searched is not None:
-            _remember(self._records, structure(request.graph), record)
+            _remember(self._records, structure(request.graph), record, record.graph.key)
         return record
 
     def forget_plans(self) -> None:
@@ -152,6 +153,7 @@ class Knowledge:
         except InfeasibleBudget as error:
             if isinstance(error.proof, PlanRecord):
                 self._least[here] = error.proof
+                _shorten(self._least)
                 question = request.least_question
                 if question is not None:
                     self.plans.put(header_of(question, error.proof, _LEAST), error.proof)
@@ -196,14 +198,13 @@ class Knowledge:
         """Keeps a plan, unless Ctrl-C cut its search short: nobody asked for that one."""
         if record.outcome.status is not Status.INTERRUPTED:
             self._answers[question.key] = record
-            if len(self._answers) > _KEPT:
-                self._answers.pop(next(iter(self._answers)))
+            _shorten(self._answers)
             self.plans.put(header_of(question, record, _neighbourhood(question, request)), record)
 
     def _start(self, request: Request, limit_s: float) -> Start | None:
         """The plan for the nearest shape: this session's (perhaps for less room), or one on the disk for another."""
         graph, program = request.graph, structure(request.graph)
-        records = {id(r.graph): r for r in self._records.get(program, ())}
+        records = {id(r.graph): r for r in self._records.get(program, {}).values()}
         near = _nearest(graph, [r.graph for r in records.values()])
         record = self._on_disk(request) if near is None else records[id(near)]
         if record is None:
@@ -249,7 +250,14 @@ def _distance(one_B: int, other_B: int) -> float:
     return abs(math.log((one_B + 1) / (other_B + 1)))
 
 
-def _remember(known: dict[str, list[Any]], program: str, item: Any) -> None:
-    items = known.setdefault(program, [])
-    items.append(item)
-    del items[:-_KEPT]
+def _remember(known: dict[str, dict[str, T]], program: str, item: T, key: str) -> None:
+    items = known.setdefault(program, {})
+    items.setdefault(key, item)
+    _shorten(items)
+    _shorten(known)
+
+
+def _shorten(known: dict[Any, Any]) -> None:
+    """Forgets what has been known for longest, where that is more than is kept."""
+    while len(known) > _KEPT:
+        known.pop(next(iter(known)))

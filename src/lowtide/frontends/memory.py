@@ -111,7 +111,7 @@ def memory_stats(model: torch.nn.Module | None = None) -> MemoryStats:
     common: dict[str, Any] = {
         "predicted_B": max((p.reserved_B for p in (*plans, *session.in_force.now)), default=0),
         "forwards": session.calls,
-        "backwards": sum(e.backwards for e in session.executors),
+        "backwards": session.executors.backwards,
         **{name: getattr(moved, name) for name in _MOVED},
     }
     if wall is None:

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from lowtide.capture.aot import make_backend
 from lowtide.capture.breaks import all_breaks
-from lowtide.capture.captured import Captured, Executor
+from lowtide.capture.captured import Captured
 from lowtide.capture.captured_call import Rounds
 from lowtide.device.arena import nothing_engaged
 from lowtide.device.arrivals import Arrivals, GradientLayout
@@ -30,9 +30,10 @@ from lowtide.device.generator_guard import unchanged_generators
 from lowtide.device.observer import observe_if_free
 from lowtide.device.semiprivate import graph_breaks
 from lowtide.device.storage import identity_of
-from lowtide.errors import BudgetWarning, InexactCapture, InfeasibleBudget
+from lowtide.errors import BudgetWarning, InexactCapture, InfeasibleBudget, UnsupportedOperator
 from lowtide.frontends.discovery import Call, call_of, unchanged_tensors
 from lowtide.frontends.enclosure import Enclosure
+from lowtide.frontends.executors import Entrance, Executors
 from lowtide.frontends.first_step import FirstStep, Undo, provisional_schedule, undone_where_refused
 from lowtide.frontends.in_force import PlansInForce
 from lowtide.frontends.knowledge import Knowledge
@@ -85,6 +86,9 @@ class Whole(Protocol):
     def visitors(self, step: MeasuredStep, record: PlanRecord) -> Iterable[torch.Tensor]:
         """What has its home on the host under a plan."""
 
+    def forget(self, graph: tuple[int, Key]) -> None:
+        """Lets go of what a graph was given for a shape: number of its executor, and the shape."""
+
     def run(self, executor: PlannedExecutor, key: Key, loaded: Loaded, arguments: list[Any]) -> Sequence[Any]:
         """Runs such a graph; returns what the captured forward returns."""
 
@@ -108,7 +112,7 @@ class Session:
     watch: Watch | None = None
     asked_with: object = None
     whole: Whole | None = None
-    executors: list[PlannedExecutor] = field(default_factory=list)
+    executors: Executors = field(init=False)
     whole_model: bool = False  # a wrapper of ours sees every call, so discovery is possible
     step_key: Key = ()  # distinguishes the calls of a broken model, set by that wrapper
     cache: ProfileCache = field(default_factory=ProfileCache)
@@ -116,10 +120,10 @@ class Session:
     menu: Menu = field(init=False)
     _dry: list[Call] | None = None
     _between_B: int = 0
-    _captured: dict[int, Captured] = field(default_factory=dict)
     _broken: bool = False
     _reasons: dict[str, int] | None = None  # of the breaks in this process, when the call began
     _causes: dict[str, None] = field(default_factory=dict)  # why Dynamo broke this model
+    _ends: dict[GraphBreak, None] = field(default_factory=dict)  # where graphs of it ended
     _doubts: dict[Doubt, None] = field(default_factory=dict)  # why results may differ, beside what captures know
     _given_used: bool = False
     _entered: int = 0  # graph forwards when the step began
@@ -130,6 +134,7 @@ class Session:
     _steps: int = 0  # begun
     _instead_of: tuple[int, Key] | None = None  # the call that is being computed again, by another capture of its graph
     _replaced: dict[tuple[int, Key], Call] = field(default_factory=dict)  # calls, by what they stand for from now on
+    _stopped: bool = False  # whether a graph was refused while it ran
     _undo: Undo | None = None  # of the step in progress, where parts of it may run before it is refused
 
     def __post_init__(self) -> None:
@@ -138,15 +143,16 @@ class Session:
         self.backend = make_backend(self._executor_for, several, rounds)
         self.menu = Menu(Exactness(self.cache))
         self.in_force = PlansInForce(self.enclosure, self._plan)
+        self.executors = Executors(self.in_force.forget_graph)
         if self.whole is not None:
-            self.in_force.visitors = self.whole.visitors
+            self.in_force.visitors, self.in_force.forgotten = self.whole.visitors, self.whole.forget
 
     # what the rest of lowtide asks ----------------------------------------------------------------------------
 
     @property
     def calls(self) -> int:
         """How many graph forwards really ran in lowtide's code."""
-        return sum(e.forwards for e in self.executors)
+        return self.executors.forwards
 
     @property
     def is_exact(self) -> bool:
@@ -164,13 +170,13 @@ class Session:
     def breaks(self) -> tuple[GraphBreak, ...]:
         """Where this session's model breaks into several graphs."""
         self._look_for_breaks()
-        return all_breaks((c.ended for c in self._captured.values() if c.ended is not None), self._causes)
+        return all_breaks(self._ends, self._causes)
 
     @contextlib.contextmanager
     def dry(self) -> Iterator[list[Call]]:
         """Inside, graphs compute nothing and are listed in the order of their calls; nothing of the model changes."""
         calls = self._dry = list[Call]()
-        self._before = {id(e): e.forwards for e in self.executors}
+        self._before = {e.number: e.forwards for e in self.executors}
         try:
             with (
                 self._own_breaks(),
@@ -198,20 +204,22 @@ class Session:
             LowtideError: where the step is refused; buffers and generators are as they were before it.
         """
         self._steps += 1
+        self.executors.sweep()
         self._plan_replaced()
         self.in_force.begin(self._shown_between_B())
         self._entered, self._signature = self.calls, signature
-        self._before = {id(e): e.forwards for e in self.executors}
+        self._before = {e.number: e.forwards for e in self.executors}
         may_run = self.whole_model and (self._broken or not self.in_force.plans)
         undo = self._undo = Undo() if may_run else None
         try:
-            with undone_where_refused(undo, lambda: self.broken), self._own_breaks():
+            with undone_where_refused(undo, lambda: self.broken or self._stopped), self._own_breaks():
                 yield
                 self._plan_first()
         finally:
             if self._first is not None:
                 self._first.graph_begins()  # ends the observation of the code that raised
             self._first = self._undo = None
+            self._stopped = False
 
     def _plan_first(self) -> None:
         """Plans the graphs that a first step has met as one, for the steps after it."""
@@ -256,7 +264,7 @@ class Session:
             if record is None:
                 record = self._plan(found, runs=install) if self.whole is None else self._plan_whole(found, install)
         if install:
-            step = tuple((self.executors.index(c.executor), c.key) for c in calls)
+            step = tuple((c.executor.number, c.key) for c in calls)
             (self.in_force.announce if begun else self.in_force.install)(step, found, record)
         _LOG.info("planned %d graph(s): %s of %s B", len(calls), record.reserved_B, record.budget_B)
         return record
@@ -321,7 +329,7 @@ class Session:
 
     # what the backend and the executors ask -------------------------------------------------------------------
 
-    def _executor_for(self, captured: Captured) -> PlannedExecutor:
+    def _executor_for(self, captured: Captured) -> Entrance:
         if self.is_exact and not captured.fidelity.is_exact:
             raise inexact(captured.fidelity.doubts)
         executor = PlannedExecutor(
@@ -335,15 +343,14 @@ class Session:
             undivided=frozenset(captured.joint.undivided if self.is_exact else ()),
         )
         executor.carry_out = lambda key, loaded, arguments: self._run(executor, captured, key, loaded, arguments)
-        self.executors.append(executor)
-        self._captured[id(executor)] = captured
-        return executor
+        if captured.ended is not None:
+            self._ends[captured.ended] = None
+        return self.executors.admit(executor, captured)
 
     @contextlib.contextmanager
-    def _computed_again(self, executor: Executor, key: Key) -> Iterator[None]:
+    def _computed_again(self, entrance: Entrance, key: Key) -> Iterator[None]:
         """Inside, a graph's forward is computed again in its backward, as captured for the gradients that have come."""
-        assert isinstance(executor, PlannedExecutor)
-        before, self._instead_of = self._instead_of, (self.executors.index(executor), key)
+        before, self._instead_of = self._instead_of, (entrance.number, key)
         if self._latest_first is not None:
             self._latest_first.graph_begins()
         try:
@@ -354,7 +361,6 @@ class Session:
         else:
             if self._instead_of not in self._replaced:
                 self.in_force.drop(self._instead_of)
-            executor.forget_key(key)
         finally:
             self._instead_of = before
 
@@ -365,7 +371,7 @@ class Session:
             for measured in self.in_force.drop(graph):
                 calls = list(measured.calls)
                 for index, call in enumerate(calls):
-                    new = replaced.get((self.executors.index(call.executor), call.key))
+                    new = replaced.get((call.executor.number, call.key))
                     if new is not None:
                         new.inputs, new.outputs = call.inputs, call.outputs
                         self._enlarge([new])
@@ -389,11 +395,15 @@ class Session:
         """Runs a forward, and notes what a first step shows, and what a refusal later in the step has to undo."""
         if self._dry is not None:
             return loaded.run(0, arguments)
-        if self.whole is not None:
-            return self.whole.run(executor, key, loaded, arguments)
         if self._undo is not None:
             self._undo.keep(arguments[i] for i in captured.unchanged.values())
-        results = loaded.run(0, arguments)
+        try:
+            if self.whole is not None:
+                return self.whole.run(executor, key, loaded, arguments)
+            results = loaded.run(0, arguments)
+        except UnsupportedOperator:
+            self._stopped = True
+            raise
         if self._first is not None:
             self._first.note_results(results, len(captured.joint.forward_outputs))
             self._first.graph_ended(observes=self.enclosure.encloses("cpu"))
@@ -403,10 +413,10 @@ class Session:
         """What distinguishes the calls of one graph: equal layers of a broken model share a graph, not a plan."""
         if not self.step_key:
             return ()
-        return (*self.step_key, executor.forwards - self._before.get(id(executor), 0))
+        return (*self.step_key, executor.forwards - self._before.get(executor.number, 0))
 
     def _plan_for(self, executor: PlannedExecutor, key: Key, arguments: Sequence[Any]) -> Loaded:
-        captured = self._captured[id(executor)]
+        captured = self.executors.graph_of(executor)
         if self._dry is None and self.whole_model and self.broken:
             if self.whole is not None:
                 raise SeveralGraphs
@@ -501,7 +511,7 @@ class Session:
         return dataclasses.replace(self.options, budget=Budget(of_plain=1.0))
 
     def _settle(self, executor: PlannedExecutor, key: Key, loaded: Loaded, arguments: Sequence[Any]) -> Loaded:
-        return self.in_force.settle((self.executors.index(executor), key), executor, loaded, arguments)
+        return self.in_force.settle((executor.number, key), executor, loaded, arguments)
 
     def _dry_call(self, call: Call, captured: Captured, arguments: Sequence[Any]) -> Loaded:
         interface = call.interfaces[0]

@@ -124,6 +124,7 @@ class Steps:
         joint = call.specialised.captured.joint
         if not joint.trains:
             raise CaptureError(NO_GRADIENT)
+        _check_parameters(call)
         _check_loss(call)
         groups, rank = self.live.groups(), {id(p): i for i, p in enumerate(self.order())}
         trained = [(v, t) for v, t in call.contents.items() if id(t) in groups and _gets_gradient(call, v)]
@@ -153,7 +154,7 @@ class Steps:
             clips=stepped and self.clip_norm is not None,
             movable={v: self._movable(call, whole, updaters, v) for v in whole.movable},
         )
-        self._steppings[id(call.executor), call.key] = stepping
+        self._steppings[call.executor.number, call.key] = stepping
         call.become(whole, tuple(identity_of(t) for t in stepping.kept()))
 
     def homes(self, step: MeasuredStep) -> tuple[int, ...] | None:
@@ -171,9 +172,13 @@ class Steps:
         """Lets the next plan choose."""
         self._homes = None
 
+    def forget(self, graph: tuple[int, Key]) -> None:
+        """Lets go of what a graph was given for a shape: number of its executor, and the shape."""
+        self._steppings.pop(graph, None)
+
     def _stepping(self, step: MeasuredStep) -> Stepping:
         call = step.calls[0]
-        return self._steppings[id(call.executor), call.key]
+        return self._steppings[call.executor.number, call.key]
 
     def visitors(self, step: MeasuredStep, record: PlanRecord) -> list[torch.Tensor]:
         """What has its home on the host under a plan."""
@@ -181,7 +186,7 @@ class Steps:
 
     def run(self, executor: PlannedExecutor, key: Key, loaded: Loaded, arguments: list[Any]) -> Sequence[Any]:
         """Runs a whole step; gradients of an optimizer that steps as a whole are in `.grad` then."""
-        stepping = self._steppings[id(executor), key]
+        stepping = self._steppings[executor.number, key]
         self._check_norm(stepping)
         for updater in stepping.updaters:
             updater.refresh()
@@ -306,6 +311,23 @@ def _gets_gradient(call: Call, value: int) -> bool:
         if value_of.get(primal) == value:
             return isinstance(gradient, torch.fx.Node) and is_tensor(gradient)
     return False
+
+
+def _check_parameters(call: Call) -> None:
+    """Refuses a forward that changes a parameter itself.
+
+    Raises:
+        CaptureError: then.
+    """
+    joint, value_of = call.specialised.captured.joint, call.specialised.extraction.value_of
+    for index, primal in enumerate(joint.primals):
+        tensor = call.contents.get(value_of.get(primal, -1))
+        if primal in joint.mutated and tensor is not None and tensor.requires_grad:
+            raise CaptureError(
+                f"the forward changes the parameter {joint.names.get(index, primal.name)} itself (as weight.data.mul_ "
+                "does), and a whole step has one change of a parameter, which is the optimizer's. Change it between "
+                "steps, or train with lowtide.fit, which takes such models."
+            )
 
 
 def _check_loss(call: Call) -> None:

@@ -298,7 +298,7 @@ class TrainStep:
 
     @property
     def plans(self) -> list[Plan]:
-        """Every plan in force, one per shape."""
+        """Every plan in force, one per shape: of the 64 that were used last."""
         return self._handle.plans
 
     @property

@@ -19,6 +19,7 @@ from lowtide.errors import LowtideError, VerificationError
 from lowtide.frontends.compared_steps import compared
 from lowtide.frontends.enclosure import Scope
 from lowtide.frontends.fit import VERIFIED_ALONE
+from lowtide.frontends.in_force import STEPS_IN_FORCE
 from lowtide.frontends.knowledge import Knowledge
 from lowtide.frontends.member import check_optimizer
 from lowtide.frontends.moving import HostBudget, Rate
@@ -132,7 +133,7 @@ class FirstSteps:
         self._model = weakref.ref(model)
         self._optimizer = None if optimizer is None else weakref.ref(optimizer)
         self._session, self._dynamic = session, dynamic
-        self._verified: set[tuple[Any, ...]] = set()
+        self._verified: dict[tuple[Any, ...], None] = {}  # those used last at the end
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Verifies a call, if none like it has been.
@@ -144,6 +145,7 @@ class FirstSteps:
         assert model is not None, "it is being called"
         key = (*_shapes(args, kwargs), model.training, torch.is_grad_enabled(), options.budget)
         if key in self._verified:
+            self._verified[key] = self._verified.pop(key)
             return
         if len(self._session.enclosure.members) > 1:  # another model has come to share the budget
             raise VerificationError(VERIFIED_ALONE)
@@ -163,7 +165,9 @@ class FirstSteps:
                 f"{found.explain()}",
                 verification=found,
             )
-        self._verified.add(key)
+        self._verified[key] = None
+        while len(self._verified) > STEPS_IN_FORCE:  # the plan of a step not taken for long is made again
+            self._verified.pop(next(iter(self._verified)))
 
 
 def _shapes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:

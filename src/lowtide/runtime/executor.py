@@ -36,8 +36,10 @@ from lowtide.runtime.wall import Passage, Walled
 Key = tuple[int | float | bool | str, ...]
 _RECENT = 64  # plans kept alive for backwards whose token lost its attribute (a saved-tensor hook that clones)
 _NUMBER = itertools.count(1)
+_EXECUTOR = itertools.count(1)
 _ONCE = (
-    "second derivatives (create_graph=True and a backward through the gradient) cannot be taken through a model that "
+    "second derivatives (create_graph=True and a backward through the gradient, in the training loop or in the model's "
+    "own forward, by torch.autograd.grad) cannot be taken through a model that "
     "lowtide trains: its backward is generated code, which autograd does not record. Take that term with the plain "
     "model, lowtide.unfit(model), or fit only the submodules that need no double backward."
 )
@@ -133,6 +135,7 @@ class PlannedExecutor:
         lock: held while a segment is chosen and runs: threads take turns, since a plan speaks of one step at a time.
         shares: inputs whose gradient is handed to autograd in several contributions; see `Joint.shares`.
         undivided: those of them whose gradient is one sum all the same, to which nothing else may be added.
+        number: its own in this process, for good.
         carry_out: runs the first segment in place of `Loaded.run`, given the shape and the plan as well.
         latest_key: what distinguishes the shapes of the latest forward.
         forwards, backwards: how often this really ran: the proof that a step did not go past the plan.
@@ -148,6 +151,7 @@ class PlannedExecutor:
     carry_out: Callable[[Key, Loaded, list[Any]], Sequence[Any]] | None = None
     lock: AbstractContextManager[Any] = field(default_factory=threading.RLock)
     latest_key: Key = ()
+    number: int = field(default_factory=_EXECUTOR.__next__)
     forwards: int = 0
     backwards: int = 0
     _pass: int = -1  # number of the latest pass of autograd's engine that ran a backward
@@ -167,13 +171,13 @@ class PlannedExecutor:
         while len(self._recent) > _RECENT:
             self._recent.popitem(last=False)
 
+    def remove(self, key: Key) -> None:
+        """Takes the plan for a shape out of force. Backwards that are outstanding keep the plan of their forward."""
+        self._in_force.pop(key, None)
+
     def forget(self) -> None:
         """Takes every plan out of force: the next call of each shape asks for a new one."""
         self._in_force.clear()
-
-    def forget_key(self, key: Key) -> None:
-        """Takes the plan of one shape out of force."""
-        self._in_force.pop(key, None)
 
     def in_force(self, key: Key) -> Loaded:
         """The plan for a shape, which must have one."""
@@ -196,7 +200,7 @@ class PlannedExecutor:
             loaded = None if self.always_ask() else self._in_force.get(key)
             if loaded is None:
                 loaded = self.plan_for(self, key, arguments)
-            if loaded.walled is not None and self.settle is not None:
+            if self.settle is not None:
                 loaded = self.settle(key, loaded, arguments)
             self.forwards += 1
             return loaded.run(0, arguments) if self.carry_out is None else self.carry_out(key, loaded, arguments)

@@ -19,6 +19,7 @@ from lowtide.ir.call import Arg, Const, Held, Items, NamedArg, Read, Ref, View
 from lowtide.ir.graph import Effect, Graph, Recipe
 from lowtide.ir.interface import Result, Slot, Token
 from lowtide.ir.schedule import DEVICE, Drop, Fetch, Run, Send, memory_of
+from lowtide.runtime.custom_operators import checked, expected_of
 from lowtide.runtime.moves import HostOutput
 from lowtide.runtime.statements import Name, Names, Statement
 
@@ -111,6 +112,13 @@ class Writer:
     def operator(self, op: str) -> str:
         """The name of an operator in the function's globals."""
         return self.object(f"{_word(op.split('.')[-2 if op.count('.') > 1 else -1])}_", op, lambda: resolve(op))
+
+    def _operator_of(self, recipe: Recipe) -> str:
+        """The name of a recipe's operator; of a custom one, with a look at what it returns."""
+        expected = expected_of(self.graph, recipe)
+        if not expected:
+            return self.operator(recipe.op)
+        return self.object("custom", (recipe.op, expected), lambda: checked(recipe.op, resolve(recipe.op), expected))
 
     def read(self, read: Read, name: Name | None = None) -> str:
         """A tensor as it is passed: the value's name through its views.
@@ -216,7 +224,7 @@ class Writer:
         """The statements of one run."""
         recipe = self.graph.recipes[step.recipe]
         reads = [self.read(r) for r in recipe.reads]
-        call = f"{self.operator(recipe.op)}({self.arguments(recipe.args, recipe.kwargs, reads)})"
+        call = f"{self._operator_of(recipe)}({self.arguments(recipe.args, recipe.kwargs, reads)})"
         tensors = [v for v in recipe.outputs if v != recipe.state]
         keep = set(step.keep)
         before, indent = "", "    "
