@@ -46,8 +46,6 @@ TORCH_FREE_FILES = {
     )
 }
 VAGUE = {"util", "utils", "helper", "helpers", "misc", "common", "stuff", "tools"}
-MOST_LINES = 480
-MOST_FUNCTION_LINES = 90
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
 PYTHON = sorted(p for folder in ("src", "tests", "benchmarks", "examples") for p in (ROOT / folder).rglob("*.py"))
@@ -167,20 +165,8 @@ def test_importing_the_package_does_not_import_torch() -> None:
 
 
 @pytest.mark.parametrize("file", [*PYTHON, *CPP], ids=lambda f: str(f.relative_to(ROOT)))
-def test_files_are_short_and_named_by_a_noun(file: Path) -> None:
-    assert len(file.read_text(encoding="utf-8").splitlines()) <= MOST_LINES
+def test_files_are_named_by_a_noun(file: Path) -> None:
     assert not VAGUE & set(file.stem.lower().split("_"))
-
-
-def test_functions_are_short() -> None:
-    wrong = []
-    for file in MODULES:
-        for node in ast.walk(_tree(file)):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                lines = (node.end_lineno or node.lineno) - node.lineno + 1
-                if lines > MOST_FUNCTION_LINES:
-                    wrong.append(f"{_where(file, node)} {node.name}: {lines} lines")
-    assert not wrong
 
 
 def test_no_exception_is_swallowed_unnamed() -> None:
