@@ -36,8 +36,10 @@ def test_a_larger_budget_gives_the_room_that_a_smaller_one_had_not() -> None:
     torch._dynamo.reset()
     torch.manual_seed(0)
     model, x = Routed(), torch.randn(2048, 64)
-    keep_all_B = lowtide.plan(model, (x,), budget=2**40, work=1_000).reserved_B
-    lowtide.fit(model, budget=keep_all_B, work=1_000)
+    lowtide.fit(model, budget="1GiB", work=1_000)
+    _step(model, x)
+    keep_all_B = model.lowtide.plan.record.reserved_B
+    model.lowtide.set_budget(keep_all_B)
     for _ in range(3):
         _step(model, x)
     assert lowtide.memory_stats(model).spills > 0, "there was no room to give"

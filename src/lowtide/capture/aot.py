@@ -25,8 +25,8 @@ from lowtide.device.ambient import Ambient
 from lowtide.device.arrivals import Arrivals, GradientLayout
 from lowtide.device.backward_traces import backward_traces, take_layouts
 from lowtide.device.contributions import use_by_use
-from lowtide.device.gradient_layouts import gradients_without_holes, take_gradients_as_they_come
-from lowtide.device.layouts import hint_of, real_layouts
+from lowtide.device.gradient_layouts import take_gradients_as_they_come
+from lowtide.device.layouts import real_layouts
 from lowtide.device.python_kernels import composites_traced_as_eager
 from lowtide.device.semiprivate import (
     aot_autograd,
@@ -34,6 +34,7 @@ from lowtide.device.semiprivate import (
     forbid_donation,
     tangent_positions,
 )
+from lowtide.device.strides import hint_of
 from lowtide.ir.numerics import Numerics
 from lowtide.ops.catalogue import enlarge
 
@@ -70,6 +71,8 @@ def make_backend(
         first = _capture(gm, inputs, executor_for, several)
         if not isinstance(first, Capture):
             return first
+        if several is None:  # a whole step, whose loss is the model's own
+            return first.call
         ambient, statics = Ambient.now(gm), first.trip.captured.joint.statics
 
         def capture(arrivals: Arrivals) -> Capture:
@@ -153,7 +156,6 @@ def _capture(
     with (
         backward_traced_as_eager(),
         composites_traced_as_eager() as traced,
-        gradients_without_holes(),
         real_layouts(),
         backward_traces(arrivals, scalars_alone=break_after(gm) is None) as traces,
     ):

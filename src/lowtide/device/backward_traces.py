@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from lowtide.device.arrivals import Arrivals
+from lowtide.device.arrivals import Arrivals, GradientLayout
+from lowtide.device.strides import hint_of, order_of
 
 _TRACER = "inner_fn"  # of AOTAutograd's `create_joint`
 _LAID_OUT = torch.ops.aten.new_empty_strided.default
@@ -35,7 +36,7 @@ def backward_traces(arrivals: Arrivals | None, *, scalars_alone: bool) -> Iterat
     """Inside, AOTAutograd traces backwards for gradients that arrive in a certain way.
 
     Arguments:
-        arrivals: how; None where that is not known, and AOTAutograd's guess at layouts is taken.
+        arrivals: how; None where that is not known and has to be guessed.
         scalars_alone: whether the guess is then that an output without dimensions is the loss, and the others have no
             gradient.
     """
@@ -60,7 +61,7 @@ def backward_traces(arrivals: Arrivals | None, *, scalars_alone: bool) -> Iterat
         notes.begun_from = frozenset(numbers[i] for i in wanted)
         laid_out = [gradients[i] for i in wanted]
         for place, i in enumerate(wanted):
-            layout = None if arrivals is None else arrivals[numbers[i]]
+            layout = _likely(outputs[i]) if arrivals is None else arrivals[numbers[i]]
             if layout is not None:
                 gradient = gradients[i]
                 laid_out[place] = gradient.new_empty_strided(gradient.shape, layout.strides_of(gradient.shape))
@@ -71,6 +72,14 @@ def backward_traces(arrivals: Arrivals | None, *, scalars_alone: bool) -> Iterat
         yield notes
     finally:
         torch.autograd.grad = plain
+
+
+def _likely(output: torch.Tensor) -> GradientLayout | None:
+    """How the gradient of an output probably lies: in the order of the output's dimensions, without holes."""
+    shape, strides = ([hint_of(n) for n in numbers] for numbers in (output.shape, output.stride()))
+    if None in shape or None in strides or 0 in strides:
+        return None
+    return GradientLayout(order_of(shape, strides))  # type: ignore[arg-type]
 
 
 def take_layouts(module: fx.GraphModule, tangents: Sequence[fx.Node]) -> None:

@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from lowtide.device.arena import nothing_engaged
 from lowtide.device.generator_guard import unchanged_generators
 from lowtide.device.semiprivate import fake_tensor, no_function_modes
-from lowtide.device.strides import dense_strides, order_of
+from lowtide.device.strides import dense_strides, hint_of, order_of
 
 _LOG = logging.getLogger("lowtide")
 _THREAD = threading.local()  # `depth`: captures of ours that run on this thread; `trying`: an operator is being tried
@@ -102,12 +102,6 @@ def _as_real(mode: Any, func: Any, args: Any, kwargs: Any, result: Any) -> Any:
 def _is_ambiguous(tensor: torch.Tensor) -> bool:
     """Tells whether a tensor's elements could lie in more than one order."""
     return tensor.layout is torch.strided and sum(1 for n in _hints(tensor.shape) or () if n > 1) > 1
-
-
-def hint_of(number: Any) -> int | None:
-    """A size as a number, or what it was when it was traced; None where it is known only when the model runs."""
-    found = number if isinstance(number, int) else getattr(getattr(number, "node", None), "hint", None)
-    return None if found is None else int(found)
 
 
 def _hints(numbers: Sequence[Any]) -> tuple[int, ...] | None:

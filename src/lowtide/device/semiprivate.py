@@ -9,7 +9,7 @@ a release that moves one is met by a sentence instead of a traceback.
 | `torch._guards.TracingContext` | 2.0 | capture: read the metadata of the forward |
 | `fw_metadata.bw_donated_idxs` | 2.5 | capture: slots must not be donated, or `retain_graph` breaks |
 | `fw_metadata.mutated_inp_runtime_indices`, `.output_info` | 2.1 | capture: which gradient becomes which tangent |
-| `fw_metadata.subclass_tangent_meta`, `MemoryFormatMeta.from_tensor` | 2.6 | capture: gradients are not copied unseen |
+| `fw_metadata.subclass_tangent_meta` | 2.6 | capture: gradients are not copied unseen |
 | `torch._functorch.config.backward_pass_autocast` | 2.9 | capture: the backward is traced as eager runs it |
 | `OpOverload.py_kernels`, `OpOverload._dispatch_cache` | 2.0 | capture: composites become the operators of eager |
 | `torch._dynamo.config.allow_rnn` | 2.6 | capture: recurrent layers are captured at all |

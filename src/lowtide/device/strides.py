@@ -29,3 +29,9 @@ def dense_strides(shape: Sequence[Any], order: Sequence[int], expanded: Collecti
             strides[dimension] = step
             step = step * shape[dimension]
     return tuple(strides)
+
+
+def hint_of(number: Any) -> int | None:
+    """A size as a number, or what it was when it was traced; None where it is known only when the model runs."""
+    found = number if isinstance(number, int) else getattr(getattr(number, "node", None), "hint", None)
+    return None if found is None else int(found)

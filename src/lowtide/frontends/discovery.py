@@ -123,8 +123,7 @@ def bundle_of(calls: Sequence[Call], graphs: Sequence[Graph]) -> Bundle:
                     further = dict(call.specialised.captured.joint.shares).get(position, ())
                     shares = (interfaces[1].results[k] for k in further)
                     released[index] |= {gradient.value, *(r.value for r in shares if isinstance(r, Read))}
-                    if further:  # autograd adds them up, and the sum arrives
-                        continue
+                    # Autograd adds further contributions to the first one, in its bytes.
                     part, result = produced[where]
                     arrives = calls[part].tangent_of(result)
                     if arrives is not None:

@@ -48,7 +48,7 @@ def _structure(graph: Graph) -> str:
 
 
 def memory(graph: Graph) -> str:
-    """Names everything on which the bytes of a schedule depend: the program, sizes and mini-traces.
+    """Names everything on which the bytes of a schedule depend: the program, sizes, layouts and mini-traces.
 
     Returns: 16 hexadecimal digits. O(graph) the first time.
     """
@@ -57,7 +57,7 @@ def memory(graph: Graph) -> str:
 
 def _memory(graph: Graph) -> str:
     digest = hashlib.sha256(structure(graph).encode())
-    digest.update(msgspec.json.encode([v.size_B for v in graph.values]))
+    digest.update(msgspec.json.encode([(v.size_B, v.geometry) for v in graph.values]))
     digest.update(msgspec.json.encode([r.trace for r in graph.recipes]))
     return digest.hexdigest()[:16]
 

@@ -1,0 +1,174 @@
+"""Gradients that come to a backward in other ways than were foreseen: of some outputs, in other layouts."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import lowtide
+from tests.networks import differences, train, twin
+
+Outputs = tuple[torch.Tensor, torch.Tensor]
+
+
+@pytest.fixture(autouse=True)
+def _fresh_dynamo() -> None:
+    torch._dynamo.reset()
+
+
+class Heads(nn.Module):
+    """Two outputs, one of them transposed; draws random numbers, and moves statistics on which nothing else depends."""
+
+    def __init__(self, *, breaks: bool = False) -> None:
+        super().__init__()
+        self.body, self.norm, self.drop = nn.Linear(16, 48), nn.BatchNorm1d(48), nn.Dropout(0.3)
+        self.left, self.right = nn.Linear(48, 24), nn.Linear(48, 8)
+        self.breaks = breaks
+
+    def forward(self, x: torch.Tensor) -> Outputs:
+        h = self.drop(F.gelu(self.norm(self.body(x))))
+        if self.breaks:
+            torch._dynamo.graph_break()
+        return self.left(h).t(), self.right(h)
+
+
+class Images(nn.Module):
+    """Feature maps, of one pixel in the end, in which strides of dimensions of size 1 differ."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.BatchNorm2d(8)
+        self.last, self.norms = nn.Conv2d(8, 16, 3, stride=2, padding=1), nn.BatchNorm2d(16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norms(self.last(F.relu(self.norm(self.first(x)))))
+
+
+LOSSES: dict[str, Callable[[Outputs], torch.Tensor]] = {
+    "of one output": lambda o: o[0].square().mean(),
+    "of the other, by a sum": lambda o: (o[1] * 1.5).sum() / 7,
+    "of both, transposed back": lambda o: (o[0].t().contiguous() * torch.arange(24.0)).mean() + o[1].sum() / 3,
+    "of parts of one tensor": lambda o: torch.cat([o[0].reshape(-1), o[1].reshape(-1)]).cumsum(0).mean(),
+    "with a permuted weight": lambda o: (o[0] * torch.rand(64, 24).t()).sum() + (o[1].t() * torch.rand(8, 64)).sum(),
+}
+
+
+def _alike(one: list[torch.Tensor | None], other: list[torch.Tensor | None]) -> bool:
+    """Whether two lists of tensors are the same bits; where one has none, the other has none."""
+    pairs = zip(one, other, strict=True)
+    return all(a is b if a is None or b is None else torch.equal(a, b) for a, b in pairs)
+
+
+def _batches(count: int = 3) -> list[torch.Tensor]:
+    g = torch.Generator().manual_seed(1)
+    return [torch.randn(64, 16, generator=g) for _ in range(count)]
+
+
+@pytest.mark.parametrize("breaks", [False, True], ids=["one graph", "two graphs"])
+@pytest.mark.parametrize(
+    "loss", [n if n.startswith("of both") else pytest.param(n, marks=pytest.mark.breadth) for n in LOSSES]
+)
+@pytest.mark.filterwarnings("ignore:the model breaks into several graphs:lowtide.BudgetWarning")
+def test_every_loss_gives_the_bits_of_eager(loss: str, breaks: bool) -> None:
+    torch.manual_seed(0)
+    plain = Heads(breaks=breaks)
+    fitted = lowtide.fit(twin(plain), budget="2MiB", work=200)
+
+    def step(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(5)
+        return LOSSES[loss](model(x))
+
+    expected = train(plain, step, _batches())
+    assert differences(expected, train(fitted, step, _batches())) == []
+    assert lowtide.memory_stats(fitted).spills == 0
+
+
+@pytest.mark.filterwarnings("ignore:the model breaks into several graphs:lowtide.BudgetWarning")
+@pytest.mark.parametrize("breaks", [False, True], ids=["one graph", "two graphs"])
+def test_losses_may_change_from_step_to_step(breaks: bool) -> None:
+    torch.manual_seed(0)
+    plain = Heads(breaks=breaks)
+    fitted = lowtide.fit(twin(plain), budget="4MiB", work=200)
+    losses = [*LOSSES.values(), *LOSSES.values()]
+    for number, (loss, x) in enumerate(zip(losses, _batches(len(losses)), strict=True)):
+        seen = []
+        for model in (plain, fitted):
+            torch.manual_seed(number)
+            model.zero_grad()
+            loss(model(x)).backward()
+            buffers = [b.clone() for b in model.buffers()]
+            seen.append([*(p.grad for p in model.parameters()), *buffers, torch.get_rng_state()])
+        assert _alike(*seen)
+
+
+def test_one_pixel_with_channels_last_or_not() -> None:
+    torch.manual_seed(0)
+    plain = Images()
+    fitted = lowtide.fit(twin(plain), budget="2MiB", work=200)
+    g = torch.Generator().manual_seed(1)
+    small, large = (torch.randn(4, 3, n, n, generator=g) for n in (4, 12))
+    batches = [x.contiguous(memory_format=f) for x in (small, large) for f in _FORMATS]
+    expected = train(plain, lambda m, x: m(x).square().mean(), batches)
+    assert differences(expected, train(fitted, lambda m, x: m(x).square().mean(), batches)) == []
+    assert lowtide.departures(fitted) == ()
+
+
+_FORMATS = (torch.contiguous_format, torch.channels_last)
+
+
+def test_what_comes_as_before_is_captured_once() -> None:
+    fitted = lowtide.fit(Heads(), budget="2MiB", work=200)
+    calls = []
+    for x in _batches(4):
+        before = fitted.lowtide.calls
+        LOSSES["of one output"](fitted(x)).backward()
+        calls.append(fitted.lowtide.calls - before)
+    assert calls == [2, 1, 1, 1], "in the first step the forward was computed again"
+    assert len(fitted.lowtide.plans) == 1
+
+
+def test_an_output_without_dimensions_is_taken_for_the_loss() -> None:
+    class Inside(Heads):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            left, right = super().forward(x)
+            return left.square().mean(), left, right
+
+    fitted = lowtide.fit(Inside(), budget="2MiB", work=200)
+    (x,) = _batches(1)
+    fitted(x)[0].backward()
+    assert fitted.lowtide.calls == 1
+    assert fitted.right.weight.grad is None, "nothing flows there"
+
+
+def test_a_saved_plan_serves_a_new_process(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    plain = Heads()
+    first = lowtide.fit(twin(plain), budget="2MiB", work=200)
+    (x,) = _batches(1)
+    LOSSES["of the other, by a sum"](first(x)).backward()
+    first.lowtide.plan.save(tmp_path / "plan.json")
+    torch._dynamo.reset()
+    again = lowtide.fit(twin(plain), plan=str(tmp_path / "plan.json"))
+    LOSSES["of the other, by a sum"](again(x)).backward()
+    assert again.lowtide.calls == 1, "its gradients were expected"
+    assert again.lowtide.plan.record.graph.key == first.lowtide.plan.record.graph.key
+
+
+def test_a_graph_that_is_kept_gives_its_gradients_again() -> None:
+    torch.manual_seed(0)
+    plain = Heads().eval()
+    fitted = lowtide.fit(copy.deepcopy(plain), budget="2MiB", work=200)
+    (x,) = _batches(1)
+    seen = []
+    for model in (plain, fitted):
+        loss = LOSSES["of both, transposed back"](model(x))
+        loss.backward(retain_graph=True)
+        loss.backward()
+        seen.append([p.grad for p in model.parameters()])
+    assert _alike(*seen)
