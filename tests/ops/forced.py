@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from lowtide.capture.aot import make_backend
 from lowtide.capture.captured import Captured, Specialised
+from lowtide.capture.captured_call import Rounds
 from lowtide.capture.exchange import interfaces_of
 from lowtide.frontends.compiling import compiled_call, run_loudly
 from lowtide.ir.check import check
@@ -68,7 +69,7 @@ class Forced:
         self._captured: Captured | None = None
         self._saved_B: dict[int, int] = {}
         torch._dynamo.reset()
-        self._call = compiled_call(module, make_backend(self._executor_for), False)
+        self._call = compiled_call(module, make_backend(self._executor_for, rounds=Rounds()), False)
         self.plainly = self._step(module)
         self.first = self._step(lambda *args: run_loudly(self._call, args, {}))
 

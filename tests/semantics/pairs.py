@@ -92,6 +92,7 @@ def same(
     spare: float = 0.0,
     recomputes: bool = True,
     departs: str | tuple[str, ...] = (),
+    rehearsed: bool = False,
 ) -> nn.Module:
     """Holds that a scenario gives the same bits, that something was recomputed, and that nothing left its place.
 
@@ -101,11 +102,18 @@ def same(
         recomputes: whether some plan has to run something twice.
         departs: how the names of operators begin whose memory depends on data, so that some of it finds no planned
             place: said aloud, and counted.
+        rehearsed: whether the scenario runs once with much room before: which outputs have gradients is known then.
 
     Returns: the fitted model after the scenario.
     """
     plain, fitted = seeded(make), lowtide.fit(seeded(make), 1, work=WORK)
     expected = run(plain, scenario)
+    if rehearsed:
+        state = {k: v.clone() for k, v in fitted.state_dict().items()}
+        fitted.lowtide.set_budget("1GiB")
+        run(fitted, scenario)
+        fitted.load_state_dict(state)
+        fitted.zero_grad()
     tighten(fitted, call or scenario, spare)
     with warnings.catch_warnings():
         if departs:

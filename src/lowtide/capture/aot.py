@@ -62,7 +62,8 @@ def make_backend(
         executor_for: called once per captured graph, while it is being compiled.
         several: tells whether the model is known to have several graphs; None where all uses of every input are in the
             one graph, the optimizer's too.
-        rounds: what the calls of captured graphs tell, and are told by, whoever runs whole steps of them.
+        rounds: what the calls of captured graphs tell, and are told by, whoever runs whole steps of them; None where
+            the backward is not autograd's to call, and is given what it was captured for.
     """
 
     def backend(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -71,7 +72,7 @@ def make_backend(
         first = _capture(gm, inputs, executor_for, several)
         if not isinstance(first, Capture):
             return first
-        if several is None:  # a whole step, whose loss is the model's own
+        if rounds is None:
             return first.call
         ambient, statics = Ambient.now(gm), first.trip.captured.joint.statics
 
@@ -81,7 +82,7 @@ def make_backend(
             assert isinstance(found, Capture)
             return found
 
-        return CapturedCall(first, capture, rounds or Rounds())
+        return CapturedCall(first, capture, rounds)
 
     return backend
 
@@ -114,8 +115,8 @@ def _capture(
         static_lifetime_input_indices: Sequence[int] | None = None,
         **_: object,
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
+        take_layouts(joint_gm)
         joint = joint_from(joint_gm, num_fwd_outputs, statics or static_lifetime_input_indices or (), names)
-        take_layouts(joint.module, joint.tangents)
         ended = break_after(gm)
         if several is not None and len(joint.primals) == len(gm.graph.find_nodes(op="placeholder")):
             joint = divide_gradients(joint, traces.edges, several=ended is not None or several())

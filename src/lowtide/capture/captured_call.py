@@ -8,10 +8,11 @@ what it was given, and its backward follows. The model's own code does not run a
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import weakref
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -123,12 +124,14 @@ class Rounds:
         keeps: whether what a graph is given may be kept alive until its backward, at all times.
         again: a context in which the forward of an executor, by its key, is computed again by another one.
         expected: how the gradients of a new capture are known to come; None where nobody knows.
+        known: how gradients came, by the text of the graph as first captured: Dynamo may hand the same one over again.
     """
 
     number: Callable[[], int] = lambda: 0
     keeps: Callable[[], bool] = lambda: True
     again: Callable[[Any, Any], AbstractContextManager[None]] = lambda _executor, _key: contextlib.nullcontext()
     expected: Callable[[Captured], Arrivals | None] = lambda _: None
+    known: dict[str, Arrivals] = field(default_factory=dict)
 
 
 class CapturedCall:
@@ -147,8 +150,10 @@ class CapturedCall:
         self._confirmed: set[Hashable] = set()  # places whose gradients have come
         self._step, self._calls = -1, 0
         self._recent = self._known(first)
-        expected = rounds.expected(first.trip.captured)
-        if expected is not None and expected != first.trip.captured.arrivals:
+        captured = first.trip.captured
+        self._text = hashlib.sha256(str(captured.joint.module.graph).encode()).hexdigest()
+        expected = rounds.known.get(self._text) or rounds.expected(captured)
+        if expected is not None and expected != captured.arrivals:
             self._recent = self._for(expected)
 
     def __call__(self, *arguments: Any) -> Any:
@@ -198,10 +203,11 @@ class CapturedCall:
         """
         token = trip.captured.slots.token
         gradients = arguments[token + 1 :]
-        other = self._for(arrivals_of(gradients))
+        other = self._for(arrivals := arrivals_of(gradients))
         if given is None:
             raise BackwardError(_LOST.format(what="a hook of saved tensors has replaced lowtide's own"))
         self._latest[given.place] = self._recent = other
+        self._rounds.known[self._text] = arrivals
         values = given.again(trip.captured)
         arguments[token]._lowtide_passage = None  # nothing is going to use the places of that backward
         arguments.clear()

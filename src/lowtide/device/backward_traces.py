@@ -82,13 +82,14 @@ def _likely(output: torch.Tensor) -> GradientLayout | None:
     return GradientLayout(order_of(shape, strides))  # type: ignore[arg-type]
 
 
-def take_layouts(module: fx.GraphModule, tangents: Sequence[fx.Node]) -> None:
+def take_layouts(module: fx.GraphModule) -> None:
     """Gives the tangents of a joint graph that was traced as above the layouts for which it was traced."""
-    for tangent in tangents:
+    for tangent in module.graph.find_nodes(op="placeholder"):
         for node in [n for n in tangent.users if n.target is _LAID_OUT and n.args[0] is tangent]:
-            tangent.meta["val"] = node.meta["val"]
-            node.replace_all_uses_with(tangent)
-            module.graph.erase_node(node)
+            if tangent.name.startswith("tangents"):
+                tangent.meta["val"] = node.meta["val"]
+                node.replace_all_uses_with(tangent)
+                module.graph.erase_node(node)
 
 
 def _edges(outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> list[int]:

@@ -140,7 +140,7 @@ class Session:
     def __post_init__(self) -> None:
         rounds = Rounds(lambda: self._steps, lambda: not self.broken, self._computed_again, self._expected_arrivals)
         several = self._has_several_graphs if self.whole is None else None
-        self.backend = make_backend(self._executor_for, several, rounds)
+        self.backend = make_backend(self._executor_for, several, rounds if self.whole is None else None)
         self.menu = Menu(Exactness(self.cache))
         self.in_force = PlansInForce(self.enclosure, self._plan)
         self.executors = Executors(self.in_force.forget_graph)
