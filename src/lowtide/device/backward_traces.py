@@ -6,6 +6,7 @@ import contextlib
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
 import torch
@@ -44,7 +45,7 @@ def backward_traces(arrivals: Arrivals | None, *, scalars_alone: bool) -> Iterat
 
     def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, *args: Any, **kwargs: Any) -> Any:
         frame = sys._getframe(1)
-        if frame.f_code.co_name == _TRACER and grad_outputs is not None:
+        if frame.f_code.co_name == _TRACER and grad_outputs is not None and not _is_inside(frame):
             outputs, grad_outputs = _begun_from(outputs, grad_outputs, list(frame.f_locals["tangents"]))
             notes.edges.append(_edges(outputs, inputs))
         return plain(outputs, inputs, grad_outputs, *args, **kwargs)
@@ -72,6 +73,14 @@ def backward_traces(arrivals: Arrivals | None, *, scalars_alone: bool) -> Iterat
         yield notes
     finally:
         torch.autograd.grad = plain
+
+
+def _is_inside(frame: FrameType) -> bool:
+    """Whether a trace is part of another: of the backward of a branch of `torch.cond`, say."""
+    outer = frame.f_back
+    while outer is not None and outer.f_code is not frame.f_code:
+        outer = outer.f_back
+    return outer is not None
 
 
 def _likely(output: torch.Tensor) -> GradientLayout | None:
