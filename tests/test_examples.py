@@ -18,7 +18,11 @@ from tests import torchvision_shim
 torchvision_shim.install()
 runpy.run_path({script!r}, run_name="__main__")
 """
-SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
+LONG = ("huggingface_trainer", "largest_batch", "lightning_module")  # a quarter of a minute each
+SCRIPTS = [
+    pytest.param(p, marks=pytest.mark.breadth) if p.stem in LONG else p
+    for p in sorted((ROOT / "examples").glob("*.py"))
+]
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda p: p.stem)

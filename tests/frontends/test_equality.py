@@ -60,7 +60,9 @@ def smallest_under(fitted: torch.nn.Module, network: Network, autocast: bool) ->
         return smallest(fitted, network)
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.breadth) if n == "resnet" else n for n in NETWORKS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.breadth) if n in ("resnet", "unet") else n for n in NETWORKS]
+)
 def test_the_peak_is_what_was_predicted(name: str) -> None:
     network = NETWORKS[name]
     fitted = lowtide.fit(network.build(), budget="100% of plain", work=5_000)

@@ -102,6 +102,7 @@ def test_it_finds_tries_and_leaves_no_trace() -> None:
     assert fitted.lowtide.plan.record.schedule == found.plan.record.schedule
 
 
+@pytest.mark.breadth
 def test_a_sequence_length_serves_as_a_size() -> None:
     model = Tied().train()
     found = lowtide.max_batch(
@@ -118,6 +119,7 @@ def test_a_sequence_length_serves_as_a_size() -> None:
     assert found.tried[-1].how == "planned"
 
 
+@pytest.mark.breadth
 def test_multiples_bounds_and_a_limit_of_the_overhead() -> None:
     model = Chain().train()
     make = lambda n: {"x": torch.randn(n, 64)}  # noqa: E731

@@ -287,6 +287,7 @@ def test_a_second_session_takes_the_plan_of_the_first(planned: list[int]) -> Non
     assert msgspec.structs.replace(one, graph=two.graph) == two
 
 
+@pytest.mark.breadth
 @pytest.mark.usefixtures("folder")
 def test_what_is_asked_otherwise_is_planned_anew(planned: list[int]) -> None:
     model, options = build(), {"budget": "90% of plain", "work": 1_000}

@@ -31,7 +31,9 @@ def gpt2(layers: int) -> Graph:
     return captured_graph(model, kwargs={"input_ids": tokens, "labels": tokens}, machine="a100", without=KINDS)
 
 
-@pytest.mark.parametrize(("capture", "name"), [(residual, "layers"), (gpt2, "transformer.h")])
+@pytest.mark.parametrize(
+    ("capture", "name"), [(residual, "layers"), pytest.param(gpt2, "transformer.h", marks=pytest.mark.breadth)]
+)
 def test_repeating_equals_capturing(capture: Callable[[int], Graph], name: str) -> None:
     shallow, wanted = capture(3), capture(5)
     block = block_named(shallow, find_blocks(shallow), name)

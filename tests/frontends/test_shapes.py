@@ -63,7 +63,9 @@ def records(fitted: Any) -> list[PlanRecord]:
     return [p.record for p in handle.plans]
 
 
-@pytest.mark.parametrize(("dynamic", "lengths"), [(None, LENGTHS), (True, LENGTHS[:4])])
+@pytest.mark.parametrize(
+    ("dynamic", "lengths"), [(None, LENGTHS), pytest.param(True, LENGTHS[:4], marks=pytest.mark.breadth)]
+)
 def test_many_lengths_in_one_run(dynamic: bool | None, lengths: tuple[int, ...]) -> None:
     plain = TIED.build()
     fitted = lowtide.fit(twin(plain), budget="100% of plain", work=3_000, dynamic=dynamic)
@@ -131,6 +133,7 @@ def test_a_shape_that_fits_no_budget_is_refused_and_the_others_train_on() -> Non
     step(fitted, TIED, tokens(7), 0)
 
 
+@pytest.mark.breadth
 def test_explain_says_from_which_shape_a_plan_came() -> None:
     fitted = lowtide.fit(TIED.build(), budget="100% of plain", work=2_000, dynamic=True)
     for length in (12, 20):
@@ -142,6 +145,7 @@ def test_explain_says_from_which_shape_a_plan_came() -> None:
     assert "int64[3, 12]" in text
 
 
+@pytest.mark.breadth
 def test_profiles_of_a_further_shape_are_exact_in_bytes() -> None:
     fitted = lowtide.fit(TIED.build(), budget="100% of plain", work=2_000, dynamic=True)
     for length in (13, 21):

@@ -32,15 +32,17 @@ BREADTH = frozenset(
         "timm/maxvit",  # torchvision/swin3d and timm/inverted-bottlenecks: windows beside convolutions
         "timm/deit",  # transformers/vit
         "torchvision/densenet121",  # the DenseNet of `test_zoo.py`
-        "torchvision/googlenet",  # torchvision/shufflenet and fcn_resnet50: branches, answers from the middle
+        "torchvision/googlenet",  # torchvision/shufflenet: branches
         "torchvision/inception_v3",
-        "torchvision/deeplabv3",  # torchvision/fcn_resnet50: dilation, several outputs
+        "torchvision/deeplabv3",  # the U-Net of `tests/networks.py`: dense predictions
         "own/lstm-two-ways",  # own/lstm
         "own/gru",
         "own/rnn",
         "own/last-layers",  # own/lora: most parameters frozen
         "transformers/wav2vec2",  # broken into several graphs, as own/lstm-packed
         "torchvision/ssd",
+        "torchvision/fcn_resnet50",  # the U-Net of `tests/networks.py`
+        "torchvision/vgg16",
     }
 )
 
