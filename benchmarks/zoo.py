@@ -1,8 +1,9 @@
 """Every family that transformers, timm and torchvision register, one small network each, at three budgets, bit by bit.
 
-`python -m benchmarks.zoo [--only TEXT ...] [--resume] [--jobs N]`. Each network runs in a process of its own under a
+`python -m benchmarks.zoo [--only TEXT ...] [--resume] [--jobs N] [--tables]`. Each network runs in a process of its own under a
 limit of processor time and memory, so that a crash is a row; rows are lines of JSON in `build/zoo.jsonl`, and
-`--resume` goes on where an earlier run stopped. Prints the counts by outcome; 1 if a network differs or fails.
+`--resume` goes on where an earlier run stopped. Writes `results/zoo.md` and `.json` from all lines that there are;
+`--tables` does only that. 1 if a network differs or fails, or a family was not run.
 
 Units: `_B` bytes, `_s` seconds.
 """
@@ -26,6 +27,7 @@ from typing import Any
 from tests.zoo import registries
 
 from benchmarks import _zoo_run
+from benchmarks.results_file import table, write
 
 LINES = Path(__file__).parent.parent / "build" / "zoo.jsonl"
 LIMIT_s, LIMIT_B = 240.0, 3 << 30
@@ -164,17 +166,64 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", nargs="*", default=[], help="families whose name contains one of these")
     parser.add_argument("--resume", action="store_true", help="keep the rows of earlier runs, and run what has none")
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--tables", action="store_true", help="run nothing, write the tables of earlier runs")
     options = parser.parse_args(arguments)
     prepare()
+    if options.tables:
+        return write_results(registries.families())
     names = [n for n in registries.families() if not options.only or any(text in n for text in options.only)]
     known = earlier() if options.resume else {}
     LINES.parent.mkdir(exist_ok=True)
     if not options.resume and not options.only:
         LINES.unlink(missing_ok=True)
     run(in_turn([n for n in names if n not in known]), options.jobs)
+    if not options.only:
+        return write_results(registries.families())
     counts = collections.Counter(verdict_of(earlier()[n]) for n in names)
     _say(str(dict(counts)))
     return int(bool(counts["different"] or counts["failed"]))
+
+
+def write_results(names: list[str]) -> int:
+    """Writes the tables.
+
+    Arguments:
+        names: of all families.
+
+    Returns: 1 if a network differs or fails, or a family was not run.
+    """
+    known = {name: rows for name, rows in earlier().items() if name in names}
+    verdicts = {name: verdict_of(rows) for name, rows in known.items()}
+    trained = [n for n in sorted(known) if verdicts[n] not in ("not applicable", "no plan")]
+    counts = collections.Counter(verdicts.values())
+    missing = len(names) - len(known)
+    by_library = collections.Counter(n.partition("/")[0] for n in trained)
+    text = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
+    note = (
+        f"{len(names)} families, {missing} of them not run: {text}. "
+        f"Trained: {', '.join(f'{count} of {library}' for library, count in sorted(by_library.items()))}. "
+        "Two steps of SGD from the same state on two batches; equal: loss, every gradient, parameters, buffers and the "
+        "states of torch's, Python's and numpy's generators, by torch.equal. A network counts as its worst budget."
+    )
+    columns = ["network", "what", *_zoo_run.BUDGETS, "why not"]
+    lines = [_line_of(name, known[name]) for name in trained]
+    others = [[n, known[n][-1].get("message", "")[:200] or "-"] for n in sorted(known) if n not in trained]
+    tables = [
+        table("Networks that train", columns, lines, len(trained), note),
+        table("Families without a network that trains here", ["family", "why"], others, len(known) - len(trained)),
+    ]
+    write("zoo", "Every registered family, one small network each", tables, {"counts": counts, "verdicts": verdicts})
+    _say(f"{text}; {missing} not run")
+    return int(bool(missing or counts["different"] or counts["failed"]))
+
+
+def _line_of(name: str, rows: list[Row]) -> list[str]:
+    """A network's line of the table."""
+    by_budget = {r["budget"]: r for r in rows if "budget" in r}
+    whys = [r["message"] for r in rows if r.get("outcome") in ("refused", "failed") and r.get("message")]
+    outcomes = [by_budget[b]["outcome"] if b in by_budget else "-" for b in _zoo_run.BUDGETS]
+    found = next((r["found"] for r in rows if "found" in r), "-")
+    return [name, found.replace("|", "/"), *outcomes, (whys[0] if whys else "-").replace("|", "/")[:300]]
 
 
 def prepare() -> None:
