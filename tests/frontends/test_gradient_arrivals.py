@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -172,3 +173,42 @@ def test_a_graph_that_is_kept_gives_its_gradients_again() -> None:
         loss.backward()
         seen.append([p.grad for p in model.parameters()])
     assert _alike(*seen)
+
+
+class Towers(nn.Module):
+    """Two inputs, each with an output of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Linear(8, 4), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> Outputs:
+        return self.left(x), self.right(y)
+
+
+class Ignoring(torch.autograd.Function):
+    """Has no gradient to give."""
+
+    @staticmethod
+    def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(_: Any, __: torch.Tensor) -> None:
+        return None
+
+
+def test_what_lies_before_the_model_gets_its_gradients_when_they_come() -> None:
+    torch.manual_seed(0)
+    plain = nn.ModuleList([nn.Linear(8, 8), nn.Linear(8, 8), Towers()])
+    fitted = copy.deepcopy(plain)
+    lowtide.fit(fitted[2], budget="1MiB", work=100)
+    losses = [lambda a, _: a, lambda a, b: a + b, lambda _, b: b, lambda a, b: Ignoring.apply(a) + b, lambda a, _: a]
+    for loss in [*losses, lambda a, _: Ignoring.apply(a), *losses]:
+        x, seen = torch.randn(4, 8), []
+        for one, other, towers in (plain, fitted):
+            for module in (one, other, towers):
+                module.zero_grad()
+            loss(*(o.square().sum() for o in towers(one(x), other(x)))).backward()
+            seen.append([p.grad for module in (one, other, towers) for p in module.parameters()])
+        assert _alike(*seen)

@@ -18,12 +18,14 @@ from typing import Any
 import torch
 
 from lowtide.capture.captured import Captured, Executor
+from lowtide.device.arena import nothing_engaged
 from lowtide.device.arrivals import Arrivals, arrivals_of, come_as, no_zeros_for_absent
 from lowtide.device.contributions import hand_over, in_at_most
 from lowtide.device.generator_guard import TorchGenerators
 from lowtide.errors import BackwardError
 
 _MOST_WAYS = 16
+_BUFFER_B, _COUNTER_B = 1 << 20, 64  # buffers up to this size are copied: before gradients have come, and at all times
 _LOST = (
     "gradients came to lowtide's backward in another way than in earlier steps (other outputs of the model take part "
     "in the loss, or a gradient lies otherwise in memory), and {what}. The forward cannot be computed again for them. "
@@ -39,7 +41,7 @@ class Given:
         place: which of the step's calls of the graph it was.
         key: what the executor ran it as.
         arguments: the arguments; a weak reference in place of a tensor that is not to be kept alive.
-        versions: of those that are tensors.
+        versions: of those that are tensors and no copies.
         generators: the states of the random generators before it; None where it draws nothing.
     """
 
@@ -73,11 +75,17 @@ def _version(argument: Any) -> int:
 
 @dataclass(eq=False)
 class RoundTrip:
-    """The forward and the backward of one capture, as AOTAutograd calls them."""
+    """The forward and the backward of one capture, as AOTAutograd calls them.
+
+    Arguments:
+        call: to which it belongs; None where gradients are not looked at.
+        has_come: whether gradients have come as it was captured for.
+    """
 
     captured: Captured
     executor: Executor
     call: CapturedCall | None = None
+    has_come: bool = False
 
     def forward(self, arguments: list[Any]) -> Sequence[Any]:
         """Runs the forward, and hands on with its token what it was given."""
@@ -95,11 +103,21 @@ class RoundTrip:
         if self.call is None or arrivals is None:
             return self.executor.backward(arguments)
         given: Given | None = getattr(arguments[token], "_lowtide_given", None)
-        if not come_as(arguments[token + 1 : token + 1 + len(arrivals)], arrivals):
+        way = self._way(arguments[token + 1 : token + 1 + len(arrivals)], arrivals)
+        if way is None:  # outputs that only code without a gradient has read
+            arguments[token]._lowtide_passage = None
+            return [None] * len(self.captured.joint.gradients)
+        if not way:
             return self.call.again(self, given, arguments)
+        self.has_come = True
         if given is not None:
-            self.call.came_as_expected(given)
+            self.call.came(given, self)
         return self.executor.backward(arguments)
+
+    @staticmethod
+    def _way(gradients: Sequence[torch.Tensor | None], arrivals: Arrivals) -> bool | None:
+        """Whether gradients have come as expected; None if there are none. Nothing may hold them when they are used."""
+        return None if all(g is None for g in gradients) else come_as(gradients, arrivals)
 
 
 @dataclass(eq=False)
@@ -122,14 +140,15 @@ class Rounds:
     Arguments:
         number: of the step that runs.
         keeps: whether what a graph is given may be kept alive until its backward, at all times.
-        again: a context in which the forward of an executor, by its key, is computed again by another one.
+        again: a context in which the forward of an executor, by its key, is computed again by another one; and whether
+            the first one's plan is of no use any more.
         expected: how the gradients of a new capture are known to come; None where nobody knows.
         known: how gradients came, by the text of the graph as first captured: Dynamo may hand the same one over again.
     """
 
     number: Callable[[], int] = lambda: 0
     keeps: Callable[[], bool] = lambda: True
-    again: Callable[[Any, Any], AbstractContextManager[None]] = lambda _executor, _key: contextlib.nullcontext()
+    again: Callable[[Any, Any, bool], AbstractContextManager[None]] = lambda *_: contextlib.nullcontext()
     expected: Callable[[Captured], Arrivals | None] = lambda _: None
     known: dict[str, Arrivals] = field(default_factory=dict)
 
@@ -147,8 +166,11 @@ class CapturedCall:
         self._capture, self._rounds = capture, rounds
         self._captures: list[Capture] = []
         self._latest: dict[Hashable, Capture] = {}  # by place
-        self._confirmed: set[Hashable] = set()  # places whose gradients have come
+        self._after: dict[
+            tuple[Hashable, Capture], Capture
+        ] = {}  # at a place, what came after what: losses may alternate
         self._step, self._calls = -1, 0
+        self._keeps = False  # whether losses have changed here when inputs were gone: then they are kept alive
         self._recent = self._known(first)
         captured = first.trip.captured
         self._text = hashlib.sha256(str(captured.joint.module.graph).encode()).hexdigest()
@@ -162,6 +184,7 @@ class CapturedCall:
         self._calls = self._calls + 1 if number == self._step else 0
         self._step = number
         capture = self._latest.get(self._calls, self._recent)
+        capture = self._after.get((self._calls, capture), capture)
         results = capture.call(*arguments)
         if capture.trip.captured.arrivals is not None:
             no_zeros_for_absent(results)
@@ -174,21 +197,37 @@ class CapturedCall:
         have come here for the first time.
         """
         place, statics = self._calls, captured.joint.statics
-        keeps = place not in self._confirmed or self._rounds.keeps()
-        held = tuple(
-            argument.detach().clone()
-            if index in captured.overwritten
-            else weakref.ref(argument)
-            if isinstance(argument, torch.Tensor) and not keeps and index not in statics
-            else argument
-            for index, argument in enumerate(arguments)
-        )
-        generators = TorchGenerators.now() if captured.slots.random else None
-        return Given(place, held, tuple(_version(a) for a in arguments), generators)
+        is_first = place not in self._latest
+        keeps = is_first or self._keeps or self._rounds.keeps()
+        most_B = _BUFFER_B if is_first else _COUNTER_B
 
-    def came_as_expected(self, given: Given) -> None:
-        """Gradients have come for a forward as its backward was captured for."""
-        self._confirmed.add(given.place)
+        def held_of(index: int, argument: Any) -> Any:
+            if not isinstance(argument, torch.Tensor):
+                return argument
+            if index in statics:
+                is_copied = not isinstance(argument, torch.nn.Parameter) and argument.nbytes <= most_B
+                return argument.detach().clone() if is_copied or index in captured.overwritten else argument
+            if index in captured.overwritten:
+                return argument.detach().clone()
+            return argument if keeps else weakref.ref(argument)
+
+        with nothing_engaged():
+            held = tuple(held_of(index, argument) for index, argument in enumerate(arguments))
+        generators = TorchGenerators.now() if captured.slots.random else None
+        versions = tuple(
+            _version(a) if a is h or isinstance(h, weakref.ref) else 0 for a, h in zip(arguments, held, strict=True)
+        )
+        return Given(place, held, versions, generators)
+
+    def came(self, given: Given, trip: RoundTrip) -> None:
+        """Gradients have come for a forward as a capture was made for."""
+        capture = next((c for c in self._captures if c.trip is trip), None)
+        if capture is None:  # dropped meanwhile
+            return
+        before = self._latest.get(given.place)
+        if before is not None:
+            self._after[given.place, before] = capture
+        self._latest[given.place] = self._recent = capture
 
     def again(self, trip: RoundTrip, given: Given | None, arguments: list[Any]) -> Sequence[Any]:
         """Computes a forward again, and the backward for gradients that have come in another way.
@@ -206,14 +245,18 @@ class CapturedCall:
         other = self._for(arrivals := arrivals_of(gradients))
         if given is None:
             raise BackwardError(_LOST.format(what="a hook of saved tensors has replaced lowtide's own"))
-        self._latest[given.place] = self._recent = other
+        self.came(given, other.trip)
         self._rounds.known[self._text] = arrivals
-        values = given.again(trip.captured)
+        try:
+            values = given.again(trip.captured)
+        except BackwardError:
+            self._keeps = True
+            raise
         arguments[token]._lowtide_passage = None  # nothing is going to use the places of that backward
         arguments.clear()
         captured, executor = other.trip.captured, other.trip.executor
         count, numbers = len(captured.joint.forward_outputs), len(captured.slots.numbers)
-        with torch.no_grad(), self._rounds.again(trip.executor, given.key):
+        with torch.no_grad(), self._rounds.again(trip.executor, given.key, not trip.has_come):
             with given.generators.again() if given.generators else contextlib.nullcontext():
                 results = executor.forward(values)[count:]
             handed = len(results) - numbers
@@ -223,19 +266,14 @@ class CapturedCall:
         return _as_shares_of(trip.captured, captured, found)
 
     def _for(self, arrivals: Arrivals) -> Capture:
-        """The capture for a way in which gradients come.
-
-        Raises:
-            BackwardError: if there have been too many ways.
-        """
+        """The capture for a way in which gradients come; the oldest one goes where there are many."""
         for capture in self._captures:
             if capture.trip.captured.arrivals == arrivals:
                 return capture
         if len(self._captures) >= _MOST_WAYS:
-            raise BackwardError(
-                f"gradients have come to one graph of the model in {_MOST_WAYS} ways (outputs that take part in the "
-                "loss, or layouts in memory). Compute the loss from a contiguous copy of the outputs, model(x).clone()."
-            )
+            oldest = self._captures.pop(0)
+            self._latest = {k: c for k, c in self._latest.items() if c is not oldest}
+            self._after = {k: c for k, c in self._after.items() if oldest not in (k[1], c)}
         return self._known(self._capture(arrivals), arrivals)
 
     def _known(self, capture: Capture, arrivals: Arrivals | None = None) -> Capture:

@@ -18,7 +18,7 @@ import torch
 from torch import fx
 
 from lowtide.capture.extract import slot_nodes
-from lowtide.capture.joint import Joint, is_number, is_random
+from lowtide.capture.joint import Joint, ancestors, is_number, is_random
 from lowtide.device.semiprivate import detect_fake_mode
 
 GENERATOR_SLOT_B = 16  # only the type matters to AOTAutograd
@@ -108,7 +108,7 @@ def _backward_graph(joint: Joint, slots: Slots, token_meta: dict[str, Any], stat
         placeholder(f"{node.name}_generator", state_meta)
     for index in range(slots.spares):
         placeholder(f"lowtide_spare_{index}", state_meta)
-    placeholder("lowtide_token", token_meta)
+    token = placeholder("lowtide_token", token_meta)
     for node in joint.tangents:
         copy[node] = placeholder(node.name, node.meta)
 
@@ -131,5 +131,20 @@ def _backward_graph(joint: Joint, slots: Slots, token_meta: dict[str, Any], stat
         if node in late:
             need(node)
     outputs = [need(o) for o in joint.gradients]
+    for index in kept_edges(joint):  # any tensor will do: what is None here AOTAutograd cuts off from autograd
+        outputs[index] = token
     graph.output(tuple(outputs)).meta["desc"] = [None] * len(outputs)
     return graph
+
+
+def kept_edges(joint: Joint) -> list[int]:
+    """Inputs without a gradient, of which outputs are computed whose gradients do not come this time."""
+    absent = [t for t in joint.tangents if not t.users]
+    if not absent or not joint.trains:
+        return []
+    behind = ancestors(joint.forward_outputs)
+    return [
+        i
+        for i, (primal, gradient) in enumerate(zip(joint.primals, joint.gradients, strict=False))
+        if gradient is None and primal in behind and isinstance(primal.meta.get("val"), torch.Tensor)
+    ]

@@ -71,10 +71,12 @@ def no_zeros_for_absent(results: Iterable[Any]) -> None:
     Arguments:
         results: what the graph returned; views of its outputs lead to its node as well.
     """
+    found: list[Any] = []
     for result in results:
         node: Any = result.grad_fn if isinstance(result, torch.Tensor) else None
-        if node is not None and node.name() != _NODE:
+        while node is not None and node.name() != _NODE:  # the last node is that of the graph, or of an earlier one
             node = node.next_functions[0][0] if node.next_functions else None
-        if node is not None and node.name() == _NODE:
-            node.set_materialize_grads(False)
-            return
+        if node is not None:
+            found.append(node)
+    if found:
+        max(found, key=lambda n: n._sequence_nr()).set_materialize_grads(False)

@@ -58,7 +58,7 @@ def backward_traces(arrivals: Arrivals | None, *, scalars_alone: bool) -> Iterat
             wanted = [i for i, number in enumerate(numbers) if arrivals[number] is not None]
         else:
             wanted = [i for i, output in enumerate(outputs) if scalars_alone and output.dim() == 0]
-        wanted = wanted or list(range(len(outputs)))
+            wanted = wanted or list(range(len(outputs)))
         notes.begun_from = frozenset(numbers[i] for i in wanted)
         laid_out = [gradients[i] for i in wanted]
         for place, i in enumerate(wanted):

@@ -73,10 +73,11 @@ class Observer:
 
     Arguments:
         device: whose allocator, `"cpu"` or `"cuda"`.
+        yields: whether it ends where another one begins: for blocks whose end nobody may tell, after an error.
     """
 
-    def __init__(self, device: str = "cpu") -> None:
-        self._device = device
+    def __init__(self, device: str = "cpu", *, yields: bool = False) -> None:
+        self._device, self._yields = device, yields
         self._session: _profile | None = None
         self._log: ShimModule | CudaModule | None = None
         self.sees_workers = False
@@ -112,6 +113,7 @@ class Observer:
     def __enter__(self) -> Observer:
         if self._session is not None or self._log is not None or self._observation is not None:
             raise LowtideError("an observer observes one block; make another one with observe()")
+        _end_yielding()
         if torch._C._autograd._profiler_enabled():
             raise LowtideError(_RUNNING)
         module = shim.loaded() if self._device == "cpu" else cuda.in_force()
@@ -119,6 +121,8 @@ class Observer:
             if not module.log_start():
                 raise LowtideError(_RUNNING)
             self._log, self.sees_workers = module, True
+            if self._yields:
+                _YIELDING.append(self)
             return self
         session = _profile(profile_memory=True)
         with _quiet_start():
@@ -130,6 +134,8 @@ class Observer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         log, self._log = self._log, None
+        if self in _YIELDING:
+            _YIELDING.remove(self)
         if log is not None:
             self._observation = Observation(tuple(AllocationEvent(i, *e) for i, e in enumerate(log.log_stop())))
             return
@@ -158,12 +164,25 @@ def observe(device: str = "cpu") -> Observer:
     return Observer(device)
 
 
-def observe_if_free() -> Observer | None:
-    """Like `observe` on CPU, by lowtide's own allocator; None where it is not loaded, or somebody observes already."""
+_YIELDING: list[Observer] = []  # that observe now; at most one
+
+
+def _end_yielding() -> None:
+    for observer in list(_YIELDING):
+        observer.__exit__(None, None, None)
+
+
+def observe_if_free(*, yields: bool = False) -> Observer | None:
+    """Like `observe` on CPU, by lowtide's own allocator; None where it is not loaded, or somebody observes already.
+
+    Arguments:
+        yields: see `Observer`.
+    """
+    _end_yielding()
     module = shim.loaded()
     if module is None or torch._C._autograd._profiler_enabled() or module.is_logging():
         return None
-    return Observer("cpu")
+    return Observer("cpu", yields=yields)
 
 
 class _quiet_start:

@@ -63,7 +63,7 @@ class FirstStep:
 
     def graph_ended(self, *, observes: bool) -> None:
         """Code between two graphs begins."""
-        self._observer = observe_if_free() if observes else None
+        self._observer = observe_if_free(yields=True) if observes else None
         if self._observer is not None:
             self._observer.__enter__()
 

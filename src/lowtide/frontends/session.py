@@ -348,8 +348,12 @@ class Session:
         return self.executors.admit(executor, captured)
 
     @contextlib.contextmanager
-    def _computed_again(self, entrance: Entrance, key: Key) -> Iterator[None]:
-        """Inside, a graph's forward is computed again in its backward, as captured for the gradients that have come."""
+    def _computed_again(self, entrance: Entrance, key: Key, is_stale: bool) -> Iterator[None]:
+        """Inside, a graph's forward is computed again in its backward, as captured for the gradients that have come.
+
+        Arguments:
+            is_stale: whether no gradients have ever come as that graph was captured for.
+        """
         before, self._instead_of = self._instead_of, (entrance.number, key)
         if self._latest_first is not None:
             self._latest_first.graph_begins()
@@ -359,7 +363,7 @@ class Session:
             error.add_note(_IN_BACKWARD)
             raise
         else:
-            if self._instead_of not in self._replaced:
+            if is_stale and self._instead_of not in self._replaced:
                 self.in_force.drop(self._instead_of)
         finally:
             self._instead_of = before
