@@ -47,3 +47,13 @@ def test_a_segment_is_placed_around_what_was_not_planned() -> None:
     assert [o for i, o in enumerate(layout.offsets_B) if i not in own] == [
         o for i, o in enumerate(plan.offsets_B) if i not in own
     ]
+
+
+def test_what_lies_behind_a_smaller_tensor_at_a_planned_offset_is_gone_round() -> None:
+    plan = lay_out(graph(), schedule(), capacity_B=1024 * MiB)
+    carried = carried_by(schedule(), plan, 2)[1]
+    own = [i for i, b in enumerate(plan.blocks) if b.step > schedule().steps.index(Boundary(1))]
+    behind = Obstacle(min(carried) + plan.alignment_B, plan.alignment_B)
+    layout, _ = lay_out_segment(schedule(), plan, 1, taken=(behind,), passing=carried, capacity_B=1024 * MiB)
+    placed = [(layout.offsets_B[i], layout.offsets_B[i] + rounded_B(plan.blocks[i].size_B)) for i in own]
+    assert all(hi <= behind.offset_B or lo >= behind.offset_B + behind.size_B for lo, hi in placed)

@@ -169,7 +169,9 @@ def lay_out_segment(
     later = min((b.start for b in blocks if b.step >= last), default=end)
     buffers = [Buffer(blocks[i].start, _until(blocks[i].stop, later, end), blocks[i].size_B) for i in mine]
     for block, offset_B in zip(blocks, layout.offsets_B, strict=True):
-        if block.step < first and block.stop > begin and offset_B in passing:
+        # What lies at a planned offset may be smaller than planned, with others behind it: it is then something else.
+        is_here = offset_B in passing and not _meets(offset_B, rounded_B(block.size_B, layout.alignment_B), taken)
+        if block.step < first and block.stop > begin and is_here:
             buffers.append(Buffer(begin, _until(block.stop, later, end), block.size_B, offset_B))
     buffers += [Buffer(begin, end, o.size_B, o.offset_B) for o in taken]
     packing = Packing(tuple(buffers), layout.alignment_B, capacity_B=capacity_B)
@@ -181,6 +183,11 @@ def lay_out_segment(
     ends_B = (o + rounded_B(blocks[i].size_B, layout.alignment_B) for i, o in zip(mine, packed.offsets_B, strict=False))
     height_B = rounded_B(packed.height_B, layout.alignment_B)
     return replace(layout, offsets_B=tuple(offsets_B), height_B=height_B, placer=packed.placer), max(ends_B)
+
+
+def _meets(offset_B: int, size_B: int, taken: Sequence[Obstacle]) -> bool:
+    """Whether a stretch shares a byte with what is taken."""
+    return any(o.offset_B < offset_B + size_B and offset_B < o.offset_B + o.size_B for o in taken)
 
 
 def _extent(schedule: Schedule, segment: int) -> tuple[int, int]:
