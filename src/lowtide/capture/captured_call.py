@@ -200,12 +200,14 @@ class CapturedCall:
         is_first = place not in self._latest
         keeps = is_first or self._keeps or self._rounds.keeps()
         most_B = _BUFFER_B if is_first else _COUNTER_B
+        by_itself = set(captured.unchanged.values())  # overwritten behind the forward, whose versions say nothing
 
         def held_of(index: int, argument: Any) -> Any:
             if not isinstance(argument, torch.Tensor):
                 return argument
             if index in statics:
-                is_copied = not isinstance(argument, torch.nn.Parameter) and argument.nbytes <= most_B
+                is_copied = index not in by_itself and not isinstance(argument, torch.nn.Parameter)
+                is_copied = is_copied and argument.nbytes <= most_B
                 return argument.detach().clone() if is_copied or index in captured.overwritten else argument
             if index in captured.overwritten:
                 return argument.detach().clone()
