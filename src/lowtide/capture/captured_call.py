@@ -25,7 +25,7 @@ from lowtide.device.generator_guard import TorchGenerators
 from lowtide.errors import BackwardError
 
 _MOST_WAYS = 16
-_BUFFER_B, _COUNTER_B = 1 << 20, 64  # buffers up to this size are copied: before gradients have come, and at all times
+_BUFFER_B, _COUNTER_B = 1 << 16, 64  # buffers up to this size are copied: before gradients have come, and at all times
 _LOST = (
     "gradients came to lowtide's backward in another way than in earlier steps (other outputs of the model take part "
     "in the loss, or a gradient lies otherwise in memory), and {what}. The forward cannot be computed again for them. "
