@@ -217,6 +217,9 @@ def rows_of(name: str, hand: Callable[[Row], None]) -> None:
     except NotApplicable as error:
         hand_over({"outcome": "not applicable", "message": str(error)})
         return
+    except Exception as error:  # of the family's own code, before lowtide has anything to do with it
+        hand_over({"outcome": "not applicable", "message": f"cannot be built: {said(error)}"})
+        return
     hand_over({"found": found.text})
     warnings.simplefilter("ignore")
     expected = plainly(found)
