@@ -105,15 +105,19 @@ def plainly(found: Found, wrap: Callable[[nn.Module], Any] = lambda m: m) -> Tra
 
 
 class Fitted:
-    """One network, fitted once, and trained from the same start at every budget."""
+    """One network, trained from the same start at every budget."""
 
     def __init__(self, found: Found, expected: Trace) -> None:
         self.found, self.expected = found, expected
-        self.model = found.build()
+        self._begin("100% of plain")
+
+    def _begin(self, budget: str | int) -> None:
+        """Fits a new model: some keep what they compute in attributes, and compute something else the next time."""
+        self.model = self.found.build()
         self.start = {n: t.detach().clone() for n, t in self._tensors().items()}
         self.optimizer = optimizer_of(self.model)
         self.untrained = self.optimizer.state_dict()
-        lowtide.fit(self.model, budget="100% of plain", optimizer=self.optimizer, work=200)
+        lowtide.fit(self.model, budget=budget, optimizer=self.optimizer, work=200)
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         return dict(self.model.named_parameters()) | dict(self.model.named_buffers())
@@ -128,7 +132,9 @@ class Fitted:
 
     def row(self, label: str, budget: str | int) -> Row:
         """Trains at a budget and compares."""
-        self.model.lowtide.set_budget(budget)
+        if label != ROOM:
+            lowtide.unfit(self.model)
+            self._begin(budget)
         self.restart()
         before: list[Trace] = []
         try:
