@@ -161,6 +161,16 @@ def test_a_saved_plan_serves_a_new_process(tmp_path: Path) -> None:
     assert again.lowtide.plan.record.graph.key == first.lowtide.plan.record.graph.key
 
 
+def test_a_plan_for_other_outputs_is_refused_as_such(tmp_path: Path) -> None:
+    first = lowtide.fit(nn.Linear(4, 8), budget="1MiB", work=100)
+    first(torch.randn(2, 3, 4)).square().mean().backward()
+    first.lowtide.plan.save(tmp_path / "plan.json")
+    torch._dynamo.reset()
+    other = lowtide.fit(nn.Linear(4, 8), plan=str(tmp_path / "plan.json"))
+    with pytest.raises(lowtide.PlanMismatch):
+        other(torch.randn(6, 4)).sum().backward()
+
+
 def test_a_graph_that_is_kept_gives_its_gradients_again() -> None:
     torch.manual_seed(0)
     plain = Heads().eval()

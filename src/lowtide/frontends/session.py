@@ -30,6 +30,7 @@ from lowtide.device.generator_guard import unchanged_generators
 from lowtide.device.observer import observe_if_free
 from lowtide.device.semiprivate import graph_breaks
 from lowtide.device.storage import identity_of
+from lowtide.device.strides import hint_of
 from lowtide.errors import BudgetWarning, InexactCapture, InfeasibleBudget, UnsupportedOperator
 from lowtide.frontends.discovery import Call, call_of, unchanged_tensors
 from lowtide.frontends.enclosure import Enclosure
@@ -388,10 +389,10 @@ class Session:
         if graph is None or len(graph.segments) != 2 or captured.arrivals is None:
             return None
         known = {v.name: v.geometry for v in graph.values if v.role is Role.TANGENT and v.geometry is not None}
-        names = [t.name for t in captured.joint.tangents]
-        if not set(known) <= set(names):
-            return None
-        return tuple(GradientLayout.of(known[n].shape, known[n].stride) if n in known else None for n in names)
+        shapes = {t.name: tuple(hint_of(n) for n in t.meta["val"].shape) for t in captured.joint.tangents}
+        if any(shapes.get(name) != g.shape or len(g.stride) != len(g.shape) for name, g in known.items()):
+            return None  # a plan of another program, which is refused when the step is planned
+        return tuple(GradientLayout.of(known[n].shape, known[n].stride) if n in known else None for n in shapes)
 
     def _run(
         self, executor: PlannedExecutor, captured: Captured, key: Key, loaded: Loaded, arguments: list[Any]
