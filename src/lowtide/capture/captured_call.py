@@ -265,6 +265,7 @@ class CapturedCall:
             backward = [*results[handed:], *results[:handed], *gradients]
             del results, gradients
             found = executor.backward(backward)
+        other.trip.has_come = True
         return _as_shares_of(trip.captured, captured, found)
 
     def _for(self, arrivals: Arrivals) -> Capture:
