@@ -26,7 +26,8 @@ struct Rehearsed {
   std::int64_t prepare(const Way& way) const;
 };
 
-// `density`: as known when the next step begins. Deterministic. O(calls x what policies look at), and a thousand commits of the greedy planner.
+// `density`: as known when the next step begins. Deterministic. O(calls x what policies look at), and a thousand
+// commits of the greedy planner.
 Rehearsed rehearse(const Tape& tape, Bytes capacity_B, const PolicyOptions& options, const Density& density);
 
 }  // namespace lowtide::eager

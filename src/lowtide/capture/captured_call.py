@@ -166,9 +166,8 @@ class CapturedCall:
         self._capture, self._rounds = capture, rounds
         self._captures: list[Capture] = []
         self._latest: dict[Hashable, Capture] = {}  # by place
-        self._after: dict[
-            tuple[Hashable, Capture], Capture
-        ] = {}  # at a place, what came after what: losses may alternate
+        # At a place, which way came after which: losses may alternate.
+        self._after: dict[tuple[Hashable, Capture], Capture] = {}
         self._step, self._calls = -1, 0
         self._keeps = False  # whether losses have changed here when inputs were gone: then they are kept alive
         self._recent = self._known(first)
