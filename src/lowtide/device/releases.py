@@ -53,6 +53,13 @@ def missing() -> list[str]:
         "LoggingLoggerVariable": lambda: (
             importlib.import_module("torch._dynamo.variables.misc").LoggingLoggerVariable.call_method
         ),
+        "NumpyVariable": lambda: importlib.import_module("torch._dynamo.variables.misc").NumpyVariable.call_function,
+        "NumpyNdarrayVariable": lambda: (
+            importlib.import_module("torch._dynamo.variables.tensor").NumpyNdarrayVariable.call_method
+        ),
+        "numpy_operator_wrapper": lambda: (
+            importlib.import_module("torch._dynamo.variables.builtin").numpy_operator_wrapper
+        ),
         "detect_fake_mode": lambda: torch._guards.detect_fake_mode,
         "FakeTensorMode": fake_mode,
         "DataDependentOutputException": no_value_error,

@@ -22,7 +22,10 @@ a release that moves one is met by a sentence instead of a traceback.
 | `torch._C._current_graph_task_id` | 2.1 | runtime: whether autograd runs a backward |
 | `torch.optim.Optimizer._init_group` | 2.0 | whole steps: an optimizer makes its state before its first step |
 | `torch._dynamo.config.fail_on_recompile_limit_hit` | 2.6 | frontends: a budget must not lapse silently |
+| `torch._dynamo.config.recompile_limit` | 2.6 | frontends: torch's default is too small for models with breaks |
 | `torch._dynamo.config.enable_dynamo_decompositions` | 2.11 | capture: operators are not rewritten before it |
+| `torch._dynamo.config.use_numpy_random_stream`, `trace_numpy` | 2.1 | frontends: numpy draws and computes for itself |
+| `NumpyVariable.call_function` and two beside it | 2.1 | frontends: a graph ends where torch would round otherwise |
 | `torch._dynamo.config.skip_tensor_guards_with_matching_dict_tags` | 2.6 | frontends: a thawed parameter is seen |
 | `torch._dynamo.config.skip_nnmodule_hook_guards` | 2.0 | frontends: a hook that comes later is called |
 | `torch.nn.modules.module._global_forward_hooks` and three more | 2.0 | frontends: so is one for all modules |
@@ -49,6 +52,8 @@ from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
+
+_TORCHS_RECOMPILE_LIMIT, _RECOMPILE_LIMIT = 8, 64
 
 
 def aot_autograd(**options: Any) -> Callable[..., Any]:
@@ -223,20 +228,25 @@ def captured_as_eager() -> Iterator[None]:
     It raises where it would go on in eager silently; it looks whether modules have got or lost hooks, and parameters
     have been frozen or thawed (torch 2.11 would not); it captures recurrent layers, which it leaves alone elsewhere; it
     takes `addcmul_` with a factor, say, as one operator, where it would write others that round otherwise (torch 2.11
-    does so with `add_` too). It leaves a model in DistributedDataParallel whole, where it would cut its graph at the
-    borders of buckets: their gradients come together at the end of a planned backward anyway.
+    does so with `add_` too); numpy draws from its own generator, not from torch's. It leaves a model in
+    DistributedDataParallel whole, where it would cut its graph at the borders of buckets: their gradients come together
+    at the end of a planned backward anyway. It compiles a function for as many shapes as plans are kept for, unless the
+    user has set torch's limit: Python code that many modules share is compiled once for each.
     """
     import torch._dynamo
 
     _break_graphs_at_unpacking()
-    config = {
+    config: dict[str, object] = {
         "fail_on_recompile_limit_hit": True,
         "allow_rnn": True,
         "skip_nnmodule_hook_guards": False,
         "skip_tensor_guards_with_matching_dict_tags": False,
         "enable_dynamo_decompositions": False,
         "optimize_ddp": False,
+        "use_numpy_random_stream": True,
     }
+    if torch._dynamo.config.recompile_limit == _TORCHS_RECOMPILE_LIMIT:  # nobody has chosen another
+        config["recompile_limit"] = _RECOMPILE_LIMIT
     with torch._dynamo.config.patch({k: v for k, v in config.items() if hasattr(torch._dynamo.config, k)}):
         yield
 
