@@ -20,7 +20,7 @@ _MOST = 12  # failures that are named in a table
 
 
 def run_tests(
-    python: str, paths: Sequence[str], environment: Mapping[str, str], *, marks: str, limit_s: float
+    python: str, paths: Sequence[str], environment: Mapping[str, str], *, marks: str, limit_s: float, jobs: int = 1
 ) -> dict[str, Any]:
     """Runs tests with an interpreter of choice.
 
@@ -29,6 +29,7 @@ def run_tests(
         paths: files, folders or tests, from the repository's root.
         environment: variables beside those of this process.
         marks: as for `pytest -m`; "" for all.
+        jobs: processes of pytest; one file of tests stays with one of them.
         limit_s: after so long it is stopped, and that counts as a failure.
 
     Returns: counts of tests that passed, failed and were skipped, names of those that failed, seconds and date; and
@@ -37,6 +38,8 @@ def run_tests(
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", "-m", marks, *paths]
+        if jobs > 1:
+            command += ["-n", str(jobs), "--dist", "loadfile", "--no-loadscope-reorder"]
         begun_s = time.monotonic()
         try:
             done = subprocess.run(
