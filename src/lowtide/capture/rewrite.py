@@ -5,6 +5,8 @@ Each is a pass `Joint -> None` on the captured module, before anything is extrac
 
 from __future__ import annotations
 
+import operator
+import struct
 from collections.abc import Callable
 
 import torch
@@ -61,31 +63,58 @@ def snapshot_mutated_inputs(joint: Joint) -> None:
             user.replace_input_with(primal, copy)
 
 
-def dropout_backward_as_eager(joint: Joint) -> None:
-    """Below 32 bits, computes dropout's gradient with eager's rounding of `1 / (1 - p)`.
+def dropout_as_eager(joint: Joint) -> None:
+    """Computes dropout with eager's rounding of `1 / (1 - p)`, on a CPU.
 
-    Eager's `F.dropout` divides the mask by `1 - p` in the tensor's dtype; the captured backward multiplies by a
-    scale computed in 64 bits. In float32 both round alike.
+    Eager's `F.dropout` draws weights and divides them by `1 - p` in the tensor's dtype; `native_dropout`, which is
+    captured for it, draws the same and multiplies by a scale computed in 64 bits. In float32 the two differ for every
+    fifth p or so (0.15 is one, 0.1 is not). Below 32 bits results are alike, and gradients are not.
     """
     graph = joint.module.graph
     for node in list(graph.nodes):
         op = overload(node)
-        if op is None or op.overloadpacket is not aten.native_dropout_backward:
+        if op is None or op.overloadpacket not in (aten.native_dropout, aten.native_dropout_backward):
             continue
-        gradient, mask, _ = node.args
-        dtype = gradient.meta["val"].dtype
-        if dtype not in (torch.bfloat16, torch.float16) or gradient.meta["val"].device.type != "cpu":
+        value = node.args[0].meta["val"]
+        forward = node if op.overloadpacket is aten.native_dropout else _dropout_of(node.args[1])
+        if forward is None or value.device.type != "cpu":
             continue
-        forward = _dropout_of(mask)
-        if forward is None:
+        bound = bind(forward, overload(forward))  # type: ignore[arg-type]
+        if bound["train"] is False or not 0 < bound["p"] < 1:
             continue
-        p = bind(forward, overload(forward))["p"]  # type: ignore[arg-type]
-        with graph.inserting_before(node):
-            weight = _like(graph, aten._to_copy.default, (mask,), {"dtype": dtype}, node)
-            scaled = _like(graph, aten.div.Scalar, (weight, 1.0 - p), {}, node)
-            result = _like(graph, aten.mul.Tensor, (gradient, scaled), {}, node)
-        node.replace_all_uses_with(result)
-        graph.erase_node(node)
+        left = 1.0 - bound["p"]
+        weight = _in_float32(1.0 / _in_float32(left))
+        if value.dtype is torch.float32 and weight != _in_float32(1.0 / left):
+            if node is forward:
+                _weigh(joint, node, weight)
+            else:
+                node.update_arg(2, weight)
+        elif value.dtype in (torch.bfloat16, torch.float16) and node is not forward:
+            gradient, mask = node.args[:2]
+            with graph.inserting_before(node):
+                drawn = _like(graph, aten._to_copy.default, (mask,), {"dtype": value.dtype}, node)
+                weights = _like(graph, aten.div.Scalar, (drawn, left), {}, node)
+                result = _like(graph, aten.mul.Tensor, (gradient, weights), {}, node)
+            node.replace_all_uses_with(result)
+            graph.erase_node(node)
+
+
+def _in_float32(number: float) -> float:
+    return float(struct.unpack("f", struct.pack("f", number))[0])
+
+
+def _weigh(joint: Joint, dropout: fx.Node, weight: float) -> None:
+    """Makes a dropout's result of its mask; `native_dropout_backward` multiplies a tensor by a mask and a number."""
+    graph = joint.module.graph
+    kept = next((n for n in dropout.users if is_getitem(n) and picked_index(n) == 0), None)
+    if kept is None:
+        return
+    with graph.inserting_before(kept):
+        mask = _like(graph, operator.getitem, (dropout, 1), {}, kept)
+        mask.meta["val"] = dropout.meta["val"][1]
+        result = _like(graph, aten.native_dropout_backward.default, (dropout.args[0], mask, weight), {}, kept)
+    kept.replace_all_uses_with(result)
+    graph.erase_node(kept)
 
 
 def keep_recurrent_workspaces(joint: Joint) -> None:
@@ -129,7 +158,7 @@ def _like(
 PASSES: tuple[Callable[[Joint], None], ...] = (
     drop_running_statistics,
     snapshot_mutated_inputs,
-    dropout_backward_as_eager,
+    dropout_as_eager,
     keep_recurrent_workspaces,
 )
 

@@ -29,7 +29,7 @@ _HARMLESS = frozenset(
         *("broadcast_tensors", "empty", "one_hot", "pad_sequence", "tensor_split", "unsafe_chunk"),
         # Eager's operators overwrite the running statistics without saying so in their schema.
         *("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"),
-        "dropout",  # as `native_dropout`, which draws and rounds alike; see `lowtide.capture.rewrite`
+        "dropout",  # as `native_dropout`, which draws alike; `lowtide.capture.rewrite` has it round alike
     }
 )
 # Eager's kernels of these take symbolic sizes, so that nothing has to stand in for them.
