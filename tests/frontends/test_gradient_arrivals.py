@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -222,3 +223,32 @@ def test_what_lies_before_the_model_gets_its_gradients_when_they_come() -> None:
             loss(*(o.square().sum() for o in towers(one(x), other(x)))).backward()
             seen.append([p.grad for module in (one, other, towers) for p in module.parameters()])
         assert _alike(*seen)
+
+
+@pytest.mark.filterwarnings("ignore:the model breaks into several graphs")
+@pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")
+def test_a_graph_with_a_number_of_python_is_captured_again() -> None:
+    """Dynamo hands a float over as a tensor, and reads it inside: without its value, a second capture cannot."""
+
+    class Noisy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (self.body(x) * random.random() + random.gauss(0, 1)).t()
+
+    def trained(budget: str | None) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        random.seed(0)
+        model = Noisy()
+        if budget:
+            lowtide.fit(model, budget=budget)
+        found = []
+        for _ in range(3):
+            out = model(torch.randn(32, 8))
+            (out.contiguous() * torch.arange(32.0)).sum().backward()
+            found += [out.detach().clone(), *(p.grad.clone() for p in model.parameters())]
+        return found
+
+    assert _alike(trained(None), trained("100% of plain"))
