@@ -134,6 +134,28 @@ def test_what_comes_as_before_is_captured_once() -> None:
     assert len(fitted.lowtide.plans) == 1
 
 
+def test_graphs_that_came_another_way_in_the_first_step_are_planned_together_at_once() -> None:
+    class Broken(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Linear(16, 48)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = F.gelu(self.body(x))
+            torch._dynamo.graph_break()
+            return torch.sin(x)
+
+    fitted = lowtide.fit(Broken(), budget="2MiB", work=200)
+    calls = []
+    for x in _batches(3):
+        before = fitted.lowtide.calls
+        (fitted(x).t().contiguous() * torch.rand(48, 64)).sum().backward()  # transposed for both graphs
+        calls.append(fitted.lowtide.calls - before)
+    assert calls == [4, 2, 2], "in the first step both forwards were computed again"
+    assert len(fitted.lowtide.plans) == 1
+    assert fitted.lowtide.plan.record.graphs == 2
+
+
 def test_an_output_without_dimensions_is_taken_for_the_loss() -> None:
     class Inside(Heads):
         def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:

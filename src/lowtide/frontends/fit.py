@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -31,6 +31,9 @@ from lowtide.pipeline import SHAPE_LIMIT_s
 from lowtide.planners.base import Watch
 from lowtide.record import PlanOptions
 from lowtide.units import Budget, parse_budget
+
+if TYPE_CHECKING:
+    from lowtide.frontends.verified_steps import FirstSteps
 
 M = TypeVar("M", bound=torch.nn.Module)
 VERIFIED_ALONE = (
@@ -94,7 +97,8 @@ def fit(
         dynamic: as in `torch.compile`.
         verify: whether the first step of every shape is compared with plain PyTorch's, bit by bit, before it is taken:
             by copies of the model, as `lowtide.verify` does, which needs memory for a copy and a plain step beside it.
-            Where bits differ that should not, `VerificationError` is raised, and nothing has been changed.
+            Where bits differ that should not, `VerificationError` is raised, and nothing has been changed. Where
+            gradients come to a backward in another way than in any verified step, that is done for them at its end.
         watch: told of planning's progress.
 
     Raises:
@@ -123,7 +127,7 @@ def fit(
     session = Session(options, enclosure, None if given is None else given.record, watch, whole_model=True)
     first = None
     if verify:
-        from lowtide.frontends.verify import FirstSteps  # which fits copies by this function
+        from lowtide.frontends.verified_steps import FirstSteps  # which fits copies by this function
 
         first = FirstSteps(model, optimizer, session, dynamic)
     return _install(model, Fitted(session, member), dynamic, first)
@@ -180,13 +184,11 @@ def _menu(numerics: str | Numerics | None, without: Collection[str] | None, plan
     return menu if without is not None else {"numerics": level, "without": frozenset(left_out)}
 
 
-def _install(
-    model: M, handle: Fitted, dynamic: bool | None, first: Callable[[tuple[Any, ...], dict[str, Any]], None] | None
-) -> M:
+def _install(model: M, handle: Fitted, dynamic: bool | None, first: FirstSteps | None) -> M:
     """Puts lowtide's call in the place of the model's own, and returns the model.
 
     Arguments:
-        first: called with the arguments of every call before anything of the model runs; None for nobody.
+        first: verifies steps; None where nobody does.
     """
     session = handle.session
 
@@ -196,13 +198,16 @@ def _install(
 
     compiled = Compiled(make)
 
-    turn = threading.RLock()  # Dynamo's frames and a session's discovery know one call at a time
+    # Dynamo's frames and a session's discovery know one call at a time.
+    turn = threading.RLock() if first is None else first.turn
 
     def call(*args: Any, **kwargs: Any) -> Any:
         with turn:
-            if first is not None:
-                first(args, kwargs)
-            return _guarded(session, compiled, args, kwargs)
+            verified = None if first is None else first.begin(args, kwargs)
+            results = _guarded(session, compiled, args, kwargs)
+            if first is not None and verified is not None:
+                first.watch(verified, results)
+            return results
 
     model._compiled_call_impl = call
     model.lowtide = keep(handle)  # type: ignore[assignment]

@@ -118,6 +118,7 @@ class Session:
     step_key: Key = ()  # distinguishes the calls of a broken model, set by that wrapper
     cache: ProfileCache = field(default_factory=ProfileCache)
     knowledge: Knowledge = field(default_factory=Knowledge)
+    arrivals: dict[str, Arrivals] = field(default_factory=dict)  # how gradients came; see `Rounds.known`
     menu: Menu = field(init=False)
     _dry: list[Call] | None = None
     _between_B: int = 0
@@ -139,7 +140,9 @@ class Session:
     _undo: Undo | None = None  # of the step in progress, where parts of it may run before it is refused
 
     def __post_init__(self) -> None:
-        rounds = Rounds(lambda: self._steps, lambda: not self.broken, self._computed_again, self._expected_arrivals)
+        rounds = Rounds(
+            lambda: self._steps, lambda: not self.broken, self._computed_again, self._expected_arrivals, self.arrivals
+        )
         several = self._has_several_graphs if self.whole is None else None
         self.backend = make_backend(self._executor_for, several, rounds if self.whole is None else None)
         self.menu = Menu(Exactness(self.cache))
@@ -241,6 +244,11 @@ class Session:
             return 0
         first.graph_begins()  # ends the observation of a backward that failed
         return first.between_B
+
+    def end_observation(self) -> None:
+        """What is allocated from now on is not by code between the graphs of the latest first step."""
+        if self._latest_first is not None:
+            self._latest_first.graph_begins()
 
     def plan_calls(
         self,
@@ -356,8 +364,7 @@ class Session:
             is_stale: whether no gradients have ever come as that graph was captured for.
         """
         before, self._instead_of = self._instead_of, (entrance.number, key)
-        if self._latest_first is not None:
-            self._latest_first.graph_begins()
+        self.end_observation()
         try:
             yield
         except InfeasibleBudget as error:

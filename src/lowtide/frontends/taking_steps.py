@@ -6,11 +6,12 @@ Units: `_B` bytes.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import platform
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves, tre
 
 import lowtide
 from lowtide.device.arena import nothing_engaged
+from lowtide.device.arrivals import Arrivals, GradientLayout
 from lowtide.device.digest import content_digest, digest
 from lowtide.device.fingerprint import fingerprint
 from lowtide.errors import LowtideError, VerificationError
@@ -30,6 +32,8 @@ from lowtide.frontends.verification import Difference, Machine, PlanFacts, Taken
 
 LossFn = Callable[[Any], torch.Tensor]
 Seen = ObservedPlain | ObservedRuns
+Ways = frozenset[tuple[str, GradientLayout]]
+"""Outputs of a model that get a gradient, by name, and how each gradient lies in memory."""
 
 
 @dataclass
@@ -40,6 +44,7 @@ class Subject:
         optimizer: steps after every backward; None for parameters that stay. Gradients are let go of in between.
         loss_fn: makes the loss of what the model returns; None for the loss that the model returns, or else for fixed
             gradients of all that it returns.
+        ways: the outputs that get gradients, and how these lie; None where it is as said above.
 
     Raises:
         LowtideError: if the model is no `torch.nn.Module`.
@@ -50,19 +55,33 @@ class Subject:
     kwargs: dict[str, Any] = field(default_factory=dict)
     optimizer: torch.optim.Optimizer | None = None
     loss_fn: LossFn | None = None
+    ways: Ways | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, torch.nn.Module):
             raise LowtideError(f"verify is about a torch.nn.Module, and this is a {type(self.model).__name__}")
 
 
-def take(subject: Subject, task: Task, planned: Mapping[str, Any], knowledge: Knowledge | None = None) -> Taken:
+@dataclass(frozen=True)
+class Beforehand:
+    """What a planned step knows when it begins.
+
+    Arguments:
+        knowledge: of plans; those that are made are kept there, for who is going to need the same ones.
+        arrivals: how gradients have come.
+    """
+
+    knowledge: Knowledge
+    arrivals: Mapping[str, Arrivals] = field(default_factory=dict)
+
+
+def take(subject: Subject, task: Task, planned: Mapping[str, Any], known: Beforehand | None = None) -> Taken:
     """Carries out a task.
 
     Arguments:
         subject: is changed, and left to whoever gave it.
         planned: keyword arguments of `lowtide.fit` for a step inside the budget.
-        knowledge: where its plan is kept, for who is going to need the same one; None for nobody.
+        known: to that step when it begins; None for nothing.
 
     Raises:
         VerificationError: if a plain step needs more memory than there is.
@@ -70,7 +89,7 @@ def take(subject: Subject, task: Task, planned: Mapping[str, Any], knowledge: Kn
     """
     stage = _Stage(subject, task)
     before = {name: digest(t) for name, t in (*_state(subject), *_inputs(subject))}
-    plan, seen = None, _run(stage, planned, knowledge)
+    plan, seen = None, _run(stage, planned, known)
     if task.kind in ("planned", "captured"):
         plan = _plan_of(subject.model)
         unfit(subject.model)
@@ -87,7 +106,7 @@ def take(subject: Subject, task: Task, planned: Mapping[str, Any], knowledge: Kn
     )
 
 
-def _run(stage: _Stage, planned: Mapping[str, Any], knowledge: Knowledge | None) -> Seen | None:
+def _run(stage: _Stage, planned: Mapping[str, Any], known: Beforehand | None) -> Seen | None:
     """Takes the steps of a task; returns what was observed, if it is to be."""
     subject, task = stage.subject, stage.task
     if task.kind in ("plain", "float64"):
@@ -99,8 +118,9 @@ def _run(stage: _Stage, planned: Mapping[str, Any], knowledge: Knowledge | None)
         return observed
     how = dict(planned) if task.kind == "planned" else {**planned, "scope": "none"}
     session = _handle(fit(subject.model, optimizer=subject.optimizer, **how)).session
-    if knowledge is not None:
-        session.knowledge = knowledge
+    if known is not None:
+        session.knowledge = known.knowledge
+        session.arrivals.update(known.arrivals)
     runs = ObservedRuns(session.in_force, task) if task.observed else None
     stage.take(runs)
     return runs
@@ -150,7 +170,7 @@ class _Stage:
             outputs = subject.model(*subject.args, **subject.kwargs)
             if seen is not None:
                 seen.segment = "backward"
-            _backward(outputs, subject.loss_fn)
+            _backward(outputs, subject)
             self._look(_named_outputs(outputs))
             del outputs
             self._look(_gradients(subject))
@@ -224,16 +244,47 @@ def difference(name: str, step: int, plain: torch.Tensor, other: torch.Tensor) -
     )
 
 
-def _backward(outputs: Any, loss_fn: LossFn | None) -> None:
-    """A backward from the loss, or from everything differentiable with gradients that are the same every time."""
-    losses = [loss_fn(outputs)] if loss_fn is not None else _loss_of(outputs)
+def _backward(outputs: Any, subject: Subject) -> None:
+    """A backward from the loss, or from what is differentiable with gradients that are the same every time."""
+    laid_out = _as_they_come(outputs, subject.ways or ())
+    losses = [t for t, _ in laid_out] or ([subject.loss_fn(outputs)] if subject.loss_fn else _loss_of(outputs))
     losses = [t for t in losses if t.requires_grad]
     if not losses:
         return
     with contextlib.ExitStack() as plain:
         for device in dict.fromkeys(t.device.type for t in losses):  # autocast is for forwards
             plain.enter_context(torch.autocast(device, enabled=False))
-        torch.autograd.backward(losses, [_cotangent(i, t) for i, t in enumerate(losses)])
+        torch.autograd.backward(losses, [g for _, g in laid_out] or [_cotangent(i, t) for i, t in enumerate(losses)])
+
+
+def guessed_ways(outputs: Any) -> Ways:
+    """The gradients that outputs get where nothing is known of the loss."""
+    wanted = {id(t) for t in _loss_of(outputs) if t.requires_grad}
+    named = {id(t): (name, t) for name, t in reversed(list(_named_outputs(outputs))) if id(t) in wanted}
+    return frozenset((name, GradientLayout(tuple(range(t.dim())))) for name, t in named.values())
+
+
+def watch_gradients(outputs: Any, came: Callable[[str, torch.Tensor | None], None]) -> None:
+    """Has a function called with an output's name and its gradient, in backwards in which others may have one alone."""
+    named = {id(t): (name, t) for name, t in reversed(list(_named_outputs(outputs))) if t.grad_fn is not None}
+    for name, tensor in named.values():
+        tensor.register_hook(functools.partial(came, name))  # type: ignore[no-untyped-call]
+
+
+def _as_they_come(outputs: Any, ways: Iterable[tuple[str, GradientLayout]]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Outputs with gradients that lie in memory in certain ways; empty where none is among the outputs."""
+    known = dict(_named_outputs(outputs))
+    layouts = [(known[name], layout) for name, layout in sorted(ways, key=lambda way: way[0]) if name in known]
+    return [(t, _laid_out(i, t, layout)) for i, (t, layout) in enumerate(layouts) if t.requires_grad]
+
+
+def _laid_out(number: int, output: torch.Tensor, layout: GradientLayout) -> torch.Tensor:
+    """A gradient of an output that lies in memory in a certain way."""
+    strides = layout.strides_of(output.shape)
+    with nothing_engaged():
+        extent = 0 if 0 in output.shape else 1 + sum((n - 1) * s for n, s in zip(output.shape, strides, strict=True))
+        drawn = torch.randn(extent, generator=torch.Generator().manual_seed(number))
+        return drawn.to(output.device, output.dtype).as_strided(output.shape, strides)
 
 
 def _loss_of(outputs: Any) -> list[torch.Tensor]:
