@@ -14,10 +14,12 @@ from lowtide.device.semiprivate import (
     compiled_autograd_enabled,
     fake_mode,
     graph_breaks,
+    hook_of_recomputation,
     hooks_of_all_modules,
     no_fake_kernel_error,
     no_value_error,
     recompile_limit_error,
+    recomputation_ended,
 )
 
 TESTED = ("2.11", "2.13")
@@ -35,6 +37,8 @@ def missing() -> list[str]:
         "_global_forward_hooks": hooks_of_all_modules,
         "_get_current_graph_task_keep_graph": lambda: torch._C._autograd._get_current_graph_task_keep_graph,
         "_current_graph_task_id": lambda: torch._C._current_graph_task_id,
+        "_recomputation_hook": hook_of_recomputation,
+        "_StopRecomputationError": recomputation_ended,
         "_init_group": lambda: torch.optim.AdamW._init_group,
         "skip_nnmodule_hook_guards": lambda: torch._dynamo.config.skip_nnmodule_hook_guards,
         "enable_dynamo_decompositions": lambda: torch._dynamo.config.enable_dynamo_decompositions,

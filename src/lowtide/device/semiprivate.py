@@ -35,6 +35,8 @@ a release that moves one is met by a sentence instead of a traceback.
 | `torch._C._cuda_memoryStats` and those beside it | 2.0 | device: true answers about a GPU's memory |
 | `torch.optim.optimizer._global_optimizer_pre_hooks` | 2.1 | profile: nobody's hooks see a step that is a trial |
 | `Reducer._rebuild_buckets`, `DistributedDataParallel._ddp_init_helper` | 2.0 | dynamic: buckets stay |
+| `torch._C._autograd._top_saved_tensors_default_hooks` | 2.5 | frontends: a checkpoint's second forward ends in time |
+| `torch.utils.checkpoint._recomputation_hook`, `._StopRecomputationError` | 2.1 | the same |
 | `torch.utils._python_dispatch.is_traceable_wrapper_subclass` | 2.1 | frontends: tensors made of others are refused |
 """
 
@@ -48,6 +50,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 from torch.nn.parallel import DistributedDataParallel
 
 
@@ -137,6 +140,24 @@ def at_end_of_backward(function: Callable[[], None]) -> bool:
         return False
     torch.autograd.Variable._execution_engine.queue_callback(function)
     return True
+
+
+def hook_of_recomputation() -> Callable[[torch.Tensor], object] | None:
+    """What is called with every tensor that is saved in a forward that `torch.utils.checkpoint` runs again.
+
+    Returns: that; None where this is no such forward.
+    """
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
+    pack: Any = None if hooks is None else hooks[0]
+    kind = torch.utils.checkpoint._recomputation_hook
+    if getattr(pack, "__module__", "") != kind.__module__ or not pack.__qualname__.startswith(kind.__qualname__):
+        return None
+    return pack  # type: ignore[no-any-return]
+
+
+def recomputation_ended() -> type[Exception]:
+    """What a forward that `torch.utils.checkpoint` runs again is ended by."""
+    return torch.utils.checkpoint._StopRecomputationError
 
 
 def gradients_are_given_away() -> bool:

@@ -13,6 +13,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from lowtide.arguments import function, path, yes_or_no
+from lowtide.device.recomputation import ended_behind
 from lowtide.device.semiprivate import hooks_of_all_modules
 from lowtide.errors import BudgetError, CaptureError, LowtideError, PlanMismatch, VerificationError
 from lowtide.frontends.compiling import WholeCall, compiled_call, run_loudly
@@ -284,7 +285,10 @@ def _guarded(session: Session, compiled: Compiled, args: tuple[Any, ...], kwargs
     before, grad_enabled = session.calls, torch.is_grad_enabled()
     if session.broken:
         session.step_key = _signature(args, kwargs, grad_enabled)
-    with session.step(lambda: _signature(args, kwargs, grad_enabled)):
+    with (
+        ended_behind(session.check_end_of_recomputation),
+        session.step(lambda: _signature(args, kwargs, grad_enabled)),
+    ):
         result = compiled(*args, **kwargs)
         if session.calls == before:
             reasons = "; ".join(b.cause for b in session.breaks)

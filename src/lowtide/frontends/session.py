@@ -31,7 +31,7 @@ from lowtide.device.observer import observe_if_free
 from lowtide.device.semiprivate import graph_breaks
 from lowtide.device.storage import identity_of
 from lowtide.device.strides import hint_of
-from lowtide.errors import BudgetWarning, InexactCapture, InfeasibleBudget, UnsupportedOperator
+from lowtide.errors import BackwardError, BudgetWarning, InexactCapture, InfeasibleBudget, UnsupportedOperator
 from lowtide.frontends.discovery import Call, call_of, unchanged_tensors
 from lowtide.frontends.enclosure import Enclosure
 from lowtide.frontends.executors import Entrance, Executors
@@ -59,6 +59,13 @@ _LOG = logging.getLogger("lowtide")
 _IN_BACKWARD = (
     "This was found in the backward: outputs take part in the loss, or gradients lie in memory, in another way than "
     "was expected. The forward has run and has moved buffers and random generators; no gradient has changed."
+)
+_ENDED_EARLY = (
+    "torch.utils.checkpoint runs a forward again only until it has saved all that the backward needs, and this model "
+    "overwrites a buffer behind that, or it is not known whether it does: plain PyTorch's buffers cannot be told. The "
+    "forward, and its run in this backward, have moved buffers; nothing that is behind the checkpoint in the backward "
+    "has a gradient. Train inside `with torch.utils.checkpoint.set_checkpoint_early_stop(False):`, or without the "
+    "checkpoint: a fitted model computes again by itself what the budget has no room for."
 )
 
 
@@ -137,6 +144,7 @@ class Session:
     _instead_of: tuple[int, Key] | None = None  # the call that is being computed again, by another capture of its graph
     _replaced: dict[tuple[int, Key], Call] = field(default_factory=dict)  # calls, by what they stand for from now on
     _stopped: bool = False  # whether a graph was refused while it ran
+    _ran: list[Captured] = field(default_factory=list)  # graphs whose forwards have run in this step, in order
     _undo: Undo | None = None  # of the step in progress, where parts of it may run before it is refused
 
     def __post_init__(self) -> None:
@@ -211,7 +219,7 @@ class Session:
         self.executors.sweep()
         self._plan_replaced()
         self.in_force.begin(self._shown_between_B())
-        self._entered, self._signature = self.calls, signature
+        self._entered, self._signature, self._ran = self.calls, signature, []
         self._before = {e.number: e.forwards for e in self.executors}
         may_run = self.whole_model and (self._broken or not self.in_force.plans)
         undo = self._undo = Undo() if may_run else None
@@ -244,6 +252,19 @@ class Session:
             return 0
         first.graph_begins()  # ends the observation of a backward that failed
         return first.between_B
+
+    def check_end_of_recomputation(self) -> None:
+        """Refuses a second forward that is ended early, if plain PyTorch's may end before it has moved every buffer.
+
+        Raises:
+            BackwardError: then.
+        """
+        ran = list(self._ran)
+        while ran and not ran[-1].saves and not ran[-1].joint.mutated:
+            ran.pop()
+        # What an earlier graph overwrites is overwritten before the last one saves anything.
+        if ran and not ran[-1].saves_last:
+            raise BackwardError(_ENDED_EARLY)
 
     def end_observation(self) -> None:
         """What is allocated from now on is not by code between the graphs of the latest first step."""
@@ -409,6 +430,8 @@ class Session:
             return loaded.run(0, arguments)
         if self._undo is not None:
             self._undo.keep(arguments[i] for i in captured.unchanged.values())
+        if self._instead_of is None:
+            self._ran.append(captured)
         try:
             if self.whole is not None:
                 return self.whole.run(executor, key, loaded, arguments)
