@@ -94,7 +94,7 @@ class Captured:
 
     @cached_property
     def _last_saved(self) -> int:
-        """Place of the last result of the forward that the backward reads: eager saves it then, or later. -1 for none."""
+        """Place of the last result of the forward that the backward reads: saved then, or later. -1 for none."""
         end = max((self._made(o) for o in self.joint.forward_outputs), default=-1)  # the backward's own come behind it
         late, places = self.joint.late(), self._places
         backward = {n for n in places if n.op != "output" and (n in late or self._made(n) > end)}
