@@ -24,11 +24,15 @@ from lowtide.device.arrivals import Arrivals, GradientLayout
 from lowtide.device.digest import content_digest, digest
 from lowtide.device.fingerprint import fingerprint
 from lowtide.errors import LowtideError, VerificationError
+from lowtide.frontends import whole_steps
 from lowtide.frontends.fit import fit, unfit
 from lowtide.frontends.fitted import Fitted
 from lowtide.frontends.knowledge import Knowledge
+from lowtide.frontends.objective import Objective
 from lowtide.frontends.observed_steps import ObservedPlain, ObservedRuns
+from lowtide.frontends.train_step import TrainStep, session_of
 from lowtide.frontends.verification import Difference, Machine, PlanFacts, Taken, Task
+from lowtide.frontends.whole_steps import Recipe
 
 LossFn = Callable[[Any], torch.Tensor]
 Seen = ObservedPlain | ObservedRuns
@@ -45,6 +49,7 @@ class Subject:
         loss_fn: makes the loss of what the model returns; None for the loss that the model returns, or else for fixed
             gradients of all that it returns.
         ways: the outputs that get gradients, and how these lie; None where it is as said above.
+        recipe: where whole steps are taken, of a model that is an `Objective`.
 
     Raises:
         LowtideError: if the model is no `torch.nn.Module`.
@@ -56,6 +61,7 @@ class Subject:
     optimizer: torch.optim.Optimizer | None = None
     loss_fn: LossFn | None = None
     ways: Ways | None = None
+    recipe: Recipe | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, torch.nn.Module):
@@ -80,7 +86,7 @@ def take(subject: Subject, task: Task, planned: Mapping[str, Any], known: Before
 
     Arguments:
         subject: is changed, and left to whoever gave it.
-        planned: keyword arguments of `lowtide.fit` for a step inside the budget.
+        planned: keyword arguments of `lowtide.fit`, or `TrainStep`, for a step inside the budget.
         known: to that step when it begins; None for nothing.
 
     Raises:
@@ -89,10 +95,11 @@ def take(subject: Subject, task: Task, planned: Mapping[str, Any], known: Before
     """
     stage = _Stage(subject, task)
     before = {name: digest(t) for name, t in (*_state(subject), *_inputs(subject))}
-    plan, seen = None, _run(stage, planned, known)
+    seen: Seen | None
     if task.kind in ("planned", "captured"):
-        plan = _plan_of(subject.model)
-        unfit(subject.model)
+        seen, plan = _run_planned(stage, planned, known)
+    else:
+        seen, plan = _run_plain(stage), None
     held = stage.save(None if seen is None else seen.held)
     return Taken(
         before=before,
@@ -106,37 +113,46 @@ def take(subject: Subject, task: Task, planned: Mapping[str, Any], known: Before
     )
 
 
-def _run(stage: _Stage, planned: Mapping[str, Any], known: Beforehand | None) -> Seen | None:
-    """Takes the steps of a task; returns what was observed, if it is to be."""
+def _run_plain(stage: _Stage) -> Seen | None:
+    """Takes the steps of a task without lowtide; returns what was observed, if it is to be."""
     subject, task = stage.subject, stage.task
-    if task.kind in ("plain", "float64"):
-        if task.kind == "float64":
-            _in_float64(subject)
-        observed = ObservedPlain(subject.model) if task.observed else None
-        with _enough_memory(), observed or contextlib.nullcontext():
-            stage.take(observed)
-        return observed
+    if task.kind == "float64":
+        _in_float64(subject)
+    observed = ObservedPlain(subject.model) if task.observed else None
+    with _enough_memory(), observed or contextlib.nullcontext():
+        stage.take(observed)
+    return observed
+
+
+def _run_planned(
+    stage: _Stage, planned: Mapping[str, Any], known: Beforehand | None
+) -> tuple[ObservedRuns | None, PlanFacts]:
+    """Takes the steps of a task inside the budget; returns what was observed, if it is to be, and the plan's facts."""
+    subject, task = stage.subject, stage.task
     how = dict(planned) if task.kind == "planned" else {**planned, "scope": "none"}
-    session = _handle(fit(subject.model, optimizer=subject.optimizer, **how)).session
+    step = None
+    if subject.recipe is not None:
+        assert isinstance(subject.model, Objective)
+        assert subject.optimizer is not None
+        step = whole_steps.planned(subject.model, subject.optimizer, subject.recipe, how)
+        session = session_of(step)
+    else:
+        handle = fit(subject.model, optimizer=subject.optimizer, **how).lowtide
+        assert isinstance(handle, Fitted), "fit has put it there"
+        session = handle.session
     if known is not None:
         session.knowledge = known.knowledge
         session.arrivals.update(known.arrivals)
     runs = ObservedRuns(session.in_force, task) if task.observed else None
-    stage.take(runs)
-    return runs
-
-
-def _handle(model: torch.nn.Module) -> Fitted:
-    handle = model.lowtide
-    assert isinstance(handle, Fitted), "fit has put it there"
-    return handle
-
-
-def _plan_of(model: torch.nn.Module) -> PlanFacts:
-    record = _handle(model).session.in_force.latest
-    assert record is not None, "a fitted model that has run has a plan"
+    stage.take(runs, step)
+    record = session.in_force.latest
+    assert record is not None, "what has run has a plan"
     plain_B = record.keep_all_peak_B + record.reserve_B
-    return PlanFacts(record.budget_B, record.budget_kind, record.reserved_B, plain_B, record.graphs)
+    if step is not None:
+        step.close()
+    else:
+        unfit(subject.model)
+    return runs, PlanFacts(record.budget_B, record.budget_kind, record.reserved_B, plain_B, record.graphs)
 
 
 def seed_generators(seed: int = 0) -> None:
@@ -160,24 +176,43 @@ class _Stage:
         self._kept: dict[tuple[int, str], torch.Tensor] = {}
         self._others: dict[tuple[int, str], torch.Tensor] = torch.load(task.against) if task.against else {}
 
-    def take(self, seen: Seen | None) -> None:
-        """Takes the steps of the task."""
-        subject = self.subject
+    def take(self, seen: Seen | None, whole: TrainStep | None = None) -> None:
+        """Takes the steps of the task.
+
+        Arguments:
+            whole: takes whole steps; None where a loop does.
+        """
+        subject, recipe = self.subject, self.subject.recipe
+        if recipe is not None:
+            _let_go_of_gradients(subject)  # those that a step begins with are its own
         for step in range(self.task.steps):
             if seen is not None:
                 seen.begin(step)
             self.after.append({})
-            outputs = subject.model(*subject.args, **subject.kwargs)
-            if seen is not None:
-                seen.segment = "backward"
-            _backward(outputs, subject)
-            self._look(_named_outputs(outputs))
-            del outputs
-            self._look(_gradients(subject))
-            if subject.optimizer is not None and not _wants_closure(subject.optimizer):
-                subject.optimizer.step()
+            if recipe is None:
+                self._loop(seen)
+            elif whole is not None:
+                whole_steps.planned_step(whole, subject.args, subject.kwargs, recipe, self._look)
+            else:
+                assert subject.optimizer is not None
+                call = functools.partial(subject.model, *subject.args, **subject.kwargs)
+                whole_steps.plain_step(
+                    subject.model, subject.optimizer, call, recipe, self._look, functools.partial(_behind, seen)
+                )
             self._look(_state(subject))
             _let_go_of_gradients(subject)
+
+    def _loop(self, seen: Seen | None) -> None:
+        """Forward, backward, and the optimizer's step."""
+        subject = self.subject
+        outputs = subject.model(*subject.args, **subject.kwargs)
+        _behind(seen)
+        _backward(outputs, subject)
+        self._look(_named_outputs(outputs))
+        del outputs
+        self._look(_gradients(subject))
+        if subject.optimizer is not None and not _wants_closure(subject.optimizer):
+            subject.optimizer.step()
 
     def save(self, held: tuple[str, torch.Tensor] | None) -> Difference | None:
         """Writes what is to be kept, or compares the held result of an operator with the one in the file."""
@@ -188,7 +223,7 @@ class _Stage:
             return None
         return difference(held[0], task.hold.step + 1, self._others[0, ""], held[1])
 
-    def _look(self, results: Iterator[tuple[str, torch.Tensor]]) -> None:
+    def _look(self, results: Iterable[tuple[str, torch.Tensor]]) -> None:
         step = len(self.after)
         for name, tensor in results:
             self.after[-1][name] = digest(tensor)
@@ -202,6 +237,12 @@ class _Stage:
                     found = difference(name, step, other, tensor.detach())
                 if found is not None:
                     self.apart.append(found)
+
+
+def _behind(seen: Seen | None) -> None:
+    """Notes that a forward has ended."""
+    if seen is not None:
+        seen.segment = "backward"
 
 
 def _wants_closure(optimizer: torch.optim.Optimizer) -> bool:
@@ -369,6 +410,8 @@ def _as_bytes(state: object) -> torch.Tensor:
 def _in_float64(subject: Subject) -> None:
     """Makes everything that floats a float64: the model, its inputs, the optimizer's state."""
     subject.model.double()
+    if isinstance(subject.model, Objective):
+        subject.model.autocast = None
     subject.args = tree_map(_double, subject.args)
     subject.kwargs = tree_map(_double, subject.kwargs)
     for state in () if subject.optimizer is None else subject.optimizer.state.values():

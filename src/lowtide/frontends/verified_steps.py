@@ -1,4 +1,4 @@
-"""`fit(verify=True)`: the first step under every plan, compared with plain PyTorch's.
+"""`fit(verify=True)`, and `TrainStep`: the first step under every plan, compared with plain PyTorch's.
 
 A step is verified before it is taken, for the gradients that are expected. Where its backward is given others, what ran
 was planned in that backward: then the same is done for these, when the backward has ended and no optimizer has used
@@ -7,6 +7,7 @@ what it gave.
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import weakref
 from collections.abc import Mapping
@@ -22,10 +23,14 @@ from lowtide.device.semiprivate import at_end_of_backward, number_of_engine_pass
 from lowtide.errors import VerificationError
 from lowtide.frontends.fit import VERIFIED_ALONE
 from lowtide.frontends.in_force import STEPS_IN_FORCE
+from lowtide.frontends.objective import Objective
 from lowtide.frontends.plan_in_hand import Plan
 from lowtide.frontends.session import Session
+from lowtide.frontends.stepping import Steps
 from lowtide.frontends.taking_steps import Beforehand, Subject, Ways, guessed_ways, watch_gradients
+from lowtide.frontends.verification import Verification
 from lowtide.frontends.verify import STEPS, verified
+from lowtide.frontends.whole_steps import Recipe
 
 _MOST_WAYS = 64
 _BEFORE = "this step was verified before it is taken, and is refused; nothing has been changed."
@@ -151,22 +156,79 @@ class FirstSteps:
         assert model is not None, "it is being called"
         if len(session.enclosure.members) > 1:  # another model has come to share the budget
             raise VerificationError(VERIFIED_ALONE)
-        options = session.options
-        planned = {
-            "budget": options.budget, "plan": None if session.given is None else Plan(session.given),
-            "scope": session.enclosure.scope, "host_budget": options.host_budget_B, "link": options.link_Bps,
-            "numerics": options.numerics, "without": options.without, "seed": options.seed, "work": options.work,
-            "time_limit_s": options.time_limit_s, "shape_limit_s": options.shape_limit_s, "dynamic": self._dynamic,
-            "watch": session.watch,
-        }  # fmt: skip
+        planned = {**_options(session, self._dynamic), "plan": None if session.given is None else Plan(session.given)}
         optimizer = None if self._optimizer is None else self._optimizer()
         subject = Subject(model, call.args, call.kwargs, optimizer, ways=ways)
-        found = verified(subject, planned, options.numerics, STEPS, Beforehand(session.knowledge, call.arrivals))
-        if not found.kept:
-            raise VerificationError(f"{refusal}\n{found.explain()}", verification=found)
+        known = Beforehand(session.knowledge, call.arrivals)
+        _refuse(verified(subject, planned, session.options.numerics, STEPS, known), refusal)
         self._verified.setdefault(call.key, []).append(ways)
-        while len(self._verified) > STEPS_IN_FORCE:  # the plan of a step not taken for long is made again
-            self._verified.pop(next(iter(self._verified)))
+        _shorten(self._verified)
+
+
+class FirstWholeSteps:
+    """Verifies the first whole step of every shape, before it is taken.
+
+    Arguments:
+        objective: the model with its loss, of which copies are stepped.
+        steps: what the optimizer does.
+        recipe: what else a step does.
+        session: of the step, which gets the plans that were verified.
+        dynamic: as for `TrainStep`.
+    """
+
+    def __init__(
+        self, objective: Objective, steps: Steps, recipe: Recipe, session: Session, dynamic: bool | None
+    ) -> None:
+        self._objective = weakref.ref(objective)
+        self._steps, self._recipe, self._session, self._dynamic = steps, recipe, session, dynamic
+        self._verified: dict[Key, None] = {}  # those used last at the end
+
+    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Verifies a step of such batches, if none has been.
+
+        Raises:
+            VerificationError: if its bits are not those of a plain loop, or that cannot be found out.
+        """
+        objective, session = self._objective(), self._session
+        assert objective is not None, "its step is taken"
+        key = (*_shapes(args, kwargs), _modes(objective), Autocasting.now(), self._steps.live.layout())
+        key = (*key, session.options.budget)
+        if key not in self._verified:
+            alike = Objective(
+                objective.model, objective.loss, objective.targets, objective.autocast, objective.device
+            ).train(objective.training)  # fmt: skip
+            recipe = dataclasses.replace(self._recipe, homes=self._steps.homes_by_place)
+            subject = Subject(alike, args, kwargs, self._steps.live.optimizer, recipe=recipe)
+            options = _options(session, self._dynamic)
+            known = Beforehand(session.knowledge)
+            _refuse(verified(subject, options, session.options.numerics, STEPS, known), _BEFORE)
+        self._verified[key] = self._verified.pop(key, None)
+        _shorten(self._verified)
+
+
+def _options(session: Session, dynamic: bool | None) -> dict[str, Any]:
+    """The arguments of `lowtide.fit`, and `TrainStep`, with which a session plans."""
+    options = session.options
+    return {
+        "budget": options.budget, "scope": session.enclosure.scope, "host_budget": options.host_budget_B,
+        "link": options.link_Bps, "numerics": options.numerics, "without": options.without, "seed": options.seed,
+        "work": options.work, "time_limit_s": options.time_limit_s, "shape_limit_s": options.shape_limit_s,
+        "dynamic": dynamic, "watch": session.watch,
+    }  # fmt: skip
+
+
+def _refuse(found: Verification, refusal: str) -> None:
+    """Raises:
+    VerificationError: if bits differ that should not.
+    """
+    if not found.kept:
+        raise VerificationError(f"{refusal}\n{found.explain()}", verification=found)
+
+
+def _shorten(known: dict[Key, Any]) -> None:
+    """Forgets what was used longest ago: the plan of a step not taken for long is made again."""
+    while len(known) > STEPS_IN_FORCE:
+        known.pop(next(iter(known)))
 
 
 def _modes(model: torch.nn.Module) -> tuple[bool, ...]:

@@ -16,6 +16,7 @@ from lowtide.device.generator_guard import unchanged_generators
 from lowtide.errors import LowtideError, VerificationError
 from lowtide.frontends.compared_steps import compared
 from lowtide.frontends.enclosure import Scope
+from lowtide.frontends.live_optimizer import why_opaque
 from lowtide.frontends.member import check_optimizer
 from lowtide.frontends.moving import HostBudget, Rate
 from lowtide.frontends.plan_in_hand import Plan
@@ -131,9 +132,15 @@ def copied(subject: Subject) -> Subject:
     except Exception as error:
         reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         raise VerificationError(_NO_COPY.format(f"it cannot be copied ({reason})")) from error
+    if subject.recipe is not None and optimizer is not None and subject.optimizer is not None:
+        reason = why_opaque(subject.optimizer)
+        if reason != why_opaque(optimizer):
+            raise VerificationError(
+                f"this step cannot be verified: a copy of the optimizer steps otherwise ({reason})."
+            )
     if _layout(subject.model) != _layout(model):
         raise VerificationError(_NO_COPY.format("a copy of its parameters and buffers lies otherwise in memory"))
-    return Subject(model, args, kwargs, optimizer, loss_fn, subject.ways)
+    return Subject(model, args, kwargs, optimizer, loss_fn, subject.ways, subject.recipe)
 
 
 _NO_COPY = (
