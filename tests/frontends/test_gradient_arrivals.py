@@ -244,3 +244,57 @@ def test_what_lies_before_the_model_gets_its_gradients_when_they_come() -> None:
             loss(*(o.square().sum() for o in towers(one(x), other(x)))).backward()
             seen.append([p.grad for module in (one, other, towers) for p in module.parameters()])
         assert _alike(*seen)
+
+
+class Passing(nn.Module):
+    """Two graphs, of which the second keeps its result, and not what it is given; the first moves state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.norm = nn.Linear(16, 48), nn.BatchNorm1d(48)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.dropout(self.norm(self.body(x)), 0.1) * 0.1
+        torch._dynamo.graph_break()
+        return torch.exp(x)
+
+
+@pytest.mark.filterwarnings("ignore:the model breaks into several graphs:lowtide.BudgetWarning")
+def test_a_refused_step_says_what_it_has_changed_and_can_be_repeated() -> None:
+    torch.manual_seed(0)
+    plain = Passing()
+    fitted = lowtide.fit(twin(plain), budget="2MiB", work=200)
+    torch.manual_seed(1)
+    losses = [lambda y: y.square().mean()] * 2 + [lambda y: (y.t().contiguous() * 2).sum()] * 2
+    for number, (loss, x) in enumerate(zip(losses, _batches(4), strict=True)):
+        seen = []
+        for model in (plain, fitted):
+            torch.manual_seed(number)
+            model.zero_grad()
+            before = {n: b.clone() for n, b in model.named_buffers()}
+            y = model(x)
+            if model is fitted and number == 2:
+                with pytest.raises(lowtide.errors.BackwardError) as caught:
+                    loss(y).backward()
+                moved = {n for n, b in model.named_buffers() if not torch.equal(b, before[n])}
+                assert moved == {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
+                assert all(name in str(caught.value) for name in (*moved, "torch's random generator", "zero_grad"))
+                assert all(p.grad is None for p in model.parameters())
+                for name, buffer in model.named_buffers():
+                    buffer.copy_(before[name])
+                torch.manual_seed(number)
+                y = model(x)
+            loss(y).backward()
+            seen.append([*(p.grad for p in model.parameters()), *(b.clone() for b in model.buffers())])
+            seen[-1].append(torch.get_rng_state())
+        assert _alike(*seen)
+
+
+def test_losses_that_change_are_not_taken_for_another_path() -> None:
+    fitted = lowtide.fit(Heads(breaks=True), budget="4MiB", work=200)
+    one, other = list(LOSSES.values())[:2]
+    (x,) = _batches(1)
+    for loss in (one, one, other, other, one):
+        loss(fitted(x)).backward()
+    with pytest.warns(lowtide.BudgetWarning, match="its gradients come in ways that change from step to step"):
+        fitted(x)

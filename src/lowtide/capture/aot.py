@@ -69,7 +69,8 @@ def make_backend(
     def backend(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         expand_regions(gm)
         order_inputs_of_rrelu(gm)
-        first = _capture(gm, inputs, executor_for, several)
+        program = object()
+        first = _capture(gm, inputs, executor_for, several, program)
         if not isinstance(first, Capture):
             return first
         if rounds is None:
@@ -78,7 +79,7 @@ def make_backend(
 
         def capture(arrivals: Arrivals) -> Capture:
             with ambient.restored() as examples:
-                found = _capture(gm, examples, executor_for, several, arrivals, statics)
+                found = _capture(gm, examples, executor_for, several, program, arrivals, statics)
             assert isinstance(found, Capture)
             return found
 
@@ -92,12 +93,14 @@ def _capture(
     inputs: Sequence[Any],
     executor_for: Callable[[Captured], Executor],
     several: Callable[[], bool] | None,
+    program: object,
     arrivals: Arrivals | None = None,
     statics: Collection[int] = (),
 ) -> Capture | Callable[..., Any]:
     """Captures a graph, for gradients that come in a certain way.
 
     Arguments:
+        program: the same object for every capture of the graph.
         arrivals: which; None for the most likely one.
         statics: arguments that are known to be parameters and buffers.
 
@@ -121,7 +124,7 @@ def _capture(
         if several is not None and len(joint.primals) == len(gm.graph.find_nodes(op="placeholder")):
             joint = divide_gradients(joint, traces.edges, several=ended is not None or several())
         joint = rewrite(joint)
-        captured = Captured(joint, slots_of(joint), ended, fidelity=fidelity_of(traced))
+        captured = Captured(joint, slots_of(joint), ended, program=program, fidelity=fidelity_of(traced))
         captured.slots = replace(captured.slots, spares=_spares(captured))
         captures.append(captured)
         forward, backward = honest_modules(joint, captured.slots)

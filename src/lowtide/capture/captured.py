@@ -50,6 +50,7 @@ class Captured:
         ended: the break at which the graph ended, if the model goes on in another.
         positions: per tangent, its place among the gradients of the forward's results; None where that is not known.
         arrivals: how the gradients come for which the backward was captured; None where they are laid out on the way.
+        program: the same object for every capture of one graph.
         fidelity: what is known of how its results compare with those of the same code without lowtide.
     """
 
@@ -58,6 +59,7 @@ class Captured:
     ended: GraphBreak | None = None
     positions: tuple[int, ...] | None = None
     arrivals: Arrivals | None = None
+    program: object = None
     fidelity: Fidelity = field(default_factory=Fidelity)
 
     @cached_property
@@ -81,6 +83,15 @@ class Captured:
         """Arguments that the forward's caller overwrites behind it, and from whose content gradients are computed."""
         joint, late = self.joint, self.joint.late()
         return frozenset(i for i, p in enumerate(joint.primals) if p in joint.mutated and _feeds(p, late))
+
+    @property
+    def moves(self) -> list[str]:
+        """Names of what the forward overwrites, and of the generator that it draws from."""
+        joint = self.joint
+        places = [i for i, primal in enumerate(joint.primals) if primal in joint.mutated]
+        return [joint.names.get(i, joint.primals[i].name) for i in places] + ["torch's random generator"] * bool(
+            self.slots.random
+        )
 
     @property
     def saves(self) -> bool:

@@ -60,6 +60,17 @@ _IN_BACKWARD = (
     "This was found in the backward: outputs take part in the loss, or gradients lie in memory, in another way than "
     "was expected. The forward has run and has moved buffers and random generators; no gradient has changed."
 )
+_OTHER_PATH = (
+    "the model breaks into several graphs and what runs after a break depends on data: a graph was met that was not "
+    "planned with the others, and is planned within the whole budget by itself. Mend the break "
+    "(TORCH_LOGS=graph_breaks shows it), or write the choice with torch.cond or torch.where."
+)
+_OTHER_WAY = (
+    "the model breaks into several graphs, and its gradients come in ways that change from step to step (other outputs "
+    "in the loss, or other layouts): a graph as captured for one of them was met that was not planned with the others "
+    "of this step, and is planned within the whole budget by itself. Mend the break (TORCH_LOGS=graph_breaks shows "
+    "it): one graph has a plan for every way."
+)
 _ENDED_EARLY = (
     "torch.utils.checkpoint runs a forward again only until it has saved all that the backward needs, and this model "
     "overwrites a buffer behind that, or it is not known whether it does: plain PyTorch's buffers cannot be told. The "
@@ -149,7 +160,12 @@ class Session:
 
     def __post_init__(self) -> None:
         rounds = Rounds(
-            lambda: self._steps, lambda: not self.broken, self._computed_again, self._expected_arrivals, self.arrivals
+            lambda: self._steps,
+            lambda: not self.broken,
+            self._computed_again,
+            self._expected_arrivals,
+            self.arrivals,
+            lambda: self._ran,
         )
         several = self._has_several_graphs if self.whole is None else None
         self.backend = make_backend(self._executor_for, several, rounds if self.whole is None else None)
@@ -460,19 +476,18 @@ class Session:
             if self._first is not None or self.calls == self._entered:
                 return self._provisional(executor, captured, arguments)
             # Another path than that of the first step, which is planned as one: what has run cannot be planned again.
-            warnings.warn(
-                "the model breaks into several graphs and what runs after a break depends on data: a graph was met "
-                "that was not planned with the others, and is planned within the whole budget by itself. Mend the "
-                "break (TORCH_LOGS=graph_breaks shows it), or write the choice with torch.cond or torch.where.",
-                BudgetWarning,
-                stacklevel=2,
-            )
+            warnings.warn(_OTHER_WAY if self._known_otherwise(captured) else _OTHER_PATH, BudgetWarning, stacklevel=2)
         call = call_of(executor, key, captured.specialise(arguments), arguments)
         if self._dry is not None:
             return self._dry_call(call, captured, arguments)
         self._enlarge([call])
         self.plan_calls([call])
         return executor.in_force(key)
+
+    def _known_otherwise(self, captured: Captured) -> bool:
+        """Whether a graph is known, captured for gradients that come another way."""
+        others = (self.executors.graph_of(e) for e in self.executors if e.keys)
+        return any(o.program is captured.program and o is not captured for o in others)
 
     def _provisional(self, executor: PlannedExecutor, captured: Captured, arguments: Sequence[Any]) -> Loaded:
         """A plan for a graph by itself, in a step whose other graphs are not all known."""
