@@ -12,6 +12,7 @@ from lowtide.device.compiled_code import sizes_learnt
 from lowtide.device.semiprivate import (
     backend_failure,
     compiled_autograd_enabled,
+    errors_left_to_eager,
     fake_mode,
     graph_breaks,
     hook_of_recomputation,
@@ -48,6 +49,7 @@ def missing() -> list[str]:
         "_stance": lambda: torch._dynamo.eval_frame._stance.backend,
         "_current_level": lambda: importlib.import_module("torch.autograd.forward_ad")._current_level,
         "counters": graph_breaks,
+        "exceptions_allowed_to_be_fallback": errors_left_to_eager,
         "fail_on_recompile_limit_hit": lambda: torch._dynamo.config.fail_on_recompile_limit_hit,
         "error_on_graph_break": lambda: torch._dynamo.error_on_graph_break,
         "allow_rnn": lambda: torch._dynamo.config.allow_rnn,

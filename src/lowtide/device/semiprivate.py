@@ -27,6 +27,7 @@ a release that moves one is met by a sentence instead of a traceback.
 | `torch._dynamo.config.skip_nnmodule_hook_guards` | 2.0 | frontends: a hook that comes later is called |
 | `torch.nn.modules.module._global_forward_hooks` and three more | 2.0 | frontends: so is one for all modules |
 | `GraphModule.compile_subgraph_reason` | 2.0 | frontends: does a graph end at a break |
+| `torch._dynamo.exc.exceptions_allowed_to_be_fallback` | 2.1 | frontends: which graphs run without lowtide |
 | `torch._dynamo.utils.counters` | 2.0 | frontends: was there a graph break |
 | `torch._subclasses.fake_tensor` | 2.0 | profile: an optimizer's step that costs no bytes |
 | `torch._C._pop_torch_function_stack` and those beside it | 2.0 | frontends: capture inside `torch.device("meta")` |
@@ -281,6 +282,13 @@ def backend_failure() -> type[Exception]:
     from torch._dynamo.exc import BackendCompilerFailed
 
     return BackendCompilerFailed
+
+
+def errors_left_to_eager() -> tuple[type[Exception], ...]:
+    """What Dynamo takes from a backend as a graph break: it runs what it has captured in plain Python."""
+    from torch._dynamo.exc import exceptions_allowed_to_be_fallback
+
+    return exceptions_allowed_to_be_fallback
 
 
 def detect_fake_mode(examples: list[Any]) -> contextlib.AbstractContextManager[Any]:

@@ -291,7 +291,7 @@ def _guarded(session: Session, compiled: Compiled, args: tuple[Any, ...], kwargs
     ):
         result = compiled(*args, **kwargs)
         if session.calls == before:
-            reasons = "; ".join(b.cause for b in session.breaks)
+            reasons = "; ".join(dict.fromkeys(b.cause for b in session.breaks))
             raise CaptureError(NOTHING_CAPTURED + (f" Dynamo says: {reasons}" if reasons else ""))
     return result
 

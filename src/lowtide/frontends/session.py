@@ -168,7 +168,9 @@ class Session:
             lambda: self._ran,
         )
         several = self._has_several_graphs if self.whole is None else None
-        self.backend = make_backend(self._executor_for, several, rounds if self.whole is None else None)
+        self.backend = make_backend(
+            self._executor_for, several, rounds if self.whole is None else None, self._note_left_out
+        )
         self.menu = Menu(Exactness(self.cache))
         self.in_force = PlansInForce(self.enclosure, self._plan)
         self.executors = Executors(self.in_force.forget_graph)
@@ -374,6 +376,10 @@ class Session:
                 self._causes[reason] = None
 
     # what the backend and the executors ask -------------------------------------------------------------------
+
+    def _note_left_out(self, found: GraphBreak) -> None:
+        """Notes a graph that runs in plain Python."""
+        self._ends[found] = None
 
     def _executor_for(self, captured: Captured) -> Entrance:
         if self.is_exact and not captured.fidelity.is_exact:
