@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -45,6 +46,38 @@ class InLoop(nn.Module):
         return x.square().mean()
 
 
+@torch.library.custom_op("lowtide_test_breaks::counted", mutates_args=())
+def counted(x: torch.Tensor) -> torch.Tensor:
+    """Has a backward that torch cannot trace: a size in it depends on data."""
+    return x * 2
+
+
+def _counted_backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+    count = (ctx.saved_tensors[0] > -1e9).nonzero().shape[0]
+    return gradient * 2 * count / count
+
+
+def _counted_context(ctx: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:  # noqa: ARG001
+    ctx.save_for_backward(*inputs)
+
+
+counted.register_fake(torch.empty_like)
+counted.register_autograd(_counted_backward, setup_context=_counted_context)
+
+
+class Untraceable(nn.Module):
+    """Two graphs, of which the second cannot be captured."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 64), nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = F.gelu(self.first(x))
+        torch._dynamo.graph_break()
+        return self.last(counted(h)).square().mean()
+
+
 @pytest.fixture(autouse=True)
 def _fresh_dynamo() -> None:
     torch._dynamo.reset()
@@ -81,3 +114,13 @@ def test_breaks_of_another_model_are_not_this_ones() -> None:
     torch.compile(InLoop(), backend="eager")(torch.randn(8, 64))
     whole(torch.randn(32, 64)).sum().backward()
     assert not whole.lowtide.session.broken
+
+
+def test_a_graph_that_is_left_out_is_listed() -> None:
+    model = lowtide.fit(Untraceable(), "1MiB", work=100)
+    model(torch.randn(8, 64)).backward()
+    assert model.lowtide.calls == 1
+    (left_out,) = [b for b in model.lowtide.plan.record.breaks if "outside any plan" in b.cause]
+    assert "nonzero" in left_out.cause
+    assert left_out.text == "return self.last(counted(h)).square().mean()"
+    assert "outside any plan" in " ".join(model.lowtide.plan.explain().split())

@@ -135,6 +135,28 @@ def test_what_comes_as_before_is_captured_once() -> None:
     assert len(fitted.lowtide.plans) == 1
 
 
+def test_graphs_that_came_another_way_in_the_first_step_are_planned_together_at_once() -> None:
+    class Broken(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Linear(16, 48)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = F.gelu(self.body(x))
+            torch._dynamo.graph_break()
+            return torch.sin(x)
+
+    fitted = lowtide.fit(Broken(), budget="2MiB", work=200)
+    calls = []
+    for x in _batches(3):
+        before = fitted.lowtide.calls
+        (fitted(x).t().contiguous() * torch.rand(48, 64)).sum().backward()  # transposed for both graphs
+        calls.append(fitted.lowtide.calls - before)
+    assert calls == [4, 2, 2], "in the first step both forwards were computed again"
+    assert len(fitted.lowtide.plans) == 1
+    assert fitted.lowtide.plan.record.graphs == 2
+
+
 def test_an_output_without_dimensions_is_taken_for_the_loss() -> None:
     class Inside(Heads):
         def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -252,3 +274,57 @@ def test_a_graph_with_a_number_of_python_is_captured_again() -> None:
         return found
 
     assert _alike(trained(None), trained("100% of plain"))
+
+
+class Passing(nn.Module):
+    """Two graphs, of which the second keeps its result, and not what it is given; the first moves state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.norm = nn.Linear(16, 48), nn.BatchNorm1d(48)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.dropout(self.norm(self.body(x)), 0.1) * 0.1
+        torch._dynamo.graph_break()
+        return torch.exp(x)
+
+
+@pytest.mark.filterwarnings("ignore:the model breaks into several graphs:lowtide.BudgetWarning")
+def test_a_refused_step_says_what_it_has_changed_and_can_be_repeated() -> None:
+    torch.manual_seed(0)
+    plain = Passing()
+    fitted = lowtide.fit(twin(plain), budget="2MiB", work=200)
+    torch.manual_seed(1)
+    losses = [lambda y: y.square().mean()] * 2 + [lambda y: (y.t().contiguous() * 2).sum()] * 2
+    for number, (loss, x) in enumerate(zip(losses, _batches(4), strict=True)):
+        seen = []
+        for model in (plain, fitted):
+            torch.manual_seed(number)
+            model.zero_grad()
+            before = {n: b.clone() for n, b in model.named_buffers()}
+            y = model(x)
+            if model is fitted and number == 2:
+                with pytest.raises(lowtide.errors.BackwardError) as caught:
+                    loss(y).backward()
+                moved = {n for n, b in model.named_buffers() if not torch.equal(b, before[n])}
+                assert moved == {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
+                assert all(name in str(caught.value) for name in (*moved, "torch's random generator", "zero_grad"))
+                assert all(p.grad is None for p in model.parameters())
+                for name, buffer in model.named_buffers():
+                    buffer.copy_(before[name])
+                torch.manual_seed(number)
+                y = model(x)
+            loss(y).backward()
+            seen.append([*(p.grad for p in model.parameters()), *(b.clone() for b in model.buffers())])
+            seen[-1].append(torch.get_rng_state())
+        assert _alike(*seen)
+
+
+def test_losses_that_change_are_not_taken_for_another_path() -> None:
+    fitted = lowtide.fit(Heads(breaks=True), budget="4MiB", work=200)
+    one, other = list(LOSSES.values())[:2]
+    (x,) = _batches(1)
+    for loss in (one, one, other, other, one):
+        loss(fitted(x)).backward()
+    with pytest.warns(lowtide.BudgetWarning, match="its gradients come in ways that change from step to step"):
+        fitted(x)

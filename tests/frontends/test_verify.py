@@ -13,6 +13,7 @@ from torch import nn
 
 import lowtide
 from lowtide.errors import LowtideError, VerificationError
+from lowtide.frontends import verified_steps
 from lowtide.runtime import writer
 
 
@@ -272,6 +273,68 @@ def test_the_plan_that_runs_is_the_one_that_was_verified(monkeypatch: pytest.Mon
     model(torch.randn(4, 8)).square().mean().backward()
     assert len(made) == 1
     assert model.lowtide.plan is not None
+
+
+class Two(nn.Module):
+    """Two outputs, and state that a forward moves."""
+
+    def __init__(self, *, breaks: bool = False) -> None:
+        super().__init__()
+        self.inner, self.norm, self.breaks = nn.Linear(8, 8), nn.BatchNorm1d(8), breaks
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = self.norm(self.inner(nn.functional.dropout(x, 0.1)))
+        if self.breaks:
+            torch._dynamo.graph_break()
+        return torch.sin(x), torch.sinh(x)
+
+
+@pytest.mark.parametrize("breaks", [False, True], ids=["one graph", "two graphs"])
+def test_what_is_planned_in_a_backward_is_verified_at_its_end(monkeypatch: pytest.MonkeyPatch, breaks: bool) -> None:
+    made = counted_verifications(monkeypatch)
+    model = lowtide.fit(Two(breaks=breaks), "1MiB", verify=True, work=100, without=["in-place"])
+    model(torch.randn(4, 8))[0].square().sum().backward()
+    assert made == [False, True], "before the step for both outputs, behind it for the one that the loss uses"
+    assert model.inner.weight.grad is not None
+    state = {name: t.clone() for name, t in model.named_parameters()}
+    monkeypatch.setitem(globals(), "_flipped", lambda result: result.mul_(1.01))
+    off_by_a_bit("aten.cosh.default", monkeypatch, planned=True)  # in backwards in which the other output counts
+    model(torch.randn(4, 8))[0].square().sum().backward()  # in the same way: that code stays
+    with pytest.raises(VerificationError, match=r"of output\[1\](.|\n)*zero_grad(.|\n)*") as caught:
+        model(torch.randn(4, 8))[1].t().contiguous().square().sum().backward()
+    assert isinstance(caught.value.verification, lowtide.Verification)
+    assert caught.value.verification.plan is not None
+    assert all(torch.equal(t, state[name]) for name, t in model.named_parameters())
+
+
+def counted_verifications(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Of every verification by `fit`, whether it is for gradients in a way that was seen."""
+    made: list[bool] = []
+    verified = verified_steps.verified
+
+    def noted(subject: Any, *args: Any) -> Any:
+        made.append(subject.ways is not None)
+        return verified(subject, *args)
+
+    monkeypatch.setattr(verified_steps, "verified", noted)
+    return made
+
+
+def test_gradients_that_were_verified_are_not_verified_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = counted_verifications(monkeypatch)
+    model = lowtide.fit(Two(), "1MiB", verify=True, work=100)
+    losses = [lambda y: y[0].sum(), lambda y: y[1].square().mean()] * 3
+    for loss in losses:
+        loss(model(torch.randn(4, 8))).backward()
+    assert made == [False, True, True]
+    loss(model(torch.randn(6, 8))).backward()
+    assert made == [False, True, True, True, True], "a new shape begins with the gradients that are expected"
+    with torch.no_grad():
+        model(torch.randn(6, 8))
+    assert len(made) == 6
+    with torch.autocast("cpu"):
+        loss(model(torch.randn(6, 8))).backward()
+    assert len(made) == 7, "what autocast does to a step makes it another"
 
 
 def test_models_that_share_a_budget_are_not_verified_by_fit() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from lowtide.capture.breaks import break_after
+from lowtide.capture.breaks import break_after, break_instead_of
 from lowtide.capture.captured import Captured, Executor
 from lowtide.capture.captured_call import Capture, CapturedCall, Rounds, RoundTrip
 from lowtide.capture.contributions import divide_gradients
@@ -31,11 +31,13 @@ from lowtide.device.python_kernels import composites_traced_as_eager
 from lowtide.device.semiprivate import (
     aot_autograd,
     backward_traced_as_eager,
+    errors_left_to_eager,
     forbid_donation,
     tangent_positions,
 )
 from lowtide.device.strides import hint_of
 from lowtide.ir.numerics import Numerics
+from lowtide.ir.plan import GraphBreak
 from lowtide.ops.catalogue import enlarge
 
 _SPARE = 8  # slots more than implementations need at the sizes of the first call
@@ -55,6 +57,7 @@ def make_backend(
     executor_for: Callable[[Captured], Executor],
     several: Callable[[], bool] | None = None,
     rounds: Rounds | None = None,
+    left_out: Callable[[GraphBreak], None] | None = None,
 ) -> Callable[..., Callable[..., Any]]:
     """A Dynamo backend `(gm, inputs) -> callable`.
 
@@ -64,12 +67,19 @@ def make_backend(
             one graph, the optimizer's too.
         rounds: what the calls of captured graphs tell, and are told by, whoever runs whole steps of them; None where
             the backward is not autograd's to call, and is given what it was captured for.
+        left_out: is told of graphs that cannot be captured, which Dynamo runs in plain Python.
     """
 
     def backend(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         expand_regions(gm)
         order_inputs_of_rrelu(gm)
-        first = _capture(gm, inputs, executor_for, several)
+        program = object()
+        try:
+            first = _capture(gm, inputs, executor_for, several, program)
+        except errors_left_to_eager() as error:
+            if left_out is not None:
+                left_out(break_instead_of(gm, error))
+            raise
         if not isinstance(first, Capture):
             return first
         if rounds is None:
@@ -78,7 +88,7 @@ def make_backend(
 
         def capture(arrivals: Arrivals) -> Capture:
             with ambient.restored() as examples:
-                found = _capture(gm, examples, executor_for, several, arrivals, statics)
+                found = _capture(gm, examples, executor_for, several, program, arrivals, statics)
             assert isinstance(found, Capture)
             return found
 
@@ -92,12 +102,14 @@ def _capture(
     inputs: Sequence[Any],
     executor_for: Callable[[Captured], Executor],
     several: Callable[[], bool] | None,
+    program: object,
     arrivals: Arrivals | None = None,
     statics: Collection[int] = (),
 ) -> Capture | Callable[..., Any]:
     """Captures a graph, for gradients that come in a certain way.
 
     Arguments:
+        program: the same object for every capture of the graph.
         arrivals: which; None for the most likely one.
         statics: arguments that are known to be parameters and buffers.
 
@@ -121,7 +133,7 @@ def _capture(
         if several is not None and len(joint.primals) == len(gm.graph.find_nodes(op="placeholder")):
             joint = divide_gradients(joint, traces.edges, several=ended is not None or several())
         joint = rewrite(joint)
-        captured = Captured(joint, slots_of(joint), ended, fidelity=fidelity_of(traced))
+        captured = Captured(joint, slots_of(joint), ended, program=program, fidelity=fidelity_of(traced))
         captured.slots = replace(captured.slots, spares=_spares(captured))
         captures.append(captured)
         forward, backward = honest_modules(joint, captured.slots)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from torch import fx
 
-from lowtide.capture.origin import place
+from lowtide.capture.origin import is_users_file, place
 from lowtide.ir.plan import GraphBreak
 
 _UNTOLD = "step_unsupported"
@@ -20,11 +20,25 @@ def break_after(gm: fx.GraphModule) -> GraphBreak | None:
     reason = getattr(gm, "compile_subgraph_reason", None)
     if reason is None or not reason.graph_break:
         return None
-    frames = list(reason.user_stack)
+    return _at_end(gm, cause_of(reason.reason))
+
+
+def break_instead_of(gm: fx.GraphModule, error: Exception) -> GraphBreak:
+    """What is said of a graph that torch could not trace, so that its code runs without lowtide."""
+    told = str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
+    return _at_end(
+        gm, f"the graph that ends here cannot be traced with its backward, and runs outside any plan ({told})"
+    )
+
+
+def _at_end(gm: fx.GraphModule, cause: str) -> GraphBreak:
+    """A break at the line at which a graph ended."""
+    stack = getattr(getattr(gm, "compile_subgraph_reason", None), "user_stack", None) or ()
+    frames = [frame for frame in stack if is_users_file(frame.filename)]
     if not frames:
-        return GraphBreak(cause_of(reason.reason))
+        return GraphBreak(cause)
     last = frames[-1]
-    return GraphBreak(cause_of(reason.reason), place(last.filename, last.lineno or 0), (last.line or "").strip())
+    return GraphBreak(cause, place(last.filename, last.lineno or 0), (last.line or "").strip())
 
 
 def cause_of(reason: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -49,6 +50,7 @@ class Captured:
         ended: the break at which the graph ended, if the model goes on in another.
         positions: per tangent, its place among the gradients of the forward's results; None where that is not known.
         arrivals: how the gradients come for which the backward was captured; None where they are laid out on the way.
+        program: the same object for every capture of one graph.
         fidelity: what is known of how its results compare with those of the same code without lowtide.
     """
 
@@ -57,6 +59,7 @@ class Captured:
     ended: GraphBreak | None = None
     positions: tuple[int, ...] | None = None
     arrivals: Arrivals | None = None
+    program: object = None
     fidelity: Fidelity = field(default_factory=Fidelity)
 
     @cached_property
@@ -80,6 +83,44 @@ class Captured:
         """Arguments that the forward's caller overwrites behind it, and from whose content gradients are computed."""
         joint, late = self.joint, self.joint.late()
         return frozenset(i for i, p in enumerate(joint.primals) if p in joint.mutated and _feeds(p, late))
+
+    @property
+    def moves(self) -> list[str]:
+        """Names of what the forward overwrites, and of the generator that it draws from."""
+        joint = self.joint
+        places = [i for i, primal in enumerate(joint.primals) if primal in joint.mutated]
+        return [joint.names.get(i, joint.primals[i].name) for i in places] + ["torch's random generator"] * bool(
+            self.slots.random
+        )
+
+    @property
+    def saves(self) -> bool:
+        """Whether eager is known to save anything for the backward."""
+        return self._last_saved >= 0
+
+    @property
+    def saves_last(self) -> bool:
+        """Whether eager is known to overwrite the arguments before it saves the last tensor for the backward."""
+        return all(self._made(new) <= self._last_saved for new in self.joint.mutated.values())
+
+    @cached_property
+    def _last_saved(self) -> int:
+        """Place of the last result of the forward that the backward reads: saved then, or later. -1 for none."""
+        end = max((self._made(o) for o in self.joint.forward_outputs), default=-1)  # the backward's own come behind it
+        late, places = self.joint.late(), self._places
+        backward = {n for n in places if n.op != "output" and (n in late or self._made(n) > end)}
+        read = (self._made(n) for n in places if n not in backward and not backward.isdisjoint(n.users))
+        return max(read, default=-1)
+
+    @cached_property
+    def _places(self) -> dict[fx.Node, int]:
+        return {node: i for i, node in enumerate(self.joint.module.graph.nodes)}
+
+    def _made(self, node: Any) -> int:
+        """Place of the operator that made a value; -1 where there is none."""
+        while isinstance(node, fx.Node) and node.target is operator.getitem:
+            node = node.args[0]
+        return self._places.get(node, -1)
 
     def key(self, arguments: Sequence[Any]) -> ShapeKey:
         """What distinguishes this call's shapes from others of the same graph."""

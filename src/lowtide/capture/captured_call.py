@@ -29,7 +29,18 @@ _BUFFER_B, _COUNTER_B = 1 << 16, 64  # buffers up to this size are copied: befor
 _LOST = (
     "gradients came to lowtide's backward in another way than in earlier steps (other outputs of the model take part "
     "in the loss, or a gradient lies otherwise in memory), and {what}. The forward cannot be computed again for them. "
-    "Repeat the step: from now on it is planned for gradients that come this way."
+    "{moved} If you repeat the step, it is planned for gradients that come this way."
+)
+_MOVED = (
+    "No parameter has been changed. What the step has changed stays so: {names}, `.grad` of what lies behind this "
+    "graph in the backward, and what the model's own code has changed between its graphs. Give them what they had "
+    "before the step, or a repeated step moves them twice: buffers with copy_ and the generator with "
+    "torch.set_rng_state from copies or a checkpoint, `.grad` with zero_grad."
+)
+_UNTOLD = "The forward has moved buffers and random generators: give them what they had before the step."
+_STAYED = (
+    "No parameter, no buffer and no random generator has been changed by captured graphs; `.grad` of what lies behind "
+    "this graph in the backward has been added to (zero_grad)."
 )
 
 
@@ -43,12 +54,14 @@ class Given:
         arguments: the arguments; a weak reference in place of a tensor that is not to be kept alive.
         versions: of those that are tensors and no copies.
         generators: the states of the random generators before it; None where it draws nothing.
+        ran: the graphs of its step, in the order in which they run.
     """
 
     place: Hashable
     arguments: tuple[Any, ...]
     versions: tuple[int, ...]
     generators: TorchGenerators | None
+    ran: Sequence[Captured] = ()
     key: Any = None
 
     def again(self, captured: Captured) -> list[Any]:
@@ -62,11 +75,16 @@ class Given:
         for index, (argument, version) in enumerate(zip(self.arguments, self.versions, strict=True)):
             value = argument() if isinstance(argument, weakref.ref) else argument
             if value is None and argument is not None:
-                raise BackwardError(_LOST.format(what="an input of the graph is gone"))
+                raise self._lost("an input of the graph is gone")
             if index not in by_itself and _version(value) != version:
-                raise BackwardError(_LOST.format(what="an input or a weight was overwritten since the forward"))
+                raise self._lost("an input or a weight was overwritten since the forward")
             found.append(value)
         return found
+
+    def _lost(self, what: str) -> BackwardError:
+        names = list(dict.fromkeys(name for captured in self.ran for name in captured.moves))
+        moved = _MOVED.format(names=", ".join(names)) if names else _STAYED
+        return BackwardError(_LOST.format(what=what, moved=moved))
 
 
 def _version(argument: Any) -> int:
@@ -143,6 +161,7 @@ class Rounds:
         again: a context in which the forward of an executor, by its key, is computed again by another one; and whether
             the first one's plan is of no use any more.
         expected: how the gradients of a new capture are known to come; None where nobody knows.
+        ran: gives the graphs of the step that runs, those to come too when they have run.
         known: how gradients came, by the text of the graph as first captured: Dynamo may hand the same one over again.
     """
 
@@ -151,6 +170,7 @@ class Rounds:
     again: Callable[[Any, Any, bool], AbstractContextManager[None]] = lambda *_: contextlib.nullcontext()
     expected: Callable[[Captured], Arrivals | None] = lambda _: None
     known: dict[str, Arrivals] = field(default_factory=dict)
+    ran: Callable[[], Sequence[Captured]] = tuple
 
 
 class CapturedCall:
@@ -218,7 +238,7 @@ class CapturedCall:
         versions = tuple(
             _version(a) if a is h or isinstance(h, weakref.ref) else 0 for a, h in zip(arguments, held, strict=True)
         )
-        return Given(place, held, versions, generators)
+        return Given(place, held, versions, generators, self._rounds.ran())
 
     def came(self, given: Given, trip: RoundTrip) -> None:
         """Gradients have come for a forward as a capture was made for."""
@@ -245,7 +265,7 @@ class CapturedCall:
         gradients = arguments[token + 1 :]
         other = self._for(arrivals := arrivals_of(gradients))
         if given is None:
-            raise BackwardError(_LOST.format(what="a hook of saved tensors has replaced lowtide's own"))
+            raise BackwardError(_LOST.format(what="a hook of saved tensors has replaced lowtide's own", moved=_UNTOLD))
         self.came(given, other.trip)
         self._rounds.known[self._text] = arrivals
         try:

@@ -11,10 +11,9 @@ import torch
 from torch import fx
 from torch.utils._python_dispatch import _disable_current_modes
 
+from lowtide.device.autocasting import Autocasting
 from lowtide.device.fake_kernels import geometries_learnt
 from lowtide.device.semiprivate import no_function_modes
-
-_DEVICES = ("cpu", "cuda")
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,14 +23,12 @@ class Ambient:
     Arguments:
         examples: what stands for the graph's arguments.
         fake_mode: of these.
-        autocast: per kind of device, whether autocast was on, and to what.
-        caches: whether autocast keeps what it has cast.
+        autocast: what autocast did.
     """
 
     examples: tuple[Any, ...]
     fake_mode: Any
-    autocast: tuple[tuple[str, bool, torch.dtype], ...]
-    caches: bool
+    autocast: Autocasting
 
     @classmethod
     def now(cls, graph: fx.GraphModule) -> Ambient:
@@ -40,10 +37,16 @@ class Ambient:
         # Dynamo's own: that which it gives to a backend would copy the examples without the Python numbers in them.
         fake_mode = next((e.fake_mode for e in examples if hasattr(e, "fake_mode")), None)
         return cls(
+<<<<<<< HEAD
             examples,
             fake_mode or torch._guards.TracingContext.get().fake_mode,
             tuple((d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _DEVICES),
             torch.is_autocast_cache_enabled(),
+=======
+            tuple(p.meta["example_value"] for p in graph.graph.find_nodes(op="placeholder")),
+            context.fake_mode,
+            Autocasting.now(),
+>>>>>>> verifying
         )
 
     @contextlib.contextmanager
@@ -54,8 +57,6 @@ class Ambient:
             stack.enter_context(_disable_current_modes())
             stack.enter_context(no_function_modes())
             stack.enter_context(geometries_learnt())
-            for device, enabled, dtype in self.autocast:
-                if enabled or torch.is_autocast_enabled(device):
-                    stack.enter_context(torch.autocast(device, dtype, enabled, self.caches))
+            stack.enter_context(self.autocast.restored())
             stack.enter_context(torch._guards.tracing(torch._guards.TracingContext(self.fake_mode)))
             yield self.examples

@@ -12,12 +12,15 @@ from lowtide.device.compiled_code import sizes_learnt
 from lowtide.device.semiprivate import (
     backend_failure,
     compiled_autograd_enabled,
+    errors_left_to_eager,
     fake_mode,
     graph_breaks,
+    hook_of_recomputation,
     hooks_of_all_modules,
     no_fake_kernel_error,
     no_value_error,
     recompile_limit_error,
+    recomputation_ended,
 )
 
 TESTED = ("2.11", "2.13")
@@ -35,6 +38,8 @@ def missing() -> list[str]:
         "_global_forward_hooks": hooks_of_all_modules,
         "_get_current_graph_task_keep_graph": lambda: torch._C._autograd._get_current_graph_task_keep_graph,
         "_current_graph_task_id": lambda: torch._C._current_graph_task_id,
+        "_recomputation_hook": hook_of_recomputation,
+        "_StopRecomputationError": recomputation_ended,
         "_init_group": lambda: torch.optim.AdamW._init_group,
         "skip_nnmodule_hook_guards": lambda: torch._dynamo.config.skip_nnmodule_hook_guards,
         "enable_dynamo_decompositions": lambda: torch._dynamo.config.enable_dynamo_decompositions,
@@ -44,6 +49,7 @@ def missing() -> list[str]:
         "_stance": lambda: torch._dynamo.eval_frame._stance.backend,
         "_current_level": lambda: importlib.import_module("torch.autograd.forward_ad")._current_level,
         "counters": graph_breaks,
+        "exceptions_allowed_to_be_fallback": errors_left_to_eager,
         "fail_on_recompile_limit_hit": lambda: torch._dynamo.config.fail_on_recompile_limit_hit,
         "error_on_graph_break": lambda: torch._dynamo.error_on_graph_break,
         "allow_rnn": lambda: torch._dynamo.config.allow_rnn,

@@ -30,6 +30,7 @@ a release that moves one is met by a sentence instead of a traceback.
 | `torch._dynamo.config.skip_nnmodule_hook_guards` | 2.0 | frontends: a hook that comes later is called |
 | `torch.nn.modules.module._global_forward_hooks` and three more | 2.0 | frontends: so is one for all modules |
 | `GraphModule.compile_subgraph_reason` | 2.0 | frontends: does a graph end at a break |
+| `torch._dynamo.exc.exceptions_allowed_to_be_fallback` | 2.1 | frontends: which graphs run without lowtide |
 | `torch._dynamo.utils.counters` | 2.0 | frontends: was there a graph break |
 | `torch._subclasses.fake_tensor` | 2.0 | profile: an optimizer's step that costs no bytes |
 | `torch._C._pop_torch_function_stack` and those beside it | 2.0 | frontends: capture inside `torch.device("meta")` |
@@ -38,6 +39,8 @@ a release that moves one is met by a sentence instead of a traceback.
 | `torch._C._cuda_memoryStats` and those beside it | 2.0 | device: true answers about a GPU's memory |
 | `torch.optim.optimizer._global_optimizer_pre_hooks` | 2.1 | profile: nobody's hooks see a step that is a trial |
 | `Reducer._rebuild_buckets`, `DistributedDataParallel._ddp_init_helper` | 2.0 | dynamic: buckets stay |
+| `torch._C._autograd._top_saved_tensors_default_hooks` | 2.5 | frontends: a checkpoint's second forward ends in time |
+| `torch.utils.checkpoint._recomputation_hook`, `._StopRecomputationError` | 2.1 | the same |
 | `torch.utils._python_dispatch.is_traceable_wrapper_subclass` | 2.1 | frontends: tensors made of others are refused |
 """
 
@@ -51,6 +54,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 from torch.nn.parallel import DistributedDataParallel
 
 _TORCHS_RECOMPILE_LIMIT, _RECOMPILE_LIMIT = 8, 64
@@ -142,6 +146,24 @@ def at_end_of_backward(function: Callable[[], None]) -> bool:
         return False
     torch.autograd.Variable._execution_engine.queue_callback(function)
     return True
+
+
+def hook_of_recomputation() -> Callable[[torch.Tensor], object] | None:
+    """What is called with every tensor that is saved in a forward that `torch.utils.checkpoint` runs again.
+
+    Returns: that; None where this is no such forward.
+    """
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
+    pack: Any = None if hooks is None else hooks[0]
+    kind = torch.utils.checkpoint._recomputation_hook
+    if getattr(pack, "__module__", "") != kind.__module__ or not pack.__qualname__.startswith(kind.__qualname__):
+        return None
+    return pack  # type: ignore[no-any-return]
+
+
+def recomputation_ended() -> type[Exception]:
+    """What a forward that `torch.utils.checkpoint` runs again is ended by."""
+    return torch.utils.checkpoint._StopRecomputationError
 
 
 def gradients_are_given_away() -> bool:
@@ -270,6 +292,13 @@ def backend_failure() -> type[Exception]:
     from torch._dynamo.exc import BackendCompilerFailed
 
     return BackendCompilerFailed
+
+
+def errors_left_to_eager() -> tuple[type[Exception], ...]:
+    """What Dynamo takes from a backend as a graph break: it runs what it has captured in plain Python."""
+    from torch._dynamo.exc import exceptions_allowed_to_be_fallback
+
+    return exceptions_allowed_to_be_fallback
 
 
 def detect_fake_mode(examples: list[Any]) -> contextlib.AbstractContextManager[Any]:

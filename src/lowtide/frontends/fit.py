@@ -7,12 +7,13 @@ import threading
 import weakref
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch.utils._pytree import tree_leaves
 
 from lowtide.arguments import function, path, yes_or_no
+from lowtide.device.recomputation import ended_behind
 from lowtide.device.semiprivate import hooks_of_all_modules
 from lowtide.errors import BudgetError, CaptureError, LowtideError, PlanMismatch, VerificationError
 from lowtide.frontends.compiling import WholeCall, compiled_call, run_loudly
@@ -31,6 +32,9 @@ from lowtide.pipeline import SHAPE_LIMIT_s
 from lowtide.planners.base import Watch
 from lowtide.record import PlanOptions
 from lowtide.units import Budget, parse_budget
+
+if TYPE_CHECKING:
+    from lowtide.frontends.verified_steps import FirstSteps
 
 M = TypeVar("M", bound=torch.nn.Module)
 VERIFIED_ALONE = (
@@ -94,7 +98,8 @@ def fit(
         dynamic: as in `torch.compile`.
         verify: whether the first step of every shape is compared with plain PyTorch's, bit by bit, before it is taken:
             by copies of the model, as `lowtide.verify` does, which needs memory for a copy and a plain step beside it.
-            Where bits differ that should not, `VerificationError` is raised, and nothing has been changed.
+            Where bits differ that should not, `VerificationError` is raised, and nothing has been changed. Where
+            gradients come to a backward in another way than in any verified step, that is done for them at its end.
         watch: told of planning's progress.
 
     Raises:
@@ -123,7 +128,7 @@ def fit(
     session = Session(options, enclosure, None if given is None else given.record, watch, whole_model=True)
     first = None
     if verify:
-        from lowtide.frontends.verify import FirstSteps  # which fits copies by this function
+        from lowtide.frontends.verified_steps import FirstSteps  # which fits copies by this function
 
         first = FirstSteps(model, optimizer, session, dynamic)
     return _install(model, Fitted(session, member), dynamic, first)
@@ -180,13 +185,11 @@ def _menu(numerics: str | Numerics | None, without: Collection[str] | None, plan
     return menu if without is not None else {"numerics": level, "without": frozenset(left_out)}
 
 
-def _install(
-    model: M, handle: Fitted, dynamic: bool | None, first: Callable[[tuple[Any, ...], dict[str, Any]], None] | None
-) -> M:
+def _install(model: M, handle: Fitted, dynamic: bool | None, first: FirstSteps | None) -> M:
     """Puts lowtide's call in the place of the model's own, and returns the model.
 
     Arguments:
-        first: called with the arguments of every call before anything of the model runs; None for nobody.
+        first: verifies steps; None where nobody does.
     """
     session = handle.session
 
@@ -196,13 +199,16 @@ def _install(
 
     compiled = Compiled(make)
 
-    turn = threading.RLock()  # Dynamo's frames and a session's discovery know one call at a time
+    # Dynamo's frames and a session's discovery know one call at a time.
+    turn = threading.RLock() if first is None else first.turn
 
     def call(*args: Any, **kwargs: Any) -> Any:
         with turn:
-            if first is not None:
-                first(args, kwargs)
-            return _guarded(session, compiled, args, kwargs)
+            verified = None if first is None else first.begin(args, kwargs)
+            results = _guarded(session, compiled, args, kwargs)
+            if first is not None and verified is not None:
+                first.watch(verified, results)
+            return results
 
     model._compiled_call_impl = call
     model.lowtide = keep(handle)  # type: ignore[assignment]
@@ -279,10 +285,13 @@ def _guarded(session: Session, compiled: Compiled, args: tuple[Any, ...], kwargs
     before, grad_enabled = session.calls, torch.is_grad_enabled()
     if session.broken:
         session.step_key = _signature(args, kwargs, grad_enabled)
-    with session.step(lambda: _signature(args, kwargs, grad_enabled)):
+    with (
+        ended_behind(session.check_end_of_recomputation),
+        session.step(lambda: _signature(args, kwargs, grad_enabled)),
+    ):
         result = compiled(*args, **kwargs)
         if session.calls == before:
-            reasons = "; ".join(b.cause for b in session.breaks)
+            reasons = "; ".join(dict.fromkeys(b.cause for b in session.breaks))
             raise CaptureError(NOTHING_CAPTURED + (f" Dynamo says: {reasons}" if reasons else ""))
     return result
 

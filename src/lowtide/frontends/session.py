@@ -31,7 +31,7 @@ from lowtide.device.observer import observe_if_free
 from lowtide.device.semiprivate import graph_breaks
 from lowtide.device.storage import identity_of
 from lowtide.device.strides import hint_of
-from lowtide.errors import BudgetWarning, InexactCapture, InfeasibleBudget, UnsupportedOperator
+from lowtide.errors import BackwardError, BudgetWarning, InexactCapture, InfeasibleBudget, UnsupportedOperator
 from lowtide.frontends.discovery import Call, call_of, unchanged_tensors
 from lowtide.frontends.enclosure import Enclosure
 from lowtide.frontends.executors import Entrance, Executors
@@ -59,6 +59,24 @@ _LOG = logging.getLogger("lowtide")
 _IN_BACKWARD = (
     "This was found in the backward: outputs take part in the loss, or gradients lie in memory, in another way than "
     "was expected. The forward has run and has moved buffers and random generators; no gradient has changed."
+)
+_OTHER_PATH = (
+    "the model breaks into several graphs and what runs after a break depends on data: a graph was met that was not "
+    "planned with the others, and is planned within the whole budget by itself. Mend the break "
+    "(TORCH_LOGS=graph_breaks shows it), or write the choice with torch.cond or torch.where."
+)
+_OTHER_WAY = (
+    "the model breaks into several graphs, and its gradients come in ways that change from step to step (other outputs "
+    "in the loss, or other layouts): a graph as captured for one of them was met that was not planned with the others "
+    "of this step, and is planned within the whole budget by itself. Mend the break (TORCH_LOGS=graph_breaks shows "
+    "it): one graph has a plan for every way."
+)
+_ENDED_EARLY = (
+    "torch.utils.checkpoint runs a forward again only until it has saved all that the backward needs, and this model "
+    "overwrites a buffer behind that, or it is not known whether it does: plain PyTorch's buffers cannot be told. The "
+    "forward, and its run in this backward, have moved buffers; nothing that is behind the checkpoint in the backward "
+    "has a gradient. Train inside `with torch.utils.checkpoint.set_checkpoint_early_stop(False):`, or without the "
+    "checkpoint: a fitted model computes again by itself what the budget has no room for."
 )
 
 
@@ -118,6 +136,7 @@ class Session:
     step_key: Key = ()  # distinguishes the calls of a broken model, set by that wrapper
     cache: ProfileCache = field(default_factory=ProfileCache)
     knowledge: Knowledge = field(default_factory=Knowledge)
+    arrivals: dict[str, Arrivals] = field(default_factory=dict)  # how gradients came; see `Rounds.known`
     menu: Menu = field(init=False)
     _dry: list[Call] | None = None
     _between_B: int = 0
@@ -136,12 +155,22 @@ class Session:
     _instead_of: tuple[int, Key] | None = None  # the call that is being computed again, by another capture of its graph
     _replaced: dict[tuple[int, Key], Call] = field(default_factory=dict)  # calls, by what they stand for from now on
     _stopped: bool = False  # whether a graph was refused while it ran
+    _ran: list[Captured] = field(default_factory=list)  # graphs whose forwards have run in this step, in order
     _undo: Undo | None = None  # of the step in progress, where parts of it may run before it is refused
 
     def __post_init__(self) -> None:
-        rounds = Rounds(lambda: self._steps, lambda: not self.broken, self._computed_again, self._expected_arrivals)
+        rounds = Rounds(
+            lambda: self._steps,
+            lambda: not self.broken,
+            self._computed_again,
+            self._expected_arrivals,
+            self.arrivals,
+            lambda: self._ran,
+        )
         several = self._has_several_graphs if self.whole is None else None
-        self.backend = make_backend(self._executor_for, several, rounds if self.whole is None else None)
+        self.backend = make_backend(
+            self._executor_for, several, rounds if self.whole is None else None, self._note_left_out
+        )
         self.menu = Menu(Exactness(self.cache))
         self.in_force = PlansInForce(self.enclosure, self._plan)
         self.executors = Executors(self.in_force.forget_graph)
@@ -208,7 +237,7 @@ class Session:
         self.executors.sweep()
         self._plan_replaced()
         self.in_force.begin(self._shown_between_B())
-        self._entered, self._signature = self.calls, signature
+        self._entered, self._signature, self._ran = self.calls, signature, []
         self._before = {e.number: e.forwards for e in self.executors}
         may_run = self.whole_model and (self._broken or not self.in_force.plans)
         undo = self._undo = Undo() if may_run else None
@@ -241,6 +270,24 @@ class Session:
             return 0
         first.graph_begins()  # ends the observation of a backward that failed
         return first.between_B
+
+    def check_end_of_recomputation(self) -> None:
+        """Refuses a second forward that is ended early, if plain PyTorch's may end before it has moved every buffer.
+
+        Raises:
+            BackwardError: then.
+        """
+        ran = list(self._ran)
+        while ran and not ran[-1].saves and not ran[-1].joint.mutated:
+            ran.pop()
+        # What an earlier graph overwrites is overwritten before the last one saves anything.
+        if ran and not ran[-1].saves_last:
+            raise BackwardError(_ENDED_EARLY)
+
+    def end_observation(self) -> None:
+        """What is allocated from now on is not by code between the graphs of the latest first step."""
+        if self._latest_first is not None:
+            self._latest_first.graph_begins()
 
     def plan_calls(
         self,
@@ -330,6 +377,10 @@ class Session:
 
     # what the backend and the executors ask -------------------------------------------------------------------
 
+    def _note_left_out(self, found: GraphBreak) -> None:
+        """Notes a graph that runs in plain Python."""
+        self._ends[found] = None
+
     def _executor_for(self, captured: Captured) -> Entrance:
         if self.is_exact and not captured.fidelity.is_exact:
             raise inexact(captured.fidelity.doubts)
@@ -356,8 +407,7 @@ class Session:
             is_stale: whether no gradients have ever come as that graph was captured for.
         """
         before, self._instead_of = self._instead_of, (entrance.number, key)
-        if self._latest_first is not None:
-            self._latest_first.graph_begins()
+        self.end_observation()
         try:
             yield
         except InfeasibleBudget as error:
@@ -402,6 +452,8 @@ class Session:
             return loaded.run(0, arguments)
         if self._undo is not None:
             self._undo.keep(arguments[i] for i in captured.unchanged.values())
+        if self._instead_of is None:
+            self._ran.append(captured)
         try:
             if self.whole is not None:
                 return self.whole.run(executor, key, loaded, arguments)
@@ -430,19 +482,18 @@ class Session:
             if self._first is not None or self.calls == self._entered:
                 return self._provisional(executor, captured, arguments)
             # Another path than that of the first step, which is planned as one: what has run cannot be planned again.
-            warnings.warn(
-                "the model breaks into several graphs and what runs after a break depends on data: a graph was met "
-                "that was not planned with the others, and is planned within the whole budget by itself. Mend the "
-                "break (TORCH_LOGS=graph_breaks shows it), or write the choice with torch.cond or torch.where.",
-                BudgetWarning,
-                stacklevel=2,
-            )
+            warnings.warn(_OTHER_WAY if self._known_otherwise(captured) else _OTHER_PATH, BudgetWarning, stacklevel=2)
         call = call_of(executor, key, captured.specialise(arguments), arguments)
         if self._dry is not None:
             return self._dry_call(call, captured, arguments)
         self._enlarge([call])
         self.plan_calls([call])
         return executor.in_force(key)
+
+    def _known_otherwise(self, captured: Captured) -> bool:
+        """Whether a graph is known, captured for gradients that come another way."""
+        others = (self.executors.graph_of(e) for e in self.executors if e.keys)
+        return any(o.program is captured.program and o is not captured for o in others)
 
     def _provisional(self, executor: PlannedExecutor, captured: Captured, arguments: Sequence[Any]) -> Loaded:
         """A plan for a graph by itself, in a step whose other graphs are not all known."""

@@ -168,6 +168,17 @@ class Steps:
         movable = self._stepping(step).movable
         self._homes = frozenset(_named(movable[v]) for v in hosted_values(record.graph)) | (self._homes or frozenset())
 
+    @property
+    def homes_by_place(self) -> frozenset[tuple[int, str]] | None:
+        """What lives on the host, by the parameter's place and name; None where no plan has chosen."""
+        place = {id(p): i for i, p in enumerate(self.order())}
+        return None if self._homes is None else frozenset((place[p], name) for p, name in self._homes if p in place)
+
+    def house(self, homes: frozenset[tuple[int, str]] | None) -> None:
+        """Takes what another model's plan has chosen, by the parameter's place and name."""
+        order = [id(p) for p in self.order()]
+        self._homes = None if homes is None else frozenset((order[place], name) for place, name in homes)
+
     def unsettle(self) -> None:
         """Lets the next plan choose."""
         self._homes = None

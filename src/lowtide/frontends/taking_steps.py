@@ -6,11 +6,12 @@ Units: `_B` bytes.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import platform
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,17 +20,24 @@ from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves, tre
 
 import lowtide
 from lowtide.device.arena import nothing_engaged
+from lowtide.device.arrivals import Arrivals, GradientLayout
 from lowtide.device.digest import content_digest, digest
 from lowtide.device.fingerprint import fingerprint
 from lowtide.errors import LowtideError, VerificationError
+from lowtide.frontends import whole_steps
 from lowtide.frontends.fit import fit, unfit
 from lowtide.frontends.fitted import Fitted
 from lowtide.frontends.knowledge import Knowledge
+from lowtide.frontends.objective import Objective
 from lowtide.frontends.observed_steps import ObservedPlain, ObservedRuns
+from lowtide.frontends.train_step import TrainStep, session_of
 from lowtide.frontends.verification import Difference, Machine, PlanFacts, Taken, Task
+from lowtide.frontends.whole_steps import Recipe
 
 LossFn = Callable[[Any], torch.Tensor]
 Seen = ObservedPlain | ObservedRuns
+Ways = frozenset[tuple[str, GradientLayout]]
+"""Outputs of a model that get a gradient, by name, and how each gradient lies in memory."""
 
 
 @dataclass
@@ -40,6 +48,8 @@ class Subject:
         optimizer: steps after every backward; None for parameters that stay. Gradients are let go of in between.
         loss_fn: makes the loss of what the model returns; None for the loss that the model returns, or else for fixed
             gradients of all that it returns.
+        ways: the outputs that get gradients, and how these lie; None where it is as said above.
+        recipe: where whole steps are taken, of a model that is an `Objective`.
 
     Raises:
         LowtideError: if the model is no `torch.nn.Module`.
@@ -50,19 +60,34 @@ class Subject:
     kwargs: dict[str, Any] = field(default_factory=dict)
     optimizer: torch.optim.Optimizer | None = None
     loss_fn: LossFn | None = None
+    ways: Ways | None = None
+    recipe: Recipe | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, torch.nn.Module):
             raise LowtideError(f"verify is about a torch.nn.Module, and this is a {type(self.model).__name__}")
 
 
-def take(subject: Subject, task: Task, planned: Mapping[str, Any], knowledge: Knowledge | None = None) -> Taken:
+@dataclass(frozen=True)
+class Beforehand:
+    """What a planned step knows when it begins.
+
+    Arguments:
+        knowledge: of plans; those that are made are kept there, for who is going to need the same ones.
+        arrivals: how gradients have come.
+    """
+
+    knowledge: Knowledge
+    arrivals: Mapping[str, Arrivals] = field(default_factory=dict)
+
+
+def take(subject: Subject, task: Task, planned: Mapping[str, Any], known: Beforehand | None = None) -> Taken:
     """Carries out a task.
 
     Arguments:
         subject: is changed, and left to whoever gave it.
-        planned: keyword arguments of `lowtide.fit` for a step inside the budget.
-        knowledge: where its plan is kept, for who is going to need the same one; None for nobody.
+        planned: keyword arguments of `lowtide.fit`, or `TrainStep`, for a step inside the budget.
+        known: to that step when it begins; None for nothing.
 
     Raises:
         VerificationError: if a plain step needs more memory than there is.
@@ -70,10 +95,11 @@ def take(subject: Subject, task: Task, planned: Mapping[str, Any], knowledge: Kn
     """
     stage = _Stage(subject, task)
     before = {name: digest(t) for name, t in (*_state(subject), *_inputs(subject))}
-    plan, seen = None, _run(stage, planned, knowledge)
+    seen: Seen | None
     if task.kind in ("planned", "captured"):
-        plan = _plan_of(subject.model)
-        unfit(subject.model)
+        seen, plan = _run_planned(stage, planned, known)
+    else:
+        seen, plan = _run_plain(stage), None
     held = stage.save(None if seen is None else seen.held)
     return Taken(
         before=before,
@@ -87,36 +113,46 @@ def take(subject: Subject, task: Task, planned: Mapping[str, Any], knowledge: Kn
     )
 
 
-def _run(stage: _Stage, planned: Mapping[str, Any], knowledge: Knowledge | None) -> Seen | None:
-    """Takes the steps of a task; returns what was observed, if it is to be."""
+def _run_plain(stage: _Stage) -> Seen | None:
+    """Takes the steps of a task without lowtide; returns what was observed, if it is to be."""
     subject, task = stage.subject, stage.task
-    if task.kind in ("plain", "float64"):
-        if task.kind == "float64":
-            _in_float64(subject)
-        observed = ObservedPlain(subject.model) if task.observed else None
-        with _enough_memory(), observed or contextlib.nullcontext():
-            stage.take(observed)
-        return observed
+    if task.kind == "float64":
+        _in_float64(subject)
+    observed = ObservedPlain(subject.model) if task.observed else None
+    with _enough_memory(), observed or contextlib.nullcontext():
+        stage.take(observed)
+    return observed
+
+
+def _run_planned(
+    stage: _Stage, planned: Mapping[str, Any], known: Beforehand | None
+) -> tuple[ObservedRuns | None, PlanFacts]:
+    """Takes the steps of a task inside the budget; returns what was observed, if it is to be, and the plan's facts."""
+    subject, task = stage.subject, stage.task
     how = dict(planned) if task.kind == "planned" else {**planned, "scope": "none"}
-    session = _handle(fit(subject.model, optimizer=subject.optimizer, **how)).session
-    if knowledge is not None:
-        session.knowledge = knowledge
+    step = None
+    if subject.recipe is not None:
+        assert isinstance(subject.model, Objective)
+        assert subject.optimizer is not None
+        step = whole_steps.planned(subject.model, subject.optimizer, subject.recipe, how)
+        session = session_of(step)
+    else:
+        handle = fit(subject.model, optimizer=subject.optimizer, **how).lowtide
+        assert isinstance(handle, Fitted), "fit has put it there"
+        session = handle.session
+    if known is not None:
+        session.knowledge = known.knowledge
+        session.arrivals.update(known.arrivals)
     runs = ObservedRuns(session.in_force, task) if task.observed else None
-    stage.take(runs)
-    return runs
-
-
-def _handle(model: torch.nn.Module) -> Fitted:
-    handle = model.lowtide
-    assert isinstance(handle, Fitted), "fit has put it there"
-    return handle
-
-
-def _plan_of(model: torch.nn.Module) -> PlanFacts:
-    record = _handle(model).session.in_force.latest
-    assert record is not None, "a fitted model that has run has a plan"
+    stage.take(runs, step)
+    record = session.in_force.latest
+    assert record is not None, "what has run has a plan"
     plain_B = record.keep_all_peak_B + record.reserve_B
-    return PlanFacts(record.budget_B, record.budget_kind, record.reserved_B, plain_B, record.graphs)
+    if step is not None:
+        step.close()
+    else:
+        unfit(subject.model)
+    return runs, PlanFacts(record.budget_B, record.budget_kind, record.reserved_B, plain_B, record.graphs)
 
 
 def seed_generators(seed: int = 0) -> None:
@@ -140,24 +176,43 @@ class _Stage:
         self._kept: dict[tuple[int, str], torch.Tensor] = {}
         self._others: dict[tuple[int, str], torch.Tensor] = torch.load(task.against) if task.against else {}
 
-    def take(self, seen: Seen | None) -> None:
-        """Takes the steps of the task."""
-        subject = self.subject
+    def take(self, seen: Seen | None, whole: TrainStep | None = None) -> None:
+        """Takes the steps of the task.
+
+        Arguments:
+            whole: takes whole steps; None where a loop does.
+        """
+        subject, recipe = self.subject, self.subject.recipe
+        if recipe is not None:
+            _let_go_of_gradients(subject)  # those that a step begins with are its own
         for step in range(self.task.steps):
             if seen is not None:
                 seen.begin(step)
             self.after.append({})
-            outputs = subject.model(*subject.args, **subject.kwargs)
-            if seen is not None:
-                seen.segment = "backward"
-            _backward(outputs, subject.loss_fn)
-            self._look(_named_outputs(outputs))
-            del outputs
-            self._look(_gradients(subject))
-            if subject.optimizer is not None and not _wants_closure(subject.optimizer):
-                subject.optimizer.step()
+            if recipe is None:
+                self._loop(seen)
+            elif whole is not None:
+                whole_steps.planned_step(whole, subject.args, subject.kwargs, recipe, self._look)
+            else:
+                assert subject.optimizer is not None
+                call = functools.partial(subject.model, *subject.args, **subject.kwargs)
+                whole_steps.plain_step(
+                    subject.model, subject.optimizer, call, recipe, self._look, functools.partial(_behind, seen)
+                )
             self._look(_state(subject))
             _let_go_of_gradients(subject)
+
+    def _loop(self, seen: Seen | None) -> None:
+        """Forward, backward, and the optimizer's step."""
+        subject = self.subject
+        outputs = subject.model(*subject.args, **subject.kwargs)
+        _behind(seen)
+        _backward(outputs, subject)
+        self._look(_named_outputs(outputs))
+        del outputs
+        self._look(_gradients(subject))
+        if subject.optimizer is not None and not _wants_closure(subject.optimizer):
+            subject.optimizer.step()
 
     def save(self, held: tuple[str, torch.Tensor] | None) -> Difference | None:
         """Writes what is to be kept, or compares the held result of an operator with the one in the file."""
@@ -168,7 +223,7 @@ class _Stage:
             return None
         return difference(held[0], task.hold.step + 1, self._others[0, ""], held[1])
 
-    def _look(self, results: Iterator[tuple[str, torch.Tensor]]) -> None:
+    def _look(self, results: Iterable[tuple[str, torch.Tensor]]) -> None:
         step = len(self.after)
         for name, tensor in results:
             self.after[-1][name] = digest(tensor)
@@ -182,6 +237,12 @@ class _Stage:
                     found = difference(name, step, other, tensor.detach())
                 if found is not None:
                     self.apart.append(found)
+
+
+def _behind(seen: Seen | None) -> None:
+    """Notes that a forward has ended."""
+    if seen is not None:
+        seen.segment = "backward"
 
 
 def _wants_closure(optimizer: torch.optim.Optimizer) -> bool:
@@ -224,16 +285,47 @@ def difference(name: str, step: int, plain: torch.Tensor, other: torch.Tensor) -
     )
 
 
-def _backward(outputs: Any, loss_fn: LossFn | None) -> None:
-    """A backward from the loss, or from everything differentiable with gradients that are the same every time."""
-    losses = [loss_fn(outputs)] if loss_fn is not None else _loss_of(outputs)
+def _backward(outputs: Any, subject: Subject) -> None:
+    """A backward from the loss, or from what is differentiable with gradients that are the same every time."""
+    laid_out = _as_they_come(outputs, subject.ways or ())
+    losses = [t for t, _ in laid_out] or ([subject.loss_fn(outputs)] if subject.loss_fn else _loss_of(outputs))
     losses = [t for t in losses if t.requires_grad]
     if not losses:
         return
     with contextlib.ExitStack() as plain:
         for device in dict.fromkeys(t.device.type for t in losses):  # autocast is for forwards
             plain.enter_context(torch.autocast(device, enabled=False))
-        torch.autograd.backward(losses, [_cotangent(i, t) for i, t in enumerate(losses)])
+        torch.autograd.backward(losses, [g for _, g in laid_out] or [_cotangent(i, t) for i, t in enumerate(losses)])
+
+
+def guessed_ways(outputs: Any) -> Ways:
+    """The gradients that outputs get where nothing is known of the loss."""
+    wanted = {id(t) for t in _loss_of(outputs) if t.requires_grad}
+    named = {id(t): (name, t) for name, t in reversed(list(_named_outputs(outputs))) if id(t) in wanted}
+    return frozenset((name, GradientLayout(tuple(range(t.dim())))) for name, t in named.values())
+
+
+def watch_gradients(outputs: Any, came: Callable[[str, torch.Tensor | None], None]) -> None:
+    """Has a function called with an output's name and its gradient, in backwards in which others may have one alone."""
+    named = {id(t): (name, t) for name, t in reversed(list(_named_outputs(outputs))) if t.grad_fn is not None}
+    for name, tensor in named.values():
+        tensor.register_hook(functools.partial(came, name))  # type: ignore[no-untyped-call]
+
+
+def _as_they_come(outputs: Any, ways: Iterable[tuple[str, GradientLayout]]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Outputs with gradients that lie in memory in certain ways; empty where none is among the outputs."""
+    known = dict(_named_outputs(outputs))
+    layouts = [(known[name], layout) for name, layout in sorted(ways, key=lambda way: way[0]) if name in known]
+    return [(t, _laid_out(i, t, layout)) for i, (t, layout) in enumerate(layouts) if t.requires_grad]
+
+
+def _laid_out(number: int, output: torch.Tensor, layout: GradientLayout) -> torch.Tensor:
+    """A gradient of an output that lies in memory in a certain way."""
+    strides = layout.strides_of(output.shape)
+    with nothing_engaged():
+        extent = 0 if 0 in output.shape else 1 + sum((n - 1) * s for n, s in zip(output.shape, strides, strict=True))
+        drawn = torch.randn(extent, generator=torch.Generator().manual_seed(number))
+        return drawn.to(output.device, output.dtype).as_strided(output.shape, strides)
 
 
 def _loss_of(outputs: Any) -> list[torch.Tensor]:
@@ -318,6 +410,8 @@ def _as_bytes(state: object) -> torch.Tensor:
 def _in_float64(subject: Subject) -> None:
     """Makes everything that floats a float64: the model, its inputs, the optimizer's state."""
     subject.model.double()
+    if isinstance(subject.model, Objective):
+        subject.model.autocast = None
     subject.args = tree_map(_double, subject.args)
     subject.kwargs = tree_map(_double, subject.kwargs)
     for state in () if subject.optimizer is None else subject.optimizer.state.values():

@@ -9,13 +9,13 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from lowtide.arguments import function, number, shown, whole, yes_or_no
 from lowtide.capture.whole_step import GATHERED
-from lowtide.errors import ArgumentError, BudgetWarning, CaptureError, LowtideError, OptimizerError
+from lowtide.errors import ArgumentError, BudgetWarning, CaptureError, LowtideError, OptimizerError, VerificationError
 from lowtide.frontends.compiling import compiled_call
 from lowtide.frontends.enclosure import Enclosure, Scope
 from lowtide.frontends.fit import Compiled
@@ -39,6 +39,13 @@ from lowtide.planners.base import Watch
 from lowtide.record import PlanOptions
 from lowtide.units import Budget, parse_budget
 
+if TYPE_CHECKING:
+    from lowtide.frontends.verified_steps import FirstWholeSteps
+
+_NO_MASTERS = (
+    "verify=True with master_weights=True: plain PyTorch has no step with master weights to compare with. Leave one of "
+    "them out."
+)
 _STEPPED: weakref.WeakKeyDictionary[torch.optim.Optimizer, weakref.ref[TrainStep]] = weakref.WeakKeyDictionary()
 
 
@@ -68,6 +75,10 @@ class TrainStep:
         master_weights: whether parameters of fewer than 32 bits are roundings of float32 copies, which the optimizer
             steps. They are saved with `TrainStep.state_dict`.
         scope, numerics, without, seed, work, time_limit_s, shape_limit_s, dynamic, watch: as for `lowtide.fit`.
+        verify: whether the first step of every shape is compared with that of a plain loop, bit by bit, before it is
+            taken: losses, parameters, buffers, the optimizer's state, generators. Copies take the steps, which needs
+            memory for a copy and a plain step. Where bits differ that should not, `VerificationError` is raised, and
+            nothing has been changed.
 
     Raises:
         ArgumentError: if an argument is of the wrong kind or out of range.
@@ -75,6 +86,7 @@ class TrainStep:
         NumericsError: if there is no such level, or nothing of the name that is to be left out.
         OptimizerError: if the optimizer is none, steps what is not the model's, or is another step's already.
         LowtideError: if the model is fitted.
+        VerificationError: if `verify` and `master_weights` are both given.
     """
 
     def __init__(
@@ -100,10 +112,14 @@ class TrainStep:
         time_limit_s: float | None = None,
         shape_limit_s: float | None = SHAPE_LIMIT_s,
         dynamic: bool | None = None,
+        verify: bool = False,
         watch: Watch | None = None,
     ) -> None:
         _check_options(model, loss_fn, targets, autocast, clip_norm, norm_type, accumulate, master_weights)
         yes_or_no("dynamic", dynamic, or_none=True)
+        yes_or_no("verify", verify)
+        if verify and master_weights:
+            raise VerificationError(_NO_MASTERS)
         function("watch", watch, "watch=print")
         moves, menu = moving(host_budget, link), wanted(numerics, without)
         options = PlanOptions(
@@ -129,6 +145,13 @@ class TrainStep:
         self._turn = threading.RLock()
         self._layouts: dict[tuple[Any, ...], int] = {}
         self._moved = False
+        self._first: FirstWholeSteps | None = None
+        if verify:
+            from lowtide.frontends.verified_steps import FirstWholeSteps  # which steps copies by this class
+            from lowtide.frontends.whole_steps import Recipe
+
+            recipe = Recipe(clip_norm, float(norm_type), accumulate)
+            self._first = FirstWholeSteps(self._objective, self._steps, recipe, session, dynamic)
         self._hook = optimizer.register_load_state_dict_post_hook(self._loaded)
         _STEPPED[optimizer] = weakref.ref(self)
         if reason := self._live.opaque:
@@ -146,9 +169,13 @@ class TrainStep:
         Raises:
             InfeasibleBudget: if no plan fits; nothing has been changed.
             CaptureError: if the step is not one graph with one loss.
+            VerificationError: if it was to be verified, and is refused; nothing has been changed.
         """
         with self._turn:
-            loss = self._run(self._prepared(), args, kwargs)
+            compiled = self._prepared()
+            if self._first is not None:
+                self._first.begin(args, kwargs)
+            loss = self._run(compiled, args, kwargs)
             last = self._steps.updates
             self._waiting = 0 if last else self._waiting + 1
             if last:
@@ -350,6 +377,20 @@ class TrainStep:
             self._live.forget()
             _STEPPED.pop(self._optimizer, None)
             self._compiled = None
+
+
+def session_of(step: TrainStep) -> Session:
+    """The session of a step's captured graphs."""
+    return step._handle.session
+
+
+def house(step: TrainStep, homes: frozenset[tuple[int, str]] | None) -> None:
+    """Has a step keep on the host what a plan of the same step of another model has put there.
+
+    Arguments:
+        homes: by the parameter's place in the objective, and the name.
+    """
+    step._steps.house(homes)
 
 
 def _parameters(objective: weakref.ref[Objective]) -> tuple[torch.Tensor, ...]:

@@ -5,27 +5,22 @@ from __future__ import annotations
 import copy
 import gc
 import tempfile
-import weakref
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from lowtide.device.generator_guard import unchanged_generators
 from lowtide.errors import LowtideError, VerificationError
 from lowtide.frontends.compared_steps import compared
 from lowtide.frontends.enclosure import Scope
-from lowtide.frontends.fit import VERIFIED_ALONE
-from lowtide.frontends.in_force import STEPS_IN_FORCE
-from lowtide.frontends.knowledge import Knowledge
+from lowtide.frontends.live_optimizer import why_opaque
 from lowtide.frontends.member import check_optimizer
 from lowtide.frontends.moving import HostBudget, Rate
 from lowtide.frontends.plan_in_hand import Plan
-from lowtide.frontends.session import Session
-from lowtide.frontends.taking_steps import LossFn, Subject, take
+from lowtide.frontends.taking_steps import Beforehand, LossFn, Subject, take
 from lowtide.frontends.verification import Taken, Task, Verification
 from lowtide.ir.numerics import Numerics, parse_numerics
 from lowtide.ir.plan import DEFAULT_WORK
@@ -95,85 +90,32 @@ def verify(
         "watch": watch,
     }  # fmt: skip
     subject = Subject(model, tuple(args), dict(kwargs or {}), optimizer, loss_fn)
-    return _verified(subject, planned, parse_numerics(numerics), steps)
+    return verified(subject, planned, parse_numerics(numerics), steps)
 
 
-def _verified(
+def verified(
     subject: Subject,
     planned: Mapping[str, Any],
     numerics: Numerics,
     steps: int,
-    knowledge: Knowledge | None = None,
+    known: Beforehand | None = None,
 ) -> Verification:
-    """Compares steps of copies of a model; see `verify`."""
+    """Compares steps of copies of a model; see `verify`.
+
+    Arguments:
+        planned: keyword arguments of `lowtide.fit`.
+        known: to a planned step when it begins.
+    """
 
     def with_a_copy(task: Task) -> Taken:
         with unchanged_generators():
             try:
-                return take(copied(subject), task, planned, knowledge)
+                return take(copied(subject), task, planned, known)
             finally:
                 gc.collect()  # a copy and its compiled call refer to each other
 
     with tempfile.TemporaryDirectory(prefix="lowtide-verify-") as folder:
         return compared(with_a_copy, numerics, steps, Path(folder))
-
-
-class FirstSteps:
-    """Verifies the first step of every shape of a fitted model, before it is taken.
-
-    Arguments:
-        model, optimizer: of which copies take the steps.
-        session: of the fitted model, which gets the plans that were verified.
-        dynamic: as for `lowtide.fit`.
-    """
-
-    def __init__(
-        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, session: Session, dynamic: bool | None
-    ) -> None:
-        self._model = weakref.ref(model)
-        self._optimizer = None if optimizer is None else weakref.ref(optimizer)
-        self._session, self._dynamic = session, dynamic
-        self._verified: dict[tuple[Any, ...], None] = {}  # those used last at the end
-
-    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Verifies a call, if none like it has been.
-
-        Raises:
-            VerificationError: if its bits are not those of plain PyTorch, or that cannot be found out.
-        """
-        model, options = self._model(), self._session.options
-        assert model is not None, "it is being called"
-        key = (*_shapes(args, kwargs), model.training, torch.is_grad_enabled(), options.budget)
-        if key in self._verified:
-            self._verified[key] = self._verified.pop(key)
-            return
-        if len(self._session.enclosure.members) > 1:  # another model has come to share the budget
-            raise VerificationError(VERIFIED_ALONE)
-        planned = {
-            "budget": options.budget, "plan": None if self._session.given is None else Plan(self._session.given),
-            "scope": self._session.enclosure.scope, "host_budget": options.host_budget_B, "link": options.link_Bps,
-            "numerics": options.numerics, "without": options.without, "seed": options.seed, "work": options.work,
-            "time_limit_s": options.time_limit_s, "shape_limit_s": options.shape_limit_s, "dynamic": self._dynamic,
-            "watch": self._session.watch,
-        }  # fmt: skip
-        optimizer = None if self._optimizer is None else self._optimizer()
-        subject = Subject(model, args, kwargs, optimizer)
-        found = _verified(subject, planned, options.numerics, STEPS, self._session.knowledge)
-        if not found.kept:
-            raise VerificationError(
-                f"this step was verified before it is taken, and is refused; nothing has been changed.\n"
-                f"{found.explain()}",
-                verification=found,
-            )
-        self._verified[key] = None
-        while len(self._verified) > STEPS_IN_FORCE:  # the plan of a step not taken for long is made again
-            self._verified.pop(next(iter(self._verified)))
-
-
-def _shapes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """What distinguishes two calls: sizes, dtypes and devices of tensors, and everything that is none."""
-    leaves = tree_leaves((args, kwargs))
-    return tuple((*t.shape, t.dtype, t.device) if isinstance(t, torch.Tensor) else repr(t) for t in leaves)
 
 
 def copied(subject: Subject) -> Subject:
@@ -190,9 +132,15 @@ def copied(subject: Subject) -> Subject:
     except Exception as error:
         reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         raise VerificationError(_NO_COPY.format(f"it cannot be copied ({reason})")) from error
+    if subject.recipe is not None and optimizer is not None and subject.optimizer is not None:
+        reason = why_opaque(subject.optimizer)
+        if reason != why_opaque(optimizer):
+            raise VerificationError(
+                f"this step cannot be verified: a copy of the optimizer steps otherwise ({reason})."
+            )
     if _layout(subject.model) != _layout(model):
         raise VerificationError(_NO_COPY.format("a copy of its parameters and buffers lies otherwise in memory"))
-    return Subject(model, args, kwargs, optimizer, loss_fn)
+    return Subject(model, args, kwargs, optimizer, loss_fn, subject.ways, subject.recipe)
 
 
 _NO_COPY = (

@@ -171,11 +171,14 @@ def _told(found: GraphBreak) -> str:
 
 
 def _graphs(head: Headline) -> str:
-    """Why a plan spans several graphs; empty where it does not."""
-    if head.graphs < 2:
+    """Why a plan spans several graphs, or not the whole model; empty where it is one graph of all."""
+    if head.graphs < 2 and not head.breaks:
         return ""
     causes = "\n".join(f"{i}. {text}" for i, text in enumerate(head.breaks, 1))
-    return f"{head.graphs} graphs on one timeline; the code between them runs in the reserve\n{causes}".rstrip()
+    counted = f"{head.graphs} graphs on one timeline; the code between them runs in the reserve"
+    if head.graphs < 2:
+        counted = "1 graph; the code outside it runs in the reserve"
+    return f"{counted}\n{causes}".rstrip()
 
 
 def peak_of(record: PlanRecord) -> Peak:

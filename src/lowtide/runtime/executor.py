@@ -200,6 +200,7 @@ class PlannedExecutor:
             loaded = None if self.always_ask() else self._in_force.get(key)
             if loaded is None:
                 loaded = self.plan_for(self, key, arguments)
+                key = self.latest_key = self.key_of(arguments)  # whose step may have turned out to be of several graphs
             if self.settle is not None:
                 loaded = self.settle(key, loaded, arguments)
             self.forwards += 1

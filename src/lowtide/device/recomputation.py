@@ -1,0 +1,45 @@
+"""Forwards that `torch.utils.checkpoint` runs again in a backward, and ends as soon as it has what it needs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from lowtide.device.semiprivate import hook_of_recomputation, recomputation_ended
+
+
+@contextlib.contextmanager
+def ended_behind(check: Callable[[], None]) -> Iterator[None]:
+    """Inside, a forward that runs again is not ended; on the way out it is, if it would have been.
+
+    A captured graph hands over all that it saves at its end, before the buffers that it moves are written: ended there,
+    it would leave them as they were.
+
+    Arguments:
+        check: is called before it is ended.
+    """
+    saves = hook_of_recomputation()
+    if saves is None:
+        yield
+        return
+    saved: list[torch.Tensor] = []
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        saved.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, _same):
+        yield
+    try:
+        for tensor in saved:
+            saves(tensor)
+    except recomputation_ended():
+        check()
+        raise
+
+
+def _same(tensor: Any) -> Any:
+    return tensor
