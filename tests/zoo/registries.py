@@ -26,7 +26,10 @@ from tests.zoo.small_configurations import RECIPES, small
 
 torchvision_shim.install()
 
-MOST_PARAMETERS = {"transformers": 3_000_000, "timm": 30_000_000, "torchvision": 30_000_000}
+MOST_PARAMETERS = {"transformers": 3_000_000, "timm": 90_000_000, "torchvision": 90_000_000}
+"""Training plainly and fitted keeps about 14 copies of the parameters: 90 million take 5 GiB."""
+MOST_WEIGHTS, NARROW = 8_000_000, 256
+"""Of one linear layer, and the features to which a larger one is narrowed."""
 SEARCH_s = 60.0
 """Seconds of processor time for finding a network of one family."""
 
@@ -158,6 +161,24 @@ def shortened(model: nn.Module) -> nn.Module:
                 kept.append((name, child))
         renumbered = isinstance(module, nn.ModuleList)
         module._modules = {str(i) if renumbered else name: child for i, (name, child) in enumerate(kept)}
+    return model
+
+
+def narrowed(model: nn.Module) -> nn.Module:
+    """The model with few features between linear layers of which the first is oversized, as in old classifiers."""
+    for module in list(model.modules()):
+        if type(module) is not nn.Sequential:
+            continue
+        wide: nn.Linear | None = None  # followed so far by nothing that depends on how many features there are
+        position = ""
+        for name, child in module.named_children():
+            if isinstance(child, nn.Linear):
+                if wide is not None:
+                    module._modules[position] = nn.Linear(wide.in_features, NARROW, wide.bias is not None)
+                    child = module._modules[name] = nn.Linear(NARROW, child.out_features, child.bias is not None)
+                wide, position = (child if child.weight.numel() > MOST_WEIGHTS else None), name
+            elif type(child).__module__ not in ("torch.nn.modules.activation", "torch.nn.modules.dropout"):
+                wide = None
     return model
 
 
@@ -420,29 +441,43 @@ def _of_torchvision(family: str) -> Found:
         parameters = inspect.signature(builder).parameters
         return {"weights": None} | {k: None for k in ("weights_backbone",) if k in parameters}
 
-    def make(name: str, **more: Any) -> nn.Module:
-        return shortened(models.get_model(name, **options_of(name), **more))
+    def make(name: str, short: bool = True, **more: Any) -> nn.Module:
+        model = narrowed(models.get_model(name, **options_of(name), **more))
+        return shortened(model) if short else model
+
+    def registered(name: str) -> dict[str, Any]:
+        """What the registry knows of a network: of how many parameters, and how many frames it takes at least."""
+        return next(iter(models.get_model_weights(name))).meta
+
+    def count_of(name: str) -> int:
+        try:
+            return parameters_of(lambda: make(name))
+        except Exception:  # not every constructor runs without data
+            return int(registered(name)["num_params"])
 
     def variants(name: str) -> Iterator[Found]:
-        for size in (64, 96, 224):
+        frames = max(8, int(registered(name).get("min_temporal_size", 1)))
+        for short, size in itertools.product((True, False), (64, 96, 224, 299)):
             if "detection" in family:
                 more: dict[str, Any] = {"num_classes": 4, "min_size": size, "max_size": size}
                 for extra in (more, {"num_classes": 4}):
-                    yield _detector(name, size, _seeded(lambda extra=extra: make(name, **extra)))
+                    yield _detector(name, size, _seeded(lambda extra=extra, short=short: make(name, short, **extra)))
                 continue
-            shapes = [(3, 8, size, size), (3, 16, 112, 112)] if "video" in family else [(3, size, size)]
             if "optical_flow" in family:
-                yield _flow(name, _seeded(lambda: make(name)))
-            for shape, extra in itertools.product(shapes, ({"image_size": size}, {})):
+                yield _flow(name, _seeded(lambda short=short: make(name, short)))
+                continue
+            shape = (3, frames, size, size) if "video" in family else (3, size, size)
+            for extra in ({}, {"image_size": size}):
                 yield Found(
-                    f"{name}, inputs of {' x '.join(map(str, shape))}",
-                    _seeded(lambda extra=extra: make(name, num_classes=7, **extra)),
+                    f"{name}{', fewer layers' if short else ''}, inputs of {' x '.join(map(str, shape))}",
+                    _seeded(lambda extra=extra, short=short: make(name, short, num_classes=7, **extra)),
                     lambda count, shape=shape: _images(count, *shape, classes=7, dense="segmentation" in family),
                     lambda m, b: m(b[0]),
                     _classified,
                 )
 
-    return _first_that_trains("torchvision", _smallest(_torchvision_modules()[family], make), variants)
+    names = _torchvision_modules()[family]
+    return _first_that_trains("torchvision", sorted((count_of(name), name) for name in names), variants)
 
 
 def _detector(name: str, size: int, build: Callable[[], nn.Module]) -> Found:
