@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests import torchvision_shim
-from tests.zoo.generated_inputs import Inputs, Inputs_of
+from tests.zoo.generated_inputs import BATCH, MOST_IMAGE_TOKENS, Inputs, Inputs_of
 from tests.zoo.small_configurations import RECIPES, small
 
 torchvision_shim.install()
@@ -299,11 +299,11 @@ def _with_config(model_class: Any, config: Any, furthest: _Furthest, text: str) 
 def _tokens_asked(text: str, now: int) -> int:
     """How many tokens of each sequence have to stand for its image, from what a network objects."""
     match = re.search(r"tokens?:? (\d+).{0,40}features:? (\d+)", text)
-    features = int(match[2]) if match else 0
-    for batch in (2,):
-        if features and features % batch == 0 and features // batch <= 80:
-            return features // batch
-    return now
+    if not match:
+        return now
+    tokens, features = int(match[1]), int(match[2])
+    asked = now * features // tokens if tokens else features // BATCH
+    return asked if 0 < asked <= MOST_IMAGE_TOKENS else now
 
 
 def _called(model: nn.Module, build: Callable[[], nn.Module], variant: int, image_tokens: int, text: str) -> Found:

@@ -143,9 +143,26 @@ class _Shrinking:
             found = self._value(name, value, values, old, kept)
             if found != value:
                 changed[name] = found
+        changed |= self._unsaid(values, values | changed)
         if getattr(default, "model_type", "") and "model_type" in values:
             changed.pop("model_type", None)
         return type(default)(**changed)
+
+    @staticmethod
+    def _unsaid(values: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+        """What a class leaves to every published model to say, though its networks cannot be built without it."""
+        heads = now.get("num_attention_heads")
+        wide = now.get("hidden_size")
+        found = {
+            "head_dim": wide // heads if isinstance(wide, int) and isinstance(heads, int) and heads else None,
+            "num_key_value_heads": heads,
+            "n_routed_experts": 4,
+            "n_shared_experts": 1,
+            "num_experts_per_tok": 2,
+            "vocab_size": VOCABULARY,
+            "prediction_length": 8,
+        }
+        return {name: said for name, said in found.items() if name in values and values[name] is None and said}
 
     @staticmethod
     def _counts_layers(name: str) -> bool:
