@@ -30,6 +30,8 @@ MOST_PARAMETERS = {"transformers": 3_000_000, "timm": 90_000_000, "torchvision":
 """Training plainly and fitted keeps about 14 copies of the parameters: 90 million take 5 GiB."""
 MOST_WEIGHTS, NARROW = 8_000_000, 256
 """Of one linear layer, and the features to which a larger one is narrowed."""
+LARGE = 1_000_000
+"""Numbers of one image or film of which a batch has one."""
 SEARCH_s = 60.0
 """Seconds of processor time for finding a network of one family."""
 
@@ -396,9 +398,10 @@ def _first_that_trains(library: str, sized: list[tuple[int, str]], variants: Cal
 
 def _images(count: int, *shape: int, classes: int, dense: bool = False) -> list[Any]:
     g = torch.Generator().manual_seed(1)
-    targets = (2, *shape[-2:]) if dense else (2,)
+    batch = 2 if math.prod(shape) < LARGE else 1
+    targets = (batch, *shape[-2:]) if dense else (batch,)
     return [
-        (torch.randn(2, *shape, generator=g), torch.randint(0, classes, targets, generator=g)) for _ in range(count)
+        (torch.randn(batch, *shape, generator=g), torch.randint(0, classes, targets, generator=g)) for _ in range(count)
     ]
 
 
