@@ -24,6 +24,8 @@ import lowtide
 
 STEPS = 2
 ROOM, MIDDLE, SMALLEST = BUDGETS = ("100% of plain", "60% of plain", "smallest")
+MOST_RAISED = 3
+"""How often the smallest budget may be raised to what the refusal of a later step names."""
 Row = dict[str, Any]
 Trace = dict[str, Any]
 
@@ -113,6 +115,7 @@ class Fitted:
 
     def _begin(self, budget: str | int) -> None:
         """Fits a new model: some keep what they compute in attributes, and compute something else the next time."""
+        torch._dynamo.reset()  # each stands for a process of its own, which meets this code for the first time
         self.model = self.found.build()
         self.start = {n: t.detach().clone() for n, t in self._tensors().items()}
         self.optimizer = optimizer_of(self.model)
@@ -121,6 +124,13 @@ class Fitted:
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         return dict(self.model.named_parameters()) | dict(self.model.named_buffers())
+
+    def _now(self) -> Trace:
+        return state_of(self.model) | generators()
+
+    def _note(self, step: int) -> None:
+        """Keeps what there is before a step."""
+        self._before = (step, self._now())
 
     def restart(self) -> None:
         """Parameters, buffers, optimizer state and gradients as before the first step."""
@@ -131,25 +141,36 @@ class Fitted:
         self.optimizer.zero_grad()
 
     def row(self, label: str, budget: str | int) -> Row:
-        """Trains at a budget and compares."""
-        if label != ROOM:
-            lowtide.unfit(self.model)
-            self._begin(budget)
-        self.restart()
-        before: list[Trace] = []
-        try:
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                trace = train(
-                    self.model, self.optimizer, self.found, lambda _: before.append(state_of(self.model) | generators())
-                )
-        except lowtide.LowtideError as error:
-            changed = differences(before[-1], state_of(self.model) | generators())
-            asked_less = isinstance(error, lowtide.InfeasibleBudget) and label == ROOM and len(before) == 1
-            return {
-                "outcome": "no plan" if asked_less else "refused", "message": refusal(error), "changed": changed[:5],
-                "step": len(before) - 1, "asked_B": budget if isinstance(budget, int) else 0,
-            }  # fmt: skip
+        """Trains at a budget and compares.
+
+        A later step may be another program than the first, which named the smallest budget: of other shapes, or beside
+        what the model keeps in attributes. Then all begins anew at the budget that the refusal names.
+        """
+        raised: list[int] = []
+        while True:
+            if label != ROOM:
+                lowtide.unfit(self.model)
+                self._begin(budget)
+            self.restart()
+            try:
+                with warnings.catch_warnings(record=True) as caught:
+                    warnings.simplefilter("always")
+                    trace = train(self.model, self.optimizer, self.found, self._note)
+                break
+            except lowtide.LowtideError as error:
+                step, before = self._before
+                changed = differences(before, self._now())
+                named_B = error.smallest_B if isinstance(error, lowtide.InfeasibleBudget) else None
+                if label == SMALLEST and step and named_B and not changed and len(raised) < MOST_RAISED:
+                    raised.append(named_B)
+                    budget = named_B
+                    continue
+                asked_less = isinstance(error, lowtide.InfeasibleBudget) and label == ROOM and not step
+                return {
+                    "outcome": "no plan" if asked_less else "refused", "message": refusal(error),
+                    "changed": changed[:5], "step": step, "raised_B": raised,
+                    "asked_B": budget if isinstance(budget, int) else 0,
+                }  # fmt: skip
         different = differences(self.expected, trace)
         seen = lowtide.memory_stats(self.model)
         graphs = len(self.model.lowtide.session.executors)
@@ -157,7 +178,7 @@ class Fitted:
             "outcome": "different" if different else "equal", "different": different[:8], "count": len(different),
             "budget_B": seen.budget_B, "reserved_B": seen.reserved_B, "kind": seen.budget_kind, "graphs": graphs,
             "misplaced": seen.departures, "spills": seen.spills, "unused places": seen.planned_misses,
-            "overflows": seen.overflows, "served as planned": seen.planned_hits,
+            "overflows": seen.overflows, "served as planned": seen.planned_hits, "raised_B": raised,
             "warnings": sorted({str(w.message)[:300] for w in caught if issubclass(w.category, lowtide.BudgetWarning)}),
         }  # fmt: skip
         if different:
@@ -174,9 +195,9 @@ class Fitted:
         yield SMALLEST, least_B
 
     def smallest_B(self) -> int:
-        """The smallest budget that lowtide itself names, by asking for one byte."""
-        self.model.lowtide.set_budget(1)
-        self.restart()
+        """The smallest budget that lowtide itself names to a new model, by asking for one byte."""
+        lowtide.unfit(self.model)
+        self._begin(1)
         seed_everything()
         try:
             self.found.loss_of(self.model, self.found.batches(1)[0])

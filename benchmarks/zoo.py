@@ -2,8 +2,8 @@
 
 `python -m benchmarks.zoo [--only TEXT ...] [--resume] [--jobs N] [--tables]`. Each network runs in a process of its own under a
 limit of processor time and memory, so that a crash is a row; rows are lines of JSON in `build/zoo.jsonl`, and
-`--resume` goes on where an earlier run stopped. Writes `results/zoo.md` and `.json` from all lines that there are;
-`--tables` does only that. 1 if a network differs or fails, or a family was not run.
+`--resume` goes on where an earlier run stopped, on another machine from the rows that `results/zoo.json` has. Writes
+`results/zoo.md` and `.json` from all rows that there are, the latest of each network; `--tables` does only that. 1 if a network differs or fails, or a family was not run.
 
 Units: `_B` bytes, `_s` seconds.
 """
@@ -21,16 +21,19 @@ import sys
 import time
 import traceback
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from tests.zoo import registries
 
 from benchmarks import _zoo_run
-from benchmarks.results_file import table, write
+from benchmarks.results_file import read_numbers, table, write
 
 LINES = Path(__file__).parent.parent / "build" / "zoo.jsonl"
 LIMIT_s, LIMIT_B = 240.0, 6 << 30
+LASTING = ("network", "found", "budget", "outcome", "message", "raised_B")
+"""What the results keep of a row."""
 Row = dict[str, Any]
 
 
@@ -123,10 +126,15 @@ def run(names: list[str], jobs: int) -> None:
 
 
 def earlier() -> dict[str, list[Row]]:
-    """Rows of earlier runs by network; the latest run of each."""
+    """Rows of earlier runs by network, those of the results and those of `LINES`; the latest run of each."""
+    lines = LINES.read_text().splitlines() if LINES.exists() else []
+    return _latest(read_numbers("zoo").get("rows", [])) | _latest(json.loads(line) for line in lines)
+
+
+def _latest(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """The rows of each network's latest run."""
     found: dict[str, list[Row]] = {}
-    for line in LINES.read_text().splitlines() if LINES.exists() else ():
-        row = json.loads(line)
+    for row in rows:
         name = row["network"]
         if "found" in row or (
             row["outcome"] == "not applicable" and "budget" not in row and "found" not in (found.get(name) or [{}])[0]
@@ -199,11 +207,14 @@ def write_results(names: list[str]) -> int:
     missing = len(names) - len(known)
     by_library = collections.Counter(n.partition("/")[0] for n in trained)
     text = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
+    raised = sum(any(row.get("raised_B") for row in known[n]) for n in trained)
     note = (
         f"{len(names)} families, {missing} of them not run: {text}. "
         f"Trained: {', '.join(f'{count} of {library}' for library, count in sorted(by_library.items()))}. "
-        "Two steps of SGD from the same state on two batches; equal: loss, every gradient, parameters, buffers and the "
-        "states of torch's, Python's and numpy's generators, by torch.equal. A network counts as its worst budget."
+        "Two steps of AdamW from the same state on two batches; equal: loss, every gradient, parameters, buffers and the "
+        "states of torch's, Python's and numpy's generators, by torch.equal. A network counts as its worst budget. "
+        "Every budget has a new model; the smallest is the one named to such a model when it asks for one byte, or by the "
+        f"refusal of a later step, which may be another program ({raised} networks)."
     )
     columns = ["network", "what", *_zoo_run.BUDGETS, "why not"]
     lines = [_line_of(name, known[name]) for name in trained]
@@ -212,7 +223,8 @@ def write_results(names: list[str]) -> int:
         table("Networks that train", columns, lines, len(trained), note),
         table("Families without a network that trains here", ["family", "why"], others, len(known) - len(trained)),
     ]
-    write("zoo", "Every registered family, one small network each", tables, {"counts": counts, "verdicts": verdicts})
+    rows = [{k: row[k] for k in LASTING if row.get(k)} for name in sorted(known) for row in known[name]]
+    write("zoo", "Every registered family, one small network each", tables, {"counts": counts, "rows": rows})
     _say(f"{text}; {missing} not run")
     return int(bool(missing or counts["different"] or counts["failed"]))
 

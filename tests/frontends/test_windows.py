@@ -164,3 +164,21 @@ def test_what_is_no_optimizer_is_refused_at_once() -> None:
         lowtide.fit(Layers(), "1GiB", optimizer="adam")  # type: ignore[arg-type]
     with pytest.warns(lowtide.BudgetWarning, match="steps no parameter of this model"):
         lowtide.fit(Layers(), "1GiB", optimizer=torch.optim.SGD(Layers().parameters()))
+
+
+def test_a_step_without_room_for_its_inputs_names_a_budget_that_has_it() -> None:
+    model, optimizer = _new("120% of plain")
+    _step(model, optimizer)
+    wall = model.lowtide.session.enclosure.wall
+    assert wall is not None
+    inputs_B = wall.arena.capacity_B // 2
+    wall.arena.plan_top_B = 0
+    with pytest.raises(lowtide.InfeasibleBudget) as caught:
+        wall.keep_free(inputs_B)
+    assert caught.value.smallest_B is not None
+    assert f"budget={caught.value.smallest_B}" in str(caught.value)
+    model, optimizer = _new(str(caught.value.smallest_B))
+    _step(model, optimizer)
+    wall = model.lowtide.session.enclosure.wall
+    assert wall is not None
+    wall.keep_free(inputs_B)

@@ -12,7 +12,7 @@ from torch import nn
 
 from tests.zoo.small_configurations import PLAIN_WORDS, VOCABULARY
 
-BATCH, LENGTH = 4, 32
+BATCH, LENGTH, MOST_IMAGE_TOKENS = 4, 32, 80
 Inputs = dict[str, Any]
 
 

@@ -21,12 +21,17 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests import torchvision_shim
-from tests.zoo.generated_inputs import Inputs, Inputs_of
+from tests.zoo.generated_inputs import BATCH, MOST_IMAGE_TOKENS, Inputs, Inputs_of
 from tests.zoo.small_configurations import RECIPES, small
 
 torchvision_shim.install()
 
-MOST_PARAMETERS = {"transformers": 3_000_000, "timm": 30_000_000, "torchvision": 30_000_000}
+MOST_PARAMETERS = {"transformers": 3_000_000, "timm": 90_000_000, "torchvision": 90_000_000}
+"""Training plainly and fitted keeps about 14 copies of the parameters: 90 million take 5 GiB."""
+MOST_WEIGHTS, NARROW = 8_000_000, 256
+"""Of one linear layer, and the features to which a larger one is narrowed."""
+LARGE = 1_000_000
+"""Numbers of one image or film of which a batch has one."""
 SEARCH_s = 60.0
 """Seconds of processor time for finding a network of one family."""
 
@@ -161,6 +166,24 @@ def shortened(model: nn.Module) -> nn.Module:
     return model
 
 
+def narrowed(model: nn.Module) -> nn.Module:
+    """The model with few features between linear layers of which the first is oversized, as in old classifiers."""
+    for module in list(model.modules()):
+        if type(module) is not nn.Sequential:
+            continue
+        wide: nn.Linear | None = None  # followed so far by nothing that depends on how many features there are
+        position = ""
+        for name, child in module.named_children():
+            if isinstance(child, nn.Linear):
+                if wide is not None:
+                    module._modules[position] = nn.Linear(wide.in_features, NARROW, wide.bias is not None)
+                    child = module._modules[name] = nn.Linear(NARROW, child.out_features, child.bias is not None)
+                wide, position = (child if child.weight.numel() > MOST_WEIGHTS else None), name
+            elif type(child).__module__ not in ("torch.nn.modules.activation", "torch.nn.modules.dropout"):
+                wide = None
+    return model
+
+
 def _alike(left: nn.Module, right: nn.Module) -> bool:
     def shape(module: nn.Module) -> Any:
         return [(n, type(m)) for n, m in module.named_modules()], [(n, t.shape) for n, t in module.state_dict().items()]
@@ -278,11 +301,11 @@ def _with_config(model_class: Any, config: Any, furthest: _Furthest, text: str) 
 def _tokens_asked(text: str, now: int) -> int:
     """How many tokens of each sequence have to stand for its image, from what a network objects."""
     match = re.search(r"tokens?:? (\d+).{0,40}features:? (\d+)", text)
-    features = int(match[2]) if match else 0
-    for batch in (2,):
-        if features and features % batch == 0 and features // batch <= 80:
-            return features // batch
-    return now
+    if not match:
+        return now
+    tokens, features = int(match[1]), int(match[2])
+    asked = now * features // tokens if tokens else features // BATCH
+    return asked if 0 < asked <= MOST_IMAGE_TOKENS else now
 
 
 def _called(model: nn.Module, build: Callable[[], nn.Module], variant: int, image_tokens: int, text: str) -> Found:
@@ -375,9 +398,10 @@ def _first_that_trains(library: str, sized: list[tuple[int, str]], variants: Cal
 
 def _images(count: int, *shape: int, classes: int, dense: bool = False) -> list[Any]:
     g = torch.Generator().manual_seed(1)
-    targets = (2, *shape[-2:]) if dense else (2,)
+    batch = 2 if math.prod(shape) < LARGE else 1
+    targets = (batch, *shape[-2:]) if dense else (batch,)
     return [
-        (torch.randn(2, *shape, generator=g), torch.randint(0, classes, targets, generator=g)) for _ in range(count)
+        (torch.randn(batch, *shape, generator=g), torch.randint(0, classes, targets, generator=g)) for _ in range(count)
     ]
 
 
@@ -420,29 +444,43 @@ def _of_torchvision(family: str) -> Found:
         parameters = inspect.signature(builder).parameters
         return {"weights": None} | {k: None for k in ("weights_backbone",) if k in parameters}
 
-    def make(name: str, **more: Any) -> nn.Module:
-        return shortened(models.get_model(name, **options_of(name), **more))
+    def make(name: str, short: bool = True, **more: Any) -> nn.Module:
+        model = narrowed(models.get_model(name, **options_of(name), **more))
+        return shortened(model) if short else model
+
+    def registered(name: str) -> dict[str, Any]:
+        """What the registry knows of a network: of how many parameters, and how many frames it takes at least."""
+        return next(iter(models.get_model_weights(name))).meta
+
+    def count_of(name: str) -> int:
+        try:
+            return parameters_of(lambda: make(name))
+        except Exception:  # not every constructor runs without data
+            return int(registered(name)["num_params"])
 
     def variants(name: str) -> Iterator[Found]:
-        for size in (64, 96, 224):
+        frames = max(8, int(registered(name).get("min_temporal_size", 1)))
+        for short, size in itertools.product((True, False), (64, 96, 224, 299)):
             if "detection" in family:
                 more: dict[str, Any] = {"num_classes": 4, "min_size": size, "max_size": size}
                 for extra in (more, {"num_classes": 4}):
-                    yield _detector(name, size, _seeded(lambda extra=extra: make(name, **extra)))
+                    yield _detector(name, size, _seeded(lambda extra=extra, short=short: make(name, short, **extra)))
                 continue
-            shapes = [(3, 8, size, size), (3, 16, 112, 112)] if "video" in family else [(3, size, size)]
             if "optical_flow" in family:
-                yield _flow(name, _seeded(lambda: make(name)))
-            for shape, extra in itertools.product(shapes, ({"image_size": size}, {})):
+                yield _flow(name, _seeded(lambda short=short: make(name, short)))
+                continue
+            shape = (3, frames, size, size) if "video" in family else (3, size, size)
+            for extra in ({}, {"image_size": size}):
                 yield Found(
-                    f"{name}, inputs of {' x '.join(map(str, shape))}",
-                    _seeded(lambda extra=extra: make(name, num_classes=7, **extra)),
+                    f"{name}{', fewer layers' if short else ''}, inputs of {' x '.join(map(str, shape))}",
+                    _seeded(lambda extra=extra, short=short: make(name, short, num_classes=7, **extra)),
                     lambda count, shape=shape: _images(count, *shape, classes=7, dense="segmentation" in family),
                     lambda m, b: m(b[0]),
                     _classified,
                 )
 
-    return _first_that_trains("torchvision", _smallest(_torchvision_modules()[family], make), variants)
+    names = _torchvision_modules()[family]
+    return _first_that_trains("torchvision", sorted((count_of(name), name) for name in names), variants)
 
 
 def _detector(name: str, size: int, build: Callable[[], nn.Module]) -> Found:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 VOCABULARY = 128
+_SCALE = 0.25  # of networks that have a width for everything and a factor to it
 PLAIN_WORDS = (3, 90)
 """Token ids that mean nothing special in any small configuration."""
 
@@ -143,9 +144,45 @@ class _Shrinking:
             found = self._value(name, value, values, old, kept)
             if found != value:
                 changed[name] = found
+        changed |= self._unsaid(values, values | changed)
+        self._join(changed)
         if getattr(default, "model_type", "") and "model_type" in values:
             changed.pop("model_type", None)
         return type(default)(**changed)
+
+    @staticmethod
+    def _join(parts: dict[str, Any]) -> None:
+        """What is seen is handed over as wide as the words are; their positions have three parts, some by default."""
+        seen, words = parts.get("vision_config"), parts.get("text_config")
+        wide, heads = getattr(words, "hidden_size", None), getattr(words, "num_attention_heads", None)
+        if not (hasattr(seen, "to_dict") and isinstance(wide, int) and isinstance(heads, int)):
+            return
+        if hasattr(seen, "out_hidden_size"):
+            seen.out_hidden_size = wide
+        elif hasattr(seen, "embed_dim") and hasattr(seen, "hidden_size"):
+            seen.hidden_size = wide
+        rope = getattr(words, "rope_parameters", None)
+        if isinstance(rope, dict):
+            turned = (getattr(words, "head_dim", None) or wide // heads) * rope.get("partial_rotary_factor", 1.0)
+            rope.setdefault("mrope_section", _sections(int(turned) // 2))
+
+    @staticmethod
+    def _unsaid(values: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+        """What a class leaves to every published model to say, though its networks cannot be built without it."""
+        heads = now.get("num_attention_heads")
+        wide = now.get("hidden_size")
+        found = {
+            "head_dim": wide // heads if isinstance(wide, int) and isinstance(heads, int) and heads else None,
+            "num_key_value_heads": heads,
+            "n_routed_experts": 4,
+            "n_shared_experts": 1,
+            "num_experts_per_tok": 2,
+            "vocab_size": VOCABULARY,
+            "prediction_length": 8,
+        }
+        if "vocab_size" in values and values["vocab_size"] is None:
+            found |= {"pad_token_id": 1, "mask_token_id": 2}
+        return {name: said for name, said in found.items() if name in values and values[name] is None and said}
 
     @staticmethod
     def _counts_layers(name: str) -> bool:
@@ -166,6 +203,14 @@ class _Shrinking:
         return sorted(first + others[: max(0, count - len(first))])
 
     def _value(self, name: str, value: Any, values: dict[str, Any], old: int, kept: list[int]) -> Any:
+        scale = values.get("width_coefficient")
+        if isinstance(scale, float) and "depth" not in name:  # one factor is applied to all widths, said or not
+            if name == "width_coefficient":
+                return _SCALE
+            if name == "hidden_dim" and isinstance(value, int):
+                return int(value * _SCALE / scale)
+            if "channels" in name:
+                return value
         if isinstance(value, bool) or value is None or isinstance(value, (str, float)):
             return value
         if isinstance(value, dict):
@@ -181,7 +226,7 @@ class _Shrinking:
             return [self._list(name, v, values, 0, kept) if isinstance(v, list) else v for v in value]
         if name == "mrope_section":
             half = self._head_width("head_dim", values.get("head_dim") or 2 * sum(value), values) // 2
-            return [half - 2 * (half // 3), half // 3, half // 3] if len(value) == 3 else value
+            return _sections(half) if len(value) == 3 else value
         if _SPECIAL.search(name):
             return [self._special(v) for v in value]
         if re.search(r"depths$|num_blocks$|_numb_of_layers|num_block_repeats|blocks_per_stage|layers_per_stage", name):
@@ -211,6 +256,8 @@ class _Shrinking:
             return self._head_width(name, value, values)
         if _HEADS.search(name):
             return self._heads(name, value, values)
+        if name == "window_size" and "patch_size" in values and value > 16:
+            return min(value, 4 * recipe.patch_size)  # in pixels, where others count patches
         capped = self._capped(name, value)
         if capped is not None:
             return capped
@@ -275,6 +322,11 @@ class _Shrinking:
         old = values[counts[0]]
         found = old * value / self.factor / max(1, self._heads(counts[0], old, values))
         return int(min(64, max(8, round(found / 8) * 8)))
+
+
+def _sections(half: int) -> list[int]:
+    """The parts of a head's rotation: time, height and width."""
+    return [half - 2 * (half // 3), half // 3, half // 3]
 
 
 _MAIN_LAYERS = (

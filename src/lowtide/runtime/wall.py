@@ -155,7 +155,7 @@ class Wall:
             top_B: height of the plan that is to run: above it, if that can be.
 
         Raises:
-            InfeasibleBudget: if tensors of earlier steps leave no such room.
+            InfeasibleBudget: if tensors of earlier steps leave no such room; it names a budget that has it.
         """
         if size_B == self._free_B:
             return
@@ -167,11 +167,14 @@ class Wall:
                 self.arena.plan_top_B = 0
                 self._free = self.arena.set_aside(size_B)
             if self._free is None:
+                enough_B = self.budget_B + rounded_B(size_B)  # with so much more, the same tensors leave that free
                 raise InfeasibleBudget(
-                    f"the inputs of this step take {format_B(size_B)} of the budget, and tensors of earlier steps "
-                    "leave no room for them. Set outputs and gradients that are no longer needed to None, or raise "
-                    "the budget.",
+                    f"the inputs of this step take {format_B(size_B)} of the budget of {format_B(self.budget_B)}, and "
+                    "tensors of earlier steps, or of forwards that wait for their backwards, leave no room for them. "
+                    "Set outputs and gradients that are no longer needed to None, or raise the budget, to "
+                    f"budget={enough_B} at least.",
                     budget_B=self.budget_B,
+                    smallest_B=enough_B,
                 )
             self._free_B = size_B
 
