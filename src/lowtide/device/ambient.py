@@ -37,16 +37,9 @@ class Ambient:
         # Dynamo's own: that which it gives to a backend would copy the examples without the Python numbers in them.
         fake_mode = next((e.fake_mode for e in examples if hasattr(e, "fake_mode")), None)
         return cls(
-<<<<<<< HEAD
             examples,
             fake_mode or torch._guards.TracingContext.get().fake_mode,
-            tuple((d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _DEVICES),
-            torch.is_autocast_cache_enabled(),
-=======
-            tuple(p.meta["example_value"] for p in graph.graph.find_nodes(op="placeholder")),
-            context.fake_mode,
             Autocasting.now(),
->>>>>>> verifying
         )
 
     @contextlib.contextmanager
