@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -106,6 +107,31 @@ def test_weights_that_a_division_and_a_product_round_apart(p: float) -> None:
             return [*seen, module(torch.ones(256, 8))]
 
     same(lambda: Wide(nn.Dropout(p)), scenario)
+
+
+DRAWS: dict[str, Callable[[torch.Tensor], object]] = {
+    "dropout": lambda h: F.dropout(F.dropout(h, 0.3).relu(), 0.2) + 1,
+    "attention": lambda h: F.scaled_dot_product_attention(h[None], h[None], h[None], dropout_p=0.3),
+    "of a module's own": lambda h: torch.randn(3) * h.sum(),
+    "in place": lambda _: torch.empty(5).uniform_(),
+    "of whole numbers": lambda _: (torch.randperm(5), torch.randint(0, 5, (3,))),
+    "by probabilities": lambda h: (torch.bernoulli(h.sigmoid().detach()), torch.multinomial(h.softmax(-1), 2)),
+}
+
+
+@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
+def test_draws_that_nothing_uses_move_the_generator(draw: Callable[[torch.Tensor], object]) -> None:
+    def middle(h: torch.Tensor) -> torch.Tensor:
+        draw(h)
+        return F.dropout(h, 0.5)
+
+    def scenario(module: nn.Module) -> list[object]:
+        seen = steps()(module)
+        module.zero_grad()
+        with torch.no_grad():
+            return [*seen, module(torch.ones(256, 8)), torch.get_rng_state()]
+
+    same(lambda: Wide(middle), scenario)
 
 
 def test_attention_dropout() -> None:

@@ -34,6 +34,7 @@ from lowtide.device.semiprivate import (
     errors_left_to_eager,
     forbid_donation,
     tangent_positions,
+    unused_draws_kept,
 )
 from lowtide.device.strides import hint_of
 from lowtide.ir.numerics import Numerics
@@ -169,6 +170,7 @@ def _capture(
     )
     with (
         backward_traced_as_eager(),
+        unused_draws_kept(),
         composites_traced_as_eager() as traced,
         real_layouts(),
         backward_traces(arrivals, scalars_alone=break_after(gm) is None) as traces,

@@ -22,6 +22,7 @@ a release that moves one is met by a sentence instead of a traceback.
 | `torch._C._current_graph_task_id` | 2.1 | runtime: whether autograd runs a backward |
 | `torch.optim.Optimizer._init_group` | 2.0 | whole steps: an optimizer makes its state before its first step |
 | `torch._dynamo.config.fail_on_recompile_limit_hit` | 2.6 | frontends: a budget must not lapse silently |
+| `torch._inductor.config.fallback_random` | 2.0 | capture: unused random numbers are drawn all the same |
 | `torch._dynamo.config.recompile_limit` | 2.6 | frontends: torch's default is too small for models with breaks |
 | `torch._dynamo.config.enable_dynamo_decompositions` | 2.11 | capture: operators are not rewritten before it |
 | `torch._dynamo.config.use_numpy_random_stream`, `trace_numpy` | 2.1 | frontends: numpy draws and computes for itself |
@@ -76,6 +77,18 @@ def backward_traced_as_eager() -> Iterator[None]:
         yield
         return
     with config.patch(backward_pass_autocast="off"):
+        yield
+
+
+@contextlib.contextmanager
+def unused_draws_kept() -> Iterator[None]:
+    """Leaves random numbers that nothing uses in the graphs that are traced inside.
+
+    Drawing them moves the generator, and so every later number. torch removes them unless it is told to draw as eager.
+    """
+    from torch._inductor import config
+
+    with config.patch(fallback_random=True):
         yield
 
 
