@@ -1,4 +1,4 @@
-"""`fit(verify=True)`, and `TrainStep`: the first step under every plan, compared with plain PyTorch's.
+"""`fit(verify=True)`, and `TrainStep`: the first step of every shape, compared with plain PyTorch's.
 
 A step is verified before it is taken, for the gradients that are expected. Where its backward is given others, what ran
 was planned in that backward: then the same is done for these, when the backward has ended and no optimizer has used
@@ -68,7 +68,7 @@ class Watched:
 
 
 class FirstSteps:
-    """Verifies the first step under every plan of a fitted model.
+    """Verifies the first step of every shape of a fitted model, and of every way in which its gradients come.
 
     Arguments:
         model, optimizer: of which copies take the steps.
