@@ -463,8 +463,12 @@ def _of_torchvision(family: str) -> Found:
         for short, size in itertools.product((True, False), (64, 96, 224, 299)):
             if "detection" in family:
                 more: dict[str, Any] = {"num_classes": 4, "min_size": size, "max_size": size}
-                for extra in (more, {"num_classes": 4}):
-                    yield _detector(name, size, _seeded(lambda extra=extra, short=short: make(name, short, **extra)))
+                own = {
+                    "num_classes": 4
+                }  # networks with a size of their own: a large one, so that one image is tried first
+                for images, extra in ((2, more), (1, own), (2, own)):
+                    build = _seeded(lambda extra=extra, short=short: make(name, short, **extra))
+                    yield _detector(name, size, images, build)
                 continue
             if "optical_flow" in family:
                 yield _flow(name, _seeded(lambda short=short: make(name, short)))
@@ -483,12 +487,12 @@ def _of_torchvision(family: str) -> Found:
     return _first_that_trains("torchvision", sorted((count_of(name), name) for name in names), variants)
 
 
-def _detector(name: str, size: int, build: Callable[[], nn.Module]) -> Found:
+def _detector(name: str, size: int, images: int, build: Callable[[], nn.Module]) -> Found:
     def batches(count: int) -> list[Any]:
         g = torch.Generator().manual_seed(1)
         found = []
         for _ in range(count):
-            corners = torch.rand(2, 2, 2, generator=g) * size / 2
+            corners = torch.rand(images, 2, 2, generator=g) * size / 2
             boxes = torch.cat([corners, corners + size / 3], dim=2)
             targets = [
                 {
@@ -499,7 +503,7 @@ def _detector(name: str, size: int, build: Callable[[], nn.Module]) -> Found:
                 }
                 for b in boxes
             ]
-            found.append((list(torch.rand(2, 3, size, size, generator=g)), targets))
+            found.append((list(torch.rand(images, 3, size, size, generator=g)), targets))
         return found
 
     return Found(
