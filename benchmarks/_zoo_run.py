@@ -143,8 +143,9 @@ class Fitted:
     def row(self, label: str, budget: str | int) -> Row:
         """Trains at a budget and compares.
 
-        A later step may be another program than the first, which named the smallest budget: of other shapes, or beside
-        what the model keeps in attributes. Then all begins anew at the budget that the refusal names.
+        A step may be another program than the one that named the smallest budget: of other shapes, beside what the model
+        keeps in attributes, or with other code between its graphs. Then all begins anew at the budget that the refusal
+        names; the table counts the networks of which that is so.
         """
         raised: list[int] = []
         while True:
@@ -161,7 +162,7 @@ class Fitted:
                 step, before = self._before
                 changed = differences(before, self._now())
                 named_B = error.smallest_B if isinstance(error, lowtide.InfeasibleBudget) else None
-                if label == SMALLEST and step and named_B and not changed and len(raised) < MOST_RAISED:
+                if label == SMALLEST and named_B and not changed and len(raised) < MOST_RAISED:
                     raised.append(named_B)
                     budget = named_B
                     continue

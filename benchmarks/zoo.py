@@ -3,7 +3,8 @@
 `python -m benchmarks.zoo [--only TEXT ...] [--resume] [--jobs N] [--tables]`. Each network runs in a process of its own under a
 limit of processor time and memory, so that a crash is a row; rows are lines of JSON in `build/zoo.jsonl`, and
 `--resume` goes on where an earlier run stopped, on another machine from the rows that `results/zoo.json` has. Writes
-`results/zoo.md` and `.json` from all rows that there are, the latest of each network; `--tables` does only that. 1 if a network differs or fails, or a family was not run.
+`results/zoo.md` and `.json` from all rows that there are, the latest of each network; `--tables` does only that. 1 if a
+network differs or fails, or a family was not run.
 
 Units: `_B` bytes, `_s` seconds.
 """
@@ -31,7 +32,7 @@ from benchmarks import _zoo_run
 from benchmarks.results_file import read_numbers, table, write
 
 LINES = Path(__file__).parent.parent / "build" / "zoo.jsonl"
-LIMIT_s, LIMIT_B = 240.0, 6 << 30
+LIMIT_s, LIMIT_B = 480.0, 6 << 30
 LASTING = ("network", "found", "budget", "outcome", "message", "raised_B")
 """What the results keep of a row."""
 Row = dict[str, Any]
@@ -214,7 +215,7 @@ def write_results(names: list[str]) -> int:
         "Two steps of AdamW from the same state on two batches; equal: loss, every gradient, parameters, buffers and the "
         "states of torch's, Python's and numpy's generators, by torch.equal. A network counts as its worst budget. "
         "Every budget has a new model; the smallest is the one named to such a model when it asks for one byte, or by the "
-        f"refusal of a later step, which may be another program ({raised} networks)."
+        f"refusal of a step that was another program ({raised} networks)."
     )
     columns = ["network", "what", *_zoo_run.BUDGETS, "why not"]
     lines = [_line_of(name, known[name]) for name in trained]
