@@ -111,6 +111,7 @@ def carried_over(
     budget_B: int,
     covers: Covers,
     environment: Environment,
+    any_numbers: bool = False,
 ) -> PlanRecord:
     """A saved plan as a plan of a graph that was captured here: its decisions, and nothing else of what would be run.
 
@@ -124,6 +125,7 @@ def carried_over(
         ground: what the plan has to leave room for.
         budget_B: what it may take.
         covers, environment: of plans made here.
+        any_numbers: whether numbers among the arguments of operators may differ.
 
     Returns: a legal plan; without addresses where none are wanted, or where those of the saved plan do not suit the
         allocations here.
@@ -131,7 +133,7 @@ def carried_over(
     Raises:
         PlanMismatch: if it is of another program, or its decisions are not legal for this one.
     """
-    alike = same_program(saved.graph, graph)
+    alike = same_program(saved.graph, graph, any_numbers=any_numbers)
     schedule, hosted = alike.schedule(saved.schedule, saved.graph), alike.here(saved.outcome.hosted)
     try:
         check(housed(graph, hosted), schedule)

@@ -437,3 +437,40 @@ def test_a_step_of_several_graphs_is_kept_as_well(planned: list[int]) -> None:
         assert model.lowtide.plan.record.graphs == 2
         assert len(model.lowtide.plan.record.breaks) == 1
     assert len(planned) == 1
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_number_that_changes_in_every_step_costs_no_search(
+    planned: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A temperature that cools: the program and its bytes stay, an operator's constant does not."""
+
+    class Cooling(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.temperature = nn.Linear(16, 64), 2.0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.temperature *= 0.9
+            return (self.body(x) / self.temperature).softmax(-1).square().mean()
+
+    torch.manual_seed(0)
+    plain = Cooling()
+    expected = [trained_step(plain) for _ in range(6)]
+    torch.manual_seed(0)
+    fitted = lowtide.fit(Cooling(), budget="1MiB")
+    with caplog.at_level(logging.WARNING, "lowtide"):
+        found = [trained_step(fitted) for _ in range(6)]
+    assert all(
+        torch.equal(a, b) for one, other in zip(expected, found, strict=True) for a, b in zip(one, other, strict=True)
+    )
+    assert len(planned) <= 2  # with the number as a constant, and as an argument
+    assert not caplog.records
+
+
+def trained_step(model: nn.Module) -> list[torch.Tensor]:
+    """The loss and the gradients of a step."""
+    model.zero_grad()
+    loss = model(X)
+    loss.backward()
+    return [loss.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)]

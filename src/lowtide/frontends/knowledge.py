@@ -174,6 +174,7 @@ class Knowledge:
                 budget_B=record.budget_B,
                 covers=request.covers,
                 environment=environment(request.device),
+                any_numbers=True,
             )
         except PlanError as error:
             self.plans.discard(question.program, question.key, str(error))

@@ -172,8 +172,9 @@ def revived(
     if seconds_apart(graph, record.graph) > _NEAR:
         return None
     found = carried_over(
-        record, graph, ground=ground, budget_B=record.budget_B, covers=covers, environment=environment(device)
-    )
+        record, graph, ground=ground, budget_B=record.budget_B, covers=covers, environment=environment(device),
+        any_numbers=True,
+    )  # fmt: skip
     room_B = ground.room_B(found.graph, record.budget_B, at_least_B)
     if ground.enforced and (found.layout is None or found.layout.height_B > room_B):
         raise PlanFileError("its addresses reach past the budget")

@@ -17,6 +17,7 @@ from typing import Any
 from msgspec import structs
 
 from lowtide.errors import PlanMismatch
+from lowtide.ir.call import Items
 from lowtide.ir.graph import Graph, Recipe, Value
 from lowtide.ir.schedule import Boundary, Drop, Fetch, Run, Schedule, Send, Step
 
@@ -77,19 +78,20 @@ class SameProgram:
         return tuple(self.values[v] for v in found)
 
 
-def same_program(there: Graph, here: Graph) -> SameProgram:
+def same_program(there: Graph, here: Graph, *, any_numbers: bool = False) -> SameProgram:
     """Finds out which recipe and value of a plan's graph is which of the graph that was captured here.
 
     Arguments:
         there: well-formed (`lowtide.ir.check_graph`), of a saved plan.
         here: captured in this process.
+        any_numbers: whether numbers among an operator's arguments may differ, a scale that changes from step to step.
 
     Raises:
         PlanMismatch: if the programs differ; names the first operator or value that does.
 
     O(graph), as often as alternatives build on one another.
     """
-    return _Comparison(there, here).run()
+    return _Comparison(there, here, any_numbers).run()
 
 
 @dataclass
@@ -101,6 +103,7 @@ class _Comparison:
 
     there: Graph
     here: Graph
+    any_numbers: bool
     recipes: dict[int, int] = field(default_factory=dict)
     values: dict[int, int] = field(default_factory=dict)
     taken: set[int] = field(default_factory=set)
@@ -131,9 +134,15 @@ class _Comparison:
         name = f"operator {one.id} ({other.op})"
         if len(one.outputs) != len(other.outputs):
             raise _differs(name, f"{len(one.outputs)} results", f"{len(other.outputs)} results")
-        _same(name, _call(one, self.values), _call(other, None))
+        _same(name, self._call(one, self.values), self._call(other, None))
         self._pair(one.outputs, other.outputs)
         self.recipes[one.id] = other.id
+
+    def _call(self, recipe: Recipe, values: dict[int, int] | None) -> dict[str, Any]:
+        facts = _call(recipe, values)
+        if self.any_numbers:
+            facts["its arguments"] = _without_numbers(facts["its arguments"])
+        return facts
 
     def _alternatives(self) -> None:
         """Pairs what is no part of the program: equal calls on equal values, of the option of the same name."""
@@ -141,14 +150,14 @@ class _Comparison:
         program, options = set(self.here.program), _options(self.here)
         for recipe in self.here.recipes:
             if recipe.id not in program:
-                waiting[options.get(recipe.id), *_call(recipe, None).values()].append(recipe)
+                waiting[options.get(recipe.id), *self._call(recipe, None).values()].append(recipe)
         program, options = set(self.there.program), _options(self.there)
         pending = [r for r in self.there.recipes if r.id not in program]
         while pending:
             left = []
             for recipe in pending:  # what reads another alternative's result is looked for after that one
                 ready = all(v in self.values for v in recipe.read_values)
-                key = (options.get(recipe.id), *_call(recipe, self.values).values()) if ready else None
+                key = (options.get(recipe.id), *self._call(recipe, self.values).values()) if ready else None
                 if not (ready and self._alternative(recipe, waiting.get(key, []))):
                     left.append(recipe)
             if len(left) == len(pending):
@@ -201,6 +210,17 @@ def _call(recipe: Recipe, values: dict[int, int] | None) -> dict[str, Any]:
         "what it overwrites": tuple((known(t.value), t.output) for t in recipe.consumes),
         "its engine": recipe.engine,
     }
+
+
+def _without_numbers(arguments: Any) -> Any:
+    """Arguments with 0 in the place of every number; references to tensors stay."""
+    if isinstance(arguments, int | float) and not isinstance(arguments, bool):
+        return 0
+    if isinstance(arguments, Items):
+        return Items(_without_numbers(arguments.items))
+    if isinstance(arguments, tuple):
+        return tuple(_without_numbers(a) for a in arguments)
+    return arguments
 
 
 def _kind(value: Value) -> tuple[object, ...] | None:
