@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -70,14 +71,30 @@ def decided(network: EagerNetwork, runtime: Runtime, steps: int = 2) -> dict[str
     return {"refused": refused} | {name: getattr(found, name) for name in SAME}
 
 
+def tightly(name: str, policy: str, peak_B: int) -> tuple[int, Left, EagerStats]:
+    """Trains within the first of some shares of a peak that is enough; gives the budget, and what training left.
+
+    What is enough hangs on the workspaces of this processor's kernels; below, both runtimes say so in the same words.
+    """
+    for share in (0.7, 0.75, 0.8, 0.85):
+        budget_B = int(peak_B * share)
+        try:
+            return budget_B, *trained(name, CompiledRuntime(budget_B, policy))
+        except torch.OutOfMemoryError as error:
+            refused = str(error)
+        assert "no eviction helps" in refused
+        with pytest.raises(torch.OutOfMemoryError, match=re.escape(refused)):
+            trained(name, InterpretedRuntime(budget_B, POLICIES[policy]()))
+    pytest.fail(f"{name} trains in no share of its peak of {peak_B} B")
+
+
 @pytest.mark.parametrize(("name", "policy"), [("mlp", "coop"), ("unet", "tide"), ("branches", "coop")])
 def test_both_runtimes_decide_alike_and_change_no_bit(name: str, policy: str) -> None:
     plain = train(NETWORKS[name], 2)
     left, wide = trained(name, CompiledRuntime(WIDE_B, policy))
     assert differences(plain, left) == []
     assert wide.evictions == 0
-    budget_B = int(wide.peak_B * 0.7)
-    left, ours = trained(name, CompiledRuntime(budget_B, policy))
+    budget_B, left, ours = tightly(name, policy, wide.peak_B)
     assert differences(plain, left) == []
     assert ours.peak_B <= budget_B
     assert ours.reruns > 0

@@ -230,6 +230,54 @@ def test_a_flush_steps_the_masters(make: Any) -> None:
     assert wholly(step, other, second, data, after=step.flush).apart(expected) == []
 
 
+class Heavy(nn.Module):
+    """Parameters that are much larger than anything else; calls choose which of them get gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.one, self.other = nn.Linear(128, 128), nn.Linear(128, 128)
+
+    def forward(self, x: torch.Tensor, both: bool = True) -> torch.Tensor:
+        x = torch.tanh(self.one(x))
+        return (self.other(x) if both else x).square().mean()
+
+
+def nesterov(model: nn.Module) -> optim.Optimizer:
+    return optim.SGD(model.parameters(), 0.1, momentum=0.9, nesterov=True, foreach=True)
+
+
+@pytest.mark.parametrize(
+    ("make", "dtype", "options"),
+    [
+        (adamw, torch.float32, {}),
+        (adamw, torch.float32, {"clip_norm": 0.01}),
+        (adamw, torch.bfloat16, {"master_weights": True}),
+        (nesterov, torch.float32, {}),
+        (lambda m: optim.Adafactor(m.parameters()), torch.float32, {}),
+    ],
+)
+def test_a_flush_has_room_in_the_plan(make: Any, dtype: torch.dtype, options: dict[str, Any]) -> None:
+    x = torch.randn(2, 128, generator=torch.Generator().manual_seed(1), dtype=dtype)
+    one, other = Heavy().to(dtype), Heavy().to(dtype)
+    first, second = make(one), make(other)
+    expected = wholly(stepped(one, first, loss_fn=None, **options), one, first, [(x,)] * 2)
+    step = stepped(other, second, loss_fn=None, accumulate=2, **options)
+    assert wholly(step, other, second, [(x,)] * 2, after=step.flush).apart(expected) == []
+    assert step.memory_stats().spills == 0
+
+
+def test_what_only_earlier_calls_had_gradients_for_is_stepped_in_the_plans_room() -> None:
+    x = torch.randn(2, 128, generator=torch.Generator().manual_seed(1))
+    data = [(x, True), (x, False)]
+    plain, model = Heavy(), Heavy()
+    expected = plainly(plain, adamw(plain), data, loss_fn=None, accumulate=2)
+    optimizer = adamw(model)
+    step = stepped(model, optimizer, loss_fn=None, accumulate=2)
+    assert wholly(step, model, optimizer, data).apart(expected) == []
+    assert step.memory_stats().spills == 0
+
+
 class Shifted(nn.Module):
     """Two parameters and the layer below them get the same gradient, byte for byte."""
 

@@ -79,11 +79,16 @@ def _fresh() -> None:
     torch._dynamo.reset()
 
 
-def off_by_a_bit(operator: str, monkeypatch: pytest.MonkeyPatch, planned: bool = False) -> None:
+SEEN = 20
+"""A bit of a float32 that changes it by 6 to 12 %: no operator after it rounds that away, as it may the lowest bit."""
+
+
+def off_by_a_bit(operator: str, monkeypatch: pytest.MonkeyPatch, planned: bool = False, bit: int = SEEN) -> None:
     """Makes an operator wrong in one bit of its result, wherever lowtide runs it.
 
     Arguments:
         planned: only where there is an arena, so that the captured program itself is right.
+        bit: which one; 0 is the lowest.
     """
     resolve = writer.Writer.operator
 
@@ -91,14 +96,14 @@ def off_by_a_bit(operator: str, monkeypatch: pytest.MonkeyPatch, planned: bool =
         name = resolve(self, op)
         right = self.scope[name]
         if op == operator and (self.marked or not planned) and getattr(right, "__name__", "") != "<lambda>":
-            self.scope[name] = lambda *args, **kwargs: _flipped(right(*args, **kwargs))
+            self.scope[name] = lambda *args, **kwargs: _flipped(right(*args, **kwargs), bit)
         return name
 
     monkeypatch.setattr(writer.Writer, "operator", wrong)
 
 
-def _flipped(result: torch.Tensor) -> torch.Tensor:
-    result.view(-1)[3:4].view(torch.int32).bitwise_xor_(1)
+def _flipped(result: torch.Tensor, bit: int) -> torch.Tensor:
+    result.view(-1)[3:4].view(torch.int32).bitwise_xor_(1 << bit)
     return result
 
 
@@ -147,10 +152,22 @@ def test_an_operator_that_the_plan_gets_wrong_is_named(monkeypatch: pytest.Monke
     assert found.first.origin.source == line_of("x = torch.sin(x)")
     assert found.first.difference is not None
     assert (found.first.difference.elements, found.first.difference.of) == (1, 32)
-    assert 0 < found.first.difference.largest < 1e-6
+    assert 0 < found.first.difference.largest < 0.13
     assert "as it was captured" in found.first.cause
-    assert "gradient of inner.weight" in {d.name for d in found.differences}
+    assert {"output", "gradient of inner.weight"} <= {d.name for d in found.differences}
     assert "Different" in found.explain()
+
+
+def test_the_lowest_bit_of_a_result_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    off_by_a_bit("aten.cos.default", monkeypatch, planned=True, bit=0)
+    found = lowtide.verify(Sine(), (torch.randn(4, 8),), budget="100% of plain", work=100, without=["in-place"])
+    assert not found.equal
+    assert found.first is not None
+    assert found.first.operator == "aten.cos.default"
+    assert found.first.difference is not None
+    assert (found.first.difference.elements, found.first.difference.of) == (1, 32)
+    assert 0 < found.first.difference.largest < 1e-6
+    assert "output" in {d.name for d in found.differences}
 
 
 def test_an_operator_that_was_captured_wrongly_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,13 +231,13 @@ def test_a_loss_of_ones_own_and_an_evaluation() -> None:
 
 
 def test_below_exact_it_is_said_how_far_results_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    off_by_a_bit("aten.sin.default", monkeypatch, planned=True)
+    off_by_a_bit("aten.cos.default", monkeypatch, planned=True, bit=0)
     options: dict[str, Any] = {"budget": "100% of plain", "work": 100, "without": ["in-place"]}
     found = lowtide.verify(Sine(), (torch.randn(4, 8),), numerics="reassociated", steps=1, **options)
     assert not found.equal
     assert found.within_level is True, found.explain()
     assert found.kept
-    monkeypatch.setitem(globals(), "_flipped", lambda result: result.mul_(1.01))
+    monkeypatch.setitem(globals(), "_flipped", lambda result, _: result.mul_(1.01))
     found = lowtide.verify(Sine(), (torch.randn(4, 8),), numerics="reassociated", steps=1, **options)
     assert found.within_level is False
     assert found.kept  # no bits are promised at this level: it is said, and is no error

@@ -34,10 +34,12 @@ class Allowance:
 
     Arguments:
         optimizers: gives those whose state and temporaries count.
+        updates_B: gives the temporary bytes of updates that follow a step and stand in no plan.
         small_B: zone for requests too small to be planned; fixed when there is an arena.
     """
 
     optimizers: Callable[[], Sequence[torch.optim.Optimizer]]
+    updates_B: Callable[[], int] = lambda: 0
     small_B: int = 0
     _needs: WeakKeyDictionary[torch.optim.Optimizer, OptimizerNeeds] = field(default_factory=WeakKeyDictionary)
     _between_B: dict[str, int] = field(default_factory=dict)  # graph key -> what the caller's code really took
@@ -70,8 +72,10 @@ class Allowance:
 
     def temporaries_B(self, graph: Graph) -> int:
         """Bytes for the optimizer's step after a step of a graph; none where it has no backward."""
+        if not graph.trains:
+            return 0
         needs = self.needs
-        return 0 if needs is None or not graph.trains else rounded_B(needs.temporaries_B)
+        return rounded_B(max(0 if needs is None else needs.temporaries_B, self.updates_B()))
 
     def reserve_B(self, graph: Graph) -> int:
         """Bytes for tiny tensors, worker threads and the caller's code between the segments.

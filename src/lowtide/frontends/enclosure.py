@@ -81,7 +81,8 @@ class Enclosure:
     def __post_init__(self) -> None:
         if self.scope not in SCOPES:
             raise BudgetError(f"a scope of {self.scope!r}: it is one of {', '.join(map(repr, SCOPES))}")
-        self.allowance = Allowance(lambda: optimizers_of(self.members))
+        updates_B = lambda: max((m.updates_B() for m in self.members), default=0)  # noqa: E731
+        self.allowance = Allowance(lambda: optimizers_of(self.members), updates_B)
 
     def persistent(self) -> tuple[torch.Tensor, ...]:
         """Parameters and buffers of all members: they live through every step, whether or not it reads them."""

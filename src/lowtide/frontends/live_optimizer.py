@@ -1,4 +1,7 @@
-"""An optimizer as whole steps see it: stepped parameter by parameter where that is the same, else as it is."""
+"""An optimizer as whole steps see it: stepped parameter by parameter where that is the same, else as it is.
+
+Units: `_B` bytes.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,10 @@ from typing import Any
 import torch
 
 from lowtide.device.semiprivate import has_global_optimizer_hooks
-from lowtide.ops.updates import SEPARABLE, Separable, options_of
+from lowtide.ir.layout import ALIGNMENT_B, rounded_B
+from lowtide.ops.updates import SEPARABLE, Separable, flags_of, options_of, overwrites_gradient, twin_for
+from lowtide.profile.optimizer import optimizer_needs
+from lowtide.profile.signature import geometry_of
 from lowtide.runtime.updater import Updater, living
 
 
@@ -25,7 +31,7 @@ class LiveOptimizer:
         self._optimizer = weakref.ref(optimizer)
         self.master_weights = master_weights
         self._updaters: dict[int, Updater] = {}
-        self._reason: str | None = None
+        self._updates_B: dict[object, int] = {}  # what is alike in two parameters -> what the update of one takes
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -76,6 +82,28 @@ class LiveOptimizer:
             if not self.opaque:
                 yield from updater.tensors().values()
                 yield from updater.numbers()
+
+    def updates_B(self) -> int:
+        """Most bytes that the update of one of the parameters takes beside what is kept for it. O(parameters).
+
+        Raises:
+            LowtideError: if a torch profiler is running and something has to be measured.
+        """
+        return max(map(self._update_B, self._updaters.values()), default=0)
+
+    def _update_B(self, updater: Updater) -> int:
+        """The same of one, found out once for all that are alike, on tensors without bytes."""
+        group, parameter = self.optimizer.param_groups[updater.group], updater.parameter
+        stepped = parameter if updater.master is None else updater.master
+        alike = (geometry_of(parameter), updater.master is not None, flags_of(group))
+        if alike not in self._updates_B:
+            alone = stepped.detach().requires_grad_()
+            twin = twin_for(self.optimizer, group, alone, {})
+            needs = optimizer_needs(twin, device=alone.device.type, alignment_B=ALIGNMENT_B)
+            widened_B = 0 if updater.master is None else rounded_B(stepped.nbytes)  # the gradient, in as many bits
+            copied_B = rounded_B(stepped.nbytes) if overwrites_gradient(group, stepped) else 0
+            self._updates_B[alike] = needs.temporaries_B + widened_B + copied_B
+        return self._updates_B[alike]
 
     def regroup(self) -> None:
         """Notes which group each parameter is in now: people move them. O(parameters)."""

@@ -21,10 +21,12 @@ class Member:
     Arguments:
         tensors: gives the model's parameters and buffers, while it lives.
         optimizer: gives the one whose state and temporaries count, while it lives; None if there is none.
+        updates_B: gives the bytes that stepping parameters one by one takes, behind a step whose plan has no updates.
     """
 
     tensors: Callable[[], Iterable[torch.Tensor]] = tuple
     optimizer: Callable[[], torch.optim.Optimizer | None] = lambda: None
+    updates_B: Callable[[], int] = lambda: 0
 
 
 def member_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -> Member:

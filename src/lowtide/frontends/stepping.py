@@ -235,14 +235,10 @@ class Steps:
             )
 
     def _finish(self, updaters: Sequence[Updater]) -> None:
-        """The step of these has been done; those that only earlier calls had gradients for follow."""
-        done = {id(u.parameter) for u in updaters}
-        late = [u for key, u in self.gathered.items() if key not in done]
-        self.forget_gathered(done)
+        """The step of these has been done; those that only earlier calls had gradients for stay gathered."""
+        self.forget_gathered({id(u.parameter) for u in updaters})
         for updater in updaters:
             updater.stepped()
-        if late:
-            self.flush()
 
     def flush(self) -> bool:
         """Steps with the gradients that were gathered; returns whether there were any."""

@@ -134,7 +134,7 @@ class TrainStep:
         alive = weakref.ref(self._objective)
         self._steps = Steps(self._live, lambda: _parameters(alive), clip_norm, float(norm_type), accumulate > 1)
         self._steps.moves = moves["host_budget_B"] != 0
-        member = _member(self._objective, self._live)
+        member = _member(self._objective, self._live, accumulate > 1)
         enclosure = Enclosure(scope, [member], rehouses=moves["host_budget_B"] != 0)
         session = Session(options, enclosure, None, watch, whole=self._steps, whole_model=True)
         self._handle = keep(Fitted(session, member))
@@ -215,11 +215,15 @@ class TrainStep:
             if waited and self._live.opaque:
                 self._after()
             elif waited:
-                wall = self._handle.session.enclosure.wall
-                with wall.rested(STEPPING) if wall is not None else contextlib.nullcontext(), torch.no_grad():
-                    self._steps.flush()
+                self._step_gathered()
                 self._optimizer._opt_called = True  # type: ignore[attr-defined]
             return bool(waited)
+
+    def _step_gathered(self) -> None:
+        """Steps parameters whose updates stood in no plan, where plans have left room for it."""
+        wall = self._handle.session.enclosure.wall
+        with wall.rested(STEPPING) if wall is not None else contextlib.nullcontext(), torch.no_grad():
+            self._steps.flush()
 
     def zero_grad(self) -> None:
         """Lets go of gradients that wait for their step."""
@@ -267,6 +271,8 @@ class TrainStep:
             self._optimizer.step()
             self._optimizer.zero_grad()
             self._steps.forget_gathered()
+        elif self._steps.gathered:  # only earlier calls had gradients for these
+            self._step_gathered()
         self._optimizer._opt_called = True  # type: ignore[attr-defined]
 
     def _loaded(self, _: torch.optim.Optimizer) -> None:
@@ -398,8 +404,12 @@ def _parameters(objective: weakref.ref[Objective]) -> tuple[torch.Tensor, ...]:
     return () if found is None else tuple(found.parameters())
 
 
-def _member(objective: Objective, live: LiveOptimizer) -> Member:
-    """What lives through steps: the objective's tensors, and state that plans know. Named weakly."""
+def _member(objective: Objective, live: LiveOptimizer, gathers: bool) -> Member:
+    """What lives through steps: the objective's tensors, and state that plans know. Named weakly.
+
+    Arguments:
+        gathers: whether parameters may be stepped behind a plan, with gradients of earlier calls.
+    """
     alive = weakref.ref(objective)
 
     def tensors() -> tuple[torch.Tensor, ...]:
@@ -409,7 +419,11 @@ def _member(objective: Objective, live: LiveOptimizer) -> Member:
         state = tuple(live.tensors())
         return (*found.parameters(), *found.buffers(), *state)
 
-    return Member(tensors, lambda: live.optimizer if live.opaque else None)
+    return Member(
+        tensors,
+        lambda: live.optimizer if live.opaque else None,
+        lambda: live.updates_B() if gathers and not live.opaque else 0,
+    )
 
 
 def _check(objective: Objective, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:

@@ -135,12 +135,12 @@ def step_alone(
         weight, state: overwritten.
     """
     alone = weight.detach()
-    alone.grad = gradient.clone() if _overwrites_gradient(group, weight) else gradient
+    alone.grad = gradient.clone() if overwrites_gradient(group, weight) else gradient
     twin = twin_for(optimizer, group, alone, state)
     type(optimizer).step(twin)
 
 
-def _overwrites_gradient(group: Mapping[str, Any], weight: Tensor) -> bool:
+def overwrites_gradient(group: Mapping[str, Any], weight: Tensor) -> bool:
     """Whether a step may write over the gradient, which others may read: Nesterov's momentum over lists of tensors."""
     foreach = group.get("foreach")
     return (
