@@ -314,7 +314,7 @@ def test_what_is_planned_in_a_backward_is_verified_at_its_end(monkeypatch: pytes
     assert made == [False, True], "before the step for both outputs, behind it for the one that the loss uses"
     assert model.inner.weight.grad is not None
     state = {name: t.clone() for name, t in model.named_parameters()}
-    monkeypatch.setitem(globals(), "_flipped", lambda result: result.mul_(1.01))
+    monkeypatch.setitem(globals(), "_flipped", lambda result, _: result.mul_(1.01))
     off_by_a_bit("aten.cosh.default", monkeypatch, planned=True)  # in backwards in which the other output counts
     model(torch.randn(4, 8))[0].square().sum().backward()  # in the same way: that code stays
     with pytest.raises(VerificationError, match=r"of output\[1\](.|\n)*zero_grad(.|\n)*") as caught:
