@@ -55,9 +55,64 @@ _LONG = (
 _RANK = {str(Path(__file__).parent / name): rank for rank, name in enumerate(_LONG)}
 
 
+# Of these, whose parameters are many and alike, `make test` takes so many, spread evenly; `make test-all` takes all.
+_SAMPLED = {
+    "test_training_is_unchanged_with_room_and_without": 7,
+    "test_no_schedule_of_any_choice_lives_in_less_than_the_floor": 5,
+    "test_no_schedule_of_any_choice_beats_a_cut": 6,
+    "test_unused_outputs_give_no_gradient": 5,
+    "test_a_change_after_the_first_call": 5,
+    "test_the_tightest_plan_is_bit_equal": 10,
+    "test_every_option_keeps_its_promise": 10,
+    "test_draws_that_nothing_uses_move_the_generator": 2,
+    "test_weights_that_a_division_and_a_product_round_apart": 1,
+    "test_two_threads_step_one_model_at_once": 1,
+    "test_the_first_step_of_every_shape_is_verified": 2,
+    "test_buffers_move_as_often_as_in_plain_pytorch": 4,
+    "test_bits_and_bytes": 3,
+    "test_scales_that_are_zero_from_the_start_are_left_alone": 3,
+    "test_scales_that_fade_are_followed_as_far_as_there_is_room": 1,
+    "test_a_forward_without_backward_keeps_nothing_alive": 4,
+    "test_training_is_unchanged": 3,
+    "test_normalised_weights": 2,
+    "test_a_file_that_cannot_be_used_is_removed_with_one_line": 5,
+    "test_a_hook_after_the_first_call": 4,
+    "test_a_hook_from_the_beginning": 4,
+    "test_the_traces_are_what_happens": 5,
+    "test_every_step_another_plan": 2,
+    "test_accumulation_evaluation_exception": 3,
+    "test_retained_graph": 2,
+    "test_a_model_that_nobody_names_is_gone_with_its_wall": 2,
+    "test_every_branch_is_the_one_that_eager_takes": 1,
+    "test_a_compiler_that_makes_nothing_is_none": 1,
+    "test_clipping_and_accumulation": 1,
+    "test_accumulation_with_evaluation_in_between": 1,
+    "test_what_is_planned_in_a_backward_is_verified_at_its_end": 1,
+    "test_clipped_gradients": 2,
+    "test_several_forwards_before_their_backwards": 2,
+    "test_an_exception_in_mid_transfer_lets_copies_end": 2,
+    "test_a_marked_model_is_captured_as_the_unmarked_one": 2,
+    "test_checkpoints_of_ones_own": 2,
+    "test_revolve_reruns_as_often_as_the_formula_says": 2,
+    "test_rotor_is_no_slower_than_revolve_and_near_the_optimum_on_chains": 2,
+}
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files first; otherwise as they come."""
+    """Long files first; otherwise as they come. What is left out of a sample is marked as breadth."""
     items.sort(key=lambda item: _RANK.get(str(item.path), len(_LONG)))
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        name = getattr(item, "originalname", item.name)
+        if name in _SAMPLED and item.get_closest_marker("breadth") is None:
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for found in cases.values():
+        count = _SAMPLED[getattr(found[0], "originalname", "")]
+        kept = {len(found) * i // count for i in range(count)}
+        for index, item in enumerate(found):
+            if index not in kept:
+                item.add_marker("breadth")
 
 
 _IMPORTED = [0]  # modules, when the heap was frozen last

@@ -18,7 +18,7 @@ from tests import torchvision_shim
 torchvision_shim.install()
 runpy.run_path({script!r}, run_name="__main__")
 """
-LONG = ("huggingface_trainer", "largest_batch", "lightning_module")  # a quarter of a minute each
+LONG = ("huggingface_trainer", "largest_batch", "lightning_module", "torch_compile")  # a quarter of a minute each
 SCRIPTS = [
     pytest.param(p, marks=pytest.mark.breadth) if p.stem in LONG else p
     for p in sorted((ROOT / "examples").glob("*.py"))

@@ -337,6 +337,7 @@ def counted_verifications(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return made
 
 
+@pytest.mark.breadth
 def test_gradients_that_were_verified_are_not_verified_again(monkeypatch: pytest.MonkeyPatch) -> None:
     made = counted_verifications(monkeypatch)
     model = lowtide.fit(Two(), "1MiB", verify=True, work=100)
