@@ -63,7 +63,7 @@ def _install() -> None:
     from torch._dynamo.variables.tensor import NumpyNdarrayVariable
 
     call_function, call_method = NumpyVariable.call_function, NumpyNdarrayVariable.call_method
-    wrapper: Any = vars(builtin)["numpy_operator_wrapper"]
+    wrapper: Any = vars(builtin).get("numpy_operator_wrapper")  # a release without it is named by `releases.missing`
 
     def check(function: Any, same: bool) -> None:
         if getattr(_THREAD, "keeps", False) and not same:
@@ -88,7 +88,8 @@ def _install() -> None:
 
     NumpyVariable.call_function = function_called  # type: ignore[method-assign]
     NumpyNdarrayVariable.call_method = method_called  # type: ignore[method-assign]
-    vars(builtin)["numpy_operator_wrapper"] = operator_called
+    if wrapper is not None:
+        vars(builtin)["numpy_operator_wrapper"] = operator_called
 
 
 def _is_type(function: Any) -> bool:
