@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import lowtide
 from tests import torchvision_shim
-from tests.semantics.pairs import Wide, same, steps
+from tests.semantics.pairs import Wide, same, steps, unlike
 
 
 class Dropouts(nn.Module):
@@ -132,6 +133,39 @@ def test_draws_that_nothing_uses_move_the_generator(draw: Callable[[torch.Tensor
             return [*seen, module(torch.ones(256, 8)), torch.get_rng_state()]
 
     same(lambda: Wide(middle), scenario)
+
+
+@pytest.mark.parametrize(
+    "dropout", [F.dropout, F.dropout1d, F.alpha_dropout, F.feature_alpha_dropout], ids=lambda f: f.__name__
+)
+def test_what_drops_everything_draws_nothing(dropout: Callable[..., torch.Tensor]) -> None:
+    def middle(h: torch.Tensor) -> torch.Tensor:
+        return h + dropout(h.relu(), 1.0, training=True) + F.dropout(h, 0.5)
+
+    def scenario(module: nn.Module) -> list[object]:
+        seen = steps()(module)
+        module.zero_grad()
+        with torch.no_grad():
+            return [*seen, module(torch.ones(256, 8)), torch.get_rng_state()]
+
+    same(lambda: Wide(middle), scenario)
+
+
+@pytest.mark.parametrize(("p", "dtype"), [(0.15, torch.float32), (1.0, torch.float32), (0.15, torch.bfloat16)])
+def test_dropout_that_a_graph_begins_and_ends_with(p: float, dtype: torch.dtype) -> None:
+    def trained(budget: str | None) -> list[object]:
+        torch.manual_seed(0)
+        model: nn.Module = nn.Sequential(nn.Dropout(p), nn.Linear(8, 8), nn.Dropout(p)).to(dtype)
+        if budget:
+            model = lowtide.fit(model, budget=budget)
+        x = torch.randn(32, 8, dtype=dtype, requires_grad=True)
+        out = model(x)
+        out.square().mean().backward()
+        with torch.no_grad():
+            again = model(x)
+        return [out.detach(), again, x.grad, *(q.grad for q in model.parameters()), torch.get_rng_state()]
+
+    assert unlike(trained(None), trained("1MiB")) == []
 
 
 def test_attention_dropout() -> None:

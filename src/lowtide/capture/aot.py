@@ -18,7 +18,7 @@ from lowtide.capture.fidelity import fidelity_of
 from lowtide.capture.joint import Joint, joint_from
 from lowtide.capture.origin import module_name, primal_path
 from lowtide.capture.regions import expand_regions
-from lowtide.capture.rewrite import dropout_as_eager, rewrite
+from lowtide.capture.rewrite import drop_everything_as_eager, dropout_as_eager, rewrite
 from lowtide.capture.rrelu import order_inputs_of_rrelu
 from lowtide.capture.slots import Slots, honest_modules, slots_of
 from lowtide.device.ambient import Ambient
@@ -157,6 +157,7 @@ def _capture(
 
     def compile_inference(module: fx.GraphModule, _: object) -> Callable[..., Any]:
         joint = joint_from(module, None, _static_primals(), names)
+        drop_everything_as_eager(joint)
         dropout_as_eager(joint)
         captured = Captured(joint, Slots((), (), ()), break_after(gm), fidelity=fidelity_of(traced))
         return _boxed(executor_for(captured).forward)

@@ -95,8 +95,37 @@ def dropout_as_eager(joint: Joint) -> None:
                 drawn = _like(graph, aten._to_copy.default, (mask,), {"dtype": value.dtype}, node)
                 weights = _like(graph, aten.div.Scalar, (drawn, left), {}, node)
                 result = _like(graph, aten.mul.Tensor, (gradient, weights), {}, node)
-            node.replace_all_uses_with(result)
-            graph.erase_node(node)
+            _replace(joint, node, result)
+
+
+def drop_everything_as_eager(joint: Joint) -> None:
+    """Dropout with p = 1 multiplies by zero and draws nothing, as eager's; `native_dropout` would draw on a CPU."""
+    graph = joint.module.graph
+    unused: list[fx.Node] = []
+    for node in list(graph.nodes):
+        op = overload(node)
+        if op is None or op.overloadpacket not in (aten.native_dropout, aten.native_dropout_backward):
+            continue
+        forward = node if op.overloadpacket is aten.native_dropout else _dropout_of(node.args[1])
+        if forward is None:
+            continue
+        bound = bind(forward, overload(forward))  # type: ignore[arg-type]
+        if bound["train"] is False or bound["p"] != 1:
+            continue
+        if node is forward:
+            unused.append(node)
+            dropped = [n for n in node.users if is_getitem(n) and picked_index(n) == 0]
+        else:
+            dropped = [node]
+        for result in dropped:
+            with graph.inserting_before(result):
+                zero = _like(graph, aten.mul.Tensor, (node.args[0], 0.0), {}, result)
+            _replace(joint, result, zero)
+    for forward in unused:
+        if all(is_getitem(mask) and not mask.users for mask in forward.users):
+            for mask in list(forward.users):
+                graph.erase_node(mask)
+            graph.erase_node(forward)
 
 
 def _in_float32(number: float) -> float:
@@ -113,8 +142,16 @@ def _weigh(joint: Joint, dropout: fx.Node, weight: float) -> None:
         mask = _like(graph, operator.getitem, (dropout, 1), {}, kept)
         mask.meta["val"] = dropout.meta["val"][1]
         result = _like(graph, aten.native_dropout_backward.default, (dropout.args[0], mask, weight), {}, kept)
-    kept.replace_all_uses_with(result)
-    graph.erase_node(kept)
+    _replace(joint, kept, result)
+
+
+def _replace(joint: Joint, node: fx.Node, by: fx.Node) -> None:
+    """Puts a node in the place of another one, among what the graph hands over as well."""
+    node.replace_all_uses_with(by)
+    joint.forward_outputs[:] = [by if o is node else o for o in joint.forward_outputs]
+    joint.backward_outputs[:] = [by if o is node else o for o in joint.backward_outputs]
+    joint.mutated.update({primal: by for primal, new in joint.mutated.items() if new is node})
+    joint.module.graph.erase_node(node)
 
 
 def keep_recurrent_workspaces(joint: Joint) -> None:
@@ -158,6 +195,7 @@ def _like(
 PASSES: tuple[Callable[[Joint], None], ...] = (
     drop_running_statistics,
     snapshot_mutated_inputs,
+    drop_everything_as_eager,
     dropout_as_eager,
     keep_recurrent_workspaces,
 )
