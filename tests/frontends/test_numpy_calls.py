@@ -46,6 +46,11 @@ def _to_a_power(h: Tensor) -> Tensor:
     return h * torch.from_numpy(np.abs(h.detach().numpy()) ** 1.7)
 
 
+def _of_mixed_types(h: Tensor) -> Tensor:
+    values = h.detach().numpy()
+    return h * torch.from_numpy(np.where(values > 0, 1, 0.5)) * torch.from_numpy(np.clip(values, 0, np.float64(0.7)))
+
+
 def _masked(h: Tensor) -> Tensor:
     spans = int(2 + np.random.rand(1).item() * 3)
     mask = np.zeros(tuple(h.shape), dtype=bool)
@@ -72,7 +77,7 @@ def _trained(function: Callable[[Tensor], Tensor], budget: str | None) -> tuple[
 @pytest.mark.filterwarnings("ignore:To copy construct from a tensor")  # Dynamo's, where numpy's numbers come in
 @pytest.mark.parametrize(
     "function",
-    [_scaled_by_root, _weighted, _of_its_own_values, _a_mean_of_its_own_values, _to_a_power, _masked],
+    [_scaled_by_root, _weighted, _of_its_own_values, _a_mean_of_its_own_values, _to_a_power, _of_mixed_types, _masked],
     ids=lambda f: f.__name__.strip("_"),
 )
 def test_numpy_computes_and_draws_as_without_lowtide(function: Callable[[Tensor], Tensor]) -> None:

@@ -11,10 +11,6 @@ import torch.nn.functional as F
 from torch import nn
 
 import lowtide
-<<<<<<< HEAD
-
-=======
->>>>>>> eyes
 from tests import torchvision_shim
 from tests.semantics.pairs import Wide, same, steps, unlike
 

@@ -21,15 +21,15 @@ _THREAD = threading.local()  # `keeps`: whether a capture of ours runs on this t
 _SAME_BITS = frozenset(
     (
         "absolute", "add", "all", "amax", "amin", "any", "argmax", "argmin", "array", "array_equal",
-        "asarray", "ascontiguousarray", "astype", "atleast_1d", "atleast_2d", "broadcast_to", "ceil", "clip",
+        "asarray", "ascontiguousarray", "astype", "atleast_1d", "atleast_2d", "broadcast_to", "ceil",
         "concatenate", "copy", "diag", "diagonal", "divide", "dtype", "empty", "empty_like", "equal",
-        "expand_dims", "eye", "finfo", "flatten", "flip", "floor", "full", "full_like", "greater",
+        "expand_dims", "eye", "finfo", "flatten", "flip", "floor", "greater",
         "greater_equal", "hstack", "identity", "iinfo", "isfinite", "isinf", "isnan", "issubdtype", "item",
-        "less", "less_equal", "logical_and", "logical_not", "logical_or", "max", "maximum", "min", "minimum",
+        "less", "less_equal", "logical_and", "logical_not", "logical_or", "max", "min",
         "moveaxis", "multiply", "ndim", "negative", "nonzero", "not_equal", "ones", "ones_like", "ravel",
         "repeat", "reshape", "result_type", "roll", "shape", "sign", "size", "sqrt", "squeeze", "stack",
         "subtract", "swapaxes", "take", "tile", "tolist", "transpose", "tril", "triu", "trunc", "vstack",
-        "where", "zeros", "zeros_like", "__getitem__", "__len__", "__iter__", "__setitem__",
+        "zeros", "zeros_like", "__getitem__", "__len__", "__iter__", "__setitem__",
     )
 )  # fmt: skip
 _SAME_FOR_WHOLE_NUMBERS = frozenset(("arange", "cumprod", "cumsum", "dot", "floor_divide", "prod", "remainder", "sum"))
