@@ -8,16 +8,13 @@ compare values, or compute with whole numbers alone.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import operator
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-_THREAD = threading.local()  # `keeps`: whether a capture of ours runs on this thread
 _SAME_BITS = frozenset(
     (
         "absolute", "add", "all", "amax", "amin", "any", "argmax", "argmin", "array", "array_equal",
@@ -43,21 +40,12 @@ _SAME_OPERATORS = frozenset(
 )  # fmt: skip
 
 
-@contextlib.contextmanager
-def numpy_runs_itself() -> Iterator[None]:
-    """Inside, a graph that Dynamo captures on this thread ends where numpy would compute other bits than torch."""
-    _install()
-    before = getattr(_THREAD, "keeps", False)
-    _THREAD.keeps = True
-    try:
-        yield
-    finally:
-        _THREAD.keeps = before
+def leave_numpy_alone(when: Callable[[], bool]) -> None:
+    """Puts functions in the place of Dynamo's for calls of numpy, for good; to be called once.
 
-
-@functools.cache
-def _install() -> None:
-    """Puts functions in the place of Dynamo's for calls of numpy, for good; outside our captures they do as before."""
+    Arguments:
+        when: tells whether the graph that is being captured is to end where numpy would compute other bits than torch.
+    """
     from torch._dynamo.variables import builtin
     from torch._dynamo.variables.misc import NumpyVariable
     from torch._dynamo.variables.tensor import NumpyNdarrayVariable
@@ -66,7 +54,7 @@ def _install() -> None:
     wrapper: Any = vars(builtin).get("numpy_operator_wrapper")  # a release without it is named by `releases.missing`
 
     def check(function: Any, same: bool) -> None:
-        if getattr(_THREAD, "keeps", False) and not same:
+        if when() and not same:
             # Dynamo's own way to leave numpy alone; it raises before it looks at anything else.
             with torch._dynamo.config.patch(trace_numpy=False):
                 call_function(NumpyVariable(function), None, [], {})  # type: ignore[arg-type]

@@ -16,7 +16,6 @@ from lowtide.device.fake_kernels import geometries_learnt
 from lowtide.device.known_branches import Fact, known_branches, signature_of
 from lowtide.device.layouts import real_layouts
 from lowtide.device.locks import locks_entered
-from lowtide.device.numpy_calls import numpy_runs_itself
 from lowtide.device.releases import missing, warn_if_untested
 from lowtide.device.rewritten_calls import calls_kept
 from lowtide.device.said_once import messages_said_once
@@ -189,10 +188,7 @@ def run_loudly(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
         LowtideError: raised while compiling, without Dynamo's wrapping.
     """
     try:
-        with (
-            captured_as_eager(), real_layouts(), messages_said_once(), calls_kept(), geometries_learnt(),
-            numpy_runs_itself(),
-        ):  # fmt: skip
+        with captured_as_eager(), real_layouts(), messages_said_once(), calls_kept(), geometries_learnt():
             return call(*args, **kwargs)
     except recompile_limit_error() as error:
         raise RecompileLimit(
