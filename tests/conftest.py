@@ -62,8 +62,6 @@ _SAMPLED = {
     "test_no_schedule_of_any_choice_beats_a_cut": 6,
     "test_unused_outputs_give_no_gradient": 5,
     "test_a_change_after_the_first_call": 5,
-    "test_the_tightest_plan_is_bit_equal": 10,
-    "test_every_option_keeps_its_promise": 10,
     "test_draws_that_nothing_uses_move_the_generator": 2,
     "test_weights_that_a_division_and_a_product_round_apart": 1,
     "test_two_threads_step_one_model_at_once": 1,
