@@ -14,7 +14,7 @@ from torch import nn, optim
 import lowtide
 from lowtide.errors import VerificationError
 from lowtide.frontends import verified_steps
-from tests.frontends.test_verify import off_by_a_bit
+from tests.frontends.test_verify import counted_plans, off_by_a_bit
 from tests.stepping import Trained, batches, perceptron, plainly, wholly
 
 
@@ -87,16 +87,7 @@ def test_a_wrong_step_is_refused_and_nothing_has_changed(monkeypatch: pytest.Mon
 
 
 def test_the_plan_that_runs_is_the_one_that_was_verified(monkeypatch: pytest.MonkeyPatch) -> None:
-    from lowtide.frontends import knowledge
-
-    made: list[object] = []
-    plan = knowledge.Request.plan
-
-    def counted(self: knowledge.Request, *args: Any) -> Any:
-        made.append(self)
-        return plan(self, *args)
-
-    monkeypatch.setattr(knowledge.Request, "plan", counted)
+    made = counted_plans(monkeypatch)
     model = perceptron()
     step = lowtide.TrainStep(model, F.cross_entropy, optim.SGD(model.parameters(), 0.1), "1MiB", work=200, verify=True)
     step(*batches(1)[0])

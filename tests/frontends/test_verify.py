@@ -275,7 +275,8 @@ def test_fit_verifies_the_first_step_of_every_shape(monkeypatch: pytest.MonkeyPa
     assert torch.equal(generator, torch.get_rng_state())
 
 
-def test_the_plan_that_runs_is_the_one_that_was_verified(monkeypatch: pytest.MonkeyPatch) -> None:
+def counted_plans(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Grows by one with every plan that is made."""
     from lowtide.frontends import knowledge
 
     made: list[object] = []
@@ -286,6 +287,11 @@ def test_the_plan_that_runs_is_the_one_that_was_verified(monkeypatch: pytest.Mon
         return plan(self, *args)
 
     monkeypatch.setattr(knowledge.Request, "plan", counted)
+    return made
+
+
+def test_the_plan_that_runs_is_the_one_that_was_verified(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = counted_plans(monkeypatch)
     model = lowtide.fit(Sine(), "100% of plain", verify=True, work=100)
     model(torch.randn(4, 8)).square().mean().backward()
     assert len(made) == 1

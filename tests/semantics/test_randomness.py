@@ -97,17 +97,19 @@ def test_dropout_of_every_kind() -> None:
     same(lambda: Wide(Dropouts()), steps())
 
 
+def _steps_and_an_evaluation(module: nn.Module) -> list[object]:
+    """A loop, then a call without gradients in training mode, and where the generator stands after it."""
+    seen = steps()(module)
+    module.zero_grad()
+    with torch.no_grad():
+        return [*seen, module(torch.ones(256, 8)), torch.get_rng_state()]
+
+
 @pytest.mark.parametrize("p", [0.04, 0.15, 0.71])
 def test_weights_that_a_division_and_a_product_round_apart(p: float) -> None:
     """`1 / (1 - p)` in float32 is not that of 64 bits, rounded: for every fifth p, and not for 0.1, 0.2 or 0.5."""
 
-    def scenario(module: nn.Module) -> list[object]:
-        seen = steps()(module)
-        module.zero_grad()
-        with torch.no_grad():
-            return [*seen, module(torch.ones(256, 8))]
-
-    same(lambda: Wide(nn.Dropout(p)), scenario)
+    same(lambda: Wide(nn.Dropout(p)), _steps_and_an_evaluation)
 
 
 DRAWS: dict[str, Callable[[torch.Tensor], object]] = {
@@ -126,13 +128,7 @@ def test_draws_that_nothing_uses_move_the_generator(draw: Callable[[torch.Tensor
         draw(h)
         return F.dropout(h, 0.5)
 
-    def scenario(module: nn.Module) -> list[object]:
-        seen = steps()(module)
-        module.zero_grad()
-        with torch.no_grad():
-            return [*seen, module(torch.ones(256, 8)), torch.get_rng_state()]
-
-    same(lambda: Wide(middle), scenario)
+    same(lambda: Wide(middle), _steps_and_an_evaluation)
 
 
 @pytest.mark.parametrize(
@@ -142,13 +138,7 @@ def test_what_drops_everything_draws_nothing(dropout: Callable[..., torch.Tensor
     def middle(h: torch.Tensor) -> torch.Tensor:
         return h + dropout(h.relu(), 1.0, training=True) + F.dropout(h, 0.5)
 
-    def scenario(module: nn.Module) -> list[object]:
-        seen = steps()(module)
-        module.zero_grad()
-        with torch.no_grad():
-            return [*seen, module(torch.ones(256, 8)), torch.get_rng_state()]
-
-    same(lambda: Wide(middle), scenario)
+    same(lambda: Wide(middle), _steps_and_an_evaluation)
 
 
 @pytest.mark.parametrize(("p", "dtype"), [(0.15, torch.float32), (1.0, torch.float32), (0.15, torch.bfloat16)])
