@@ -117,3 +117,25 @@ def test_equal_layers_share_a_graph_but_not_a_plan() -> None:
     (step,) = fitted.lowtide.session.in_force.plans
     assert len(set(step)) == len(step)
     assert len({executor for executor, _ in step}) < len(step)
+
+
+class Unequal(nn.Module):
+    """Two results, of which a loss of the caller's own may take either."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.wide, self.narrow = nn.Linear(64, 64), nn.Linear(64, 512), nn.Linear(64, 16)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        h = F.gelu(self.body(x))
+        return self.wide(h), self.narrow(h)
+
+
+def test_plans_of_one_forward_leave_room_for_any_of_its_losses() -> None:
+    torch._dynamo.reset()
+    fitted = lowtide.fit(Unequal(), budget="16MiB", work=1_000)
+    for index in (0, 1, 0, 1):
+        fitted(_batches()[0])[index].square().mean().backward()
+    reserves_B = [plan.reserve_B for plan in fitted.lowtide.session.in_force.plans.values()]
+    assert len(reserves_B) == 2
+    assert min(reserves_B) >= 256 * 512 * 4

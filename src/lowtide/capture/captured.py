@@ -59,7 +59,7 @@ class Captured:
     ended: GraphBreak | None = None
     positions: tuple[int, ...] | None = None
     arrivals: Arrivals | None = None
-    program: object = None
+    program: object = field(default_factory=object)
     fidelity: Fidelity = field(default_factory=Fidelity)
 
     @cached_property

@@ -43,6 +43,7 @@ class Allowance:
     small_B: int = 0
     _needs: WeakKeyDictionary[torch.optim.Optimizer, OptimizerNeeds] = field(default_factory=WeakKeyDictionary)
     _between_B: dict[str, int] = field(default_factory=dict)  # graph key -> what the caller's code really took
+    _variants_B: dict[str, int] = field(default_factory=dict)  # graph key -> what any loss of its forward usually takes
     _given_up: set[str] = field(default_factory=set)
     _beside_B: dict[str, int] = field(default_factory=dict)  # graph key -> what its plans leave free besides
     _before: dict[str, tuple[int | None, int]] = field(default_factory=dict)  # both, until plans hold what was raised
@@ -95,6 +96,18 @@ class Allowance:
     def expect_between(self, graph: Graph, between_B: int) -> None:
         """Says what code between the segments was seen to take, before any step."""
         self._between_B.setdefault(graph.key, rounded_B(between_B) + self._usual_between_B(graph))
+
+    def share(self, variants: Sequence[Graph]) -> None:
+        """Says that one forward is captured as several graphs, for gradients that come otherwise.
+
+        Which gradients come is known after the forward, whose plan may be that of any of these graphs. Plans that left
+        less free are made again before their next step, where the budget has room.
+        """
+        most_B = max(map(self._usual_between_B, variants))
+        for graph in variants:
+            if self._between(graph) < most_B and graph.key not in self._given_up:
+                self._asked.add(graph.key)
+                self._variants_B[graph.key] = most_B
 
     def takes_more(self, graph: Graph, between_B: int) -> bool:
         """Notes what code between the segments was seen to take in a step.
@@ -180,6 +193,7 @@ class Allowance:
     def give_up(self, graph: Graph) -> None:
         """Leaves a graph's reserve as it was: the budget has no room for more, and is to be enough when given again."""
         self._given_up.add(graph.key)
+        self._variants_B.pop(graph.key, None)
         if graph.key not in self._before:
             return
         between_B, beside_B = self._before.pop(graph.key)
@@ -197,13 +211,14 @@ class Allowance:
         return self._usual_between_B(graph) if known_B is None else known_B
 
     def _usual_between_B(self, graph: Graph) -> int:
-        """Bytes that a loss between forward and backward usually takes."""
+        """Bytes that a loss between forward and backward usually takes, whichever gradients come."""
         tangents = [v for v in graph.arriving if not v.persistent and v.id not in graph.handed]
         begin = min((v.arrives or 0 for v in tangents), default=0)  # where the caller's own loss hands over
         inside = any(v.size_B < SMALL_B for v in tangents if v.arrives == begin)  # the loss is the model's own
         copies = 1 if inside else _LOSS_COPIES
         large = [v for v in tangents if v.size_B >= SMALL_B]
-        return sum(rounded_B(v.size_B) * (copies if v.arrives == begin else 1) for v in large)
+        own_B = sum(rounded_B(v.size_B) * (copies if v.arrives == begin else 1) for v in large)
+        return max(own_B, self._variants_B.get(graph.key, 0))
 
 
 def _small_zone_B(graph: Graph, needs: OptimizerNeeds | None) -> int:

@@ -38,6 +38,10 @@ Step = tuple[tuple[int, Key], ...]  # the graphs of one step: number of the exec
 Loader = Callable[[Call, Graph, Schedule, Walled | None, Engines | None], Loaded]
 
 
+def _forwards(calls: Sequence[Call]) -> list[tuple[object, Key]]:
+    return [(call.specialised.captured.program, call.key) for call in calls]
+
+
 def load_call(call: Call, graph: Graph, schedule: Schedule, walled: Walled | None, engines: Engines | None) -> Loaded:
     """The code of a schedule for one of the graphs of a step."""
     return load(graph, schedule, call.interfaces, call.specialised.held, walled, engines)
@@ -81,6 +85,11 @@ class PlansInForce:
         plans = list(self.plans.values())
         training = [p for p in plans if p.graph.trains] or plans
         return training[-1] if training else None
+
+    def variants_of(self, calls: Sequence[Call]) -> list[Graph]:
+        """Graphs of the steps that have the same forwards, captured for gradients that come otherwise."""
+        forwards = _forwards(calls)
+        return [m.graph for m in self._measured.values() if _forwards(m.calls) == forwards]
 
     def install(self, step: Step, measured: MeasuredStep, record: PlanRecord) -> None:
         """Puts the plan of a step in force."""

@@ -314,6 +314,7 @@ class Session:
         if install:
             step = tuple((c.executor.number, c.key) for c in calls)
             (self.in_force.announce if begun else self.in_force.install)(step, found, record)
+            self.enclosure.allowance.share(self.in_force.variants_of(calls))
         _LOG.info("planned %d graph(s): %s of %s B", len(calls), record.reserved_B, record.budget_B)
         return record
 
