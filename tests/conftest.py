@@ -113,6 +113,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker("breadth")
 
 
+_LEFT = [0]  # levels that no collection ended
 _IMPORTED = [0]  # modules, when the heap was frozen last
 
 
@@ -120,10 +121,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:  # noqa: ARG001
     """What imports brought stays, so that a collection need not look through it: tests and fits call for many."""
     shim = sys.modules.get("lowtide.device.shim")
     module = shim.loaded() if shim is not None else None
-    if module is not None and module.levels():  # a step that nobody ends lives in a cycle, which may be frozen
+    if (
+        module is not None and module.levels() > _LEFT[0]
+    ):  # a step that nobody ends lives in a cycle, which may be frozen
         gc.unfreeze()
         gc.collect()
         _IMPORTED[0] = 0
+        _LEFT[0] = module.levels()
     elif len(sys.modules) > _IMPORTED[0] + 100:
         gc.collect()
         gc.freeze()

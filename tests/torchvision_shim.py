@@ -2,7 +2,8 @@
 
 The wheel on the package index links CUDA; without it `torchvision._C` does not load, and the import then fails
 while registering fake kernels for operators that do not exist, and takes transformers and timm with it. Defining
-the operators by name is enough: the models that the tests use never call them. Does nothing where they exist.
+the operators by name is enough for most models; of those that detectors call, torchvision has `roi_align` in Python
+itself, and `nms` is here. Does nothing where they exist.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import pathlib
 import re
 
 import torch
+from torch import Tensor
 
 _LIBRARY: torch.library.Library | None = None  # a library's definitions live as long as it does
 
@@ -34,5 +36,29 @@ def install() -> None:
     names = set(re.findall(r'register_fake\("torchvision::(\w+)"\)', source))
     names |= set(re.findall(r'@register_meta\("(\w+)"', source))
     _LIBRARY = torch.library.Library("torchvision", "DEF")
-    for name in sorted(names):
+    for name in sorted(names - {"nms"}):
         _LIBRARY.define(f"{name}(Tensor a) -> Tensor")
+    _LIBRARY.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    _LIBRARY.impl("nms", _nms, "CPU")
+
+
+def let_detectors_run() -> None:
+    """Lets models of torchvision call `nms`, which it forbids where its compiled operators are missing."""
+    if _LIBRARY is not None:
+        from torchvision.ops import boxes
+
+        boxes._assert_has_ops = lambda: None
+
+
+def _nms(dets: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
+    """Indices of the boxes that overlap none of a higher score by more than the threshold, the highest score first."""
+    order = scores.argsort(stable=True, descending=True)
+    areas = (dets[:, 2] - dets[:, 0]) * (dets[:, 3] - dets[:, 1])
+    kept = []
+    while order.numel():
+        best, order = order[0], order[1:]
+        kept.append(best)
+        low, high = dets[order, :2].maximum(dets[best, :2]), dets[order, 2:].minimum(dets[best, 2:])
+        both = (high - low).clamp(min=0).prod(1)
+        order = order[both / (areas[order] + areas[best] - both) <= iou_threshold]
+    return torch.stack(kept) if kept else order

@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 import lowtide
+from lowtide.device import shim
 
 
 @pytest.fixture(autouse=True)
@@ -80,6 +81,8 @@ def test_buffers_move_as_often_as_in_plain_pytorch(model: object, early: bool) -
     with set_checkpoint_early_stop(early):
         expected, found = trained(plain), trained(fitted)
     assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
+    module = shim.loaded()
+    assert module is None or not module.levels(), "nothing of a step outlives it"
 
 
 def test_a_forward_that_is_ended_early_stays_compiled() -> None:

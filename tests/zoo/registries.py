@@ -439,6 +439,8 @@ def _of_timm(family: str) -> Found:
 def _of_torchvision(family: str) -> Found:
     from torchvision import models
 
+    torchvision_shim.let_detectors_run()
+
     def options_of(name: str) -> dict[str, Any]:
         builder = models.get_model_builder(name)
         parameters = inspect.signature(builder).parameters

@@ -27,18 +27,22 @@ def ended_behind(check: Callable[[], None]) -> Iterator[None]:
         return
     saved: list[torch.Tensor] = []
 
+    # Autograd's nodes hold `note` and what it returns, in cycles that no collection sees: neither may hold a node.
     def note(tensor: torch.Tensor) -> torch.Tensor:
         saved.append(tensor)
-        return tensor
+        return tensor if tensor.grad_fn is None else tensor.detach()
 
-    with torch.autograd.graph.saved_tensors_hooks(note, _same):
-        yield
     try:
-        for tensor in saved:
-            saves(tensor)
-    except recomputation_ended():
-        check()
-        raise
+        with torch.autograd.graph.saved_tensors_hooks(note, _same):
+            yield
+        try:
+            for tensor in saved:
+                saves(tensor)
+        except recomputation_ended():
+            check()
+            raise
+    finally:
+        saved.clear()
 
 
 def _same(tensor: Any) -> Any:
