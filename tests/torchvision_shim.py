@@ -11,6 +11,8 @@ from __future__ import annotations
 import importlib.util
 import pathlib
 import re
+import sys
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -43,11 +45,16 @@ def install() -> None:
 
 
 def let_detectors_run() -> None:
-    """Lets models of torchvision call `nms`, which it forbids where its compiled operators are missing."""
-    if _LIBRARY is not None:
-        from torchvision.ops import boxes
+    """Lets models of torchvision call `nms`, which it forbids where its compiled operators are missing.
 
+    Their `roi_align` is eager PyTorch then; torchvision would compile it at its first call.
+    """
+    if _LIBRARY is not None:
+        import torchvision.ops.boxes as boxes
+
+        roi_align: Any = sys.modules["torchvision.ops.roi_align"]
         boxes._assert_has_ops = lambda: None
+        roi_align._roi_align = getattr(roi_align._roi_align, "__wrapped__", roi_align._roi_align)
 
 
 def _nms(dets: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:

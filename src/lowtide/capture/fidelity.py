@@ -28,7 +28,19 @@ def fidelity_of(traced: Traced) -> Fidelity:
     if answers is None:  # torch.compile called the backend: there every model hears the truth
         return Fidelity(("the model hears that it is being compiled, as there",), doubts, COMPILED_EAGER)
     told = tuple(Doubt(_TOLD, _MEND, place(*line_of(p))) for p in dict.fromkeys(answers.told))
-    return Fidelity(tuple(_established(answers)), (*told, *doubts), PLAIN)
+    compiled = tuple(
+        compiled_already(name, place(*line_of(where)) if where else "") for name, where in answers.compiled.items()
+    )
+    return Fidelity(tuple(_established(answers)), (*told, *compiled, *doubts), PLAIN)
+
+
+def compiled_already(name: str, source: str = "") -> Doubt:
+    """The doubt about code that the user has compiled: lowtide runs the operators that it is written with."""
+    return Doubt(
+        f"{name} is compiled by torch.compile, whose kernels round otherwise than the operators that are captured here",
+        'Do not compile it, or accept other roundings with numerics="reassociated"',
+        source,
+    )
 
 
 _TOLD = (

@@ -20,6 +20,8 @@ from typing import Any
 
 import torch
 
+from lowtide.device.inner_compiles import note_compiled_code
+
 Place = tuple[tuple[str, str, int], ...]  # file, function and line of the code that asks, and of its callers
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
@@ -38,11 +40,13 @@ class Answers:
         truth_at: places that are to hear the truth.
         denied: places that heard "no".
         told: places of `truth_at` that asked, and heard "yes".
+        compiled: names of code that `torch.compile` has compiled before, through which Dynamo looks, and its places.
     """
 
     truth_at: Collection[Place] = ()
     denied: list[Place] = field(default_factory=list)
     told: list[Place] = field(default_factory=list)
+    compiled: dict[str, Place] = field(default_factory=dict)
 
     def to(self, place: Place) -> bool:
         """The answer to a place, which is noted."""
@@ -134,6 +138,13 @@ def _install() -> None:
         rules[query] = variables.TorchInGraphFunctionVariable
         known[query] = known[torch.compiler.is_compiling]
     _let_mark()
+    note_compiled_code(_note_compiled)
+
+
+def _note_compiled(name: str, tracer: Any) -> None:
+    answers = answers_so_far()
+    if answers is not None:
+        answers.compiled.setdefault(name, _place(tracer))
 
 
 def _let_mark() -> None:

@@ -59,6 +59,12 @@ def missing() -> list[str]:
         "LoggingLoggerVariable": lambda: (
             importlib.import_module("torch._dynamo.variables.misc").LoggingLoggerVariable.call_method
         ),
+        "WrapperUserFunctionVariable": lambda: (
+            importlib.import_module("torch._dynamo.variables.functions").WrapperUserFunctionVariable.call_function
+        ),
+        "VariableBuilder": lambda: (
+            importlib.import_module("torch._dynamo.variables.builder").VariableBuilder.wrap_module
+        ),
         "NumpyVariable": lambda: importlib.import_module("torch._dynamo.variables.misc").NumpyVariable.call_function,
         "NumpyNdarrayVariable": lambda: (
             importlib.import_module("torch._dynamo.variables.tensor").NumpyNdarrayVariable.call_method

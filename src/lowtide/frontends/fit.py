@@ -13,6 +13,8 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from lowtide.arguments import function, path, yes_or_no
+from lowtide.capture.fidelity import compiled_already
+from lowtide.device.inner_compiles import is_compiled_module
 from lowtide.device.recomputation import ended_behind
 from lowtide.device.semiprivate import hooks_of_all_modules
 from lowtide.errors import BudgetError, CaptureError, LowtideError, PlanMismatch, VerificationError
@@ -24,7 +26,7 @@ from lowtide.frontends.member import Member, check_model, check_module, member_o
 from lowtide.frontends.moving import HostBudget, Moving, Rate, moving
 from lowtide.frontends.plan import NOTHING_CAPTURED
 from lowtide.frontends.plan_in_hand import Plan
-from lowtide.frontends.session import Session
+from lowtide.frontends.session import Session, inexact
 from lowtide.frontends.wanted import Wanted, wanted
 from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import DEFAULT_WORK
@@ -106,6 +108,7 @@ def fit(
         ArgumentError: if an argument is of the wrong kind or out of range; if parameters are tensors made of others,
             as `fully_shard` makes them, or have no shape yet.
         BudgetError, LinkError: if a budget is malformed or missing, or given beside `share`; if the link is malformed.
+        InexactCapture: if `torch.compile` or `model.compile()` has compiled the model, and its bits are asked for.
         LowtideError, OptimizerError: if `share` is not a fitted model; if the optimizer is none.
         NumericsError: if there is no such level, or nothing of the name that is to be left out.
         PlanFileError, PlanMismatch: if the plan file cannot be used; if its results may differ more than `numerics`.
@@ -124,8 +127,12 @@ def fit(
     size = parse_budget(budget) if host is None else host.session.options.budget  # type: ignore[arg-type]
     options = PlanOptions(budget=size, seed=seed, work=work, time_limit_s=time_limit_s, **menu, **moves)
     options = dataclasses.replace(options, shape_limit_s=shape_limit_s)
+    doubts = (compiled_already(type(model).__name__),) if is_compiled_module(model) else ()
+    if doubts and options.numerics is Numerics.EXACT:
+        raise inexact(doubts)
     member, enclosure = _enclosed(model, optimizer, host, scope)
     session = Session(options, enclosure, None if given is None else given.record, watch, whole_model=True)
+    session.doubt(*doubts)
     first = None
     if verify:
         from lowtide.frontends.verified_steps import FirstSteps  # which fits copies by this function
