@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lowtide.capture.origin import place
-from lowtide.device.compile_queries import Answers, answers_so_far, line_of
+from lowtide.device.compile_queries import Answers, Place, answers_so_far, line_of
 from lowtide.device.known_branches import facts_so_far
 from lowtide.device.python_kernels import Traced
 from lowtide.ir.fidelity import COMPILED_EAGER, PLAIN, Doubt, Fidelity
@@ -28,10 +28,23 @@ def fidelity_of(traced: Traced) -> Fidelity:
     if answers is None:  # torch.compile called the backend: there every model hears the truth
         return Fidelity(("the model hears that it is being compiled, as there",), doubts, COMPILED_EAGER)
     told = tuple(Doubt(_TOLD, _MEND, place(*line_of(p))) for p in dict.fromkeys(answers.told))
-    compiled = tuple(
-        compiled_already(name, place(*line_of(where)) if where else "") for name, where in answers.compiled.items()
+    compiled = (compiled_already(name, _line(where)) for name, where in answers.compilations.items())
+    cached = (
+        Doubt(f"{name} is under a cache and {what}, which every step would do again", _UNCACHE, _line(where))
+        for what, found in (
+            ("draws random numbers", answers.draws),
+            ("its result is changed in place", answers.changed),
+        )
+        for name, where in found.items()
     )
-    return Fidelity(tuple(_established(answers)), (*told, *compiled, *doubts), PLAIN)
+    return Fidelity(tuple(_established(answers)), (*told, *compiled, *cached, *doubts), PLAIN)
+
+
+_UNCACHE = "Call it once, in the model's __init__, and keep what it returns as a buffer"
+
+
+def _line(where: Place) -> str:
+    return place(*line_of(where)) if where else ""
 
 
 def compiled_already(name: str, source: str = "") -> Doubt:

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from lowtide.device.inner_compiles import note_compiled_code
+from lowtide.device.looked_through import note_what_is_looked_through
 
 Place = tuple[tuple[str, str, int], ...]  # file, function and line of the code that asks, and of its callers
 _TORCH = os.path.dirname(torch.__file__) + os.sep
@@ -40,13 +40,17 @@ class Answers:
         truth_at: places that are to hear the truth.
         denied: places that heard "no".
         told: places of `truth_at` that asked, and heard "yes".
-        compiled: names of code that `torch.compile` has compiled before, through which Dynamo looks, and its places.
+        compilations: names and places of code that `torch.compile` has compiled before, through which Dynamo looks.
+        draws: names and places of cached functions that draw random numbers.
+        results: of cached functions, by name and place: fake tensors, each with its version when it was returned.
     """
 
     truth_at: Collection[Place] = ()
     denied: list[Place] = field(default_factory=list)
     told: list[Place] = field(default_factory=list)
-    compiled: dict[str, Place] = field(default_factory=dict)
+    compilations: dict[str, Place] = field(default_factory=dict)
+    draws: dict[str, Place] = field(default_factory=dict)
+    results: list[tuple[str, Place, torch.Tensor, int]] = field(default_factory=list)
 
     def to(self, place: Place) -> bool:
         """The answer to a place, which is noted."""
@@ -55,6 +59,22 @@ class Answers:
         known = place in self.truth_at
         (self.told if known else self.denied).append(place)
         return known
+
+    def compiled(self, name: str, tracer: Any) -> None:
+        """Code that `torch.compile` has compiled was looked through."""
+        self.compilations.setdefault(name, _place(tracer))
+
+    def cached(self, name: str, tracer: Any, draws: bool, results: list[tuple[torch.Tensor, int]]) -> None:
+        """A function under a cache was looked through."""
+        place = _place(tracer)
+        if draws:
+            self.draws.setdefault(name, place)
+        self.results += [(name, place, tensor, version) for tensor, version in results]
+
+    @property
+    def changed(self) -> dict[str, Place]:
+        """Names and places of cached functions whose results are changed in place."""
+        return {name: place for name, place, tensor, version in self.results if tensor._version != version}
 
     def place_behind(self, failure: BaseException) -> Place | None:
         """The place whose "no" probably led to code that cannot be captured: the last one on the failure's stack.
@@ -138,13 +158,7 @@ def _install() -> None:
         rules[query] = variables.TorchInGraphFunctionVariable
         known[query] = known[torch.compiler.is_compiling]
     _let_mark()
-    note_compiled_code(_note_compiled)
-
-
-def _note_compiled(name: str, tracer: Any) -> None:
-    answers = answers_so_far()
-    if answers is not None:
-        answers.compiled.setdefault(name, _place(tracer))
+    note_what_is_looked_through(answers_so_far)
 
 
 def _let_mark() -> None:

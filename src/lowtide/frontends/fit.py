@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from lowtide.arguments import function, path, yes_or_no
 from lowtide.capture.fidelity import compiled_already
-from lowtide.device.inner_compiles import is_compiled_module
+from lowtide.device.looked_through import is_compiled_module
 from lowtide.device.recomputation import ended_behind
 from lowtide.device.semiprivate import hooks_of_all_modules
 from lowtide.errors import BudgetError, CaptureError, LowtideError, PlanMismatch, VerificationError
