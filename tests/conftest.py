@@ -1,6 +1,7 @@
 """Settings for every test: property tests find the same examples every time, and no test looks at the clock."""
 
 import gc
+import logging
 import os
 import signal
 import sys
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from lowtide.placers import base
+from lowtide.planners import portfolio
 
 settings.register_profile(
     "lowtide",
@@ -30,6 +32,23 @@ os.environ.setdefault("LOWTIDE_PLAN_CACHE", "0")
 
 # Tests that bring an empty cache still share one build of the arena.
 os.environ.setdefault("LOWTIDE_SHIM_DIR", str(Path(platformdirs.user_cache_dir("lowtide")) / "shim"))
+
+
+class _Unheard(logging.Logger):
+    """Takes no handler."""
+
+    def addHandler(self, hdlr: logging.Handler) -> None:
+        """Does nothing."""
+
+
+# pytest hangs its handlers on every logger that does not propagate. On this one torch then writes each graph and guard
+# that it compiles as text, which is a twentieth of these tests' time and is read by nobody.
+logging.setLoggerClass(_Unheard)
+logging.getLogger("torch.__trace")
+logging.setLoggerClass(logging.Logger)
+
+# Compiling makes many objects that stay: collections that look for cycles every 700 of them find few.
+gc.set_threshold(5_000, 20, 20)
 
 # Files that take longest, longest first: what is begun last should be short, or one worker waits for the other.
 _LONG = (
@@ -132,9 +151,18 @@ def pytest_runtest_setup(item: pytest.Item) -> None:  # noqa: ARG001
 
 @pytest.fixture(autouse=True)
 def _brief_placing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where tests train, addresses are searched for a twelfth of a second, not for one."""
+    """Where tests train, addresses are searched for a twelfth of a second, not for one, and small budgets briefly."""
     if {"frontends", "runtime", "semantics"}.intersection(request.path.parts):
         monkeypatch.setattr(base, "_WORK", 100_000)
+        monkeypatch.setattr(portfolio, "_SMALLEST", 3_000)
+
+
+@pytest.fixture(autouse=True)
+def _no_timed_guards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dynamo empties the processor's caches to time the guards that it has made, for a line in its log: 20 ms each."""
+    guards = sys.modules.get("torch._dynamo.guards")
+    if guards is not None:
+        monkeypatch.setattr(guards, "profile_guard_manager", lambda *_: 0.0)
 
 
 @pytest.fixture(scope="session")
