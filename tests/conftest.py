@@ -5,6 +5,8 @@ import logging
 import os
 import signal
 import sys
+import types
+from collections.abc import Iterator
 from pathlib import Path
 
 import platformdirs
@@ -149,6 +151,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:  # noqa: ARG001
         _IMPORTED[0] = len(sys.modules)
 
 
+_NO_STACKS = types.SimpleNamespace(format_stack=list)
+
+
 @pytest.fixture(autouse=True)
 def _brief_placing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where tests train, addresses are searched for a twelfth of a second, not for one, and small budgets briefly."""
@@ -158,11 +163,21 @@ def _brief_placing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.fixture(autouse=True)
-def _no_timed_guards(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dynamo empties the processor's caches to time the guards that it has made, for a line in its log: 20 ms each."""
+def _no_text_of_compiling() -> None:
+    """Every compilation writes its graphs as text and times its guards on emptied caches, for logs that nobody reads.
+
+    And where no such device was used yet, every `torch.manual_seed` keeps the stack it was called from for each.
+    """
     guards = sys.modules.get("torch._dynamo.guards")
     if guards is not None:
-        monkeypatch.setattr(guards, "profile_guard_manager", lambda *_: 0.0)
+        guards.profile_guard_manager = lambda *_: 0.0
+    graphs = sys.modules.get("torch._functorch._aot_autograd.graph_compile")
+    if graphs is not None:
+        graphs._log_joint_graph = lambda *_: None
+        graphs._log_fw_bw_graphs = lambda *_: (None, None)
+    for name in ("torch.cuda", "torch.mtia", "torch.xpu"):
+        if name in sys.modules:
+            sys.modules[name].traceback = _NO_STACKS
 
 
 @pytest.fixture(scope="session")
@@ -170,3 +185,11 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache for what any test of this run measures: of all workers together, and never the user's own."""
     base = tmp_path_factory.getbasetemp()
     return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "measured"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _shared_cache(measured: Path) -> Iterator[None]:
+    """The user's own cache is not read either: one that has grown takes longer to read than most tests take."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOWTIDE_CACHE_DIR", str(measured))
+        yield
