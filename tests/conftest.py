@@ -114,6 +114,17 @@ _SAMPLED = {
     "test_checkpoints_of_ones_own": 2,
     "test_revolve_reruns_as_often_as_the_formula_says": 2,
     "test_rotor_is_no_slower_than_revolve_and_near_the_optimum_on_chains": 2,
+    "test_gradients_are_those_of_plain": 9,
+    "test_training_is_unchanged_at_every_budget": 5,
+    "test_no_plan_of_a_tiny_graph_is_faster_than_the_bound": 12,
+    "test_every_problem_loads_and_says_its_machine": 8,
+    "test_kernel_oracle_and_simulator_agree": 32,
+    "test_reading_back_is_the_inverse_of_lifting": 18,
+    "test_a_plan_serves_another_size_of_its_program_at_once": 15,
+    "test_bounds_hold_against_the_true_optimum": 9,
+    "test_runs_give_the_same_bits": 8,
+    "test_gradients_one_by_one_are_the_same_and_the_input_is_not_read_for_its_own": 7,
+    "test_needs_are_what_the_allocator_sees": 12,
 }
 
 
@@ -155,11 +166,16 @@ _NO_STACKS = types.SimpleNamespace(format_stack=list)
 
 
 @pytest.fixture(autouse=True)
-def _brief_placing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where tests train, addresses are searched for a twelfth of a second, not for one, and small budgets briefly."""
+def _brief_searches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where tests train, searches are brief."""
     if {"frontends", "runtime", "semantics"}.intersection(request.path.parts):
-        monkeypatch.setattr(base, "_WORK", 100_000)
-        monkeypatch.setattr(portfolio, "_SMALLEST", 3_000)
+        search_briefly(monkeypatch)
+
+
+def search_briefly(patch: pytest.MonkeyPatch) -> None:
+    """Addresses are searched for a twelfth of a second, not for one; small budgets with few proposals."""
+    patch.setattr(base, "_WORK", 100_000)
+    patch.setattr(portfolio, "_SMALLEST", 3_000)
 
 
 @pytest.fixture(autouse=True)
