@@ -1,9 +1,12 @@
 """Settings for every test: property tests find the same examples every time, and no test looks at the clock."""
 
 import gc
+import logging
 import os
 import signal
 import sys
+import types
+from collections.abc import Iterator
 from pathlib import Path
 
 import platformdirs
@@ -11,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from lowtide.placers import base
+from lowtide.planners import portfolio
 
 settings.register_profile(
     "lowtide",
@@ -31,26 +35,57 @@ os.environ.setdefault("LOWTIDE_PLAN_CACHE", "0")
 # Tests that bring an empty cache still share one build of the arena.
 os.environ.setdefault("LOWTIDE_SHIM_DIR", str(Path(platformdirs.user_cache_dir("lowtide")) / "shim"))
 
+
+class _Unheard(logging.Logger):
+    """Takes no handler."""
+
+    def addHandler(self, hdlr: logging.Handler) -> None:
+        """Does nothing."""
+
+
+# pytest hangs its handlers on every logger that does not propagate. On this one torch then writes each graph and guard
+# that it compiles as text, which is a twentieth of these tests' time and is read by nobody.
+logging.setLoggerClass(_Unheard)
+logging.getLogger("torch.__trace")
+logging.setLoggerClass(logging.Logger)
+
+# Compiling makes many objects that stay: collections that look for cycles every 700 of them find few.
+gc.set_threshold(5_000, 20, 20)
+
 # Files that take longest, longest first: what is begun last should be short, or one worker waits for the other.
 _LONG = (
     "zoo/test_zoo.py",
     "planners/test_contract.py",  # needs no arena while the first worker builds it
-    "test_examples.py",
-    "frontends/test_wall.py",
-    "semantics/test_passes.py",
-    "frontends/test_equality.py",
-    "docs/test_code.py",
-    "runtime/test_routines.py",
-    "frontends/test_repeated_layers.py",
-    "frontends/test_max_batch.py",
-    "frontends/test_shapes.py",
     "ops/test_contract.py",
-    "frontends/test_shared_budget.py",
-    "semantics/test_structures.py",
-    "planners/test_fetches.py",
+    "docs/test_code.py",
+    "frontends/test_train_step_around.py",
+    "frontends/test_verify.py",
+    "ir/test_properties.py",
+    "planners/test_joint.py",
+    "runtime/test_routines.py",
+    "frontends/test_wall.py",
+    "frontends/test_equality.py",
+    "frontends/test_train_step.py",
+    "planners/test_frontier.py",
+    "semantics/test_randomness.py",
+    "frontends/test_plan_cache.py",
+    "frontends/test_distributed.py",
+    "planners/test_checkmate.py",
+    "planners/test_pool.py",
+    "device/test_shim.py",
+    "test_examples.py",
     "docs/test_build.py",
-    "planners/test_planning_rows.py",
-    "device/test_cuda.py",
+    "semantics/test_precision.py",
+    "frontends/test_gradient_order.py",
+    "frontends/test_max_batch.py",
+    "frontends/test_train_step_verified.py",
+    "frontends/test_named_budgets.py",
+    "semantics/test_normalisation.py",
+    "semantics/test_numerics.py",
+    "semantics/test_loops.py",
+    "frontends/test_fits.py",
+    "frontends/test_windows.py",
+    "frontends/test_errors.py",
 )
 _RANK = {str(Path(__file__).parent / name): rank for rank, name in enumerate(_LONG)}
 
@@ -93,6 +128,17 @@ _SAMPLED = {
     "test_checkpoints_of_ones_own": 2,
     "test_revolve_reruns_as_often_as_the_formula_says": 2,
     "test_rotor_is_no_slower_than_revolve_and_near_the_optimum_on_chains": 2,
+    "test_gradients_are_those_of_plain": 9,
+    "test_training_is_unchanged_at_every_budget": 5,
+    "test_no_plan_of_a_tiny_graph_is_faster_than_the_bound": 12,
+    "test_every_problem_loads_and_says_its_machine": 8,
+    "test_kernel_oracle_and_simulator_agree": 32,
+    "test_reading_back_is_the_inverse_of_lifting": 18,
+    "test_a_plan_serves_another_size_of_its_program_at_once": 15,
+    "test_bounds_hold_against_the_true_optimum": 9,
+    "test_runs_give_the_same_bits": 8,
+    "test_gradients_one_by_one_are_the_same_and_the_input_is_not_read_for_its_own": 7,
+    "test_needs_are_what_the_allocator_sees": 12,
 }
 
 
@@ -134,11 +180,38 @@ def pytest_runtest_setup(item: pytest.Item) -> None:  # noqa: ARG001
         _IMPORTED[0] = len(sys.modules)
 
 
+_NO_STACKS = types.SimpleNamespace(format_stack=list)
+
+
 @pytest.fixture(autouse=True)
-def _brief_placing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where tests train, addresses are searched for a twelfth of a second, not for one."""
+def _brief_searches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where tests train, searches are brief."""
     if {"frontends", "runtime", "semantics"}.intersection(request.path.parts):
-        monkeypatch.setattr(base, "_WORK", 100_000)
+        search_briefly(monkeypatch)
+
+
+def search_briefly(patch: pytest.MonkeyPatch) -> None:
+    """Addresses are searched for a twelfth of a second, not for one; small budgets with few proposals."""
+    patch.setattr(base, "_WORK", 100_000)
+    patch.setattr(portfolio, "_SMALLEST", 3_000)
+
+
+@pytest.fixture(autouse=True)
+def _no_text_of_compiling() -> None:
+    """Every compilation writes its graphs as text and times its guards on emptied caches, for logs that nobody reads.
+
+    And where no such device was used yet, every `torch.manual_seed` keeps the stack it was called from for each.
+    """
+    guards = sys.modules.get("torch._dynamo.guards")
+    if guards is not None:
+        guards.profile_guard_manager = lambda *_: 0.0
+    graphs = sys.modules.get("torch._functorch._aot_autograd.graph_compile")
+    if graphs is not None:
+        graphs._log_joint_graph = lambda *_: None
+        graphs._log_fw_bw_graphs = lambda *_: (None, None)
+    for name in ("torch.cuda", "torch.mtia", "torch.xpu"):
+        if name in sys.modules:
+            sys.modules[name].traceback = _NO_STACKS
 
 
 @pytest.fixture(scope="session")
@@ -146,3 +219,11 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache for what any test of this run measures: of all workers together, and never the user's own."""
     base = tmp_path_factory.getbasetemp()
     return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "measured"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _shared_cache(measured: Path) -> Iterator[None]:
+    """The user's own cache is not read either: one that has grown takes longer to read than most tests take."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOWTIDE_CACHE_DIR", str(measured))
+        yield

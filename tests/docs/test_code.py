@@ -26,13 +26,6 @@ _LONG = ("choosing", "largest-batch")
 _FIGURE = re.compile(r"-?\d[\d,]*(\.\d+)?(e-?\d+)?( ?(KiB|MiB|GiB|B|ms|us|s|%)(?!\w))?")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_cache(measured: Path) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LOWTIDE_CACHE_DIR", str(measured))
-        yield
-
-
 @pytest.fixture
 def module(page: Path) -> Iterator[types.ModuleType]:
     """What the README takes for granted: a model, its input and its optimizer, in a module of their own."""

@@ -46,6 +46,25 @@ def test_it_is_written_now_and_then(tmp_path: Path) -> None:
     assert ProfileCache(tmp_path).entries() == 1
 
 
+def test_a_file_that_is_the_same_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = ProfileCache(tmp_path)
+    written.put(HERE, "a", ONE)
+    written.flush()
+    monkeypatch.setattr(cache_module, "_READ", {})
+    decoded: list[bytes] = []
+    inner = cache_module.unsealed
+    monkeypatch.setattr(cache_module, "unsealed", lambda data, kind: (decoded.append(data), inner(data, kind))[1])
+    one, other = ProfileCache(tmp_path), ProfileCache(tmp_path)
+    assert (one.get(HERE, "a"), other.get(HERE, "a"), len(decoded)) == (ONE, ONE, 1)
+    one.put(HERE, "b", ONE)
+    assert other.get(HERE, "b") is None
+    one.flush()
+    assert (ProfileCache(tmp_path).get(HERE, "b"), len(decoded)) == (ONE, 1)
+    (path,) = tmp_path.glob("*.json")
+    path.write_bytes(decoded[0])  # by another process
+    assert (ProfileCache(tmp_path).get(HERE, "b"), len(decoded)) == (None, 2)
+
+
 def test_the_folder_can_be_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOWTIDE_CACHE_DIR", str(tmp_path))
     assert default_folder() == tmp_path / "profiles"

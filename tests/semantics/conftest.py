@@ -1,19 +1,9 @@
-"""Profiles measured by one test serve the others; nothing reaches the user's own cache; every test compiles afresh."""
+"""Every test compiles afresh."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 import torch
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _shared_cache(measured: Path) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LOWTIDE_CACHE_DIR", str(measured))
-        yield
 
 
 @pytest.fixture(autouse=True)

@@ -131,12 +131,11 @@ def test_draws_that_nothing_uses_move_the_generator(draw: Callable[[torch.Tensor
     same(lambda: Wide(middle), _steps_and_an_evaluation)
 
 
-@pytest.mark.parametrize(
-    "dropout", [F.dropout, F.dropout1d, F.alpha_dropout, F.feature_alpha_dropout], ids=lambda f: f.__name__
-)
-def test_what_drops_everything_draws_nothing(dropout: Callable[..., torch.Tensor]) -> None:
+def test_what_drops_everything_draws_nothing() -> None:
     def middle(h: torch.Tensor) -> torch.Tensor:
-        return h + dropout(h.relu(), 1.0, training=True) + F.dropout(h, 0.5)
+        for dropout in (F.dropout, F.dropout1d, F.alpha_dropout, F.feature_alpha_dropout):
+            h = h + dropout(h.relu(), 1.0, training=True)
+        return h + F.dropout(h, 0.5)
 
     same(lambda: Wide(middle), _steps_and_an_evaluation)
 

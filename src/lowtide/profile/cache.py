@@ -133,6 +133,7 @@ class ProfileCache:
                     file = _merged(_read(path), self._new[fingerprint])
                     content = _File(_VERSION, fingerprint, file.entries, file.verdicts, file.rates)
                     _replace(path, sealed(content))
+                    _READ[path] = (_state(path.stat()), file)
             except (OSError, Timeout) as error:
                 # Its text alone: a kept log record would keep the frames of this call, and with them tensors.
                 _LOG.warning("measurements could not be saved to %s: %s", path, str(error))
@@ -205,10 +206,24 @@ def _merged(old: _Table, new: _Table) -> _Table:
     return _Table(old.entries | kept, old.verdicts | new.verdicts, old.rates | new.rates)
 
 
+_State = tuple[int, int, int]
+_READ: dict[Path, tuple[_State, _Table]] = {}  # what this process knows of a file, and the state that it had then
+
+
+def _state(facts: os.stat_result) -> _State:
+    """What tells one content of a file from another: they are replaced as a whole."""
+    return facts.st_ino, facts.st_size, facts.st_mtime_ns
+
+
 def _read(path: Path) -> _Table:
-    """The entries of a file; a damaged one is set aside and counts as empty."""
+    """The entries of a file; a damaged one is set aside and counts as empty. Decoded once while it is the same."""
     try:
-        content = path.read_bytes()
+        with path.open("rb") as opened:
+            state = _state(os.fstat(opened.fileno()))
+            known = _READ.get(path)
+            if known is not None and known[0] == state:
+                return _copy(known[1])
+            content = opened.read()
     except FileNotFoundError:
         return _Table()
     except OSError as error:
@@ -224,7 +239,14 @@ def _read(path: Path) -> _Table:
         except OSError as problem:
             _LOG.warning("%s could not be set aside: %s", path, str(problem))
         return _Table()
-    return _Table(file.entries, file.verdicts, file.rates) if file.version == _VERSION else _Table()
+    table = _Table(file.entries, file.verdicts, file.rates) if file.version == _VERSION else _Table()
+    _READ[path] = (state, table)
+    return _copy(table)
+
+
+def _copy(table: _Table) -> _Table:
+    """A table of its own, of the same measurements: they are never changed."""
+    return _Table(dict(table.entries), dict(table.verdicts), dict(table.rates))
 
 
 def _replace(path: Path, content: bytes) -> None:
