@@ -111,6 +111,13 @@ def test_where_other_roundings_are_admitted_they_are_planned(make: Callable[[], 
     assert "is compiled by torch.compile" in model.lowtide.plan.explain()
 
 
+@pytest.mark.parametrize("backend", ["eager", "lowtide"])
+def test_backends_that_run_what_is_captured_are_nothing_to_doubt(backend: str) -> None:
+    options = {"budget": "1MiB"} if backend == "lowtide" else None
+    model = torch.compile(nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)), backend=backend, options=options)
+    lowtide.plan(model, (torch.ones(4, 8),), budget="1MiB", work=50)
+
+
 def test_a_plan_and_the_backend_say_what_they_are_compared_with() -> None:
     with pytest.raises(lowtide.InexactCapture, match=SAID):
         lowtide.plan(CallsFunction(), (torch.ones(4, 8),), budget="1MiB", work=50)

@@ -21,6 +21,8 @@ import torch
 _INSIDE = "_torchdynamo_inline"  # of what torch.compile returns: the function that Dynamo traces in its place
 _DRAWS = re.compile("rand|normal|bernoulli|multinomial|uniform_|dropout|exponential_|geometric_|cauchy_|poisson")
 
+_EAGER = {"eager", "lowtide"}  # backends that run the operators which are captured
+
 
 class Noted(Protocol):
     """Takes notes of a capture."""
@@ -115,21 +117,30 @@ def note_what_is_looked_through(when: Callable[[], Noted | None]) -> None:
 
 
 def is_compiled_function(function: Any) -> bool:
-    """Whether a function is what `torch.compile` returned for another, other than lowtide's own."""
+    """Whether a function is what `torch.compile` returned for another, with a backend that may round otherwise."""
     return (
         isinstance(function, types.FunctionType)  # torch.jit.script's are of its own type
         and getattr(function, _INSIDE, None) is not None
         and getattr(function, "_torchdynamo_orig_callable", None) is not None
+        and not {_backend(cell.cell_contents) for cell in function.__closure__ or ()} & _EAGER
     )
 
 
 def is_compiled_module(module: torch.nn.Module) -> bool:
-    """Whether `torch.compile(module)` made a module, or `module.compile()` was called; `lowtide.fit` does neither."""
+    """Whether `torch.compile(module)` made a module, or `module.compile()` was called, with such a backend."""
     dynamo: Any = sys.modules.get("torch._dynamo.eval_frame")
     if dynamo is not None and isinstance(module, dynamo.OptimizedModule):
-        return not getattr(module.forward, "_torchdynamo_disable", False)
-    call = getattr(module, "_compiled_call_impl", None)
-    return call is not None and not getattr(call, "__module__", "").startswith("lowtide.")
+        is_off = getattr(module.forward, "_torchdynamo_disable", False)
+        return not is_off and _backend(getattr(module.dynamo_ctx, "callback", None)) not in _EAGER
+    return is_compiled_function(getattr(module, "_compiled_call_impl", None))
+
+
+def _backend(callback: Any) -> str:
+    """The name of the backend behind what Dynamo calls; empty where it has none."""
+    name = ""
+    while (callback := getattr(callback, "_torchdynamo_orig_backend", None)) is not None:
+        name = getattr(callback, "compiler_name", None) or name
+    return name
 
 
 def _name(function: Any) -> str:
