@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from tests import torchvision_shim
-from tests.dynamic.comparison import Left, differences, train
+from tests.eager_engine.comparison import Left, differences, train
 
 torchvision_shim.install()
 

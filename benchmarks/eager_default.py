@@ -15,10 +15,10 @@ from typing import Any
 from benchmarks.eager_replaying import recorded, trace_file
 from benchmarks.eager_unseen import HELD_BACK, STUDIED
 from benchmarks.results_file import table, write
-from lowtide.dynamic.compiled_replay import compiled_replay, compiled_tape
-from lowtide.dynamic.policies.density import Density
-from lowtide.dynamic.replay import Rules
-from lowtide.dynamic.tape import Ran, Tape, load_tape
+from lowtide.eager_engine.compiled_replay import compiled_replay, compiled_tape
+from lowtide.eager_engine.policies.density import Density
+from lowtide.eager_engine.replay import Rules
+from lowtide.eager_engine.tape import Ran, Tape, load_tape
 
 DEFAULT = "tide-memory"
 POLICIES = ("coop", "tide", DEFAULT)

@@ -16,10 +16,10 @@ import msgspec
 from benchmarks.eager_floor import floor_B
 from benchmarks.implementation_parts import Row
 from benchmarks.problem_set import TRACES
-from lowtide.dynamic.compiled_replay import compiled_replay, compiled_tape
-from lowtide.dynamic.policies.catalogue import POLICIES
-from lowtide.dynamic.replay import Rules
-from lowtide.dynamic.tape import Ran, Tape, load_tape
+from lowtide.eager_engine.compiled_replay import compiled_replay, compiled_tape
+from lowtide.eager_engine.policies.catalogue import POLICIES
+from lowtide.eager_engine.replay import Rules
+from lowtide.eager_engine.tape import Ran, Tape, load_tape
 
 RECORDED = TRACES / "recorded"
 LIMIT = 2.0

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 import torch
-from tests.dynamic.comparison import Left, everything
-from tests.dynamic.networks import EagerNetwork
+from tests.eager_engine.comparison import Left, everything
+from tests.eager_engine.networks import EagerNetwork
 
 import lowtide
 

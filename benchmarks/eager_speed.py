@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.results_file import table, write
 from lowtide.device.arena import Arena
-from lowtide.dynamic.compiled import CompiledRuntime
+from lowtide.eager_engine.compiled import CompiledRuntime
 from lowtide.frontends.eager import Eager
 
 BUDGET_B = 2**28

@@ -18,7 +18,7 @@ LAYERS = [
     {"ir"},
     {"ops"},
     {"device"},
-    {"capture", "profile", "planners", "placers", "runtime", "report", "dynamic"},
+    {"capture", "profile", "planners", "placers", "runtime", "report", "eager_engine"},
     {"ground"},
     {"tightening"},
     {"record"},
@@ -27,7 +27,7 @@ LAYERS = [
     {"cli"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
-MAY_USE_TORCH = {"device", "capture", "profile", "runtime", "ops", "dynamic", "pipeline", "frontends"}
+MAY_USE_TORCH = {"device", "capture", "profile", "runtime", "ops", "eager_engine", "pipeline", "frontends"}
 TORCH_FREE = {"ir", "planners", "placers", "report"}
 TORCH_FREE_FILES = {
     PACKAGE / name

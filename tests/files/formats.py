@@ -16,9 +16,9 @@ import pytest
 
 from lowtide._core import eager_policies
 from lowtide.device.fingerprint import fingerprint
-from lowtide.dynamic.costs import CostTable, read_costs
-from lowtide.dynamic.replay import replay
-from lowtide.dynamic.tape import load_tape
+from lowtide.eager_engine.costs import CostTable, read_costs
+from lowtide.eager_engine.replay import replay
+from lowtide.eager_engine.tape import load_tape
 from lowtide.errors import LowtideError
 from lowtide.frontends.frontier_in_hand import Frontier
 from lowtide.frontends.plan_cache import Header, PlanCache
@@ -223,8 +223,8 @@ def _use_trace(path: Path) -> None:
 
 
 def _use_tape(path: Path) -> None:
-    from lowtide.dynamic.compiled_replay import compiled_replay
-    from lowtide.dynamic.policies.catalogue import POLICIES
+    from lowtide.eager_engine.compiled_replay import compiled_replay
+    from lowtide.eager_engine.policies.catalogue import POLICIES
 
     tape = load_tape(path)
     replay(tape, POLICIES["lru"](), tape.peak_B // 2 + 1)

@@ -16,8 +16,8 @@ from lowtide.report.terminal import Terminal
 from lowtide.units import format_B, format_percent, format_s, parse_budget
 
 if TYPE_CHECKING:
-    from lowtide.dynamic.replay import ReplayResult, Rules
-    from lowtide.dynamic.tape import Tape
+    from lowtide.eager_engine.replay import ReplayResult, Rules
+    from lowtide.eager_engine.tape import Tape
 
 _STDOUT = "-"
 _HALF = ("50%",)
@@ -50,8 +50,8 @@ def replay(
     with told():
         import msgspec
 
-        from lowtide.dynamic.replay import PUBLISHED, Rules
-        from lowtide.dynamic.tape import load_tape
+        from lowtide.eager_engine.replay import PUBLISHED, Rules
+        from lowtide.eager_engine.tape import load_tape
 
         rules = PUBLISHED if published else Rules(accounting=accounting)
         rules = msgspec.structs.replace(rules, limit=None if limit == float("inf") else limit)
@@ -75,7 +75,7 @@ def _names(given: Sequence[str] | None, oracle: bool) -> Sequence[str]:
         EagerError: if there is no such policy in the engine that is to replay.
     """
     from lowtide._core import eager_policies
-    from lowtide.dynamic.policies.catalogue import POLICIES
+    from lowtide.eager_engine.policies.catalogue import POLICIES
 
     there = dict.fromkeys(POLICIES if oracle else (*POLICIES, *eager_policies()))
     for name in given or ():
@@ -113,10 +113,10 @@ def _row(
     import msgspec
 
     from lowtide._core import eager_policies
-    from lowtide.dynamic.compiled_replay import compiled_replay, compiled_tape
-    from lowtide.dynamic.policies.catalogue import POLICIES
-    from lowtide.dynamic.replay import replay
-    from lowtide.dynamic.tape import load_tape
+    from lowtide.eager_engine.compiled_replay import compiled_replay, compiled_tape
+    from lowtide.eager_engine.policies.catalogue import POLICIES
+    from lowtide.eager_engine.replay import replay
+    from lowtide.eager_engine.tape import load_tape
 
     if rules.in_place and name in POLICIES and not POLICIES[name].in_place:
         rules = msgspec.structs.replace(rules, in_place=False)

@@ -20,11 +20,11 @@ from torch.utils.hooks import RemovableHandle
 from lowtide.arguments import path, shown, text
 from lowtide.device import eager_shim
 from lowtide.device.fingerprint import device_memory_B
-from lowtide.dynamic.compiled import CompiledRuntime
-from lowtide.dynamic.eager_stats import EagerStats
-from lowtide.dynamic.interpreted import InterpretedRuntime
-from lowtide.dynamic.openings import Bytes, watched
-from lowtide.dynamic.policies.catalogue import POLICIES, policy_of
+from lowtide.eager_engine.compiled import CompiledRuntime
+from lowtide.eager_engine.eager_stats import EagerStats
+from lowtide.eager_engine.interpreted import InterpretedRuntime
+from lowtide.eager_engine.openings import Bytes, watched
+from lowtide.eager_engine.policies.catalogue import POLICIES, policy_of
 from lowtide.errors import BudgetError, BudgetWarning, EagerError, InfeasibleBudget, OptimizerError
 from lowtide.frontends.eager_place import place
 from lowtide.frontends.moving import HostBudget, Moving, Rate, moving
@@ -199,7 +199,7 @@ def eager(
 
     Arguments:
         budget: bytes, "6GiB" or "60%" of the device.
-        policy: what to evict, by name: see `lowtide.dynamic.policies.catalogue`.
+        policy: what to evict, by name: see `lowtide.eager_engine.policies.catalogue`.
         host_budget: bytes of host memory in which evicted tensors may wait.
         link: how fast each way there is; None for what copying does here, measured once and cached.
         model, optimizer: one or several, whose parameters, buffers and state are brought into the arena at once; others

@@ -1,5 +1,5 @@
 // Costs: what an operator costs, in whole nanoseconds, reckoned from its name and its tensors' sizes: the same in every
-// run, on every machine. src/lowtide/dynamic/costs.py has the same formula, and says why:
+// run, on every machine. src/lowtide/eager_engine/costs.py has the same formula, and says why:
 //
 //   cost_ns = 1000 + bytes / 10 + operations / 40
 #pragma once

@@ -1,4 +1,4 @@
-// Diary: what the program does, value by value, for an execution trace. src/lowtide/dynamic/recorder.py writes that, and its
+// Diary: what the program does, value by value, for an execution trace. src/lowtide/eager_engine/recorder.py writes that, and its
 // methods say what each entry means. Values are named by their serials.
 #pragma once
 #include <string>

@@ -1,4 +1,4 @@
-// Runtime: eager training under a hard budget, without Python. See src/lowtide/dynamic/ for the same, readable.
+// Runtime: eager training under a hard budget, without Python. See src/lowtide/eager_engine/ for the same, readable.
 //
 // A boxed fallback below autograd (fallback.cpp) hands every operator of the engaged thread to run(). There the inputs'
 // storages become values, absent ones are recovered and all are pinned; the kernel runs; what it made is recorded with a
