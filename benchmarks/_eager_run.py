@@ -70,7 +70,6 @@ def counted(found: dict[str, Any]) -> dict[str, Any]:
         "fragmentation": last["fragmentation"],
         "step_s": statistics.median(found["seconds_s"][WARM:]),
         "departures": last["departures"],
-        "runtime": last["runtime"],
         "peak_B": last["peak_B"],
     }
 

@@ -1,4 +1,4 @@
-"""What does `lowtide.eager` cost an operator when there is room for everything? The compiled runtime beside plain torch.
+"""What does `lowtide.eager` cost an operator when there is room for everything? The engine beside plain torch.
 
 `python -m benchmarks.eager_speed` writes `results/eager_speed.md` and `.json`.
 """

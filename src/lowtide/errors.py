@@ -158,7 +158,10 @@ class PackingError(LowtideError, ValueError):
 
 
 class ShimUnavailable(LowtideError):
-    """lowtide's memory arena cannot be had here, so budgets are accounted, not enforced; the text says what to do."""
+    """lowtide's memory arena, or the engine of `lowtide.eager`, cannot be compiled or loaded; the text says what to do.
+
+    Budgets of `fit` are then accounted, not enforced.
+    """
 
 
 class ArenaError(LowtideError, ValueError):

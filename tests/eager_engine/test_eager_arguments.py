@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -33,5 +37,41 @@ def test_a_record_that_cannot_be_written_is_refused_before_anything_runs(tmp_pat
         lowtide.eager("1MiB", record=tmp_path / "no" / "x"),
     ):
         pass
-    with lowtide.eager("1MiB", runtime="python", policy="lru"):
+    with lowtide.eager("1MiB", policy="lru"):
         assert torch.ones(3).sum().item() == 3
+
+
+REFUSED = """
+import torch
+import lowtide
+from lowtide.errors import ShimUnavailable
+
+model = torch.nn.Linear(4, 4)
+where = model.weight.data_ptr()
+try:
+    lowtide.eager("1MiB", model=model, host_budget="1MiB", record="step.jsonl")
+except ShimUnavailable as error:
+    print(error)
+assert model.weight.data_ptr() == where
+assert torch.equal(torch.ones(3).sum(), torch.tensor(3.0))
+"""
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ({"PATH": "", "CXX": ""}, r"no C\+\+ compiler was found.* install one .*apt install g\+\+.* or name it in CXX"),
+        ({"LOWTIDE_SHIM": "0"}, "LOWTIDE_SHIM=0 keeps lowtide's memory arena out: unset it"),
+    ],
+    ids=["no compiler", "kept out"],
+)
+def test_without_compiled_code_it_is_refused_before_anything_changes(
+    setting: dict[str, str], says: str, tmp_path: Path
+) -> None:
+    environment = os.environ | {"LOWTIDE_CACHE_DIR": str(tmp_path / "cache"), "LOWTIDE_SHIM_DIR": ""} | setting
+    done = subprocess.run(
+        [sys.executable, "-c", REFUSED], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.match("lowtide.eager runs on compiled code, which cannot be had here: " + says, done.stdout), done.stdout
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

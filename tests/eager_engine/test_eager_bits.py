@@ -10,7 +10,7 @@ import torch
 import lowtide
 from lowtide.device import shim
 from lowtide.eager_engine.policies.catalogue import POLICIES
-from lowtide.frontends.eager import Eager, RuntimeName
+from lowtide.frontends.eager import Eager
 from tests.eager_engine.comparison import Left, differences, train
 from tests.eager_engine.networks import NETWORKS
 
@@ -18,7 +18,6 @@ pytestmark = pytest.mark.skipif(not shim.available(), reason="no arena here")
 SHARE = 0.75  # of the peak without pressure
 SHARES = {"treelstm": 0.85}
 STEPS = {"mlp": 10}
-RUNTIMES: tuple[RuntimeName, ...] = ("python", "compiled")
 
 
 @functools.cache
@@ -27,18 +26,18 @@ def plain(name: str) -> Left:
 
 
 @functools.cache
-def peak_B(name: str, runtime: RuntimeName) -> int:
+def peak_B(name: str) -> int:
     """What it takes where there is room for everything; that leaves the same bits, too."""
-    left, run = trained(name, 2**28, "lru", runtime)
+    left, run = trained(name, 2**28, "lru")
     assert not differences(plain(name), left)
     return run.stats().peak_B
 
 
-def trained(name: str, budget_B: int, policy: str, runtime: RuntimeName) -> tuple[Left, Eager]:
+def trained(name: str, budget_B: int, policy: str) -> tuple[Left, Eager]:
     runs: list[Eager] = []
 
     def inside(module: torch.nn.Module, optimizers: tuple[torch.optim.Optimizer, ...]) -> Eager:
-        runs.append(lowtide.eager(budget_B, policy=policy, model=module, optimizer=optimizers, runtime=runtime))
+        runs.append(lowtide.eager(budget_B, policy=policy, model=module, optimizer=optimizers))
         return runs[0]
 
     return train(NETWORKS[name], STEPS.get(name, 3), inside), runs[0]
@@ -49,11 +48,10 @@ def more(names: set[str], first: set[str]) -> list[object]:
     return [pytest.param(n, marks=() if n in first else pytest.mark.breadth) for n in sorted(names)]
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("name", more(NETWORKS.keys() - {"mlp"}, {"resnet", "gan", "bilstm", "branches"}))
-def test_bits_of_every_network(name: str, runtime: RuntimeName) -> None:
-    budget_B = int(SHARES.get(name, SHARE) * peak_B(name, runtime))
-    left, run = trained(name, budget_B, "tide", runtime)
+def test_bits_of_every_network(name: str) -> None:
+    budget_B = int(SHARES.get(name, SHARE) * peak_B(name))
+    left, run = trained(name, budget_B, "tide")
     assert not differences(plain(name), left)
     stats = run.stats()
     assert stats.reruns > 0
@@ -61,27 +59,24 @@ def test_bits_of_every_network(name: str, runtime: RuntimeName) -> None:
     assert stats.spilled_B == 0
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("policy", more(POLICIES.keys() - {"tide-memory", "coop-no-in-place"}, {"dtr", "coop", "tide"}))
-def test_bits_of_ten_steps_under_every_policy(policy: str, runtime: RuntimeName) -> None:
-    budget_B = int(SHARE * peak_B("mlp", runtime))
-    left, run = trained("mlp", budget_B, policy, runtime)
+def test_bits_of_ten_steps_under_every_policy(policy: str) -> None:
+    budget_B = int(SHARE * peak_B("mlp"))
+    left, run = trained("mlp", budget_B, policy)
     assert not differences(plain("mlp"), left)
     assert run.stats().reruns > 0
     assert run.stats().peak_B <= budget_B
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
-def test_equal_runs_decide_equally(runtime: RuntimeName) -> None:
-    budget_B = int(SHARE * peak_B("branches", runtime))
-    first, again = (trained("branches", budget_B, "coop", runtime)[1].stats() for _ in range(2))
+def test_equal_runs_decide_equally() -> None:
+    budget_B = int(SHARE * peak_B("branches"))
+    first, again = (trained("branches", budget_B, "coop")[1].stats() for _ in range(2))
     assert first.digest == again.digest
     assert first.peak_B == again.peak_B
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
-def test_moves_are_weighed_against_what_they_save(runtime: RuntimeName) -> None:
+def test_moves_are_weighed_against_what_they_save() -> None:
     """Blocks that moved again and again to spare a few evictions took longer than these saved."""
-    stats = trained("gpt2", int(0.7 * peak_B("gpt2", runtime)), "tide", runtime)[1].stats()
+    stats = trained("gpt2", int(0.7 * peak_B("gpt2")), "tide")[1].stats()
     assert stats.evicted_B > 0
     assert stats.moved_B < stats.evicted_B

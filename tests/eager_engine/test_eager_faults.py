@@ -24,23 +24,15 @@ from torch.utils.data import DataLoader, TensorDataset
 import lowtide
 from lowtide.device import shim
 from lowtide.eager_engine.tape import Ran, load_tape
-from lowtide.frontends.eager import Eager, RuntimeName
+from lowtide.frontends.eager import Eager
 
 pytestmark = pytest.mark.skipif(not shim.available(), reason="no arena here")
 BUDGET_B = 400_000
 WIDE_B = 2**24
 
 
-RUNTIME: dict[str, RuntimeName] = {}
-
-
-@pytest.fixture(autouse=True, params=["python", "compiled"])
-def _each_runtime(request: pytest.FixtureRequest) -> None:
-    RUNTIME["runtime"] = request.param
-
-
 def context(budget_B: int = BUDGET_B, **options: Any) -> Eager:
-    return lowtide.eager(budget_B, **{"policy": "tide", **RUNTIME, **options})
+    return lowtide.eager(budget_B, **{"policy": "tide", **options})
 
 
 def chain(x: Tensor, length: int = 30) -> list[Tensor]:
@@ -373,12 +365,8 @@ def test_a_trace_is_recorded(tmp_path: Path) -> None:
     assert any(isinstance(event, Ran) and event.name == "aten.add_.Tensor" for event in tape.events)
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [({"policy": "none"}, "there is no policy"), ({"runtime": "none"}, "there is no runtime")],
-)
-def test_names_that_there_are_not(options: dict[str, str], text: str) -> None:
-    with pytest.raises(lowtide.EagerError, match=text):
-        context(**options)
+def test_what_there_is_not() -> None:
+    with pytest.raises(lowtide.EagerError, match="there is no policy"):
+        context(policy="none")
     with pytest.raises(lowtide.BudgetError, match="of plain"):
         lowtide.eager("60% of plain")

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 import lowtide
-from lowtide.device import eager_shim
+from lowtide.device import shim
 
-RUNTIMES = ["python", *(["compiled"] if not eager_shim.refusal() else [])]
+pytestmark = pytest.mark.skipif(not shim.available(), reason="no arena here")
 _ROWS = 256
 
 
@@ -28,14 +28,13 @@ def _gradients(keep: bool) -> list[torch.Tensor]:
     return [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("keep", [True, False], ids=["written over", "let go"])
-def test_memory_of_others(runtime: str, keep: bool) -> None:
+def test_memory_of_others(keep: bool) -> None:
     expected = _gradients(keep)
-    with lowtide.eager("64MiB", runtime=runtime, policy="lru") as free:
+    with lowtide.eager("64MiB", policy="lru") as free:
         _gradients(keep)
     budget_B = int(free.stats().peak_B * 0.85)
-    with lowtide.eager(budget_B, runtime=runtime, policy="lru") as run:
+    with lowtide.eager(budget_B, policy="lru") as run:
         found = _gradients(keep)
     stats = run.stats()
     assert stats.evictions > 0

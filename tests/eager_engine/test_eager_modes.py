@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import torch
@@ -53,21 +53,19 @@ def chain(first: torch.Tensor) -> list[torch.Tensor]:
     return results
 
 
-@pytest.mark.parametrize("runtime", ["compiled", "python"])
-def test_modes_see_what_they_see_without_a_budget(runtime: Literal["python", "compiled"]) -> None:
+def test_modes_see_what_they_see_without_a_budget() -> None:
     with Listing() as expected:
         sums = [float(t.sum()) for t in chain(torch.linspace(0, 1, WIDTH))]
-    with lowtide.eager("512KiB", runtime=runtime) as context, Listing() as outer, Listing() as inner:
+    with lowtide.eager("512KiB") as context, Listing() as outer, Listing() as inner:
         found = [float(t.sum()) for t in chain(torch.linspace(0, 1, WIDTH))]
     assert found == sums
     assert inner.seen == outer.seen == expected.seen
     assert context.stats().evictions > 0
 
 
-@pytest.mark.parametrize("runtime", ["compiled", "python"])
-def test_what_is_inside_of_a_subclass_is_dropped_and_made_again(runtime: Literal["python", "compiled"]) -> None:
+def test_what_is_inside_of_a_subclass_is_dropped_and_made_again() -> None:
     sums = [float(t.sum()) for t in chain(torch.linspace(0, 1, WIDTH))]
-    with lowtide.eager("512KiB", runtime=runtime) as context:
+    with lowtide.eager("512KiB") as context:
         results = chain(Boxed(torch.linspace(0, 1, WIDTH)))
         assert all(type(t) is Boxed for t in results)
         assert [float(t.inner.sum()) for t in results] == sums  # type: ignore[attr-defined]

@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 import lowtide
 from lowtide.device import shim
 from lowtide.eager_engine.eager_stats import EagerStats
-from lowtide.frontends.eager import Eager, RuntimeName
+from lowtide.frontends.eager import Eager
 from tests.eager_engine.comparison import differences, train
 from tests.eager_engine.networks import EagerNetwork, descend, sgd
 
@@ -41,13 +41,13 @@ def _sentences(generator: torch.Generator, number: int) -> tuple[torch.Tensor, t
     return torch.randint(0, 50, (_SENTENCES, _WORDS), generator=generator), lengths
 
 
-def squeezed(network: EagerNetwork, share: float, policy: str, runtime: RuntimeName) -> EagerStats:
+def squeezed(network: EagerNetwork, share: float, policy: str) -> EagerStats:
     """Two steps with room for everything, then in a share of what these held; both leave the bits of plain eager."""
     runs: list[Eager] = []
 
     def inside(module: nn.Module, optimizers: tuple[torch.optim.Optimizer, ...]) -> Eager:
         budget_B = int(share * runs[0].stats().peak_B) if runs else 2**28
-        runs.append(lowtide.eager(budget_B, policy=policy, model=module, optimizer=optimizers, runtime=runtime))
+        runs.append(lowtide.eager(budget_B, policy=policy, model=module, optimizer=optimizers))
         return runs[-1]
 
     plain = train(network, 2)
@@ -56,14 +56,12 @@ def squeezed(network: EagerNetwork, share: float, policy: str, runtime: RuntimeN
     return runs[1].stats()
 
 
-@pytest.mark.parametrize("runtime", ["python", "compiled"])
-def test_bits_of_packed_sequences(runtime: RuntimeName) -> None:
+def test_bits_of_packed_sequences() -> None:
     network = EagerNetwork("packed", Packed, sgd, _sentences, descend)
-    assert squeezed(network, 0.9, "tide", runtime).reruns > 0
+    assert squeezed(network, 0.9, "tide").reruns > 0
 
 
-@pytest.mark.parametrize("runtime", ["python", "compiled"])
-def test_sequences_that_were_packed_outside(runtime: RuntimeName) -> None:
+def test_sequences_that_were_packed_outside() -> None:
     """Their lengths are met inside, and homes grow around them."""
     lengths = torch.tensor([9, 7, 4, 2])
 
@@ -71,7 +69,7 @@ def test_sequences_that_were_packed_outside(runtime: RuntimeName) -> None:
         torch.manual_seed(3)
         lstm = nn.LSTM(8, 16, 2)
         packed = pack_padded_sequence(torch.randn(9, 4, 8), lengths)
-        with lowtide.eager(2**26, runtime=runtime) if is_inside else contextlib.nullcontext():
+        with lowtide.eager(2**26) if is_inside else contextlib.nullcontext():
             states, _ = pad_packed_sequence(lstm(packed)[0])
             states.square().mean().backward()
         gradient = lstm.weight_ih_l0.grad
@@ -99,7 +97,6 @@ class Packs(nn.Module):
         return h.square().mean()
 
 
-@pytest.mark.parametrize("runtime", ["python", "compiled"])
-def test_the_backward_of_packing(runtime: RuntimeName) -> None:
+def test_the_backward_of_packing() -> None:
     network = EagerNetwork("packs", Packs, sgd, _sentences, descend)
-    assert squeezed(network, 0.8, "lru", runtime).evictions > 0
+    assert squeezed(network, 0.8, "lru").evictions > 0

@@ -7,17 +7,14 @@ import torch
 from torch import nn
 
 import lowtide
-from lowtide.device import eager_shim
-from lowtide.eager_engine.keeper import Keeper
-from lowtide.frontends.eager import RuntimeName
+from lowtide.device import shim
 
-RUNTIMES: list[RuntimeName] = ["python", *(["compiled"] if not eager_shim.refusal() else [])]  # type: ignore[list-item]
+pytestmark = pytest.mark.skipif(not shim.available(), reason="no arena here")
 UNIT = 2**14  # floats
 BUDGET_B = 21 * UNIT * 4 // 2
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
-def test_statistics_are_updated_once_though_the_kernel_ran_twice(runtime: RuntimeName) -> None:
+def test_statistics_are_updated_once_though_the_kernel_ran_twice() -> None:
     """What it reads lies in the middle of the arena, so that its result fits only once that has moved."""
 
     def normalised(norm: nn.BatchNorm1d) -> torch.Tensor:
@@ -29,7 +26,7 @@ def test_statistics_are_updated_once_though_the_kernel_ran_twice(runtime: Runtim
 
     plain = nn.BatchNorm1d(64)
     expected = normalised(plain)
-    with lowtide.eager(BUDGET_B, policy="lru", runtime=runtime) as run:
+    with lowtide.eager(BUDGET_B, policy="lru") as run:
         norm = nn.BatchNorm1d(64)
         made = normalised(norm)
         assert run.stats().retries > 0
@@ -39,28 +36,13 @@ def test_statistics_are_updated_once_though_the_kernel_ran_twice(runtime: Runtim
     assert int(norm.num_batches_tracked or 0) == 1
 
 
-def test_what_a_rerun_must_not_write_over_is_copied_where_room_can_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No program is known where somebody waits for what a rerun writes over: here all are said to."""
-    monkeypatch.setattr(Keeper, "_spare", lambda *_: False)
-    with lowtide.eager(BUDGET_B, policy="lru", runtime="python") as run:
-        made = []
-        for i in range(8):
-            made.append(torch.full((2 * UNIT,), float(i)).sin())
-            made[-1].mul_(3)
-        found = [float(x[5]) for x in made]
-        assert run.stats().reruns > 3
-        del made[2:]
-    assert found == [float(torch.full((1,), float(i)).sin() * 3) for i in range(8)]
-
-
-@pytest.mark.parametrize("runtime", RUNTIMES)
-def test_results_beside_a_leaf_that_was_written_are_not_made_again(runtime: RuntimeName) -> None:
+def test_results_beside_a_leaf_that_was_written_are_not_made_again() -> None:
     mean, variance = torch.zeros(64), torch.ones(64)
     x = torch.rand(UNIT // 16, 64, generator=torch.Generator().manual_seed(0))
     scale, shift = torch.ones(64), torch.zeros(64)
     training = (True, 0.1, 1e-5)
     plain, *_ = torch.ops.aten._native_batch_norm_legit(x, scale, shift, mean.clone(), variance.clone(), *training)
-    with lowtide.eager(BUDGET_B * 2, policy="lru", runtime=runtime) as run:
+    with lowtide.eager(BUDGET_B * 2, policy="lru") as run:
         inside = torch.ops.aten._native_batch_norm_legit(x, scale, shift, mean, variance, *training)[0]
         values, once = torch.ones(64).cos(), mean.clone()
         torch._foreach_add_([mean, values], 1.0)
@@ -73,15 +55,14 @@ def test_results_beside_a_leaf_that_was_written_are_not_made_again(runtime: Runt
         del later
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
-def test_what_a_kernel_wrote_over_is_made_again_before_its_second_try(runtime: RuntimeName) -> None:
+def test_what_a_kernel_wrote_over_is_made_again_before_its_second_try() -> None:
     def masked() -> tuple[torch.Tensor, torch.Tensor]:
         before = torch.ones(3 * UNIT)
         x = torch.rand(4 * UNIT, generator=torch.Generator().manual_seed(0))
         x *= torch.ones(4 * UNIT, dtype=torch.bool)  # the kernel makes numbers of it
         return before, x
 
-    with lowtide.eager(BUDGET_B, policy="lru", runtime=runtime) as run:
+    with lowtide.eager(BUDGET_B, policy="lru") as run:
         before, x = masked()
         assert run.stats().retries > 0
         del before

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 import lowtide
-from lowtide.device import eager_shim
+from lowtide.device import shim
 from lowtide.frontends.eager import Eager
 
-RUNTIMES = ["python", *(["compiled"] if not eager_shim.refusal() else [])]
+pytestmark = pytest.mark.skipif(not shim.available(), reason="no arena here")
 BUDGET_B = 400_000
 
 
@@ -54,9 +54,8 @@ def _empty(x: Tensor) -> None:
     x.fill_(0.25)
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("change", [_fill, _set_item, _copy, _empty])
-def test_a_storage_that_is_changed_by_hand(runtime: str, change: Callable[[Tensor], None]) -> None:
+def test_a_storage_that_is_changed_by_hand(change: Callable[[Tensor], None]) -> None:
     def program() -> list[Tensor]:
         kept = chain(big(), 8)
         before = [t * 2.0 for t in kept]  # of the old content
@@ -66,16 +65,15 @@ def test_a_storage_that_is_changed_by_hand(runtime: str, change: Callable[[Tenso
         return [before[4].clone(), before[3].clone(), kept[5].clone(), kept[4].clone(), after, more[9].clone()]
 
     plain = program()
-    with lowtide.eager(BUDGET_B * 2, runtime=runtime, policy="lru") as run:  # type: ignore[arg-type]
+    with lowtide.eager(BUDGET_B * 2, policy="lru") as run:
         found = program()
     assert run.stats().evictions > 0
     assert all(torch.equal(a, b) for a, b in zip(plain, found, strict=True))
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
-def test_storages_are_read_whole(runtime: str) -> None:
+def test_storages_are_read_whole() -> None:
     plain = chain(big())
-    with lowtide.eager(BUDGET_B, runtime=runtime, policy="lru") as run:  # type: ignore[arg-type]
+    with lowtide.eager(BUDGET_B, policy="lru") as run:
         kept = chain(big())
         assert run.stats().evictions > 0
         assert kept[3].untyped_storage()[5] == plain[3].untyped_storage()[5]
@@ -83,9 +81,8 @@ def test_storages_are_read_whole(runtime: str) -> None:
         del kept
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
-def test_an_operator_that_writes_what_it_does_not_say(runtime: str, library: torch.library.Library) -> None:
-    name = f"scaled_{runtime}"
+def test_an_operator_that_writes_what_it_does_not_say(library: torch.library.Library) -> None:
+    name = "scaled"
     library.define(f"{name}(Tensor x) -> Tensor")
     library.impl(name, lambda x: x.mul_(2.0).sum(), "CPU")
     call = getattr(torch.ops.lowtide_tests, name)
@@ -97,14 +94,13 @@ def test_an_operator_that_writes_what_it_does_not_say(runtime: str, library: tor
     with pytest.raises(
         RuntimeError, match=re.escape(f"lowtide_tests.{name}.default") + ".*does not mark.*mutates_args"
     ):
-        wrong(lowtide.eager(BUDGET_B, runtime=runtime))  # type: ignore[arg-type]
-    with lowtide.eager(BUDGET_B, runtime=runtime):  # type: ignore[arg-type]
+        wrong(lowtide.eager(BUDGET_B))
+    with lowtide.eager(BUDGET_B):
         assert torch.equal(chain(big(), 4)[4], chain(big(), 4)[4])
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
-def test_an_operator_that_draws_what_it_does_not_say(runtime: str, library: torch.library.Library) -> None:
-    name = f"noisy_{runtime}"
+def test_an_operator_that_draws_what_it_does_not_say(library: torch.library.Library) -> None:
+    name = "noisy"
     library.define(f"{name}(Tensor x) -> Tensor")
     library.impl(name, lambda x: x + torch.rand_like(x), "CPU")
     call = getattr(torch.ops.lowtide_tests, name)
@@ -115,7 +111,7 @@ def test_an_operator_that_draws_what_it_does_not_say(runtime: str, library: torc
         return [t.clone() for t in noisy] + [torch.get_rng_state()]
 
     plain = program()[::7]
-    with lowtide.eager(1_700_000, runtime=runtime, policy="lru") as run:  # type: ignore[arg-type]
+    with lowtide.eager(1_700_000, policy="lru") as run:
         found = program()[::7]  # others are let go of
     assert run.stats().reruns > 0
     assert all(torch.equal(a, b) for a, b in zip(plain, found, strict=True))

@@ -1,6 +1,7 @@
-"""The compiled runtime: the same as `interpreted.py`, below Python. `_shim/eager/runtime.hpp` is its design document.
+"""The Python face of the engine behind `lowtide.eager`. `_shim/eager/runtime.hpp` is its design document.
 
-What is left to Python is what happens rarely: hooks on parameters, and the marks around an optimizer's step.
+The engine sees operators below Python. What is left to Python happens rarely: hooks on parameters, the marks around an
+optimizer's step, and the recording of a trace.
 
 Units: `_B` bytes.
 """
@@ -8,6 +9,7 @@ Units: `_B` bytes.
 from __future__ import annotations
 
 import contextlib
+import warnings
 import weakref
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -16,17 +18,23 @@ from typing import Any
 from torch import Tensor
 
 from lowtide.device import eager_shim, shim
-from lowtide.eager_engine.eager_arena import arena_of
+from lowtide.device.arena import Arena
 from lowtide.eager_engine.eager_stats import EagerStats
 from lowtide.eager_engine.gradients import Gradients
 from lowtide.eager_engine.liars import COMMUNICATING, LIARS, TRUSTED, UNDECLARED_VIEWS
 from lowtide.eager_engine.openings import Bytes
 from lowtide.eager_engine.recorder import Recorder
-from lowtide.eager_engine.thrashing import warn_of_thrashing
+from lowtide.errors import BudgetWarning
+
+_SMALL_PART = 128
+"""This part of the budget, at the very top of the arena, is for single numbers."""
+_MOST_SMALL_B = 64 * 1024
 
 
 class CompiledRuntime:
-    """See the module; its members are those of `InterpretedRuntime`.
+    """Runs one context: serves its thread from an arena, intercepts its operators, and evicts and recomputes tensors.
+
+    The thread that opens it calls everything else.
 
     Arguments:
         budget_B: of the arena.
@@ -40,8 +48,6 @@ class CompiledRuntime:
         ValueError: if there is no policy of that name.
     """
 
-    name = "compiled"
-
     def __init__(
         self,
         budget_B: int,
@@ -54,7 +60,8 @@ class CompiledRuntime:
         self._module = eager_shim.load()
         self._budget_B = budget_B
         self._policy = policy
-        self.arena = arena_of(budget_B)
+        small_B = min(_MOST_SMALL_B, budget_B // _SMALL_PART)
+        self.arena = Arena(budget_B, small_zone_B=small_B, home_B=0, values=True)
         landed = weakref.WeakMethod(self._gradient_landed)  # the compiled side holds the hooks, unseen by the collector
         self._gradients = Gradients(lambda gradient: _tell(landed, gradient))
         self._recorder = Recorder(record)
@@ -70,7 +77,7 @@ class CompiledRuntime:
             trusted=sorted(TRUSTED),
             records=record is not None,
             met_parameter=self._gradients.watch,
-            thrashes=warn_of_thrashing,
+            thrashes=_warn_of_thrashing,
         )
 
     def open(self) -> None:
@@ -149,7 +156,7 @@ class CompiledRuntime:
         """See `EagerStats`."""
         done: dict[str, Any] = self._runtime.stats()
         done["steps"] = tuple(done["steps"])
-        return EagerStats(budget_B=self._budget_B, runtime=self.name, policy=self._policy, **done)
+        return EagerStats(budget_B=self._budget_B, policy=self._policy, **done)
 
     def _write(self) -> None:
         """What the program did since the last time goes into the trace."""
@@ -177,3 +184,13 @@ def _tell(whom: weakref.WeakMethod[Any], gradient: Tensor) -> None:
     method = whom()
     if method is not None:
         method(gradient)
+
+
+def _warn_of_thrashing() -> None:
+    """Says that most of the time goes into recomputing. The engine calls it at most once, by its limit of ten times."""
+    warnings.warn(
+        "lowtide.eager recomputes more than ten times what the step itself costs: the budget is too small for this "
+        "program. Raise it, or use lowtide.fit where the model can be captured: it plans ahead.",
+        BudgetWarning,
+        stacklevel=2,
+    )

@@ -26,7 +26,7 @@ class EagerStats(msgspec.Struct, frozen=True):
         spilled_B: brought back beside the budget when the context was left.
         steps: per training step, the modelled cost of its operators and of its reruns.
         departures: where a step did not run like the one before, for policies that remember.
-        runtime, policy: which ones.
+        policy: its name.
         digest: of all evictions and reruns in order.
     """
 
@@ -53,7 +53,6 @@ class EagerStats(msgspec.Struct, frozen=True):
     spilled_B: int = 0
     steps: tuple[tuple[int, int], ...] = ()
     departures: int = 0
-    runtime: str = "python"
     policy: str = ""
     digest: int = 0
 

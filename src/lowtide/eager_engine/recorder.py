@@ -1,8 +1,7 @@
 """Writes what a context runs as an execution trace, storage by storage, in the format that DTR published.
 
-Values are known here by numbers that are never used again. Both runtimes tell the same of the same run, but for the
-moment at which they learn that the program has let go of a value: so releases are written in order of those numbers,
-and only between operators.
+Values are known here by numbers that are never used again. When exactly the engine learns that the program has released
+a value differs from run to run: so releases are written in order of those numbers, and only between operators.
 
 Units: `_B` bytes, `_ns` nanoseconds.
 """
@@ -12,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from lowtide.eager_engine.ledger import Value
 from lowtide.errors import EagerError
 from lowtide.ir import trace_lines as lines
 from lowtide.ir.trace_lines import TraceWriter
@@ -34,11 +32,6 @@ class Recorder:
         self._names: dict[int, str] = {}
         self._dead: set[int] = set()
         self._next = 1
-
-    @property
-    def is_on(self) -> bool:
-        """Whether anything is written."""
-        return self._writer is not None
 
     def begin(self) -> None:
         """Begins the trace, unless it has begun already.
@@ -66,7 +59,7 @@ class Recorder:
 
         Arguments:
             made: its outputs.
-            consumes: as in `Ledger.call`.
+            consumes: pairs (index of an input, index of the output that is written over it).
         """
         if self._writer is None:
             return
@@ -124,13 +117,3 @@ class Recorder:
         name = self._names[value] = f"x{self._next}"
         self._next += 1
         return name
-
-
-def ids(values: Sequence[Value]) -> list[int]:
-    """The numbers of values."""
-    return [value.id for value in values]
-
-
-def made(values: Sequence[Value]) -> list[Made]:
-    """Values and their bytes."""
-    return [(value.id, value.size_B) for value in values]
