@@ -9,13 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lowtide import _core
-from lowtide.eager_engine.compiled_replay import compiled_replay
+from lowtide.eager_engine.compiled_replay import ReplayResult, Rules, compiled_replay
 from lowtide.eager_engine.keeper import refusal
 from lowtide.eager_engine.ledger import Call, Value
 from lowtide.eager_engine.policies.base import AbstractPolicy, Scene
 from lowtide.eager_engine.policies.catalogue import POLICIES
-from lowtide.eager_engine.replay import ReplayResult, Rules, replay
+from lowtide.eager_engine.replay import replay
 from lowtide.eager_engine.tape import Tape
 from tests.eager_engine import tapes
 
@@ -98,8 +97,6 @@ def test_among_addresses_choices_are_legal(name: str, seed: int, share: float, i
 @given(seed=SEEDS, share=SHARES, in_place=st.booleans())
 def test_the_compiled_twin_decides_alike(name: str, seed: int, share: float, in_place: bool) -> None:
     """So the decisions are deterministic, too."""
-    if name not in _core.eager_policies():
-        pytest.skip("has no compiled twin")
     rules = Rules(in_place=in_place, limit=50.0)
     tape = tapes.at_random(seed, 60, in_place=in_place)
     budget_B = max(64, int(tape.peak_B * share))

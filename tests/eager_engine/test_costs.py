@@ -1,11 +1,16 @@
 """Costs follow from names and sizes alone, and say which of two operators takes longer."""
 
-from pathlib import Path
+from typing import Any
 
-import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from lowtide.eager_engine.costs import CostTable, Kind, cost_kind, formula_ns, read_costs, signature, write_costs
-from lowtide.errors import PlanFileError
+import lowtide
+from lowtide.eager_engine.costs import Kind, cost_kind, formula_ns
+from lowtide.frontends.eager import Eager
+from tests.eager_engine.networks import NETWORKS
 
 _MATRIX = ((64, 64), 4)
 
@@ -46,12 +51,46 @@ def test_odd_arguments_cost_something() -> None:
         assert formula_ns(kind, [((), 4)] * 4, [((), 4)]) >= 1000
 
 
-def test_a_table_takes_the_place_of_the_formula(tmp_path: Path) -> None:
-    table = CostTable({signature("aten.mm.default", [_MATRIX, _MATRIX]): 7})
-    write_costs(table, tmp_path / "costs.json")
-    again = read_costs(tmp_path / "costs.json")
-    assert again.cost_ns("aten.mm.default", [_MATRIX, _MATRIX], [_MATRIX]) == 7
-    assert again.cost_ns("aten.add.Tensor", [_MATRIX], [_MATRIX]) == formula_ns("aten.add.Tensor", [_MATRIX], [_MATRIX])
-    (tmp_path / "costs.json").write_text("[]")
-    with pytest.raises(PlanFileError, match="no table of costs"):
-        read_costs(tmp_path / "costs.json")
+class Reckoning(TorchDispatchMode):
+    """Reckons by the formula what the engine says that each operator costs, which is nothing for views."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, run: Eager) -> None:
+        super().__init__()
+        self.run = run
+        self.kinds: set[Kind] = set()
+        self.different: list[tuple[str, int, int]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        before_ns = self.run.stats().cost_ns
+        results = func(*args, **(kwargs or {}))
+        cost_ns = self.run.stats().cost_ns - before_ns
+        expected_ns = formula_ns(str(func), shapes((args, kwargs)), shapes(results))
+        if cost_ns:
+            self.kinds.add(cost_kind(str(func)))
+            if cost_ns != expected_ns:
+                self.different.append((str(func), cost_ns, expected_ns))
+        return results
+
+
+def shapes(tree: Any) -> list[tuple[tuple[int, ...], int]]:
+    return [(tuple(t.shape), t.element_size()) for t in tree_leaves(tree) if isinstance(t, torch.Tensor)]
+
+
+def _attention() -> None:
+    q, k, v = (torch.randn(2, 4, 32, 16, requires_grad=True) for _ in range(3))
+    F.scaled_dot_product_attention(q, k, v, is_causal=True).sum().backward()
+    torch.baddbmm(q[0], k[0] @ k[0].mT, v[0])
+
+
+def test_the_engine_reckons_by_the_same_formula() -> None:
+    with lowtide.eager(2**28, policy="lru") as run, Reckoning(run) as reckoning:
+        for name in ("mlp", "unet", "bilstm"):
+            network = NETWORKS[name]
+            module, optimizers = network.start()
+            for batch in network.batches(1):
+                network.step(module, optimizers, batch)
+        _attention()
+    assert reckoning.different == []
+    assert reckoning.kinds == set(Kind)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowtide._core import Arena
+from lowtide.eager_engine.keeper import OutOfRoom
 from lowtide.eager_engine.ledger import Value
 from lowtide.eager_engine.policies.base import AbstractPolicy, Scene
 from lowtide.eager_engine.policies.dtr_classes import DtrClasses
@@ -17,7 +18,6 @@ from lowtide.eager_engine.policies.lru import Lru
 from lowtide.eager_engine.policies.msps import Msps
 from lowtide.eager_engine.policies.tide import Tide
 from lowtide.eager_engine.room import AbstractRoom, Addresses, Tank
-from lowtide.errors import OutOfRoom
 from tests.eager_engine.machine import ALIGNMENT_B, Machine, program
 
 

@@ -8,16 +8,16 @@ import pytest
 
 import lowtide
 from lowtide import _core
-from lowtide.eager_engine.compiled_replay import compiled_replay, compiled_tape
+from lowtide.eager_engine.compiled_replay import ReplayResult, Rules, compiled_replay, compiled_tape
+from lowtide.eager_engine.keeper import OutOfRoom
 from lowtide.eager_engine.ledger import Call, Value
 from lowtide.eager_engine.policies.base import Scene
 from lowtide.eager_engine.policies.catalogue import POLICIES
 from lowtide.eager_engine.policies.tide import Tide, is_idle
 from lowtide.eager_engine.policies.tide_memory import TideMemory
-from lowtide.eager_engine.replay import ReplayResult, Rules, _Player, replay
+from lowtide.eager_engine.replay import _Player, replay
 from lowtide.eager_engine.step_record import Step, StepRecord
 from lowtide.eager_engine.tape import Died, Event, Leaf, Ran, Tape
-from lowtide.errors import OutOfRoom
 from tests.eager_engine import tapes
 from tests.eager_engine.networks import NETWORKS
 

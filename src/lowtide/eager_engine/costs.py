@@ -1,12 +1,6 @@
-"""What an operator costs, reckoned from its name and sizes: the same in every run, on every machine. Torch-free.
+"""Computes what an operator costs from its name and sizes: the same in every run, on every machine. Torch-free.
 
-Costs decide what is given up. If they were measured in each run, a run's decisions, and with them whether it fits,
-would be a matter of chance. The formula counts bytes read and written and, where the name is known, operations:
-
-    cost_ns = 1000 + bytes / 10 + operations / 40
-
-that is 10 GB/s, 40 Gflop/s and a microsecond per call; only the ratios matter. A `CostTable` of times measured once may
-take the formula's place. `src/core/eager/costs.hpp` has the same formula.
+`src/lowtide/_shim/eager/costs.hpp` has the same formula, and says why costs are not measured.
 
 Units: `_B` bytes, `_ns` nanoseconds.
 """
@@ -16,13 +10,6 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Annotated
-
-import msgspec
-
-from lowtide.errors import PlanFileError
-from lowtide.ir.whole_file import read_whole
 
 Shape = tuple[tuple[int, ...], int]  # sizes, bytes per element
 
@@ -40,7 +27,6 @@ class Kind(enum.Enum):
     SLOW = enum.auto()
     MATMUL = enum.auto()
     ADD_MATMUL = enum.auto()
-    LINEAR = enum.auto()
     CONVOLUTION = enum.auto()
     CONVOLUTION_BACKWARD = enum.auto()
     ATTENTION = enum.auto()
@@ -55,7 +41,7 @@ _KINDS: Mapping[str, Kind] = {
     "addmm": Kind.ADD_MATMUL,
     "baddbmm": Kind.ADD_MATMUL,
     "addbmm": Kind.ADD_MATMUL,
-    "linear": Kind.LINEAR,
+    "linear": Kind.ADD_MATMUL,
     "_addmm_activation": Kind.ADD_MATMUL,
     "convolution": Kind.CONVOLUTION,
     "_convolution": Kind.CONVOLUTION,
@@ -141,8 +127,6 @@ def _operations(kind: Kind, inputs: Sequence[Shape], outputs: Sequence[Shape]) -
             return _product(outputs, inputs, 0, -1)
         case Kind.ADD_MATMUL:
             return _product(outputs, inputs, 1, -1)
-        case Kind.LINEAR:
-            return _product(outputs, inputs, 1, -1)
         case Kind.CONVOLUTION:
             return _convolved(inputs[0], inputs[1], outputs[0]) if len(inputs) > 1 and outputs else 0
         case Kind.CONVOLUTION_BACKWARD:
@@ -198,42 +182,3 @@ def _recurrent(inputs: Sequence[Shape], x: int) -> int:
         return 0
     steps = _count(inputs[x]) // max(1, _last(inputs[x], -1))
     return steps * sum(_count(shape) for shape in inputs[x + 1 :] if len(shape[0]) == 2)
-
-
-class CostTable(msgspec.Struct, frozen=True):
-    """Times that were measured once; what is not among them costs what the formula says.
-
-    Arguments:
-        measured_ns: by `signature`.
-    """
-
-    measured_ns: dict[str, Annotated[int, msgspec.Meta(ge=0, le=10**15)]]
-
-    def cost_ns(self, name: str, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
-        """A call's cost."""
-        known = self.measured_ns.get(signature(name, inputs))
-        return formula_ns(name, inputs, outputs) if known is None else max(1, known)
-
-
-def signature(name: str, inputs: Sequence[Shape]) -> str:
-    """What calls of equal cost have in common: `aten.mm.default 4x8:4 8x2:4`."""
-    return " ".join((name, *("x".join(map(str, sizes)) + f":{item_B}" for sizes, item_B in inputs)))
-
-
-def read_costs(path: str | Path) -> CostTable:
-    """Reads a table: one JSON object, of `measured_ns`.
-
-    Raises:
-        PlanFileError: if there is no such file, or it is no table.
-    """
-    remedy = "Write one with lowtide.eager_engine.costs.write_costs."
-    data = read_whole(Path(path), f"table of costs {path}", remedy)
-    try:
-        return msgspec.json.decode(data, type=CostTable)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise PlanFileError(f"{path} is no table of costs: {error}. {remedy}") from error
-
-
-def write_costs(table: CostTable, path: str | Path) -> None:
-    """Writes a table."""
-    Path(path).write_bytes(msgspec.json.encode(table))

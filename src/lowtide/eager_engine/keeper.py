@@ -15,13 +15,30 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from time import perf_counter
 from typing import Protocol
 
+from lowtide.eager_engine.compiled_replay import no_place
 from lowtide.eager_engine.ledger import Call, Ledger, Value
 from lowtide.eager_engine.policies.base import AbstractPolicy, Scene
 from lowtide.eager_engine.recovery import bring
 from lowtide.eager_engine.room import AbstractRoom, Move
 from lowtide.eager_engine.statistics import Statistics
-from lowtide.errors import OutOfRoom
-from lowtide.units import format_B
+
+
+class OutOfRoom(Exception):
+    """What runs leaves too few free bytes for a request, whatever is evicted.
+
+    Arguments:
+        need_B: what was asked for.
+        capacity_B: all there is.
+        in_use_B: what is taken and cannot be evicted.
+        pinned_B: of these, what running operators use.
+    """
+
+    def __init__(self, need_B: int, capacity_B: int, in_use_B: int, pinned_B: int) -> None:
+        super().__init__(no_place(need_B, capacity_B, in_use_B, pinned_B))
+        self.need_B = need_B
+        self.capacity_B = capacity_B
+        self.in_use_B = in_use_B
+        self.pinned_B = pinned_B
 
 
 class Performer(Protocol):
@@ -234,20 +251,6 @@ class Keeper:
             self._give_up(value)
         self.policy.evicted(self.scene, value)
 
-    def spoiled(self, values: Sequence[Value]) -> None:
-        """Gives up the bytes of values that can be made again, pinned or not: they do not hold them any more."""
-        for value in values:
-            self._give_up(value)
-
-    def bring_back(self, values: Sequence[Value]) -> None:
-        """Makes values resident, pinned as before.
-
-        Raises:
-            OutOfRoom: as `enter`.
-        """
-        bring(values, self)
-        self.leave(values)
-
     # What recovery asks
 
     def pin(self, value: Value) -> None:
@@ -371,19 +374,5 @@ class Keeper:
 
 
 def refusal(need_B: int, capacity_B: int, in_use_B: int, pinned_B: int) -> OutOfRoom:
-    """Why a block finds no place though nothing more can be evicted, and what to do.
-
-    Arguments:
-        need_B: its bytes.
-        capacity_B, in_use_B: of the room.
-        pinned_B: of what is in use, by what runs now.
-    """
-    return OutOfRoom(
-        f"{format_B(need_B)} find no place in a budget of {format_B(capacity_B)}: {format_B(in_use_B)} "
-        f"cannot be evicted, {format_B(pinned_B)} of them in use by what runs now. "
-        "Raise the budget, or take a smaller batch.",
-        need_B=need_B,
-        capacity_B=capacity_B,
-        in_use_B=in_use_B,
-        pinned_B=pinned_B,
-    )
+    """Why a block finds no place though nothing more can be evicted."""
+    return OutOfRoom(need_B, capacity_B, in_use_B, pinned_B)

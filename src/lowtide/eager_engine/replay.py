@@ -1,7 +1,4 @@
-"""A policy, run on a recorded trace inside a budget. Torch-free.
-
-The rules of a replay say what a trace does not: how mutations and views are read, whether bytes have addresses, and
-what is remembered. `PUBLISHED` are those of DTR's simulator.
+"""Replays a recorded trace under a policy of the oracle. Torch-free.
 
 Units: `_B` bytes, `_s` seconds, `_ns` nanoseconds.
 """
@@ -10,79 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, final
-
-import msgspec
+from typing import final
 
 from lowtide._core import Arena
-from lowtide.eager_engine.keeper import Keeper
+from lowtide.eager_engine.compiled_replay import ReplayResult, Rules
+from lowtide.eager_engine.keeper import Keeper, OutOfRoom
 from lowtide.eager_engine.ledger import Call, Ledger, Value
 from lowtide.eager_engine.policies.base import AbstractPolicy
-from lowtide.eager_engine.room import NOBODY, SMALL_B, AbstractRoom, Addresses, End, Move, Tank
+from lowtide.eager_engine.room import NOBODY, AbstractRoom, Addresses, End, Move, Tank
 from lowtide.eager_engine.statistics import Statistics
 from lowtide.eager_engine.tape import Died, Leaf, Ran, Tape
-from lowtide.errors import OutOfRoom
 from lowtide.units import format_percent
 
 
-class Rules(msgspec.Struct, frozen=True):
-    """What a trace does not say.
-
-    Arguments:
-        accounting: bytes in a row of addresses, or only their sum.
-        in_place: how the tape was read: see `eager_engine/tape.py`.
-        forgets: what nothing can need again leaves the ledger.
-        alignment_B: of addresses.
-        small_B: blocks up to this size lie apart: see `room.Addresses`.
-        limit: gives up where calls and reruns cost more than this many times the calls alone; None for never.
-    """
-
-    accounting: Literal["addresses", "bytes"] = "addresses"
-    in_place: bool = True
-    forgets: bool = True
-    alignment_B: int = 64
-    small_B: int = SMALL_B
-    limit: float | None = 2.0
-
-    def room(self, capacity_B: int) -> AbstractRoom:
-        """An empty one."""
-        if self.accounting == "bytes":
-            return Tank(capacity_B)
-        return Addresses(Arena(capacity_B, self.alignment_B), self.small_B)
-
-
-PUBLISHED = Rules(accounting="bytes", in_place=False, forgets=False)
-
-
-class ReplayResult(msgspec.Struct, frozen=True):
-    """What came of a replay.
-
-    Arguments:
-        policy: its name.
-        budget_B: the wall.
-        peak_B: the most in use.
-        overhead: time of calls and reruns, by that of the calls alone; of a refused one, so far.
-        refused: why it did not come to its end, or None.
-        others: as in `Statistics`.
-    """
-
-    policy: str
-    budget_B: int
-    peak_B: int
-    overhead: float
-    refused: str | None
-    evictions: int
-    evicted_B: int
-    reruns: int
-    rerun_ns: int
-    searches: int
-    candidates: int
-    search_s: float
-    fragmentation: float
-    moved_B: int
-    sent_B: int
-    fetched_B: int
-    digest: str
+def room_of(rules: Rules, capacity_B: int) -> AbstractRoom:
+    """An empty room, as the rules of a replay say."""
+    if rules.accounting == "bytes":
+        return Tank(capacity_B)
+    return Addresses(Arena(capacity_B, rules.alignment_B), rules.small_B)
 
 
 def replay(tape: Tape, policy: AbstractPolicy, budget_B: int, rules: Rules | None = None) -> ReplayResult:
@@ -139,7 +81,7 @@ class _Player:
     limit_ns: float = field(init=False)
 
     def __post_init__(self) -> None:
-        room = self.rules.room(self.budget_B)
+        room = room_of(self.rules, self.budget_B)
         self.keeper = Keeper(Ledger(), room, self.policy, self, forgets=self.rules.forgets)
         limit = self.rules.limit
         self.most_ns = float("inf")

@@ -22,7 +22,7 @@ from lowtide.device.fingerprint import device_memory_B
 from lowtide.eager_engine.compiled import CompiledRuntime
 from lowtide.eager_engine.eager_stats import EagerStats
 from lowtide.eager_engine.openings import watched
-from lowtide.eager_engine.policies.catalogue import POLICIES
+from lowtide.eager_engine.policy_names import COPYING, OFFLOADING, policy_names
 from lowtide.errors import BudgetError, BudgetWarning, EagerError, InfeasibleBudget, OptimizerError, ShimUnavailable
 from lowtide.frontends.eager_place import place
 from lowtide.frontends.moving import HostBudget, Rate, moving
@@ -193,13 +193,13 @@ def eager(
     text("policy", policy, '"tide-memory"')
     path("record", record, '"step.jsonl.gz"')
     moves = moving(host_budget, link)
-    if policy not in POLICIES:
-        names = sorted(name for name, kind in POLICIES.items() if kind.in_place)
-        raise EagerError(f"there is no policy {policy!r}: write one of {', '.join(names)}")
-    if not POLICIES[policy].in_place:
+    names = policy_names()
+    if policy not in names:
+        raise EagerError(f"there is no policy {policy!r}: write one of {', '.join(sorted({*names} - COPYING))}")
+    if policy in COPYING:
         raise EagerError(f"{policy!r} has no writes in place, and programs write in place: it is for lowtide replay")
-    if moves["host_budget_B"] and not POLICIES[policy].moves:
-        movers = " or ".join(name for name, kind in POLICIES.items() if kind.moves)
+    if moves["host_budget_B"] and policy not in OFFLOADING:
+        movers = " or ".join(name for name in names if name in OFFLOADING)
         raise EagerError(f"{policy!r} moves nothing to the host: leave host_budget= out, or take {movers}")
     models, optimizers = _models(model), _optimizers(optimizer)
     if why := eager_shim.refusal():
