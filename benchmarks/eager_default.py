@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.eager_replaying import recorded, trace_file
 from benchmarks.eager_unseen import HELD_BACK, STUDIED
 from benchmarks.results_file import table, write
-from lowtide.eager_engine.compiled_replay import Rules, compiled_replay, compiled_tape
+from lowtide.eager_engine.replay import Rules, compiled_replay, compiled_tape
 from lowtide.eager_engine.tape import Ran, Tape, load_tape
 
 DEFAULT = "tide-memory"

@@ -16,8 +16,8 @@ import msgspec
 from benchmarks.eager_floor import floor_B
 from benchmarks.implementation_parts import Row
 from benchmarks.problem_set import TRACES
-from lowtide.eager_engine.compiled_replay import Rules, compiled_replay, compiled_tape
 from lowtide.eager_engine.policy_names import COPYING
+from lowtide.eager_engine.replay import Rules, compiled_replay, compiled_tape
 from lowtide.eager_engine.tape import Ran, Tape, load_tape
 
 RECORDED = TRACES / "recorded"

@@ -14,7 +14,7 @@ from benchmarks.problem_set import TRACES
 from typer.testing import CliRunner
 
 from lowtide.cli.main import app
-from lowtide.eager_engine.compiled_replay import Rules, compiled_replay
+from lowtide.eager_engine.replay import Rules, compiled_replay
 from lowtide.eager_engine.tape import load_tape
 from tests.ir.traces import network
 

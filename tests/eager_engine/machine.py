@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
-from lowtide.eager_engine.keeper import Keeper, OutOfRoom
-from lowtide.eager_engine.ledger import Call, Ledger, Value
-from lowtide.eager_engine.policies.base import AbstractPolicy
-from lowtide.eager_engine.room import NOBODY, AbstractRoom, Move
+from tests.oracle.keeper import Keeper, OutOfRoom
+from tests.oracle.ledger import Call, Ledger, Value
+from tests.oracle.policies.base import AbstractPolicy
+from tests.oracle.room import NOBODY, AbstractRoom, Move
 
 ALIGNMENT_B = 64
 

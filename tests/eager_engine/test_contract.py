@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lowtide.eager_engine.compiled_replay import ReplayResult, Rules, compiled_replay
-from lowtide.eager_engine.keeper import refusal
-from lowtide.eager_engine.ledger import Call, Value
-from lowtide.eager_engine.policies.base import AbstractPolicy, Scene
-from lowtide.eager_engine.policies.catalogue import POLICIES
-from lowtide.eager_engine.replay import replay
+from lowtide.eager_engine.replay import ReplayResult, Rules, compiled_replay
 from lowtide.eager_engine.tape import Tape
 from tests.eager_engine import tapes
+from tests.oracle.keeper import refusal
+from tests.oracle.ledger import Call, Value
+from tests.oracle.policies.base import AbstractPolicy, Scene
+from tests.oracle.policies.catalogue import POLICIES
+from tests.oracle.replay import replay
 
 every_policy = pytest.mark.parametrize("name", POLICIES)
 _SPARED_B = {"dte": 2**20}  # values below are never evicted
@@ -63,7 +63,7 @@ def play(name: str, tape: Tape, share: float, rules: Rules) -> ReplayResult:
     """A replay; where it is refused, what cannot be evicted and the request exceed the wall, or holes do not meet."""
     budget_B = max(64, int(tape.peak_B * share))
     policy = watched(name)()
-    with patch("lowtide.eager_engine.keeper.refusal", side_effect=refusal) as refused:
+    with patch("tests.oracle.keeper.refusal", side_effect=refusal) as refused:
         result = replay(tape, policy, budget_B, rules)
     assert result.peak_B <= budget_B
     if result.refused and "out of memory" in result.refused:

@@ -10,13 +10,13 @@ import pytest
 import lowtide
 from lowtide import _core
 from lowtide.device import shim
-from lowtide.eager_engine.compiled_replay import PUBLISHED, Rules, compiled_replay, compiled_tape
-from lowtide.eager_engine.policies.catalogue import POLICIES, policy_of
 from lowtide.eager_engine.policy_names import COPYING, OFFLOADING, policy_names
-from lowtide.eager_engine.replay import replay
+from lowtide.eager_engine.replay import PUBLISHED, Rules, compiled_replay, compiled_tape
 from lowtide.eager_engine.tape import Ran, Tape, load_tape
 from tests.eager_engine import tapes
 from tests.eager_engine.networks import NETWORKS
+from tests.oracle.policies.catalogue import POLICIES, policy_of
+from tests.oracle.replay import replay
 
 RULES = {"addresses": Rules(), "published": PUBLISHED}
 

@@ -8,9 +8,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import lowtide
-from lowtide.eager_engine.costs import Kind, cost_kind, formula_ns
 from lowtide.frontends.eager import Eager
 from tests.eager_engine.networks import NETWORKS
+from tests.oracle.costs import Kind, cost_kind, formula_ns
 
 _MATRIX = ((64, 64), 4)
 

@@ -9,10 +9,10 @@ import torch
 
 import lowtide
 from lowtide.device import shim
-from lowtide.eager_engine.policies.catalogue import POLICIES
 from lowtide.frontends.eager import Eager
 from tests.eager_engine.comparison import Left, differences, train
 from tests.eager_engine.networks import NETWORKS
+from tests.oracle.policies.catalogue import POLICIES
 
 pytestmark = pytest.mark.skipif(not shim.available(), reason="no arena here")
 SHARE = 0.75  # of the peak without pressure

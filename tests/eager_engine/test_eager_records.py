@@ -9,7 +9,7 @@ import torch
 
 import lowtide
 from lowtide.device import shim
-from lowtide.eager_engine.compiled_replay import compiled_replay
+from lowtide.eager_engine.replay import compiled_replay
 from lowtide.eager_engine.tape import load_tape
 from lowtide.ir import trace_lines as lines
 

@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowtide._core import Arena
-from lowtide.eager_engine.keeper import OutOfRoom
-from lowtide.eager_engine.ledger import Value
-from lowtide.eager_engine.policies.base import AbstractPolicy, Scene
-from lowtide.eager_engine.policies.dtr_classes import DtrClasses
-from lowtide.eager_engine.policies.lru import Lru
-from lowtide.eager_engine.policies.msps import Msps
-from lowtide.eager_engine.policies.tide import Tide
-from lowtide.eager_engine.room import AbstractRoom, Addresses, Tank
 from tests.eager_engine.machine import ALIGNMENT_B, Machine, program
+from tests.oracle.keeper import OutOfRoom
+from tests.oracle.ledger import Value
+from tests.oracle.policies.base import AbstractPolicy, Scene
+from tests.oracle.policies.dtr_classes import DtrClasses
+from tests.oracle.policies.lru import Lru
+from tests.oracle.policies.msps import Msps
+from tests.oracle.policies.tide import Tide
+from tests.oracle.room import AbstractRoom, Addresses, Tank
 
 
 @final

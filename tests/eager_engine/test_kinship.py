@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lowtide.eager_engine.kinship import AbstractKinship, Classes, Regions, children, is_gone, parents
-from lowtide.eager_engine.ledger import Ledger, Value
-from lowtide.eager_engine.policies.dtr import Dtr
-from lowtide.eager_engine.policies.dtr_classes import DtrClasses
-from lowtide.eager_engine.room import Tank
 from tests.eager_engine.machine import Machine, program
+from tests.oracle.kinship import AbstractKinship, Classes, Regions, children, is_gone, parents
+from tests.oracle.ledger import Ledger, Value
+from tests.oracle.policies.dtr import Dtr
+from tests.oracle.policies.dtr_classes import DtrClasses
+from tests.oracle.room import Tank
 
 CAPACITIES = st.integers(31, 120).map(lambda units: units * 64)
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide._core import Arena
-from lowtide.eager_engine.policies.window import Piece, Window, cheapest_window, moved_for, pieces
-from lowtide.eager_engine.room import Addresses, End
+from tests.oracle.policies.window import Piece, Window, cheapest_window, moved_for, pieces
+from tests.oracle.room import Addresses, End
 
 _PIECES = st.lists(
     st.builds(

@@ -7,10 +7,10 @@ from benchmarks.dtr_figures import POLICIES as ROWS
 from benchmarks.dtr_figures import RATIOS, published
 from benchmarks.eager_published import MEMORY, TIME, differs
 
-from lowtide.eager_engine.compiled_replay import PUBLISHED, ReplayResult, compiled_replay, compiled_tape
-from lowtide.eager_engine.policies.catalogue import POLICIES
-from lowtide.eager_engine.replay import replay
+from lowtide.eager_engine.replay import PUBLISHED, ReplayResult, compiled_replay, compiled_tape
 from tests.eager_engine import tapes
+from tests.oracle.policies.catalogue import POLICIES
+from tests.oracle.replay import replay
 
 
 def _cell(result: ReplayResult) -> float | str:

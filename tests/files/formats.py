@@ -221,7 +221,7 @@ def _use_trace(path: Path) -> None:
 
 
 def _use_tape(path: Path) -> None:
-    from lowtide.eager_engine.compiled_replay import compiled_replay
+    from lowtide.eager_engine.replay import compiled_replay
 
     tape = load_tape(path)
     compiled_replay(tape, eager_policies()[0], tape.peak_B // 2 + 1)

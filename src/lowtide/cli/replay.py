@@ -16,7 +16,7 @@ from lowtide.report.terminal import Terminal
 from lowtide.units import format_B, format_percent, format_s, parse_budget
 
 if TYPE_CHECKING:
-    from lowtide.eager_engine.compiled_replay import ReplayResult, Rules
+    from lowtide.eager_engine.replay import ReplayResult, Rules
     from lowtide.eager_engine.tape import Tape
 
 _STDOUT = "-"
@@ -49,7 +49,7 @@ def replay(
     with told():
         import msgspec
 
-        from lowtide.eager_engine.compiled_replay import PUBLISHED, Rules
+        from lowtide.eager_engine.replay import PUBLISHED, Rules
         from lowtide.eager_engine.tape import load_tape
 
         rules = PUBLISHED if published else Rules(accounting=accounting)
@@ -107,8 +107,8 @@ def _row(trace: Path, tape: Tape, name: str, budgets_B: Sequence[int], rules: Ru
     """Replays the trace under one policy at every budget."""
     import msgspec
 
-    from lowtide.eager_engine.compiled_replay import compiled_replay, compiled_tape
     from lowtide.eager_engine.policy_names import COPYING
+    from lowtide.eager_engine.replay import compiled_replay, compiled_tape
     from lowtide.eager_engine.tape import load_tape
 
     if rules.in_place and name in COPYING:

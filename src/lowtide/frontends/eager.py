@@ -19,10 +19,10 @@ from torch.utils.hooks import RemovableHandle
 from lowtide.arguments import path, shown, text
 from lowtide.device import eager_shim
 from lowtide.device.fingerprint import device_memory_B
-from lowtide.eager_engine.compiled import CompiledRuntime
 from lowtide.eager_engine.eager_stats import EagerStats
 from lowtide.eager_engine.openings import watched
 from lowtide.eager_engine.policy_names import COPYING, OFFLOADING, policy_names
+from lowtide.eager_engine.runtime import EagerRuntime
 from lowtide.errors import BudgetError, BudgetWarning, EagerError, InfeasibleBudget, OptimizerError, ShimUnavailable
 from lowtide.frontends.eager_place import place
 from lowtide.frontends.moving import HostBudget, Rate, moving
@@ -43,7 +43,7 @@ class Eager:
     """
 
     def __init__(
-        self, runtime: CompiledRuntime, models: list[torch.nn.Module], optimizers: list[torch.optim.Optimizer]
+        self, runtime: EagerRuntime, models: list[torch.nn.Module], optimizers: list[torch.optim.Optimizer]
     ) -> None:
         self.runtime = runtime
         self._models = models
@@ -208,7 +208,7 @@ def eager(
     if host_B and link_Bps is None:
         measured = bandwidth("cpu", ProfileCache())
         link_Bps = min(measured.to_host_Bps, measured.from_host_Bps)  # nothing runs while the thread copies
-    engine = CompiledRuntime(budget_B, policy, host_budget_B=host_B, link_Bps=link_Bps or 0.0, record=record)
+    engine = EagerRuntime(budget_B, policy, host_budget_B=host_B, link_Bps=link_Bps or 0.0, record=record)
     return Eager(engine, models, optimizers)
 
 

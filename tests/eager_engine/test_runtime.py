@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from lowtide.device import eager_shim
-from lowtide.eager_engine.compiled import CompiledRuntime
 from lowtide.eager_engine.eager_stats import EagerStats
+from lowtide.eager_engine.runtime import EagerRuntime
 from lowtide.errors import ShimUnavailable
 from lowtide.frontends.eager import Eager
 from tests.eager_engine.comparison import train
@@ -26,7 +26,7 @@ def _compiled() -> None:
 
 
 def test_every_way_to_the_bytes_of_what_was_evicted() -> None:
-    with Eager(CompiledRuntime(2**20, "lru"), [], []) as context:
+    with Eager(EagerRuntime(2**20, "lru"), [], []) as context:
         base = torch.arange(30000, dtype=torch.float32)
         chain = [base * 2]
         for _ in range(12):
@@ -51,7 +51,7 @@ def test_other_threads_let_go_of_storages_meanwhile() -> None:
 
     thread = threading.Thread(target=let_go)
     thread.start()
-    with Eager(CompiledRuntime(2**20, "coop"), [], []):
+    with Eager(EagerRuntime(2**20, "coop"), [], []):
         x = torch.full((20000,), 1.0)
         for _ in range(100):
             y = x * 2
@@ -65,7 +65,7 @@ def test_other_threads_let_go_of_storages_meanwhile() -> None:
 
 
 def test_a_failed_operator_leaves_it_usable() -> None:
-    with Eager(CompiledRuntime(2**20, "lru"), [], []) as context:
+    with Eager(EagerRuntime(2**20, "lru"), [], []) as context:
         x = torch.ones(1000) * 2
         with pytest.raises(RuntimeError, match="must match"):
             x + torch.ones(7)
@@ -82,7 +82,7 @@ def test_random_numbers_are_drawn_once() -> None:
         return [float(t[9]) for t in noise] + [float(torch.rand(1))]
 
     plain = draws()
-    with Eager(CompiledRuntime(2**20, "lru"), [], []) as context:
+    with Eager(EagerRuntime(2**20, "lru"), [], []) as context:
         assert draws() == plain
         assert context.stats().reruns > 0
 
@@ -96,11 +96,11 @@ def test_a_torch_without_the_key_is_refused(monkeypatch: pytest.MonkeyPatch, tmp
 
 def test_an_unknown_policy_is_named() -> None:
     with pytest.raises(ValueError, match="wishful"):
-        CompiledRuntime(WIDE_B, "wishful")
+        EagerRuntime(WIDE_B, "wishful")
 
 
 def test_calls_of_like_cost_per_byte_lie_side_by_side() -> None:
-    with Eager(runtime := CompiledRuntime(2**22, "coop"), [], []):
+    with Eager(runtime := EagerRuntime(2**22, "coop"), [], []):
         x = torch.ones(256, 256)
         dear, cheap = [], []
         for _ in range(3):
@@ -113,7 +113,7 @@ def test_calls_of_like_cost_per_byte_lie_side_by_side() -> None:
 def test_room_is_made_before_kernels_once_it_is_known_what_they_ask_for() -> None:
     """A kernel that its own argument fences is run twice, until it is known what it asks for: then that moves first."""
     unit, retries = 2**14, []
-    with Eager(CompiledRuntime(21 * unit * 4 // 2, "tide"), [], []) as context:
+    with Eager(EagerRuntime(21 * unit * 4 // 2, "tide"), [], []) as context:
         for _ in range(4):
             before = torch.ones(3 * unit)  # is evicted; the argument lies beside it, in the middle
             x = torch.ones(4 * unit)
@@ -128,7 +128,7 @@ def test_room_is_made_before_kernels_once_it_is_known_what_they_ask_for() -> Non
 def test_a_trace_is_the_same_whatever_is_evicted(name: str, tmp_path: Path) -> None:
     def recorded(budget_B: int) -> tuple[str, EagerStats]:
         file = tmp_path / f"{budget_B}.jsonl"
-        context = Eager(CompiledRuntime(budget_B, "tide", record=file), [], [])
+        context = Eager(EagerRuntime(budget_B, "tide", record=file), [], [])
         train(NETWORKS[name], 2, inside=lambda *_: context)
         return file.read_text(encoding="utf-8"), context.stats()
 

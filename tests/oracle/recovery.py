@@ -11,7 +11,7 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from lowtide.eager_engine.ledger import Call, Value
+from tests.oracle.ledger import Call, Value
 
 
 class Host(Protocol):

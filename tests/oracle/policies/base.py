@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from lowtide.eager_engine.kinship import AbstractKinship, Solitary
-from lowtide.eager_engine.ledger import Call, Ledger, Value
-from lowtide.eager_engine.room import AbstractRoom, End
+from tests.oracle.kinship import AbstractKinship, Solitary
+from tests.oracle.ledger import Call, Ledger, Value
+from tests.oracle.room import AbstractRoom, End
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ import abc
 from collections.abc import Callable, Iterator
 from typing import final
 
-from lowtide.eager_engine.ledger import Ledger, Value
+from tests.oracle.ledger import Ledger, Value
 
 
 def parents(value: Value) -> Iterator[Value]:

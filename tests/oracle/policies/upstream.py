@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lowtide.eager_engine.kinship import Classes
-from lowtide.eager_engine.ledger import Value
+from tests.oracle.kinship import Classes
+from tests.oracle.ledger import Value
 
 
 def upstream_ns(kinship: Classes, root: Value) -> int:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from typing import ClassVar, final
 
-from lowtide.eager_engine.kinship import AbstractKinship, Regions
-from lowtide.eager_engine.ledger import Value
-from lowtide.eager_engine.policies.base import AbstractScore, Scene
+from tests.oracle.kinship import AbstractKinship, Regions
+from tests.oracle.ledger import Value
+from tests.oracle.policies.base import AbstractScore, Scene
 
 
 @final

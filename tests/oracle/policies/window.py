@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Sequence, Set
 from typing import NamedTuple
 
-from lowtide.eager_engine.room import AbstractRoom
+from tests.oracle.room import AbstractRoom
 
 
 class Piece(NamedTuple):

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from lowtide._core import Tape
-from lowtide.eager_engine.ledger import Call, Value
-from lowtide.eager_engine.room import AbstractRoom
+from tests.oracle.ledger import Call, Value
+from tests.oracle.room import AbstractRoom
 
 _LEAF, _RAN, _DIED, _USED, _SETTLED = range(5)  # as in src/core/eager/tape.hpp
 

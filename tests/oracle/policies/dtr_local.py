@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import ClassVar, final
 
-from lowtide.eager_engine.ledger import Value
-from lowtide.eager_engine.policies.base import AbstractScore, Scene, per_byte_and_staleness
+from tests.oracle.ledger import Value
+from tests.oracle.policies.base import AbstractScore, Scene, per_byte_and_staleness
 
 
 @final

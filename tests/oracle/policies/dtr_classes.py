@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import ClassVar, final
 
-from lowtide.eager_engine.kinship import AbstractKinship, Classes
-from lowtide.eager_engine.ledger import Value
-from lowtide.eager_engine.policies.base import AbstractScore, Scene, per_byte_and_staleness
+from tests.oracle.kinship import AbstractKinship, Classes
+from tests.oracle.ledger import Value
+from tests.oracle.policies.base import AbstractScore, Scene, per_byte_and_staleness
 
 
 @final

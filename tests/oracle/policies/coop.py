@@ -12,13 +12,13 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar, final
 
-from lowtide.eager_engine.kinship import AbstractKinship, Classes
-from lowtide.eager_engine.ledger import Call, Value
-from lowtide.eager_engine.policies.base import AbstractPolicy, Scene
-from lowtide.eager_engine.policies.density import Density
-from lowtide.eager_engine.policies.upstream import upstream_ns
-from lowtide.eager_engine.policies.window import cheapest_window, pieces
-from lowtide.eager_engine.room import SMALL_B, End
+from tests.oracle.kinship import AbstractKinship, Classes
+from tests.oracle.ledger import Call, Value
+from tests.oracle.policies.base import AbstractPolicy, Scene
+from tests.oracle.policies.density import Density
+from tests.oracle.policies.upstream import upstream_ns
+from tests.oracle.policies.window import cheapest_window, pieces
+from tests.oracle.room import SMALL_B, End
 
 
 class AbstractCoop(AbstractPolicy):

@@ -15,12 +15,12 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from time import perf_counter
 from typing import Protocol
 
-from lowtide.eager_engine.compiled_replay import no_place
-from lowtide.eager_engine.ledger import Call, Ledger, Value
-from lowtide.eager_engine.policies.base import AbstractPolicy, Scene
-from lowtide.eager_engine.recovery import bring
-from lowtide.eager_engine.room import AbstractRoom, Move
-from lowtide.eager_engine.statistics import Statistics
+from lowtide.eager_engine.replay import no_place
+from tests.oracle.ledger import Call, Ledger, Value
+from tests.oracle.policies.base import AbstractPolicy, Scene
+from tests.oracle.recovery import bring
+from tests.oracle.room import AbstractRoom, Move
+from tests.oracle.statistics import Statistics
 
 
 class OutOfRoom(Exception):

@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import ClassVar, final
 
-from lowtide.eager_engine.kinship import AbstractKinship, Classes
-from lowtide.eager_engine.ledger import Value
-from lowtide.eager_engine.policies.base import AbstractPolicy, Scene
-from lowtide.eager_engine.policies.upstream import upstream_ns
+from tests.oracle.kinship import AbstractKinship, Classes
+from tests.oracle.ledger import Value
+from tests.oracle.policies.base import AbstractPolicy, Scene
+from tests.oracle.policies.upstream import upstream_ns
 
 _MiB = 2**20
 _SHARE_OF_ROOM = 1 / 1024  # of a candidate's least size, where that is below a MiB

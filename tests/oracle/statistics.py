@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lowtide.eager_engine.ledger import Call, Value
+from tests.oracle.ledger import Call, Value
 
 _FNV_BASIS, _FNV_PRIME, _MASK = 0xCBF29CE484222325, 0x100000001B3, (1 << 64) - 1
 _EVICTED, _RERAN = 1, 2

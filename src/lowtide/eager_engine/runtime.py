@@ -21,9 +21,9 @@ from lowtide.device import eager_shim, shim
 from lowtide.device.arena import Arena
 from lowtide.eager_engine.eager_stats import EagerStats
 from lowtide.eager_engine.gradients import Gradients
-from lowtide.eager_engine.liars import COMMUNICATING, LIARS, TRUSTED, UNDECLARED_VIEWS
 from lowtide.eager_engine.openings import Bytes
 from lowtide.eager_engine.recorder import Recorder
+from lowtide.eager_engine.wrong_schemas import COMMUNICATING, TRUSTED, UNDECLARED_VIEWS, WRONG_SCHEMAS
 from lowtide.errors import BudgetWarning
 
 _SMALL_PART = 128
@@ -31,7 +31,7 @@ _SMALL_PART = 128
 _MOST_SMALL_B = 64 * 1024
 
 
-class CompiledRuntime:
+class EagerRuntime:
     """Runs one context: serves its thread from an arena, intercepts its operators, and evicts and recomputes tensors.
 
     The thread that opens it calls everything else.
@@ -71,7 +71,7 @@ class CompiledRuntime:
             policy=policy,
             host_B=host_budget_B,
             link_Bps=link_Bps,
-            hidden={name: (list(h.writes), list(h.spare), h.only_if, h.draws) for name, h in LIARS.items()},
+            hidden={name: (list(h.writes), list(h.spare), h.only_if, h.draws) for name, h in WRONG_SCHEMAS.items()},
             views=sorted(UNDECLARED_VIEWS),
             communicating=sorted(COMMUNICATING),
             trusted=sorted(TRUSTED),

@@ -28,12 +28,12 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar, final
 
-from lowtide.eager_engine.kinship import AbstractKinship, Regions, has_handle, is_wanted, parents
-from lowtide.eager_engine.ledger import Call, Value
-from lowtide.eager_engine.policies.base import AbstractPolicy, Scene
-from lowtide.eager_engine.policies.density import Density
-from lowtide.eager_engine.policies.window import Window, cheapest_window, moved_for, pieces
-from lowtide.eager_engine.room import SMALL_B
+from tests.oracle.kinship import AbstractKinship, Regions, has_handle, is_wanted, parents
+from tests.oracle.ledger import Call, Value
+from tests.oracle.policies.base import AbstractPolicy, Scene
+from tests.oracle.policies.density import Density
+from tests.oracle.policies.window import Window, cheapest_window, moved_for, pieces
+from tests.oracle.room import SMALL_B
 
 _NEARNESS = 1.5  # how much more per byte a window may cost than scattered victims
 # Of a byte, against the mean cost of making one: it is read and written, as by the cheapest calls. In all recorded

@@ -1,9 +1,9 @@
-"""Operators whose schema says less than they do, found by running torch's own samples of every operator and looking
-at every byte before and after.
+"""Lists operators whose schema says less than they do. Torch-free.
 
-An operator is here if it writes an argument that its schema does not mark, if it draws from the random generator
-without the tag for it, or if a result looks at an argument's bytes and the schema calls it new. Of collectives no
-schema can say enough: they read and write after they have returned, together with other processes.
+They were found by running torch's own samples of every operator and looking at every byte before and after. An operator
+is here if it writes an argument that its schema does not mark, if it draws from the random generator without the tag
+for it, or if a result looks at an argument's bytes and the schema calls it new. Of collectives no schema says enough:
+they read and write after they have returned, together with other processes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Hidden(msgspec.Struct, frozen=True):
 
 _STATISTICS = Hidden(writes=("running_mean", "running_var"), only_if="training", spare=("running_mean", "running_var"))
 
-LIARS: dict[str, Hidden] = {
+WRONG_SCHEMAS: dict[str, Hidden] = {
     "aten.native_batch_norm.default": _STATISTICS,
     "aten._batch_norm_impl_index.default": _STATISTICS,
 }

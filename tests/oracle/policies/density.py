@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from lowtide.eager_engine.ledger import Call
-from lowtide.eager_engine.room import SMALL_B
+from tests.oracle.ledger import Call
+from tests.oracle.room import SMALL_B
 
 
 class Density:
