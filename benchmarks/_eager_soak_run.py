@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from tests import torchvision_shim
-from tests.dynamic.comparison import everything
+from tests.eager_engine.comparison import everything
 
 torchvision_shim.install()
 

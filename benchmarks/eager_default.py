@@ -15,10 +15,8 @@ from typing import Any
 from benchmarks.eager_replaying import recorded, trace_file
 from benchmarks.eager_unseen import HELD_BACK, STUDIED
 from benchmarks.results_file import table, write
-from lowtide.dynamic.compiled_replay import compiled_replay, compiled_tape
-from lowtide.dynamic.policies.density import Density
-from lowtide.dynamic.replay import Rules
-from lowtide.dynamic.tape import Ran, Tape, load_tape
+from lowtide.eager_engine.replay import Rules, compiled_replay, compiled_tape
+from lowtide.eager_engine.tape import Ran, Tape, load_tape
 
 DEFAULT = "tide-memory"
 POLICIES = ("coop", "tide", DEFAULT)
@@ -35,28 +33,18 @@ NOTE = (
 )
 
 
-class _Learnt:
-    """A call's costs as `Density.learn` reads them."""
-
-    def __init__(self, ran: Ran) -> None:
-        self.cost_ns = ran.cost_ns
-        self.outputs = [_Sized(size_B) for size_B in ran.sizes_B]
-
-
-class _Sized:
-    def __init__(self, size_B: int) -> None:
-        self.size_B = size_B
-
-
 @cache
 def _tape(trace: str) -> tuple[Tape, Any, float]:
-    """A trace, as both engines read it, and what moving a byte costs in it."""
+    """A trace, as it is read, as the engine reads it, and what moving a byte costs in it."""
     tape = load_tape(trace_file(trace))
-    density = Density()
-    for event in tape.events:
-        if isinstance(event, Ran):
-            density.learn(_Learnt(event))  # type: ignore[arg-type]
-    return tape, compiled_tape(tape), density.mean_ns() * MOVE
+    return tape, compiled_tape(tape), _made_ns(tape) * MOVE
+
+
+def _made_ns(tape: Tape) -> float:
+    """What a byte costs to make, on the geometric mean over bytes; small results do not count."""
+    made = [(event.cost_ns + 1, size_B) for event in tape.events if isinstance(event, Ran) for size_B in event.sizes_B]
+    made = [(cost_ns, size_B) for cost_ns, size_B in made if size_B > Rules().small_B]
+    return math.exp(sum(math.log(ns / size_B) * size_B for ns, size_B in made) / sum(size_B for _, size_B in made))
 
 
 def times(trace: str, policy: str) -> list[float | str]:

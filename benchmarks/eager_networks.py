@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.dynamic.adversaries import Adversaries
-from tests.dynamic.networks import (
+from tests.eager_engine.adversaries import Adversaries
+from tests.eager_engine.networks import (
     EagerNetwork,
     adam,
     adamw,
@@ -18,8 +18,8 @@ from tests.dynamic.networks import (
     tokens,
     trees,
 )
-from tests.dynamic.sequences import Lengths, Reader
-from tests.dynamic.trees import TreeReader
+from tests.eager_engine.sequences import Lengths, Reader
+from tests.eager_engine.trees import TreeReader
 from tests.networks import UNet, WithLoss, gpt2
 from torch import nn
 

@@ -6,7 +6,7 @@ from benchmarks.dtr_figures import MEMORY, POLICIES, RATIOS, TIME, TRACES, publi
 from benchmarks.eager_replaying import LIMIT, Replay, replayed, trace_file
 from benchmarks.implementation_parts import Effort, Found, Part, Row, rows_of
 from benchmarks.results_file import table
-from lowtide.dynamic.replay import PUBLISHED
+from lowtide.eager_engine.replay import PUBLISHED
 
 TOLERANCE = 0.0006
 """Published with three digits after the point."""

@@ -1,4 +1,4 @@
-"""Replays of recorded steps: by the compiled engine, at shares of the trace's own peak. Needs no torch.
+"""Replays of recorded steps, at shares of the trace's own peak. Needs no torch.
 
 Units: `_B` bytes, `_s` seconds.
 """
@@ -16,10 +16,9 @@ import msgspec
 from benchmarks.eager_floor import floor_B
 from benchmarks.implementation_parts import Row
 from benchmarks.problem_set import TRACES
-from lowtide.dynamic.compiled_replay import compiled_replay, compiled_tape
-from lowtide.dynamic.policies.catalogue import POLICIES
-from lowtide.dynamic.replay import Rules
-from lowtide.dynamic.tape import Ran, Tape, load_tape
+from lowtide.eager_engine.policy_names import COPYING
+from lowtide.eager_engine.replay import Rules, compiled_replay, compiled_tape
+from lowtide.eager_engine.tape import Ran, Tape, load_tape
 
 RECORDED = TRACES / "recorded"
 LIMIT = 2.0
@@ -68,7 +67,7 @@ def _tape(file: Path, in_place: bool) -> tuple[Tape, Any]:
 def replayed(wanted: Replay) -> Row:
     """Runs it. `refused`: None, "memory" or "time"."""
     rules = wanted.rules
-    if not POLICIES[wanted.policy].in_place:
+    if wanted.policy in COPYING:
         rules = msgspec.structs.replace(rules, in_place=False)
     budget_B = int(_tape(wanted.file, wanted.rules.in_place)[0].peak_B * wanted.share)
     tape, compiled = _tape(wanted.file, rules.in_place)

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 import torch
-from tests.dynamic.comparison import Left, everything
-from tests.dynamic.networks import EagerNetwork
+from tests.eager_engine.comparison import Left, everything
+from tests.eager_engine.networks import EagerNetwork
 
 import lowtide
 
@@ -36,7 +36,6 @@ class Loop:
     policy: str
     budget_B: int
     steps: int
-    runtime: str = "auto"
     digests: bool = False
 
     def run(self) -> dict[str, Any]:
@@ -47,9 +46,7 @@ class Loop:
         """
         module, optimizers = self.network.start()
         found: dict[str, Any] = {"refused": None, "losses": [], "seconds_s": [], "counts": [], "left": []}
-        context = lowtide.eager(
-            self.budget_B, policy=self.policy, model=module, optimizer=optimizers, runtime=self.runtime
-        )
+        context = lowtide.eager(self.budget_B, policy=self.policy, model=module, optimizer=optimizers)
         try:
             with context as run:
                 for batch in self.network.batches(self.steps):

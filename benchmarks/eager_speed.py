@@ -1,4 +1,4 @@
-"""What does `lowtide.eager` cost an operator when there is room for everything? The compiled runtime beside plain torch.
+"""What does `lowtide.eager` cost an operator when there is room for everything? The engine beside plain torch.
 
 `python -m benchmarks.eager_speed` writes `results/eager_speed.md` and `.json`.
 """
@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.results_file import table, write
 from lowtide.device.arena import Arena
-from lowtide.dynamic.compiled import CompiledRuntime
+from lowtide.eager_engine.runtime import EagerRuntime
 from lowtide.frontends.eager import Eager
 
 BUDGET_B = 2**28
@@ -63,7 +63,7 @@ def main() -> int:
         with Arena(BUDGET_B, small_zone_B=0, home_B=0).engaged():
             arena_us = fastest_us(work)
         for policy in POLICIES:
-            with Eager(CompiledRuntime(BUDGET_B, policy), [], []):
+            with Eager(EagerRuntime(BUDGET_B, policy), [], []):
                 eager_us = fastest_us(work)
             facts = {"loop": work.__name__, "policy": policy, "plain_us": plain_us, "arena_us": arena_us}
             numbers.append(facts | {"eager_us": eager_us, "added_us": eager_us - plain_us})

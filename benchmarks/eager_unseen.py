@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from tests.dynamic.adversaries import Adversaries
-from tests.dynamic.networks import (
+from tests.eager_engine.adversaries import Adversaries
+from tests.eager_engine.networks import (
     EagerNetwork,
     adam,
     adamw,
@@ -25,7 +25,7 @@ from tests.dynamic.networks import (
     sgd,
     trees,
 )
-from tests.dynamic.trees import TreeReader
+from tests.eager_engine.trees import TreeReader
 from tests.networks import UNet, WithLoss
 from torch import nn
 

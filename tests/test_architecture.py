@@ -18,7 +18,7 @@ LAYERS = [
     {"ir"},
     {"ops"},
     {"device"},
-    {"capture", "profile", "planners", "placers", "runtime", "report", "dynamic"},
+    {"capture", "profile", "planners", "placers", "runtime", "report", "eager_engine"},
     {"ground"},
     {"tightening"},
     {"record"},
@@ -27,7 +27,7 @@ LAYERS = [
     {"cli"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
-MAY_USE_TORCH = {"device", "capture", "profile", "runtime", "ops", "dynamic", "pipeline", "frontends"}
+MAY_USE_TORCH = {"device", "capture", "profile", "runtime", "ops", "eager_engine", "pipeline", "frontends"}
 TORCH_FREE = {"ir", "planners", "placers", "report"}
 TORCH_FREE_FILES = {
     PACKAGE / name
@@ -36,6 +36,12 @@ TORCH_FREE_FILES = {
         "ground.py",
         "tightening.py",
         "record.py",
+        "eager_engine/eager_stats.py",
+        "eager_engine/policy_names.py",
+        "eager_engine/recorder.py",
+        "eager_engine/replay.py",
+        "eager_engine/tape.py",
+        "eager_engine/wrong_schemas.py",
         "frontends/plan_file.py",
         "frontends/plan_in_hand.py",
         "frontends/frontier_file.py",
@@ -158,6 +164,19 @@ for name in {names!r}:
 assert "torch" not in sys.modules
 """
     )
+
+
+def test_the_oracle_needs_no_torch_and_nobody_in_the_package_needs_the_oracle() -> None:
+    oracle = sorted((ROOT / "tests" / "oracle").rglob("*.py"))
+    assert len(oracle) > 20
+    assert not {module for file in oracle for _, module in _imported(_tree(file)) if module.split(".")[0] == "torch"}
+    assert not {module for file in MODULES for _, module in _imported(_tree(file)) if module.split(".")[0] == "tests"}
+
+
+def test_no_part_of_the_package_has_the_name_of_a_public_function() -> None:
+    """Importing a submodule binds its name on the package: `lowtide.eager` would be a module from then on."""
+    parts = {_part(file) for file in MODULES} - {""}
+    _python(f"import lowtide; assert not {parts!r} & set(lowtide.__all__)")
 
 
 def test_importing_the_package_does_not_import_torch() -> None:

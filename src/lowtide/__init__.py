@@ -20,7 +20,7 @@ _HOME = {
     "fits": "lowtide.frontends.fits",
     "TrainStep": "lowtide.frontends.train_step",
     "eager": "lowtide.frontends.eager",
-    "EagerStats": "lowtide.dynamic.eager_stats",
+    "EagerStats": "lowtide.eager_engine.eager_stats",
     "verify": "lowtide.frontends.verify",
     "Verification": "lowtide.frontends.verification",
     "install_cuda": "lowtide.device.cuda",
@@ -63,7 +63,7 @@ _HOME = {
 if TYPE_CHECKING:
     from lowtide.device.cuda import install_cuda as install_cuda
     from lowtide.device.transfer_stats import TransferStats as TransferStats
-    from lowtide.dynamic.eager_stats import EagerStats as EagerStats
+    from lowtide.eager_engine.eager_stats import EagerStats as EagerStats
     from lowtide.errors import ArgumentError as ArgumentError
     from lowtide.errors import BackwardError as BackwardError
     from lowtide.errors import BudgetError as BudgetError

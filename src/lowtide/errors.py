@@ -66,27 +66,6 @@ class BudgetWarning(UserWarning):
     """A budget that holds for less than one might think; the text says what to do."""
 
 
-class OutOfRoom(LowtideError):
-    """Inside a budget, what operators are using leaves too little room for a request, whatever is evicted.
-
-    Arguments:
-        message: names the bytes and the remedy.
-        need_B: what was asked for.
-        capacity_B: all there is.
-        in_use_B: what is taken and cannot be evicted.
-        pinned_B: of these, what running operators use.
-    """
-
-    def __init__(
-        self, message: str, *, need_B: int = 0, capacity_B: int = 0, in_use_B: int = 0, pinned_B: int = 0
-    ) -> None:
-        super().__init__(message)
-        self.need_B = need_B
-        self.capacity_B = capacity_B
-        self.in_use_B = in_use_B
-        self.pinned_B = pinned_B
-
-
 class OptimizerError(LowtideError, TypeError):
     """What was given as the optimizer is none."""
 
@@ -158,7 +137,10 @@ class PackingError(LowtideError, ValueError):
 
 
 class ShimUnavailable(LowtideError):
-    """lowtide's memory arena cannot be had here, so budgets are accounted, not enforced; the text says what to do."""
+    """lowtide's memory arena, or the engine of `lowtide.eager`, cannot be compiled or loaded; the text says what to do.
+
+    Budgets of `fit` are then accounted, not enforced.
+    """
 
 
 class ArenaError(LowtideError, ValueError):

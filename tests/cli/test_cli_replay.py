@@ -1,4 +1,4 @@
-"""`lowtide replay`: tables, JSON, both engines, and refusals that say what to do."""
+"""`lowtide replay`: tables, JSON, and refusals that say what to do."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
+import msgspec
 import pytest
 from benchmarks.problem_set import TRACES
 from typer.testing import CliRunner
 
 from lowtide.cli.main import app
+from lowtide.eager_engine.replay import Rules, compiled_replay
+from lowtide.eager_engine.tape import load_tape
 from tests.ir.traces import network
 
 UNET = TRACES / "unet.jsonl.gz"
@@ -45,18 +49,25 @@ def test_one_budget_is_told_in_detail_for_every_policy() -> None:
         assert word in output
 
 
-def test_both_engines_and_both_accountings_give_equal_json(small: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("accounting", ["addresses", "bytes"])
+def test_the_json_has_what_was_asked_and_every_number_of_the_replay(
+    tmp_path: Path, accounting: Literal["addresses", "bytes"]
+) -> None:
     saved = tmp_path / "results.json"
-    common = (small, "-p", "dtr", "-b", "100%", "--accounting", "bytes", "--limit", "inf")
-    code, output = replay(*common, "--json", "-")
+    asked = (UNET, "-p", "dtr", "-b", "60%", "--accounting", accounting, "--limit", "inf")
+    code, output = replay(*asked, "--json", "-")
     assert code == 0, output
-    assert replay(*common, "--oracle", "--json", saved)[0] == 0
-    quick, readable = json.loads(output), json.loads(saved.read_text())
-    for result in (*quick["results"], *readable["results"]):
+    assert replay(*asked, "--json", saved)[0] == 0
+    printed, kept = json.loads(output), json.loads(saved.read_text())
+    rules = Rules(accounting=accounting, limit=None)
+    tape = load_tape(UNET)
+    expected = msgspec.to_builtins(compiled_replay(tape, "dtr", int(0.6 * tape.peak_B), rules))
+    assert printed["rules"] == msgspec.to_builtins(rules)
+    assert printed["peak_B"] == tape.peak_B
+    for result in (*printed["results"], *kept["results"], expected):
         del result["search_s"]
-    assert quick == readable
-    assert quick["peak_B"] == quick["results"][0]["budget_B"]
-    assert quick["rules"]["limit"] is None
+    assert printed["results"] == [expected]
+    assert kept == printed
 
 
 def test_a_budget_too_small_is_refused_with_the_reason() -> None:
@@ -101,7 +112,7 @@ def test_damaged_and_missing_traces_are_named(tmp_path: Path) -> None:
 
 def test_it_needs_no_torch(small: Path) -> None:
     hidden = "import sys; sys.modules['torch'] = None"
-    code = f"{hidden}; from lowtide.cli.main import app; app(['replay', {str(small)!r}, '-b', '2KiB', '--oracle'])"
+    code = f"{hidden}; from lowtide.cli.main import app; app(['replay', {str(small)!r}, '-b', '2KiB'])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "without a budget" in done.stdout

@@ -16,9 +16,7 @@ import pytest
 
 from lowtide._core import eager_policies
 from lowtide.device.fingerprint import fingerprint
-from lowtide.dynamic.costs import CostTable, read_costs
-from lowtide.dynamic.replay import replay
-from lowtide.dynamic.tape import load_tape
+from lowtide.eager_engine.tape import load_tape
 from lowtide.errors import LowtideError
 from lowtide.frontends.frontier_in_hand import Frontier
 from lowtide.frontends.plan_cache import Header, PlanCache
@@ -223,11 +221,9 @@ def _use_trace(path: Path) -> None:
 
 
 def _use_tape(path: Path) -> None:
-    from lowtide.dynamic.compiled_replay import compiled_replay
-    from lowtide.dynamic.policies.catalogue import POLICIES
+    from lowtide.eager_engine.replay import compiled_replay
 
     tape = load_tape(path)
-    replay(tape, POLICIES["lru"](), tape.peak_B // 2 + 1)
     compiled_replay(tape, eager_policies()[0], tape.peak_B // 2 + 1)
 
 
@@ -339,11 +335,6 @@ def _use_needs(path: Path) -> None:
     assert needs.temporaries_B >= 0
 
 
-def _use_costs(path: Path) -> None:
-    table = read_costs(path)
-    assert table.cost_ns("aten.mm.default", (((4, 8), 4),), (((4, 2), 4),)) >= 1
-
-
 FORMATS = {
     "plan": Format(".json", plan_bytes, _use_plan, packs=True),
     "graph": Format(".json", lambda: dumps(_graph()).encode(), _use_graph, packs=True),
@@ -360,5 +351,4 @@ FORMATS = {
     "measurements": Format(".json", _profile_bytes, _use_profiles, seal=seal_all),
     "cached plan": Format(".plan", _cached_bytes, _use_plans, tree="lines"),
     "optimizer's needs": Format(".needs", _needs_bytes, _use_needs, seal=seal_all),
-    "costs": Format(".json", lambda: msgspec.json.encode(CostTable({"aten.mm.default 4x8:4": 700})), _use_costs),
 }

@@ -160,7 +160,6 @@ WRONG: dict[Callable[..., object], dict[str, list[Any]]] = {
         "model": ["what", len, -1, [1]],
         "optimizer": ["what", len, -1, [1]],
         "record": [len, -1, True],
-        "runtime": ODD,
     },
     _backend: {"options": [{"budget": v} for v in ODD] + [{"budget": "1GiB", "seed": "what"}, {"bugdet": 1}, {}]},
     lambda **k: lowtide.unfit(*k.values()): {"model": ODD},

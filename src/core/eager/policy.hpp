@@ -4,7 +4,7 @@
 // keeper evicts them in that order, asks the room again, and comes back as long as the request does not fit; none says that
 // no eviction helps. Where the policy slides, the keeper first tries to move blocks together.
 // A policy depends on nothing but the scene and what it was told: the same run gives the same choices, on any machine,
-// and the same as the policy of that name in Python (src/lowtide/dynamic/policies). So a score is a double made of
+// and the same as the policy of that name in Python (tests/oracle/policies). So a score is a double made of
 // integers in the same order of operations, and every tie has a rule.
 // choose() may be called while a kernel runs, on any thread, under the keeper's lock. One instance serves one run.
 #pragma once

@@ -1,4 +1,4 @@
-// Replay: a policy, run on a tape inside a budget. The same as src/lowtide/dynamic/replay.py, event by event.
+// Replay: a policy, run on a tape inside a budget. tests/oracle/replay.py does the same.
 #pragma once
 #include <string>
 

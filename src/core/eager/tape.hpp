@@ -1,4 +1,5 @@
-// Tape: what an eager program did, with its names resolved; what a replay runs. The same as src/lowtide/dynamic/tape.py.
+// Tape: what an eager program did, with its names resolved; what a replay runs. src/lowtide/eager_engine/tape.py
+// reads traces as such.
 //
 // Contents are numbered from 1 in the order in which they come: a leaf is one, a call makes one per output. A content may
 // be a view of an earlier one. A content dies when nothing names it, or a view of it, any more.

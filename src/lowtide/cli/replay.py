@@ -16,8 +16,8 @@ from lowtide.report.terminal import Terminal
 from lowtide.units import format_B, format_percent, format_s, parse_budget
 
 if TYPE_CHECKING:
-    from lowtide.dynamic.replay import ReplayResult, Rules
-    from lowtide.dynamic.tape import Tape
+    from lowtide.eager_engine.replay import ReplayResult, Rules
+    from lowtide.eager_engine.tape import Tape
 
 _STDOUT = "-"
 _HALF = ("50%",)
@@ -43,45 +43,42 @@ def replay(
         typer.Option("--published", help="DTR's own rules: no addresses, writes make copies, views are made again."),
     ] = False,
     limit: Annotated[float, typer.Option(min=1.0, help="Give up at so many times the plain time; inf: never.")] = 2.0,
-    oracle: Annotated[bool, typer.Option("--oracle", help="Replay in Python, the readable twin.")] = False,
     json: Annotated[str | None, typer.Option(metavar="PATH", help="Save the results here; - prints them.")] = None,
 ) -> None:
     """Replay a recorded run under eviction policies, inside budgets."""
     with told():
         import msgspec
 
-        from lowtide.dynamic.replay import PUBLISHED, Rules
-        from lowtide.dynamic.tape import load_tape
+        from lowtide.eager_engine.replay import PUBLISHED, Rules
+        from lowtide.eager_engine.tape import load_tape
 
         rules = PUBLISHED if published else Rules(accounting=accounting)
         rules = msgspec.structs.replace(rules, limit=None if limit == float("inf") else limit)
-        names = _names(policy, oracle)
+        names = _names(policy)
         tape = load_tape(trace, in_place=rules.in_place)
         budgets_B = [_budget_B(text, tape) for text in budget or _HALF]
         console = Terminal(stderr=True)
         rows = []
         for name in names:
             with console.status(f"replaying {tape.name} under {name}"):
-                rows.append(_row(trace, tape, name, budgets_B, rules, oracle))
+                rows.append(_row(trace, tape, name, budgets_B, rules))
         _show(tape, rules, rows, json)
     if all(result.refused for row in rows for result in row):
         raise typer.Exit(REFUSED)
 
 
-def _names(given: Sequence[str] | None, oracle: bool) -> Sequence[str]:
-    """The policies that are meant.
+def _names(given: Sequence[str] | None) -> Sequence[str]:
+    """The policies that are meant: those given, each once, or all.
 
     Raises:
-        EagerError: if there is no such policy in the engine that is to replay.
+        EagerError: if there is no such policy.
     """
-    from lowtide._core import eager_policies
-    from lowtide.dynamic.policies.catalogue import POLICIES
+    from lowtide.eager_engine.policy_names import policy_names
 
-    there = dict.fromkeys(POLICIES if oracle else (*POLICIES, *eager_policies()))
+    there = policy_names()
     for name in given or ():
         if name not in there:
-            engine = " in Python" if oracle else ""
-            raise EagerError(f"there is no policy {name!r}{engine}: write one of {', '.join(sorted(there))}")
+            raise EagerError(f"there is no policy {name!r}: write one of {', '.join(sorted(there))}")
     return tuple(dict.fromkeys(given or there))
 
 
@@ -106,23 +103,17 @@ def _budget_B(text: str, tape: Tape) -> int:
     return budget.size_B
 
 
-def _row(
-    trace: Path, tape: Tape, name: str, budgets_B: Sequence[int], rules: Rules, oracle: bool
-) -> list[ReplayResult]:
-    """A policy at every budget, by the compiled engine where it knows the policy."""
+def _row(trace: Path, tape: Tape, name: str, budgets_B: Sequence[int], rules: Rules) -> list[ReplayResult]:
+    """Replays the trace under one policy at every budget."""
     import msgspec
 
-    from lowtide._core import eager_policies
-    from lowtide.dynamic.compiled_replay import compiled_replay, compiled_tape
-    from lowtide.dynamic.policies.catalogue import POLICIES
-    from lowtide.dynamic.replay import replay
-    from lowtide.dynamic.tape import load_tape
+    from lowtide.eager_engine.policy_names import COPYING
+    from lowtide.eager_engine.replay import compiled_replay, compiled_tape
+    from lowtide.eager_engine.tape import load_tape
 
-    if rules.in_place and name in POLICIES and not POLICIES[name].in_place:
+    if rules.in_place and name in COPYING:
         rules = msgspec.structs.replace(rules, in_place=False)
         tape = load_tape(trace, in_place=False)
-    if oracle or name not in eager_policies():
-        return [replay(tape, POLICIES[name](), budget_B, rules) for budget_B in budgets_B]
     compiled = compiled_tape(tape)
     return [compiled_replay(tape, name, budget_B, rules, compiled=compiled) for budget_B in budgets_B]
 

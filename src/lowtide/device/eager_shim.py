@@ -1,4 +1,4 @@
-"""The compiled runtime of eager training: whether it is there, and if not, why.
+"""Loads the compiled engine of `lowtide.eager`, which is built from `_shim/eager` on first use, or says why it cannot.
 
 It is a module of its own, built when it is first asked for: it includes torch's dispatcher, which takes the compiler
 longer than all of the shim, on which it builds (`_shim/gates.hpp`).
@@ -103,24 +103,24 @@ def _find() -> EagerModule:
     shim.load()
     if not _has_key():
         raise ShimUnavailable(
-            f"torch {torch.__version__} has no dispatch key on which lowtide can see operators without Python "
-            "(torch 2.11 to 2.13 have one): eager training uses the runtime in Python"
+            f"torch {torch.__version__} has no dispatch key on which lowtide can see operators: "
+            "use torch 2.11 to 2.13, which have one"
         )
     path = shim_build.find_or_build(kit=shim_build.EAGER)
     try:
         module = cast(EagerModule, shim_build.load_file(path, _NAME))
     except ImportError as error:
         raise ShimUnavailable(
-            f"lowtide's eager runtime was built but cannot be loaded ({error}): use a torch that lowtide was tested "
-            "with; eager training uses the runtime in Python"
+            f"lowtide's eager runtime was built but cannot be loaded ({error}): "
+            "use a torch that lowtide was tested with"
         ) from error
     if objection := module.objection():
-        raise ShimUnavailable(f"{objection}: eager training uses the runtime in Python")
+        raise ShimUnavailable(f"{objection}: do without that library, or use a torch that lowtide was tested with")
     module.register()
     if failure := _first_failure(module):
         raise ShimUnavailable(
-            f"torch {torch.__version__} does not behave as lowtide's eager runtime needs: {failure}; "
-            "eager training uses the runtime in Python"
+            f"torch {torch.__version__} does not behave as lowtide's eager runtime needs: {failure}. "
+            "Use a torch that lowtide was tested with"
         )
     return module
 

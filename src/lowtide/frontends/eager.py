@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import threading
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,43 +19,21 @@ from torch.utils.hooks import RemovableHandle
 from lowtide.arguments import path, shown, text
 from lowtide.device import eager_shim
 from lowtide.device.fingerprint import device_memory_B
-from lowtide.dynamic.compiled import CompiledRuntime
-from lowtide.dynamic.eager_stats import EagerStats
-from lowtide.dynamic.interpreted import InterpretedRuntime
-from lowtide.dynamic.openings import Bytes, watched
-from lowtide.dynamic.policies.catalogue import POLICIES, policy_of
-from lowtide.errors import BudgetError, BudgetWarning, EagerError, InfeasibleBudget, OptimizerError
+from lowtide.eager_engine.eager_stats import EagerStats
+from lowtide.eager_engine.openings import watched
+from lowtide.eager_engine.policy_names import COPYING, OFFLOADING, policy_names
+from lowtide.eager_engine.runtime import EagerRuntime
+from lowtide.errors import BudgetError, BudgetWarning, EagerError, InfeasibleBudget, OptimizerError, ShimUnavailable
 from lowtide.frontends.eager_place import place
-from lowtide.frontends.moving import HostBudget, Moving, Rate, moving
+from lowtide.frontends.moving import HostBudget, Rate, moving
 from lowtide.profile.bandwidth import bandwidth
 from lowtide.profile.cache import ProfileCache
 from lowtide.profile.optimizer import optimizer_needs
 from lowtide.runtime.homes import state_tensors
 from lowtide.units import Budget, format_B, parse_budget
 
-RuntimeName = Literal["auto", "compiled", "python"]
 Models = torch.nn.Module | Iterable[torch.nn.Module] | None
 Optimizers = torch.optim.Optimizer | Iterable[torch.optim.Optimizer] | None
-_LOG = logging.getLogger("lowtide")
-_RUNTIMES: tuple[RuntimeName, ...] = ("auto", "compiled", "python")
-
-
-class Runtime(Protocol):
-    """What carries a context out. All of it is called by the thread that opened it."""
-
-    name: str
-
-    def open(self) -> None: ...
-    def close(self) -> int: ...
-    def leave_child(self) -> None: ...
-    def bring_home(self, tensors: Iterable[Tensor]) -> None: ...
-    def optimizer_began(self) -> None: ...
-    def optimizer_ended(self, state: Iterable[Tensor]) -> None: ...
-    def reach(self, tensor: Bytes, for_good: bool, /) -> None: ...
-    def share(self, tensor: Bytes, /) -> None: ...
-    def write(self, tensor: Bytes, /) -> None: ...
-    def unseen(self) -> contextlib.AbstractContextManager[None]: ...
-    def stats(self) -> EagerStats: ...
 
 
 class Eager:
@@ -66,7 +43,7 @@ class Eager:
     """
 
     def __init__(
-        self, runtime: Runtime, models: list[torch.nn.Module], optimizers: list[torch.optim.Optimizer]
+        self, runtime: EagerRuntime, models: list[torch.nn.Module], optimizers: list[torch.optim.Optimizer]
     ) -> None:
         self.runtime = runtime
         self._models = models
@@ -189,7 +166,6 @@ def eager(
     model: Models = None,
     optimizer: Optimizers = None,
     record: str | Path | None = None,
-    runtime: RuntimeName = "auto",
 ) -> Eager:
     """A context in which a training loop, unmodified, keeps within a budget.
 
@@ -199,59 +175,41 @@ def eager(
 
     Arguments:
         budget: bytes, "6GiB" or "60%" of the device.
-        policy: what to evict, by name: see `lowtide.dynamic.policies.catalogue`.
+        policy: what to evict, by name: "tide-memory", "tide", "coop", "dte", "dtr", "lru" and others; the guide has a
+            table of them.
         host_budget: bytes of host memory in which evicted tensors may wait.
         link: how fast each way there is; None for what copying does here, measured once and cached.
         model, optimizer: one or several, whose parameters, buffers and state are brought into the arena at once; others
             are when they are first used.
         record: a file to write an execution trace to, as `lowtide replay` reads it; `.gz` is compressed.
-        runtime: "compiled", "python", or "auto" for the first that works here.
 
     Raises:
         BudgetError, LinkError: if a budget or the link is malformed; a share of plain, too: nothing is measured first.
-        EagerError: if there is no such policy or runtime, or the runtime cannot do what is asked; if a model is none.
+        EagerError: if there is no such policy, or it cannot do what is asked; if a model is none.
         OptimizerError: if an optimizer is none.
-        ShimUnavailable: if there is no arena here.
+        ShimUnavailable: if the engine, which is compiled on first use, cannot be had here; nothing has been changed.
     """
     budget_B = _budget_B(budget)
     text("policy", policy, '"tide-memory"')
     path("record", record, '"step.jsonl.gz"')
     moves = moving(host_budget, link)
-    if policy not in POLICIES:
-        names = sorted(name for name, kind in POLICIES.items() if kind.in_place)
-        raise EagerError(f"there is no policy {policy!r}: write one of {', '.join(names)}")
-    if runtime not in _RUNTIMES:
-        raise EagerError(f"there is no runtime {runtime!r}: write one of {', '.join(_RUNTIMES)}")
-    if not POLICIES[policy].in_place:
+    names = policy_names()
+    if policy not in names:
+        raise EagerError(f"there is no policy {policy!r}: write one of {', '.join(sorted({*names} - COPYING))}")
+    if policy in COPYING:
         raise EagerError(f"{policy!r} has no writes in place, and programs write in place: it is for lowtide replay")
-    if moves["host_budget_B"] and not POLICIES[policy].moves:
-        movers = " or ".join(name for name, kind in POLICIES.items() if kind.moves)
+    if moves["host_budget_B"] and policy not in OFFLOADING:
+        movers = " or ".join(name for name in names if name in OFFLOADING)
         raise EagerError(f"{policy!r} moves nothing to the host: leave host_budget= out, or take {movers}")
     models, optimizers = _models(model), _optimizers(optimizer)
-    return Eager(_runtime(runtime, policy, budget_B, moves, record), models, optimizers)
-
-
-def _runtime(name: RuntimeName, policy: str, budget_B: int, moves: Moving, record: str | Path | None) -> Runtime:
-    """The runtime of that name, or the best that there is here.
-
-    Raises:
-        EagerError: if it cannot do what is asked.
-        ShimUnavailable: if it was named, or there is no arena here.
-    """
+    if why := eager_shim.refusal():
+        raise ShimUnavailable(f"lowtide.eager runs on compiled code, which cannot be had here: {why}")
     host_B, link_Bps = moves["host_budget_B"], moves["link_Bps"]
     if host_B and link_Bps is None:
         measured = bandwidth("cpu", ProfileCache())
         link_Bps = min(measured.to_host_Bps, measured.from_host_Bps)  # nothing runs while the thread copies
-    if name == "compiled" or (name == "auto" and not _lacks_compiled()):
-        return CompiledRuntime(budget_B, policy, host_budget_B=host_B, link_Bps=link_Bps or 0.0, record=record)
-    return InterpretedRuntime(budget_B, policy_of(policy, host_B, link_Bps or 0.0), record=record)
-
-
-def _lacks_compiled() -> bool:
-    why = eager_shim.refusal()
-    if why:
-        _LOG.warning("lowtide.eager runs in Python, which costs some 50 us per operator: %s", why)
-    return bool(why)
+    engine = EagerRuntime(budget_B, policy, host_budget_B=host_B, link_Bps=link_Bps or 0.0, record=record)
+    return Eager(engine, models, optimizers)
 
 
 def _budget_B(budget: int | str | Budget) -> int:

@@ -1,5 +1,5 @@
-// Diary: what the program does, value by value, for an execution trace. src/lowtide/dynamic/recorder.py writes that, and its
-// methods say what each entry means. Values are named by their serials.
+// Diary: what the program does, value by value, for an execution trace. eager_engine/recorder.py writes
+// that, and its methods say what each entry means. Values are named by their serials.
 #pragma once
 #include <string>
 #include <tuple>

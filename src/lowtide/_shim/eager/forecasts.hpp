@@ -1,7 +1,7 @@
 // Forecasts: what an operator is expected to cost and to ask for: what it did when it ran last on like shapes.
 //
 // Like are calls of one operator whose tensors have the same sizes and widths, and whose lists of numbers are the same;
-// where none was seen yet, any call of that operator will do. src/lowtide/dynamic/forecasts.py does the same.
+// where none was seen yet, any call of that operator will do.
 #pragma once
 #include <c10/util/flat_hash_map.h>
 

@@ -1,7 +1,7 @@
 // Operators: what one overload does to storages. Read off its schema once, and corrected where the schema is silent.
 //
-// What a schema does not say comes from Python at the start (`Silence`), from the same table that the readable runtime
-// uses. An entry is made when an operator is first seen, and never changes or moves.
+// What a schema does not say comes from Python at the start (`Silence`): src/lowtide/eager_engine/wrong_schemas.py has
+// the table. An entry is made when an operator is first seen, and never changes or moves.
 #pragma once
 #include <ATen/core/dispatch/Dispatcher.h>
 

@@ -1,10 +1,10 @@
-// Runtime: eager training under a hard budget, without Python. See src/lowtide/dynamic/ for the same, readable.
+// Runtime: eager training under a hard budget, without Python.
 //
 // A boxed fallback below autograd (fallback.cpp) hands every operator of the engaged thread to run(). There the inputs'
 // storages become values, absent ones are recovered and all are pinned; the kernel runs; what it made is recorded with a
 // closure (closure.hpp). Decisions are the engine's (src/core/eager): ledger, policy, keeper. This class performs them.
 //
-// RULES, which the readable runtime shares
+// RULES
 // - A storage seen for the first time is a leaf, and is brought into the slab where it may be moved.
 // - An operator that writes over a value consumes it. One that writes over a leaf cannot be undone: whatever is alive and
 //   descends from the old content is recovered and committed first. The leaf stays the same value.

@@ -1,0 +1,62 @@
+"""What an eager run under a budget did so far, in numbers. Torch-free.
+
+Units: `_B` bytes, `_s` seconds, `_ns` nanoseconds of the cost model.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class EagerStats(msgspec.Struct, frozen=True):
+    """Counts since the context was made.
+
+    Arguments:
+        budget_B, peak_B: the wall; the most bytes in use at once, with what persists.
+        calls, cost_ns: operators noted when they ran first, and their modelled cost.
+        reruns, rerun_ns: operators run again, and their modelled cost.
+        evictions, evicted_B: by choice of the policy; what the program let go of is not among them.
+        requests: how often there was no place.
+        searches, candidates, search_s: choices of the policy, values weighed, and the time they took.
+        fragmentation: mean share of the budget that was free after a request that evicted.
+        moves, moved_B: blocks slid together.
+        retries: kernels run a second time because their arguments fenced the arena.
+        sent_B, fetched_B, fetches: to host memory and back.
+        foreign_B: of storages that came from elsewhere.
+        spilled_B: brought back beside the budget when the context was left.
+        steps: per training step, the modelled cost of its operators and of its reruns.
+        departures: where a step did not run like the one before, for policies that remember.
+        policy: its name.
+        digest: of all evictions and reruns in order.
+    """
+
+    budget_B: int
+    peak_B: int = 0
+    calls: int = 0
+    cost_ns: int = 0
+    reruns: int = 0
+    rerun_ns: int = 0
+    evictions: int = 0
+    evicted_B: int = 0
+    requests: int = 0
+    searches: int = 0
+    candidates: int = 0
+    search_s: float = 0.0
+    fragmentation: float = 0.0
+    moves: int = 0
+    moved_B: int = 0
+    retries: int = 0
+    sent_B: int = 0
+    fetched_B: int = 0
+    fetches: int = 0
+    foreign_B: int = 0
+    spilled_B: int = 0
+    steps: tuple[tuple[int, int], ...] = ()
+    departures: int = 0
+    policy: str = ""
+    digest: int = 0
+
+    @property
+    def overhead(self) -> float:
+        """Modelled cost of reruns by that of first runs."""
+        return self.rerun_ns / self.cost_ns if self.cost_ns else 0.0

@@ -1,0 +1,29 @@
+"""Memory saved per second of recomputation.
+
+Peng et al., "Capuchin: Tensor-based GPU Memory Management for Deep Learning", ASPLOS 2020; as in the comparison of
+Kirisame et al., ICLR 2021: `h_MSPS`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, final
+
+from tests.oracle.kinship import AbstractKinship, Regions
+from tests.oracle.ledger import Value
+from tests.oracle.policies.base import AbstractScore, Scene
+
+
+@final
+class Msps(AbstractScore):
+    """Own cost and that of evicted ancestors, by size; how stale a value is does not matter."""
+
+    name: ClassVar[str] = "msps"
+    kinship: ClassVar[type[AbstractKinship]] = Regions
+    sheds: ClassVar[bool] = False
+
+    def score(self, scene: Scene, value: Value) -> float:
+        kinship = scene.kinship
+        assert isinstance(kinship, Regions)
+        cost_ns = value.cost_ns + kinship.ancestors_ns(value)
+        return float(cost_ns) / float(value.size_B) if value.size_B else math.inf

@@ -1,0 +1,73 @@
+"""What a keeper did, counted. Torch-free.
+
+Units: `_B` bytes, `_s` seconds, `_ns` nanoseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tests.oracle.ledger import Call, Value
+
+_FNV_BASIS, _FNV_PRIME, _MASK = 0xCBF29CE484222325, 0x100000001B3, (1 << 64) - 1
+_EVICTED, _RERAN = 1, 2
+
+
+@dataclass(slots=True)
+class Statistics:
+    """Counts since the keeper began.
+
+    Arguments:
+        evictions, evicted_B: by choice of the policy; values that died are not among them.
+        reruns, rerun_ns: calls run again, and their cost.
+        searches, candidates, search_s: requests that found no place, values weighed for them, time until they did.
+        sent_B, fetched_B, fetches: to host memory and back.
+        moves, moved_B: of sliding.
+        samples, free_shares: how many requests evicted, and the sum of the room's share that was free after each.
+        digest: of all evictions and reruns in order; equal runs have equal ones.
+    """
+
+    evictions: int = 0
+    evicted_B: int = 0
+    reruns: int = 0
+    rerun_ns: int = 0
+    searches: int = 0
+    candidates: int = 0
+    search_s: float = 0.0
+    sent_B: int = 0
+    fetched_B: int = 0
+    fetches: int = 0
+    moves: int = 0
+    moved_B: int = 0
+    samples: int = 0
+    free_shares: float = 0.0
+    digest: int = _FNV_BASIS
+
+    @property
+    def fragmentation(self) -> float:
+        """Mean share of the room that was free after a request that evicted; 0 where none did."""
+        return self.free_shares / self.samples if self.samples else 0.0
+
+    def evicted(self, value: Value, clock: int) -> None:
+        self.evictions += 1
+        self.evicted_B += value.size_B
+        self._note(_EVICTED, value.id, clock)
+
+    def reran(self, call: Call, clock: int) -> None:
+        self.reruns += 1
+        self.rerun_ns += call.cost_ns
+        self._note(_RERAN, call.id, clock)
+
+    def searched(self, elapsed_s: float, candidates: int) -> None:
+        self.searches += 1
+        self.search_s += elapsed_s
+        self.candidates = candidates
+
+    def sampled(self, free_share: float) -> None:
+        self.samples += 1
+        self.free_shares += free_share
+
+    def _note(self, *numbers: int) -> None:
+        """FNV-1a over whole words."""
+        for number in numbers:
+            self.digest = ((self.digest ^ number) * _FNV_PRIME) & _MASK
