@@ -328,3 +328,28 @@ def test_losses_that_change_are_not_taken_for_another_path() -> None:
         loss(fitted(x)).backward()
     with pytest.warns(lowtide.BudgetWarning, match="its gradients come in ways that change from step to step"):
         fitted(x)
+
+
+class Numbers(nn.Module):
+    """Python numbers that torch makes constants where sizes vary, and two results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.rate, self.slope = nn.Linear(8, 8), 0.25, 0.3
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        h = F.leaky_relu(F.dropout(self.layer(x), self.rate), self.slope)
+        return h.square().mean(), h * self.slope
+
+
+def test_a_graph_with_numbers_in_it_is_captured_again() -> None:
+    def trained(model: nn.Module) -> list[torch.Tensor]:
+        torch.manual_seed(1)
+        for size in (4, 6, 9):
+            model(torch.ones(size, 8))[1].sum().backward()
+        return [p.grad for p in model.parameters() if p.grad is not None]
+
+    torch._dynamo.reset()
+    plain = Numbers()
+    fitted = lowtide.fit(copy.deepcopy(plain), "1MiB", work=50, dynamic=True)
+    assert all(map(torch.equal, trained(plain), trained(fitted)))

@@ -52,4 +52,23 @@ class Ambient:
             stack.enter_context(geometries_learnt())
             stack.enter_context(self.autocast.restored())
             stack.enter_context(torch._guards.tracing(torch._guards.TracingContext(self.fake_mode)))
+            stack.enter_context(_numbers_known(self.fake_mode.shape_env))
             yield self.examples
+
+
+@contextlib.contextmanager
+def _numbers_known(shape_env: Any) -> Iterator[None]:
+    """Inside, torch knows which Python numbers of a graph it has made constants.
+
+    It forgets that when Dynamo is done. A capture of the same graph would ask Dynamo to begin anew, which is not there.
+    """
+    from torch._dynamo.symbolic_convert import TensorifyState
+
+    known, before = TensorifyState.force_specializations, set(TensorifyState.force_specializations)
+    values = getattr(shape_env, "backed_var_to_val", None) or getattr(shape_env, "var_to_val", {})
+    known.update(map(str, values))
+    try:
+        yield
+    finally:
+        known.clear()
+        known.update(before)

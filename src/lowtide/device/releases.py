@@ -59,6 +59,9 @@ def missing() -> list[str]:
         "LoggingLoggerVariable": lambda: (
             importlib.import_module("torch._dynamo.variables.misc").LoggingLoggerVariable.call_method
         ),
+        "TensorifyState": lambda: (
+            importlib.import_module("torch._dynamo.symbolic_convert").TensorifyState.force_specializations
+        ),
         "WrapperUserFunctionVariable": lambda: (
             importlib.import_module("torch._dynamo.variables.functions").WrapperUserFunctionVariable.call_function
         ),

@@ -28,6 +28,7 @@ a release that moves one is met by a sentence instead of a traceback.
 | `torch._dynamo.config.use_numpy_random_stream`, `trace_numpy` | 2.1 | frontends: numpy draws and computes for itself |
 | `NumpyVariable.call_function` and two beside it | 2.1 | frontends: a graph ends where torch would round otherwise |
 | `WrapperUserFunctionVariable.call_function`, `VariableBuilder.wrap_module` | 2.1 | frontends: what is looked through |
+| `torch._dynamo.symbolic_convert.TensorifyState`, `ShapeEnv.backed_var_to_val` | 2.6 | capture: captured again |
 | `torch._dynamo.config.skip_tensor_guards_with_matching_dict_tags` | 2.6 | frontends: a thawed parameter is seen |
 | `torch._dynamo.config.skip_nnmodule_hook_guards` | 2.0 | frontends: a hook that comes later is called |
 | `torch.nn.modules.module._global_forward_hooks` and three more | 2.0 | frontends: so is one for all modules |
