@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from lowtide.device import storage as surgery
 from lowtide.device.arena import Arena
 from lowtide.errors import StorageError
+from tests.device import surgery
 
 GONE = "the values of 'relu' were dropped here"
 

@@ -8,37 +8,37 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from lowtide.device import storage as surgery
-from lowtide.device.arena import Arena
+from tests.device import surgery
+from tests.device.surgery import ValueArena
 
 CAPACITY_B = 2**20
 GONE = "the bytes were evicted"
 
 
 @pytest.fixture
-def values(module: object) -> Iterator[Arena]:
+def values(module: object) -> Iterator[ValueArena]:
     assert module is not None
-    arena = Arena(CAPACITY_B, small_zone_B=0, home_B=0, values=True)
+    arena = ValueArena(CAPACITY_B)
     yield arena
     arena.set_pressure(None)
     assert arena.slab.check() == ""
     arena.retire()
 
 
-def owned(arena: Arena, value: int, count: int = 60000) -> torch.Tensor:
+def owned(arena: ValueArena, value: int, count: int = 60000) -> torch.Tensor:
     with arena.engaged():
         tensor = torch.arange(count, dtype=torch.float32)
     assert arena.own(offset_of(arena, tensor), value)
     return tensor
 
 
-def offset_of(arena: Arena, tensor: torch.Tensor) -> int:
+def offset_of(arena: ValueArena, tensor: torch.Tensor) -> int:
     offset_B = surgery.home_of(tensor.untyped_storage(), arena)
     assert offset_B is not None
     return offset_B
 
 
-def test_a_value_dies_with_its_last_view(values: Arena) -> None:
+def test_a_value_dies_with_its_last_view(values: ValueArena) -> None:
     tensor = owned(values, 7)
     with values.engaged():
         torch.ones(10)  # nobody's
@@ -50,7 +50,7 @@ def test_a_value_dies_with_its_last_view(values: Arena) -> None:
     assert values.take_deaths() == []
 
 
-def test_what_is_dropped_moved_or_stolen_has_not_died(values: Arena) -> None:
+def test_what_is_dropped_moved_or_stolen_has_not_died(values: ValueArena) -> None:
     tensor, other = owned(values, 7), owned(values, 8)
     assert surgery.relocate(tensor.untyped_storage(), values, 0)
     assert (0, 240000, 240000, 7) in values.owners()
@@ -65,7 +65,7 @@ def test_what_is_dropped_moved_or_stolen_has_not_died(values: Arena) -> None:
     assert values.take_deaths() == []
 
 
-def test_a_dropped_storage_reports_its_death(values: Arena) -> None:
+def test_a_dropped_storage_reports_its_death(values: ValueArena) -> None:
     tensor = owned(values, 7)
     surgery.drop(tensor.untyped_storage(), GONE, values, 9)
     assert values.owners() == []
@@ -73,7 +73,7 @@ def test_a_dropped_storage_reports_its_death(values: Arena) -> None:
     assert values.take_deaths() == [9]
 
 
-def test_room_is_made_under_pressure(values: Arena) -> None:
+def test_room_is_made_under_pressure(values: ValueArena) -> None:
     tensors, asked = [owned(values, 1 + i) for i in range(4)], list[int]()
 
     def relieve(size_B: int) -> bool:
@@ -89,13 +89,13 @@ def test_room_is_made_under_pressure(values: Arena) -> None:
     assert kept.sum() == 0
 
 
-def test_a_hook_that_cannot_help_leaves_the_refusal(values: Arena) -> None:
+def test_a_hook_that_cannot_help_leaves_the_refusal(values: ValueArena) -> None:
     values.set_pressure(lambda _: False)
     with values.engaged(), pytest.raises(torch.OutOfMemoryError, match="the budget of"):
         torch.ones(CAPACITY_B)
 
 
-def test_what_a_hook_raises_reaches_the_caller(values: Arena) -> None:
+def test_what_a_hook_raises_reaches_the_caller(values: ValueArena) -> None:
     def relieve(_: int) -> bool:
         raise KeyError("no such value")
 
@@ -106,7 +106,7 @@ def test_what_a_hook_raises_reaches_the_caller(values: Arena) -> None:
         assert torch.ones(10).sum() == 10
 
 
-def test_sliding_makes_one_hole_and_storages_follow(values: Arena) -> None:
+def test_sliding_makes_one_hole_and_storages_follow(values: ValueArena) -> None:
     tensors = [owned(values, 1 + i) for i in range(4)]
     view = tensors[3][5:]
     for i in (0, 2):
@@ -120,7 +120,7 @@ def test_sliding_makes_one_hole_and_storages_follow(values: Arena) -> None:
     assert sorted(values.take_deaths()) == [2, 4]
 
 
-def test_sides(values: Arena) -> None:
+def test_sides(values: ValueArena) -> None:
     values.set_side(False)
     low, tiny = owned(values, 1), owned(values, 2, 100)
     values.set_side(True)
@@ -131,7 +131,7 @@ def test_sides(values: Arena) -> None:
     del tiny
 
 
-def test_deaths_are_reported_from_any_thread(values: Arena) -> None:
+def test_deaths_are_reported_from_any_thread(values: ValueArena) -> None:
     held = [[owned(values, 10 * i + j, 100) for j in range(1, 10)] for i in range(4)]
     threads = [threading.Thread(target=mine.clear) for mine in held]
     for thread in threads:
@@ -141,7 +141,7 @@ def test_deaths_are_reported_from_any_thread(values: Arena) -> None:
     assert sorted(values.take_deaths()) == [10 * i + j for i in range(4) for j in range(1, 10)]
 
 
-def test_the_books_of_a_kernel(values: Arena) -> None:
+def test_the_books_of_a_kernel(values: ValueArena) -> None:
     before = owned(values, 1)
     values.meter()
     with values.engaged():
@@ -154,7 +154,7 @@ def test_the_books_of_a_kernel(values: Arena) -> None:
     del third, tiny
 
 
-def test_a_block_that_is_kept_stays_when_its_storage_dies(values: Arena) -> None:
+def test_a_block_that_is_kept_stays_when_its_storage_dies(values: ValueArena) -> None:
     tensor = owned(values, 7)
     offset_B = offset_of(values, tensor)
     values.own(offset_B, 7, keeps=True)

@@ -55,7 +55,7 @@ def in_order(scene: Scene) -> None:
     held = [value for value in scene.ledger.values.values() if value.resident and not value.is_view]
     assert sum(scene.room.reserved_B(value.size_B) for value in held if value.size_B) <= scene.room.in_use_B
     assert scene.room.in_use_B <= scene.room.capacity_B
-    evictable = {value.id for value in held if not value.pins and value.call is not None and not value.home}
+    evictable = {value.id for value in held if not value.pins and value.call is not None}
     assert set(scene.ledger.evictable) == evictable
 
 

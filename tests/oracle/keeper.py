@@ -1,8 +1,8 @@
-"""The keeper of one wall: makes room, evicts, brings back, lets go. Torch-free.
+"""Manages evictions inside one budget: makes room, evicts, recomputes, releases. Torch-free.
 
 Who runs operators asks it in this order: `enter(inputs)`; then the operator runs, and whoever serves its allocations
 asks `make_room` where there is none; `record(...)`; `leave(inputs)`. A `Performer` carries out what the keeper decides:
-in a simulation it counts, in the real runtime it drops bytes and runs kernels.
+in a replay it only counts.
 
 INVARIANT: what is in the room is what is resident, and what running operators have taken and not yet recorded.
 

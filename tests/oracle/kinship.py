@@ -1,4 +1,4 @@
-"""What recovering a value would drag in: what policies know of its evicted neighbours. Torch-free.
+"""Adds up what recovering a value would recompute besides: its evicted neighbours, for policies. Torch-free.
 
 All of it is about roots; a view's parents and readers are its root's.
 """

@@ -1,4 +1,4 @@
-"""What has been computed and how it could be computed again. Torch-free.
+"""Records what has been computed, and how it can be computed again. Torch-free.
 
 A **value** is one content of a storage; a **call** is an operator that made values of others. A value that is not
 resident comes back by running its call again.
@@ -7,7 +7,7 @@ INVARIANTS
 - Strong references go value -> call -> inputs only, in time. `readers` are the calls that read a value; a call leaves
   the ledger when none of its outputs is needed, and then its inputs no longer count it.
 - A value is *needed* while a handle is alive, while it is pinned, or while a call in the ledger reads it.
-- `evictable` has exactly the values that are resident, unpinned, made by a call and not at home, in the order in which
+- `evictable` has exactly the values that are resident, unpinned, made by a call, in the order in which
   they became so. Policies look at them in this order, so that equal runs decide equally.
 - A *leaf* has no call: nothing can bring it back, so it stays while it is needed.
 - A *view* has no bytes: it shares those of its `root`, goes when they go, and comes back by its own call. A runtime
@@ -41,7 +41,6 @@ class Value:
         pins: of a root: how often somebody said that it must stay resident.
         last_use: of a root: the clock when it was read or made.
         alive: a handle of the user's exists.
-        home: never evicted.
         on_host: a copy lies in host memory.
     """
 
@@ -55,7 +54,6 @@ class Value:
     pins: int = 0
     last_use: int = 0
     alive: bool = True
-    home: bool = False
     on_host: bool = False
     readers: dict[int, Call] = field(default_factory=dict, repr=False)
     views: list[Value] = field(default_factory=list, repr=False)
@@ -109,10 +107,9 @@ class Ledger:
         self.next_id = 1
         self._next_call = 1
 
-    def leaf(self, size_B: int, offset_B: int, *, home: bool = False) -> Value:
+    def leaf(self, size_B: int, offset_B: int) -> Value:
         """Notes a value that no call makes, resident at `offset_B`."""
         value = self._value(size_B, None, 0)
-        value.home = home
         value.offset_B = offset_B
         value.last_use = self.clock
         return value
@@ -205,11 +202,6 @@ class Ledger:
             gone.extend(self.forget(source))
         return gone
 
-    def settle(self, value: Value) -> None:
-        """Marks a value as one that is never evicted."""
-        value.home = True
-        self.evictable.pop(value.id, None)
-
     def take_over(self, old: Value, new: Value) -> None:
         """Gives `new` the bytes of `old`, which it was written over."""
         offset_B = old.offset_B
@@ -279,5 +271,5 @@ class Ledger:
         return value
 
     def _file(self, root: Value) -> None:
-        if root.pins == 0 and root.offset_B is not None and root.call is not None and not root.home:
+        if root.pins == 0 and root.offset_B is not None and root.call is not None:
             self.evictable[root.id] = root

@@ -1,7 +1,7 @@
-"""Where bytes lie: a room of so many bytes, with addresses or without. Torch-free.
+"""Keeps account of the bytes of a budget, with addresses or without. Torch-free.
 
 A room knows nothing of values: it has blocks, each with the id of whose bytes they are. `Tank` counts bytes as DTR's
-simulator does; `Addresses` is the arena of the real runtime, so that holes count too.
+simulator does; `Addresses` is the arena that the engine has under torch, so that holes count too.
 
 Units: `_B` bytes.
 """

@@ -1,4 +1,4 @@
-"""What a keeper did, counted. Torch-free.
+"""Counts what a keeper did. Torch-free.
 
 Units: `_B` bytes, `_s` seconds, `_ns` nanoseconds.
 """

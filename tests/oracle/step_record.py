@@ -1,4 +1,4 @@
-"""What a step did, as a tape that can be run again. Torch-free.
+"""Records a step as a tape that can be replayed. Torch-free.
 
 A policy hears of calls and deaths as they happen; the record numbers what they name. Contents that the step found
 (parameters, inputs, what an earlier step left) are leaves, put first: in a rehearsal all of them are there from the

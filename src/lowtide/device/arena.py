@@ -178,8 +178,8 @@ class Arena:
         home_B: below it, for what persists; see `device.storage.relocate`.
         all_threads: while any thread is engaged, every thread is served from it; otherwise the engaged threads and the
             workers of parallel operators.
-        values: for programs without a plan: blocks get the numbers of values by `own`, the deaths of values are
-            reported, and somebody may make room under pressure. `_shim/slab.hpp` says how.
+        values: for programs without a plan: blocks get the numbers of values, the deaths of values are reported, and
+            the engine of `lowtide.eager` makes room under pressure. `_shim/slab.hpp` says how.
 
     Raises:
         ArenaError: if the zones do not fit, or the system refuses the memory.
@@ -299,71 +299,6 @@ class Arena:
     def _new(self, size_B: int, where_B: int) -> torch.UntypedStorage | None:
         storage = torch.UntypedStorage(0, device="cpu")  # type: ignore[no-untyped-call]
         return storage if shim.load().fill_at(storage._cdata, size_B, self.slab, where_B) else None
-
-    def set_pressure(self, relieve: Callable[[int], bool] | None) -> None:
-        """Says who makes room when a request of an engaged thread finds no place.
-
-        Arguments:
-            relieve: is given the bytes asked for, inside the operator that asks; True: something has changed, and the
-                request is tried again. What it raises reaches whoever called the operator. None: nobody.
-        """
-        self.slab.set_pressure(relieve)
-
-    def set_side(self, high: bool) -> None:
-        """Says from which end an arena of values carves requests; those below 32 KiB come from the high one."""
-        self.slab.set_side(high)
-
-    def meter(self) -> None:
-        """Begins to keep books of the blocks that are served, until `metered`."""
-        self.slab.meter()
-
-    def metered(self) -> list[int]:
-        """Sizes from `SMALL_B` up, in the order of requests, of blocks served since `meter` that were most together."""
-        return self.slab.metered()
-
-    def own(self, offset_B: int, value: int, *, keeps: bool = False) -> bool:
-        """Says which value the block at an offset holds; 0: none. When it is released, the value has died.
-
-        Arguments:
-            keeps: the block stays then, and belongs to whoever takes the death: see `adopt`.
-
-        Returns: whether a block begins there.
-        """
-        return self.slab.own(offset_B, value, keeps)
-
-    def adopt(self, offset_B: int, size_B: int) -> torch.UntypedStorage:
-        """A storage for the block of a value that died and was kept."""
-        storage = torch.UntypedStorage(0, device="cpu")  # type: ignore[no-untyped-call]
-        shim.load().take_over(storage._cdata, size_B, self.slab, offset_B)
-        return storage
-
-    def owners(self) -> list[tuple[int, int, int, int]]:
-        """Every block by address: offset, requested and reserved bytes, and the value that it holds, or 0."""
-        return self.slab.owners()
-
-    def holes(self) -> list[tuple[int, int]]:
-        """Every hole by address: where it begins and where it ends."""
-        return self.slab.holes()
-
-    def take_deaths(self) -> list[int]:
-        """The values that died since the last call, in order: their storages are gone, dropped ones included.
-
-        Negative ones were kept: their blocks are the caller's.
-
-        What `device.storage` drops, steals or moves does not die by that.
-        """
-        return self.slab.take_deaths() if self.slab.has_deaths else []
-
-    def slide_for(self, need_B: int, movable: dict[int, int]) -> tuple[int, int, int]:
-        """Makes one hole with the fewest moved bytes; the storages see their bytes at the new places.
-
-        Arguments:
-            need_B: size of the hole.
-            movable: offset of a block -> address (`_cdata`) of the storage whose bytes it holds; no other block moves.
-
-        Returns: moves made, bytes moved, and the offset of the hole, -1 if no sliding makes one.
-        """
-        return shim.load().slide_for(self.slab, need_B, movable)
 
     def retire(self) -> None:
         """Like `close`, as soon as no thread is engaged any more."""

@@ -1,7 +1,7 @@
 """What the compiled module offers, as types: see `_shim/bind.cpp` and `_shim/fast_calls.hpp`. Units: `_B` bytes.
 
 The functions are C++: they raise RuntimeError, ValueError and IndexError. `arena.py` and `storage.py` are the face that
-the rest of lowtide uses.
+the rest of lowtide uses; tests use some that only the engine of `lowtide.eager` needs besides, below Python.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ class TableHandle(Protocol):
 
 
 class SlabHandle(Protocol):
-    """An arena on real memory."""
+    """An arena on real memory.
+
+    What is about values, from `owners` to `set_pressure`, is for tests: the engine of `lowtide.eager` calls the slab.
+    """
 
     plan_top_B: int
     home_B: int

@@ -1,10 +1,9 @@
-"""Guarded surgery on storages: their bytes are dropped, brought back, taken over or moved, under everything that sees
-them.
+"""Moves the bytes of storages between places, under everything that sees them, and says where they lie.
 
-Every tensor, view and saved tensor over a storage sees what happens to it; no version counter moves. Touching bytes
-that were dropped raises RuntimeError with the message they were dropped with, and never crashes. Only plain CPU
+Every tensor, view and saved tensor over a storage sees what happens to it; no version counter moves. Only plain CPU
 storages are touched: bytes that are shared with numpy or another process, copy-on-write, or made by somebody else
-raise StorageError and stay as they are. Nobody may use a storage, a kernel included, while it is operated on.
+raise StorageError and stay as they are. Nobody may use a storage, a kernel included, while it is operated on. What
+drops bytes and brings them back is the engine of `lowtide.eager`, by the same compiled functions (`_shim/surgery.hpp`).
 
 Storages are given as `tensor.untyped_storage()`, or by its address `_cdata` if the caller keeps it alive.
 
@@ -14,8 +13,6 @@ Units: `_B` bytes.
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import zlib
 from collections.abc import Iterator
 
 import torch
@@ -54,60 +51,6 @@ def identity_of(thing: object) -> Identity | None:
     return Identity(storage) if storage.nbytes() else None
 
 
-def drop(storage: Storage, message: str, arena: Arena | None = None, value: int = 0) -> None:
-    """Frees a storage's bytes at once; size, strides and views stay.
-
-    Arguments:
-        storage: not dropped yet.
-        message: what RuntimeError says to whoever touches the bytes before they are back.
-        arena: of values, to which the storage's death is reported while its bytes are gone; None: to nobody.
-        value: the number reported.
-
-    Raises:
-        StorageError: if its bytes are not the storage's own.
-    """
-    with _reported():
-        if arena is None:
-            shim.load().drop(_address(storage), message)
-        else:
-            shim.load().drop_value(_address(storage), message, arena.slab, value)
-
-
-def restore(storage: Storage, arena: Arena | None = None, where_B: int = GENERAL) -> bool:
-    """Gives fresh bytes, of undefined content, to a dropped storage.
-
-    Arguments:
-        storage: was dropped.
-        arena: where they lie; None: wherever a new tensor of this thread would.
-        where_B: an offset in that arena, `GENERAL` or `HOME`.
-
-    Returns: whether there was room there; with no arena always True.
-
-    Raises:
-        StorageError: if it was not dropped.
-        torch.OutOfMemoryError: with no arena named, if the engaged one has no room.
-    """
-    with _reported():
-        if arena is None:
-            shim.load().restore(_address(storage))
-            return True
-        return shim.load().restore_at(_address(storage), arena.slab, where_B)
-
-
-def steal(target: Storage, source: Storage) -> None:
-    """Gives the bytes of one storage to another of the same size, without a copy; the source is left dropped.
-
-    Arguments:
-        target: dropped, or its bytes are freed.
-        source: has bytes.
-
-    Raises:
-        StorageError: if sizes differ, or bytes are not the storage's own.
-    """
-    with _reported():
-        shim.load().steal(_address(target), _address(source))
-
-
 def relocate(storage: Storage, arena: Arena | None, where_B: int = GENERAL) -> bool:
     """Copies a storage's bytes to another place and frees the old one.
 
@@ -125,11 +68,6 @@ def relocate(storage: Storage, arena: Arena | None, where_B: int = GENERAL) -> b
         return shim.load().relocate(_address(storage), None if arena is None else arena.slab, where_B)
 
 
-def is_dropped(storage: Storage) -> bool:
-    """Whether the storage's bytes were dropped and are not back."""
-    return shim.load().is_dropped(_address(storage))
-
-
 def objection(storage: Storage) -> str:
     """Why a storage's bytes may not be dropped or moved; empty if they may."""
     return shim.load().objection(_address(storage))
@@ -144,13 +82,6 @@ def home_of(storage: Storage, arena: Arena) -> int | None:
 def use_count(storage: Storage) -> int:
     """How many owners a storage has: tensors, views, saved tensors, and the Python object if there is one."""
     return shim.load().use_count(_address(storage))
-
-
-def digest_of(storage: torch.UntypedStorage) -> int:
-    """A checksum of a storage's bytes."""
-    look = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
-    start = torch._C.TensorBase.data_ptr(look)
-    return zlib.crc32((ctypes.c_char * storage.nbytes()).from_address(start))
 
 
 def _address(storage: Storage) -> int:

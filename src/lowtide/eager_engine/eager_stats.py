@@ -1,4 +1,4 @@
-"""What an eager run under a budget did so far, in numbers. Torch-free.
+"""Counts of what a run inside `lowtide.eager` did so far. Torch-free.
 
 Units: `_B` bytes, `_s` seconds, `_ns` nanoseconds of the cost model.
 """
@@ -12,7 +12,7 @@ class EagerStats(msgspec.Struct, frozen=True):
     """Counts since the context was made.
 
     Arguments:
-        budget_B, peak_B: the wall; the most bytes in use at once, with what persists.
+        budget_B, peak_B: the budget; the most bytes in use at once, with what persists.
         calls, cost_ns: operators noted when they ran first, and their modelled cost.
         reruns, rerun_ns: operators run again, and their modelled cost.
         evictions, evicted_B: by choice of the policy; what the program let go of is not among them.

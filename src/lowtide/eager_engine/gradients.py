@@ -1,4 +1,6 @@
-"""Gradients go home when they have landed: they stay until the optimizer has read them, and would fence the arena.
+"""Reports gradients when they are complete, so that the engine moves them to a lasting place.
+
+They stay until the optimizer has read them; in the middle of the arena they would split its free bytes.
 
 Units: none.
 """

@@ -1,9 +1,8 @@
-"""Ways to a tensor's bytes that are no operators: numpy, lists, addresses, pickles, printing, lengths of sequences, and
-its storage.
+"""Intercepts accesses to a tensor's bytes that are no operators: numpy, lists, addresses, pickles, printing, storages.
 
-Torch's dispatcher does not see them, so an evicted tensor would be touched. While a context is open, methods of
-`torch.Tensor` and of `torch.UntypedStorage` that lead past the dispatcher ask for the bytes first. Every thread calls
-them; only the context's own is helped, the others meet the storage's guard.
+Torch's dispatcher does not see them, nor who holds the lengths of sequences, so an evicted tensor would be touched.
+While a context is open, methods of `torch.Tensor` and of `torch.UntypedStorage` that lead past the dispatcher ask for
+the bytes first. Every thread calls them; only the context's own is helped, the others meet the storage's guard.
 
 Units: none.
 """

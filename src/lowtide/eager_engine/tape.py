@@ -1,8 +1,8 @@
-"""What an eager program did, with its names resolved: what replays run. Torch-free.
+"""Reads a recorded trace as a tape, its events with names resolved, which replays run. Torch-free.
 
 Contents are numbered from 1 in the order in which they come; a view may have a number too. Two readings of one trace:
 
-- *in place*, as lowtide's runtimes work: names, copies and aliases of a storage share it, and calls that only make
+- *in place*, as lowtide's engine works: names, copies and aliases of a storage share it, and calls that only make
   aliases cost their time once. A mutation gives the storage a new content at the same bytes, which all its names mean.
 - *copies*, as DTR's simulator works: an alias is a view, made by a call that is run again when it is needed again. A
   mutation is a pure operator with fresh results; only the names that it was called on mean them.

@@ -1,4 +1,4 @@
-"""What every policy is: a name, what it has to know, and a choice of values to evict. Torch-free."""
+"""Defines what every policy has: a name, what it has to know, and a choice of values to evict. Torch-free."""
 
 from __future__ import annotations
 

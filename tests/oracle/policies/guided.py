@@ -1,4 +1,4 @@
-"""Tide, told by a recorded step what comes. Torch-free.
+"""A policy like tide that knows from a recorded step what comes. Torch-free.
 
 The policy follows the calls through the record. At a known position, a value that this step made is minded by what
 the record says of it: nothing where it is spare, most of all where its next use is to stay, else the cost of

@@ -116,7 +116,6 @@ PYBIND11_MODULE(_lowtide_eager, m) {
   });
   m.def("objection", &fallback_objection);
   m.def("register", &register_fallback);
-  m.def("policies", &eager::policy_names);
   m.def("intercept", [](Runtime* runtime) { intercept(runtime); });
   py::class_<Runtime>(m, "Runtime", py::module_local())
       .def(py::init(&make_runtime), py::arg("gates"), py::arg("slab"), py::arg("policy"), py::arg("host_B"),
