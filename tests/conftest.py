@@ -185,15 +185,16 @@ _NO_STACKS = types.SimpleNamespace(format_stack=list)
 
 @pytest.fixture(autouse=True)
 def _brief_searches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where tests train, searches are brief."""
+    """Where tests train, searches are brief; that for the smallest budget where none is asked for."""
     if {"frontends", "runtime", "semantics"}.intersection(request.path.parts):
         search_briefly(monkeypatch)
+    if {"runtime", "semantics"}.intersection(request.path.parts):
+        monkeypatch.setattr(portfolio, "_SMALLEST", 3_000)
 
 
 def search_briefly(patch: pytest.MonkeyPatch) -> None:
-    """Addresses are searched for a twelfth of a second, not for one; small budgets with few proposals."""
+    """Addresses are searched for a twelfth of a second, not for one."""
     patch.setattr(base, "_WORK", 100_000)
-    patch.setattr(portfolio, "_SMALLEST", 3_000)
 
 
 @pytest.fixture(autouse=True)

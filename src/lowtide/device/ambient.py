@@ -65,7 +65,8 @@ def _numbers_known(shape_env: Any) -> Iterator[None]:
     from torch._dynamo.symbolic_convert import TensorifyState
 
     known, before = TensorifyState.force_specializations, set(TensorifyState.force_specializations)
-    values = getattr(shape_env, "backed_var_to_val", None) or getattr(shape_env, "var_to_val", {})
+    current = hasattr(shape_env, "backed_var_to_val")
+    values = shape_env.backed_var_to_val if current else getattr(shape_env, "var_to_val", {})
     known.update(map(str, values))
     try:
         yield

@@ -149,12 +149,10 @@ def _name(function: Any) -> str:
 
 
 def _tensors(result: Any) -> list[torch.Tensor]:
-    """The fake tensors that a traced call has returned."""
-    found = []
-    for variable in (
-        (result, *getattr(result, "items", ())) if isinstance(getattr(result, "items", ()), list) else (result,)
-    ):
-        proxy = getattr(variable, "proxy", None)
-        value = None if proxy is None else proxy.node.meta.get("example_value")
-        found += [value] if isinstance(value, torch.Tensor) else []
-    return found
+    """The fake tensors that a traced call has returned, by themselves or in a list."""
+    from torch._dynamo.variables.lists import BaseListVariable
+
+    variables = result.items if isinstance(result, BaseListVariable) else (result,)
+    proxies = [proxy for v in variables if (proxy := getattr(v, "proxy", None)) is not None]
+    values = [proxy.node.meta.get("example_value") for proxy in proxies]
+    return [value for value in values if isinstance(value, torch.Tensor)]
