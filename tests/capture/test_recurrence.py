@@ -37,3 +37,29 @@ def test_training_is_unchanged(kind: type[nn.RNNBase], options: dict[str, bool])
         alone = plain(batches[0])
         torch.manual_seed(3)
         assert torch.equal(alone, fitted(batches[0]))
+
+
+class Cells(nn.Module):
+    """A cell that is called step by step, of a width at which a row of gates is no whole number of vectors."""
+
+    def __init__(self, kind: type[nn.RNNCellBase]) -> None:
+        super().__init__()
+        self.cell = kind(40, 48)  # type: ignore[call-arg]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        state, outputs = None, []
+        for step in x:
+            state = self.cell(step, state)
+            outputs.append(state[0] if isinstance(state, tuple) else state)
+        return torch.stack(outputs).square().mean()
+
+
+@pytest.mark.parametrize("kind", [nn.LSTMCell, nn.GRUCell, nn.RNNCell])
+def test_cells_train_unchanged(kind: type[nn.RNNCellBase]) -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    plain = Cells(kind)
+    fitted = lowtide.fit(twin(plain), budget="1MiB", work=1_000)
+    batches = [torch.randn(5, 4, 40) for _ in range(2)]
+    expected = train(plain, lambda m, x: m(x), batches)
+    assert differences(expected, train(fitted, lambda m, x: m(x), batches)) == []

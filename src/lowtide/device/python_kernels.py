@@ -18,7 +18,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from lowtide.device.recurrence import gated_units
+from lowtide.device.recurrence import gated_cell, gated_units
 
 aten = torch.ops.aten
 _COMPOSITE, _AUTOGRAD = torch._C.DispatchKey.CompositeImplicitAutograd, torch._C.DispatchKey.Autograd
@@ -51,7 +51,7 @@ class Traced:
 def composites_traced_as_eager() -> Iterator[Traced]:
     """Traces operators as the kernels that eager runs; says of which that was not possible."""
     traced = Traced()
-    hidden = [(op, dict(op.py_kernels)) for op in python_kernels()]
+    hidden = [(op, dict(op.py_kernels)) for op in (*python_kernels(), aten.gru_cell.default)]
     try:
         for op, kernels in hidden:
             for key in _KEYS:
@@ -60,8 +60,9 @@ def composites_traced_as_eager() -> Iterator[Traced]:
                 kernel = kernels.get(_COMPOSITE) or kernels[_AUTOGRAD]
                 op.py_kernels[_COMPOSITE] = _composed_by_eager(op, kernel, traced)
             op._dispatch_cache.clear()
-        gru = aten.gru.input
+        gru, cell = aten.gru.input, aten.gru_cell.default
         gru.py_kernels[_AUTOGRAD] = gru.py_kernels[_COMPOSITE] = gated_units
+        cell.py_kernels[_AUTOGRAD] = cell.py_kernels[_COMPOSITE] = gated_cell
         with _folded_as_eager():
             yield traced
     finally:

@@ -79,15 +79,39 @@ def _unrolled(
     """One layer in one direction: outputs in the order of time, and the last state."""
     to_input, to_state, *biases = weights
     input_bias, state_bias = biases or (None, None)
-    width = state.shape[-1]
     steps = list(F.linear(given, to_input, input_bias).unbind(0))
     outputs = []
     for step in reversed(steps) if backwards else steps:
-        gates, new = step.split_with_sizes([2 * width, width], 1)
-        state_gates, state_new = F.linear(state, to_state, state_bias).split_with_sizes([2 * width, width], 1)
-        reset, update = (state_gates + gates).split_with_sizes([width, width], 1)
-        reset, update = reset.sigmoid(), update.sigmoid()
-        candidate = (new + state_new * reset).tanh()
-        state = (state - candidate) * update + candidate
+        state = _next_state(step, F.linear(state, to_state, state_bias), state)
         outputs.append(state)
     return torch.stack(outputs[::-1] if backwards else outputs, 0), state
+
+
+def gated_cell(
+    given: torch.Tensor,
+    state: torch.Tensor,
+    to_input: torch.Tensor,
+    to_state: torch.Tensor,
+    input_bias: torch.Tensor | None = None,
+    state_bias: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """`aten.gru_cell` on a CPU, in operators that round as eager's; see `gated_units`.
+
+    Arguments: as of the operator.
+    """
+    if given.device.type != "cpu":
+        arguments = (given, state, to_input, to_state, input_bias, state_bias)
+        own = torch._C.DispatchKey.CompositeImplicitAutograd
+        return torch.ops.aten.gru_cell.default._op_dk(own, *arguments)  # type: ignore[no-any-return]
+    return _next_state(F.linear(given, to_input, input_bias), F.linear(state, to_state, state_bias), state)
+
+
+def _next_state(step: torch.Tensor, before: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+    """The next state, from what input and state contribute to the gates, and the state."""
+    width = state.shape[-1]
+    gates, new = step.split_with_sizes([2 * width, width], 1)
+    state_gates, state_new = before.split_with_sizes([2 * width, width], 1)
+    reset, update = (state_gates + gates).split_with_sizes([width, width], 1)
+    reset, update = reset.sigmoid(), update.sigmoid()
+    candidate = (new + state_new * reset).tanh()
+    return (state - candidate) * update + candidate
