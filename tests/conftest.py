@@ -14,7 +14,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from lowtide.placers import base
-from lowtide.planners import portfolio
 
 settings.register_profile(
     "lowtide",
@@ -185,11 +184,9 @@ _NO_STACKS = types.SimpleNamespace(format_stack=list)
 
 @pytest.fixture(autouse=True)
 def _brief_searches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where tests train, searches are brief; that for the smallest budget where none is asked for."""
+    """Where tests train, searches are brief."""
     if {"frontends", "runtime", "semantics"}.intersection(request.path.parts):
         search_briefly(monkeypatch)
-    if {"runtime", "semantics"}.intersection(request.path.parts):
-        monkeypatch.setattr(portfolio, "_SMALLEST", 3_000)
 
 
 def search_briefly(patch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,6 @@ _WINDOWS = (_WINDOW, _WINDOW, Cooling(3.0, windowed=True), _WINDOW)
 _PER_STAGE = 20_000  # proposals at most
 _PER_s = 400_000  # proposals that a core tries in a second, roughly
 _CUTS_s = 60.0  # of worth: for less, several cuts are not followed to their limits
-_SMALLEST = WORK  # proposals for the smallest budget
 _WORTH = 5e-4  # a round of coolings that brings less, as a fraction of the step, was idle
 
 
@@ -199,7 +198,7 @@ def _limits(search: Search) -> Callable[[threading.Event], CutLimits]:
 
 def find_smallest(search: Search) -> Smallest:
     """Notes the smallest budget that some plan meets; if it is within the budget after all, offers that plan."""
-    found = smallest(search.problem, _SMALLEST)
+    found = smallest(search.problem, WORK)
     search.smallest_B, search.smallest_taus = found.budget_B, found.taus
     if found.budget_B <= search.problem.budget_B:
         keep_all(search)  # which needs no room for states of the generator
