@@ -27,7 +27,7 @@ def fidelity_of(traced: Traced) -> Fidelity:
     )
     if answers is None:  # torch.compile called the backend: there every model hears the truth
         return Fidelity(("the model hears that it is being compiled, as there",), doubts, COMPILED_EAGER)
-    told = tuple(Doubt(_TOLD, _MEND, place(*line_of(p))) for p in dict.fromkeys(answers.told))
+    told = tuple(Doubt(_TOLD, _MEND, _line(p)) for p in dict.fromkeys(answers.told))
     compiled = (compiled_already(name, _line(where)) for name, where in answers.compilations.items())
     cached = (
         Doubt(f"{name} is under a cache and {what}, which every step would do again", _UNCACHE, _line(where))

@@ -61,11 +61,20 @@ class Answers:
         return known
 
     def compiled(self, name: str, tracer: Any) -> None:
-        """Code that `torch.compile` has compiled was looked through."""
+        """Notes that Dynamo looked through code which `torch.compile` has compiled.
+
+        Arguments:
+            tracer: what traces it; None where that is not known.
+        """
         self.compilations.setdefault(name, _place(tracer))
 
     def cached(self, name: str, tracer: Any, draws: bool, results: list[tuple[torch.Tensor, int]]) -> None:
-        """A function under a cache was looked through."""
+        """Notes that Dynamo looked through a function under a cache.
+
+        Arguments:
+            draws: whether it draws random numbers.
+            results: its fake results, each with its version.
+        """
         place = _place(tracer)
         if draws:
             self.draws.setdefault(name, place)

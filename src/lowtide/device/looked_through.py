@@ -14,9 +14,12 @@ import sys
 import types
 import weakref
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+if TYPE_CHECKING:
+    from lowtide.device.compile_queries import Answers
 
 _INSIDE = "_torchdynamo_inline"  # of what torch.compile returns: the function that Dynamo traces in its place
 _DRAWS = re.compile("rand|normal|bernoulli|multinomial|uniform_|dropout|exponential_|geometric_|cauchy_|poisson")
@@ -24,27 +27,8 @@ _DRAWS = re.compile("rand|normal|bernoulli|multinomial|uniform_|dropout|exponent
 _EAGER = {"eager", "lowtide"}  # backends that run the operators which are captured
 
 
-class Noted(Protocol):
-    """Takes notes of a capture."""
-
-    def compiled(self, name: str, tracer: Any) -> None:
-        """Code that `torch.compile` has compiled was looked through.
-
-        Arguments:
-            tracer: what traces it, where that is known.
-        """
-
-    def cached(self, name: str, tracer: Any, draws: bool, results: list[tuple[torch.Tensor, int]]) -> None:
-        """A function under a cache was looked through.
-
-        Arguments:
-            draws: whether it draws random numbers.
-            results: its fake results, each with its version.
-        """
-
-
-def note_what_is_looked_through(when: Callable[[], Noted | None]) -> None:
-    """Puts functions in the place of Dynamo's for such code, for good; to be called once.
+def note_what_is_looked_through(when: Callable[[], Answers | None]) -> None:
+    """Puts functions in the place of Dynamo's where it looks through such code, for good; to be called once.
 
     A graph ends at a scripted function with gradients, so that it runs as it is.
 
@@ -62,7 +46,7 @@ def note_what_is_looked_through(when: Callable[[], Noted | None]) -> None:
     call_function, wrap_module = WrapperUserFunctionVariable.call_function, VariableBuilder.wrap_module
     make, handlers = UserFunctionVariable.__init__, TorchInGraphFunctionVariable._get_handlers()
     compiles = handlers.get(torch.compile)
-    scripted: weakref.WeakSet[Any] = weakref.WeakSet()  # what torch.jit.script has looked at, in eager's kernels
+    scripted: weakref.WeakSet[Any] = weakref.WeakSet()  # functions behind scripted ones: no compiler's
 
     def note(name: str, tx: Any) -> None:
         if (noted := when()) is not None:

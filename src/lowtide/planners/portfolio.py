@@ -32,7 +32,7 @@ from lowtide.planners.reductions.stages import refuses_stages
 from lowtide.planners.reductions.twins import twin_gaps
 from lowtide.planners.search import GAP, OutOfTime, Search, conduct, worth_s
 from lowtide.planners.single_cut import cut_and_replay
-from lowtide.planners.smallest import WORK, Smallest, smallest
+from lowtide.planners.smallest import Smallest, smallest
 from lowtide.planners.start import begin
 
 Taus = NDArray[np.int32]
@@ -198,7 +198,7 @@ def _limits(search: Search) -> Callable[[threading.Event], CutLimits]:
 
 def find_smallest(search: Search) -> Smallest:
     """Notes the smallest budget that some plan meets; if it is within the budget after all, offers that plan."""
-    found = smallest(search.problem, WORK)
+    found = smallest(search.problem)
     search.smallest_B, search.smallest_taus = found.budget_B, found.taus
     if found.budget_B <= search.problem.budget_B:
         keep_all(search)  # which needs no room for states of the generator
