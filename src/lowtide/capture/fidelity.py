@@ -30,7 +30,12 @@ def fidelity_of(traced: Traced) -> Fidelity:
     told = tuple(Doubt(_TOLD, _MEND, _line(p)) for p in dict.fromkeys(answers.told))
     compiled = (compiled_already(name, _line(where)) for name, where in answers.compilations.items())
     cached = (
-        Doubt(f"{name} is under a cache and {what}, which every step would do again", _UNCACHE, _line(where))
+        Doubt(
+            f"{name} is under a cache and {what}: plain PyTorch keeps its result, a captured graph would compute it "
+            "anew in every step",
+            _UNCACHE,
+            _line(where),
+        )
         for what, found in (
             ("draws random numbers", answers.draws),
             ("its result is changed in place", answers.changed),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lowtide.device.compile_queries import Answers
 
 _INSIDE = "_torchdynamo_inline"  # of what torch.compile returns: the function that Dynamo traces in its place
-_DRAWS = re.compile("rand|normal|bernoulli|multinomial|uniform_|dropout|exponential_|geometric_|cauchy_|poisson")
+_DRAWS = re.compile("rand|normal_?$|bernoulli|multinomial|uniform_|dropout|exponential_|geometric_|cauchy_|poisson")
 
 _EAGER = {"eager", "lowtide"}  # backends that run the operators which are captured
 
