@@ -7,15 +7,13 @@ Units: `_B` bytes.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 
 from lowtide.device import shim
 from lowtide.device.arena import Arena
-from lowtide.device.storage import GENERAL, HOME, home_of, objection, relocate, use_count
-from lowtide.errors import StorageError
+from lowtide.device.storage import GENERAL, HOME, home_of, objection, relocate, reported, use_count
 
 __all__ = [
     "GENERAL",
@@ -83,7 +81,7 @@ class ValueArena(Arena):
 
 def drop(storage: torch.UntypedStorage, message: str, arena: Arena | None = None, value: int = 0) -> None:
     """Frees a storage's bytes; whoever touches them gets the message. Its death is reported to the arena, if any."""
-    with _reported():
+    with reported():
         if arena is None:
             shim.load().drop(storage._cdata, message)
         else:
@@ -92,7 +90,7 @@ def drop(storage: torch.UntypedStorage, message: str, arena: Arena | None = None
 
 def restore(storage: torch.UntypedStorage, arena: Arena | None = None, where_B: int = GENERAL) -> bool:
     """Gives fresh bytes to a dropped storage; whether there was room in that arena."""
-    with _reported():
+    with reported():
         if arena is None:
             shim.load().restore(storage._cdata)
             return True
@@ -101,18 +99,10 @@ def restore(storage: torch.UntypedStorage, arena: Arena | None = None, where_B: 
 
 def steal(target: torch.UntypedStorage, source: torch.UntypedStorage) -> None:
     """Gives the bytes of one storage to another of the same size, without a copy; the source is left dropped."""
-    with _reported():
+    with reported():
         shim.load().steal(target._cdata, source._cdata)
 
 
 def is_dropped(storage: torch.UntypedStorage) -> bool:
     """Whether the storage's bytes were dropped and are not back."""
     return shim.load().is_dropped(storage._cdata)
-
-
-@contextlib.contextmanager
-def _reported() -> Iterator[None]:
-    try:
-        yield
-    except ValueError as error:
-        raise StorageError(f"{error}; it is unchanged") from error

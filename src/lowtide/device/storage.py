@@ -64,7 +64,7 @@ def relocate(storage: Storage, arena: Arena | None, where_B: int = GENERAL) -> b
     Raises:
         StorageError: if its bytes are not the storage's own, or were dropped.
     """
-    with _reported():
+    with reported():
         return shim.load().relocate(_address(storage), None if arena is None else arena.slab, where_B)
 
 
@@ -89,7 +89,8 @@ def _address(storage: Storage) -> int:
 
 
 @contextlib.contextmanager
-def _reported() -> Iterator[None]:
+def reported() -> Iterator[None]:
+    """What compiled code refuses to do with a storage is a `StorageError`."""
     try:
         yield
     except ValueError as error:
