@@ -22,6 +22,7 @@ from lowtide.device.arena import nothing_engaged
 from lowtide.device.arrivals import Arrivals, arrivals_of, come_as, no_zeros_for_absent
 from lowtide.device.contributions import hand_over, in_at_most
 from lowtide.device.generator_guard import TorchGenerators
+from lowtide.device.in_place_layouts import copy_with_gaps
 from lowtide.errors import BackwardError
 
 _MOST_WAYS = 16
@@ -227,9 +228,9 @@ class CapturedCall:
             if index in statics:
                 is_copied = index not in by_itself and not isinstance(argument, torch.nn.Parameter)
                 is_copied = is_copied and argument.nbytes <= most_B
-                return argument.detach().clone() if is_copied or index in captured.overwritten else argument
+                return copy_with_gaps(argument) if is_copied or index in captured.overwritten else argument
             if index in captured.overwritten:
-                return argument.detach().clone()
+                return copy_with_gaps(argument)
             return argument if keeps else weakref.ref(argument)
 
         with nothing_engaged():

@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from lowtide.capture.joint import Joint, bind, is_getitem, overload, picked_index
+from lowtide.device.in_place_layouts import LAID_OUT, has_gaps
 from lowtide.device.recurrence import EAGER_RECURRENT_LAYER, RECURRENT_LAYER
 
 aten = torch.ops.aten
@@ -52,10 +53,10 @@ def snapshot_mutated_inputs(joint: Joint) -> None:
         if not users:
             continue
         first = next(n for n in graph.nodes if n in set(users))
-        with graph.inserting_before(first):
-            copy = graph.call_function(aten.clone.default, (primal,))
-        copy.meta = {k: primal.meta[k] for k in ("val", "tensor_meta") if k in primal.meta}
         value = primal.meta["val"]
+        with graph.inserting_before(first):
+            copy = graph.call_function(LAID_OUT if has_gaps(value) else aten.clone.default, (primal,))
+        copy.meta = {k: primal.meta[k] for k in ("val", "tensor_meta") if k in primal.meta}
         with value.fake_mode if hasattr(value, "fake_mode") else torch.no_grad():
             copy.meta["val"] = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
         copy.meta["partitioner_tag"] = "is_forward"

@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from lowtide.device.arena import nothing_engaged
 from lowtide.device.generator_guard import unchanged_generators
+from lowtide.device.in_place_layouts import keep_layouts_in_place
 from lowtide.device.semiprivate import fake_tensor, no_function_modes
 from lowtide.device.strides import dense_strides, hint_of, order_of
 
@@ -55,6 +56,7 @@ def _install() -> None:
     """Lets fake tensors pass through here, for good; outside our captures all is as before."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
+    keep_layouts_in_place(lambda: bool(getattr(_THREAD, "depth", 0)))
     plain = FakeTensorMode.dispatch
 
     @functools.wraps(plain)

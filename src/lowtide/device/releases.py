@@ -9,6 +9,7 @@ from collections.abc import Callable
 import torch
 
 from lowtide.device.compiled_code import sizes_learnt
+from lowtide.device.in_place_layouts import copies_of_arguments
 from lowtide.device.semiprivate import (
     backend_failure,
     compiled_autograd_enabled,
@@ -31,6 +32,7 @@ def missing() -> list[str]:
     """Names of `semiprivate` that the installed torch lacks; empty on every tested release."""
     probes: dict[str, Callable[[], object]] = {
         "aot_autograd": lambda: __import__("torch._dynamo.backends.common", fromlist=["aot_autograd"]).aot_autograd,
+        "maybe_to_fresh_input": copies_of_arguments,
         "TracingContext.try_get": lambda: torch._guards.TracingContext.try_get,
         "compiled_autograd_enabled": compiled_autograd_enabled,
         "FailOnRecompileLimitHit": recompile_limit_error,

@@ -25,6 +25,7 @@ a release that moves one is met by a sentence instead of a traceback.
 | `torch._inductor.config.fallback_random` | 2.0 | capture: unused random numbers are drawn all the same |
 | `torch._dynamo.config.recompile_limit` | 2.6 | frontends: torch's default is too small for models with breaks |
 | `torch._dynamo.config.enable_dynamo_decompositions` | 2.11 | capture: operators are not rewritten before it |
+| `FunctionalTensorMode.__torch_dispatch__`, `maybe_to_fresh_input` | 2.11 | capture: slices keep their gaps |
 | `torch._dynamo.config.use_numpy_random_stream`, `trace_numpy` | 2.1 | frontends: numpy draws and computes for itself |
 | `NumpyVariable.call_function` and two beside it | 2.1 | frontends: a graph ends where torch would round otherwise |
 | `WrapperUserFunctionVariable.call_function`, `VariableBuilder.wrap_module` | 2.1 | frontends: what is looked through |

@@ -16,6 +16,7 @@ import torch
 
 from lowtide.device import generator
 from lowtide.device.calls import apply_view, arguments, pick, resolve
+from lowtide.device.in_place_layouts import copy_with_gaps
 from lowtide.errors import FaintScale
 from lowtide.ir.geometry import Geometry
 from lowtide.ir.graph import Effect, Graph, Role
@@ -105,7 +106,7 @@ class Rehearsal:
             self._run(r, given, held)
         overwritten = {t.value for r in self.own for t in self.graph.recipes[r].consumes}
         overwritten |= {t.value for r in self.other for t in self.graph.recipes[r].consumes}
-        again = {v: t.clone() if v in overwritten else t for v, t in given.items()}
+        again = {v: copy_with_gaps(t) if v in overwritten else t for v, t in given.items()}
         states = {device: generator.save(device) for device in self.devices}
         expected = self._carried_out(self.own, given, held)
         for device, state in states.items():
