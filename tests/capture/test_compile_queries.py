@@ -103,3 +103,25 @@ def test_others_hear_the_truth() -> None:
 
     lowtide.fit(Chooser(), budget="1MiB", work=1_000)(torch.randn(8, 64))
     assert torch.compile(ask, backend="eager")(torch.zeros(())).item() == 1
+
+
+class Sums(nn.Module):
+    """Adds up after a break: the first graph gets a gradient whose elements are one and the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.layer(x)
+        torch._dynamo.graph_break()
+        return (h * 2 if torch.compiler.is_compiling() else h).sum()
+
+
+def test_what_was_found_when_code_was_read_holds_of_every_capture_of_it() -> None:
+    fitted = lowtide.fit(Sums(), "1MiB", work=50)
+    fitted(torch.randn(3, 4)).backward()  # gradients come otherwise than the first capture supposes: it is done again
+    fitted(torch.randn(3, 4))
+    fidelity = fitted.lowtide.plan.record.fidelity
+    assert fidelity.reference == "plain PyTorch"
+    assert not any("hears that it is being compiled" in fact for fact in fidelity.established)

@@ -14,7 +14,7 @@ from lowtide.capture.breaks import break_after, break_instead_of
 from lowtide.capture.captured import Captured, Executor
 from lowtide.capture.captured_call import Capture, CapturedCall, Rounds, RoundTrip
 from lowtide.capture.contributions import divide_gradients
-from lowtide.capture.fidelity import fidelity_of
+from lowtide.capture.fidelity import Read, fidelity_of
 from lowtide.capture.joint import Joint, joint_from
 from lowtide.capture.origin import module_name, primal_path
 from lowtide.capture.regions import expand_regions
@@ -74,9 +74,9 @@ def make_backend(
     def backend(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         expand_regions(gm)
         order_inputs_of_rrelu(gm)
-        program = object()
+        program, read = object(), Read.now()
         try:
-            first = _capture(gm, inputs, executor_for, several, program)
+            first = _capture(gm, inputs, executor_for, several, program, read)
         except errors_left_to_eager() as error:
             if left_out is not None:
                 left_out(break_instead_of(gm, error))
@@ -89,7 +89,7 @@ def make_backend(
 
         def capture(arrivals: Arrivals) -> Capture:
             with ambient.restored() as examples:
-                found = _capture(gm, examples, executor_for, several, program, arrivals, statics)
+                found = _capture(gm, examples, executor_for, several, program, read, arrivals, statics)
             assert isinstance(found, Capture)
             return found
 
@@ -104,6 +104,7 @@ def _capture(
     executor_for: Callable[[Captured], Executor],
     several: Callable[[], bool] | None,
     program: object,
+    read: Read,
     arrivals: Arrivals | None = None,
     statics: Collection[int] = (),
 ) -> Capture | Callable[..., Any]:
@@ -111,6 +112,7 @@ def _capture(
 
     Arguments:
         program: the same object for every capture of the graph.
+        read: what was found when its code was read.
         arrivals: which; None for the most likely one.
         statics: arguments that are known to be parameters and buffers.
 
@@ -134,7 +136,7 @@ def _capture(
         if several is not None and len(joint.primals) == len(gm.graph.find_nodes(op="placeholder")):
             joint = divide_gradients(joint, traces.edges, several=ended is not None or several())
         joint = rewrite(joint)
-        captured = Captured(joint, slots_of(joint), ended, program=program, fidelity=fidelity_of(traced))
+        captured = Captured(joint, slots_of(joint), ended, program=program, fidelity=fidelity_of(read, traced))
         captured.slots = replace(captured.slots, spares=_spares(captured))
         captures.append(captured)
         forward, backward = honest_modules(joint, captured.slots)
@@ -159,7 +161,7 @@ def _capture(
         joint = joint_from(module, None, _static_primals(), names)
         drop_everything_as_eager(joint)
         dropout_as_eager(joint)
-        captured = Captured(joint, Slots((), (), ()), break_after(gm), fidelity=fidelity_of(traced))
+        captured = Captured(joint, Slots((), (), ()), break_after(gm), fidelity=fidelity_of(read, traced))
         return _boxed(executor_for(captured).forward)
 
     compiled = aot_autograd(

@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from lowtide.capture.origin import place
 from lowtide.device.compile_queries import Answers, Place, answers_so_far, line_of
-from lowtide.device.known_branches import facts_so_far
+from lowtide.device.known_branches import Fact, facts_so_far
 from lowtide.device.python_kernels import Traced
 from lowtide.ir.fidelity import COMPILED_EAGER, PLAIN, Doubt, Fidelity
 
 _MEND = 'Mend the place (TORCH_LOGS=graph_breaks shows why), or accept other roundings with numerics="reassociated"'
 
 
-def fidelity_of(traced: Traced) -> Fidelity:
-    """The record of the graph that is being captured on this thread.
+@dataclass(frozen=True)
+class Read:
+    """What Dynamo met while it read the code of a graph. It reads once; the graph may be captured several times.
 
     Arguments:
+        answers: to the model's questions; None where `torch.compile` called the backend.
+        facts: what the graph takes for granted of the call's arguments.
+    """
+
+    answers: Answers | None
+    facts: tuple[Fact, ...]
+
+    @classmethod
+    def now(cls) -> Read:
+        """Of the code that is being read on this thread."""
+        return cls(answers_so_far(), facts_so_far())
+
+
+def fidelity_of(read: Read, traced: Traced) -> Fidelity:
+    """The record of a graph that is being captured.
+
+    Arguments:
+        read: what was found when its code was read.
         traced: what happened to its operators.
     """
-    answers = answers_so_far()
+    answers = read.answers
     doubts = tuple(
         Doubt(
             f"{name} is traced as arithmetic of torch's own in Python where sizes vary, which rounds otherwise",
@@ -42,7 +63,7 @@ def fidelity_of(traced: Traced) -> Fidelity:
         )
         for name, where in found.items()
     )
-    return Fidelity(tuple(_established(answers)), (*told, *compiled, *cached, *doubts), PLAIN)
+    return Fidelity(tuple(_established(answers, read.facts)), (*told, *compiled, *cached, *doubts), PLAIN)
 
 
 _UNCACHE = "Call it once, in the model's __init__, and keep what it returns as a buffer"
@@ -67,12 +88,12 @@ _TOLD = (
 )
 
 
-def _established(answers: Answers) -> list[str]:
+def _established(answers: Answers, facts: tuple[Fact, ...]) -> list[str]:
     """Facts about the model's own code."""
     found = []
     if denied := dict.fromkeys(place(*line_of(p)) for p in answers.denied):
         found.append(f"the question whether it is being compiled was answered no ({_listed(list(denied))})")
-    if facts := facts_so_far():
+    if facts:
         found.append(
             "branches on tensors are those that the call's arguments lead to, and are worked out again at every call "
             f"({_listed([place(*f.where) for f in facts if f.where[0]])})"
