@@ -27,7 +27,7 @@ from lowtide.ir.graph import Graph
 from lowtide.ir.numerics import Numerics
 from lowtide.ir.schedule import Run, Schedule
 from lowtide.ops.base import KINDS
-from lowtide.planners.reductions.choice import chosen_options
+from lowtide.planners.implementations.choice import chosen_options
 
 torchvision_shim.install()
 

@@ -25,7 +25,7 @@ from benchmarks.wall_prediction import UNLIMITED_B, Bits, bits_of, prediction_er
 from lowtide.device import shim
 from lowtide.device.heap import keep_warm
 from lowtide.device.observer import observe
-from lowtide.frontends.plan_in_hand import Plan
+from lowtide.results.plan import Plan
 
 STEPS = 2
 KEEP_ALL = "keep-all"

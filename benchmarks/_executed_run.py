@@ -27,13 +27,13 @@ from benchmarks.wall_prediction import UNLIMITED_B, mb, prediction_error
 from lowtide.device.arena import Arena
 from lowtide.device.heap import keep_warm
 from lowtide.errors import PlanError
-from lowtide.frontends.plan_in_hand import Plan
 from lowtide.planners.base import AbstractPlanner
 from lowtide.planners.classic.chen_greedy import ChenGreedy
 from lowtide.planners.classic.chen_sqrt import ChenSqrt
 from lowtide.planners.classic.rotor import Rotor
 from lowtide.planners.classic.superneurons import CostAware
 from lowtide.planners.portfolio import Portfolio
+from lowtide.results.plan import Plan
 from lowtide.units import Budget
 
 BASELINES: tuple[AbstractPlanner, ...] = (Rotor(), ChenGreedy(), ChenSqrt(), CostAware())

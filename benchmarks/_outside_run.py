@@ -29,7 +29,7 @@ from benchmarks._soak_run import rss_B
 from benchmarks.networks import SUBJECTS, loss_in
 from benchmarks.wall_prediction import adamw, resident_B
 from lowtide.device.arena import Arena
-from lowtide.frontends.enclosure import Scope
+from lowtide.session.budget_scope import Scope
 
 WARM_UPS = 5
 BUDGET = "80% of plain"

@@ -26,7 +26,7 @@ from benchmarks.wall_prediction import mb, resident_B
 from lowtide.device import shim
 from lowtide.device.heap import keep_warm
 from lowtide.device.observer import observe
-from lowtide.frontends.plan_in_hand import Plan
+from lowtide.results.plan import Plan
 
 
 class Comparison:

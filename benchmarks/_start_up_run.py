@@ -38,9 +38,9 @@ def main() -> None:
 
     import lowtide
     from benchmarks.networks import SUBJECTS, loss_in
-    from lowtide.frontends import session
-    from lowtide.frontends.knowledge import Knowledge
+    from lowtide.plan_cache.lookup import Knowledge
     from lowtide.runtime import executor
+    from lowtide.session import session
 
     import_s = time.perf_counter() - began_s
     torch.set_num_threads(2)

@@ -15,7 +15,7 @@ import torch
 from benchmarks.implementation_problems import MACHINES, MONET, NAMES, path_of
 from benchmarks.monet_networks import NETWORKS
 from benchmarks.problem_models import PROBLEMS, LossAlone
-from lowtide.frontends.captured_graph import captured_graph
+from lowtide.api.captured_graph import captured_graph
 from lowtide.ir.graph import Graph, Origin
 from lowtide.ir.text import save_graph
 from lowtide.ops.base import KINDS

@@ -16,7 +16,7 @@ import torch
 
 from benchmarks.pool_networks import CAPTURED, FOLDER, NETWORKS, network
 from benchmarks.problem_models import WithLoss
-from lowtide.frontends.captured_graph import captured_graph
+from lowtide.api.captured_graph import captured_graph
 from lowtide.ir.graph import Graph, Origin
 from lowtide.ir.text import save_graph
 from lowtide.ops.base import KINDS

@@ -16,7 +16,7 @@ import torch
 from benchmarks.problem_models import MACHINE, PROBLEMS, Model
 from benchmarks.problem_set import FOLDER, load
 from benchmarks.results_file import table
-from lowtide.frontends.captured_graph import captured_graph
+from lowtide.api.captured_graph import captured_graph
 from lowtide.ir.graph import Graph, Origin
 from lowtide.ir.simulate import simulate
 from lowtide.ir.text import save_graph

@@ -25,7 +25,7 @@ import lowtide
 from benchmarks.deep_networks import deep, names
 from benchmarks.results_file import fresh_profiles, table, write
 from benchmarks.stopwatch import Times, interleave, ratio, spread
-from lowtide.frontends.captured_graph import captured_graph
+from lowtide.api.captured_graph import captured_graph
 from lowtide.ir.graph import Graph
 from lowtide.ir.repetition import deepened
 from lowtide.ir.simulate import simulate

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from benchmarks.results_file import table, write
+from lowtide.api.eager import Eager
 from lowtide.device.arena import Arena
 from lowtide.eager_engine.runtime import EagerRuntime
-from lowtide.frontends.eager import Eager
 
 BUDGET_B = 2**28
 ROUNDS = 40

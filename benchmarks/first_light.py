@@ -21,7 +21,7 @@ from benchmarks.results_file import fresh_profiles, read_numbers, table, write
 from benchmarks.stopwatch import interleave, rank_correlation, ratio, spread
 from lowtide.device.heap import keep_warm
 from lowtide.device.observer import observe
-from lowtide.frontends.plan_in_hand import Plan
+from lowtide.results.plan import Plan
 
 ALPHAS = (0.75, 0.5, 0.25, 0.1, 0.05)
 EIGHT = (1.0, 0.85, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2)

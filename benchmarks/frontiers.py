@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks import problem_set
 from benchmarks.results_file import FOLDER, read_numbers, table, write
-from lowtide.frontends.frontier_file import frontier_file
+from lowtide.api.frontier_file import frontier_file
 from lowtide.ir.frontier import FrontierRecord, Point
 from lowtide.ir.text import load_frontier
 from lowtide.units import format_B, format_percent, format_s

@@ -18,10 +18,10 @@ from lowtide.errors import PlanError
 from lowtide.ir.graph import Graph
 from lowtide.ir.numerics import Numerics
 from lowtide.ops.base import IN_PLACE
+from lowtide.planners.implementations.choice import choose
+from lowtide.planners.implementations.menu import restricted
 from lowtide.planners.reductions.base_order import base_order
 from lowtide.planners.reductions.begun import read_back
-from lowtide.planners.reductions.choice import choose
-from lowtide.planners.reductions.menu import restricted
 from lowtide.planners.reductions.stages import StageProgram, stage_program
 
 NETWORKS = ("resnet50", "gpt2", "unet")

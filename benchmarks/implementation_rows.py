@@ -24,13 +24,13 @@ from lowtide.ops.catalogue import enlarge
 from lowtide.planners.base import Progress
 from lowtide.planners.bounds.joint_floor import joint_floor
 from lowtide.planners.bounds.op_floor import op_floor
-from lowtide.planners.joint import has_choices
+from lowtide.planners.implementations.candidates import all_ways
+from lowtide.planners.implementations.choice import chosen_options
+from lowtide.planners.implementations.joint import has_choices
 from lowtide.planners.keep_all import keep_all_schedule
 from lowtide.planners.portfolio import Portfolio
 from lowtide.planners.reductions.base_order import base_order
-from lowtide.planners.reductions.choice import chosen_options
 from lowtide.planners.reductions.stages import stage_program
-from lowtide.planners.reductions.ways import all_ways
 from lowtide.profile.machines import load_machine
 from lowtide.profile.roofline import predict_graph
 

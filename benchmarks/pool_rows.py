@@ -20,9 +20,9 @@ from lowtide.ir.plan import Outcome, Problem
 from lowtide.ir.simulate import simulate
 from lowtide.planners.base import AbstractPlanner
 from lowtide.planners.bounds.working_set import working_set
+from lowtide.planners.offload.once import run_once
 from lowtide.planners.portfolio import Portfolio
 from lowtide.planners.reductions.base_order import base_order
-from lowtide.planners.reductions.once import run_once
 
 _CLIMB = (1.0, 1.005, 1.01, 1.02, 1.03, 1.05, 1.08, 1.12, 1.18, 1.25, 1.35, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0)
 LATENCY_s = 1e-5

@@ -54,7 +54,7 @@ COMBINATIONS = (
     Combination("3.11", NEWEST),
 )
 TESTS = (
-    "tests/device", "tests/semantics", "tests/capture", "tests/frontends/test_equality.py", "tests/eager_engine/test_runtime.py",
+    "tests/device", "tests/semantics", "tests/capture", "tests/api/test_equality.py", "tests/eager_engine/test_runtime.py",
     "tests/zoo",
 )  # fmt: skip
 LIBRARIES = ("torch", "transformers", "timm", "torchvision", "numpy")

@@ -36,7 +36,7 @@ ROUNDS: dict[str, dict[str, str]] = {
 }
 NEIGHBOURED = "busy neighbour"
 PATHS = (
-    "tests/ops", "tests/profile", "tests/runtime", "tests/semantics", "tests/capture", "tests/eager_engine", "tests/frontends",
+    "tests/ops", "tests/profile", "tests/runtime", "tests/semantics", "tests/capture", "tests/eager_engine", "tests/api",
 )  # fmt: skip
 """Folders whose tests run operators, so that their results hang on the processor; the others plan, print and check."""
 LIBRARIES = ("torch", "transformers", "timm", "torchvision", "numpy")

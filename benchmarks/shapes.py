@@ -62,7 +62,7 @@ def equal(one: nn.Module, other: nn.Module) -> bool:
 
 def stages() -> Stages:
     """Seconds of what lowtide does for a shape."""
-    from lowtide.frontends import session
+    from lowtide.session import session
 
     found = Stages()
     found.wrap(session, "measure_step", "profile")

@@ -15,8 +15,8 @@ from torch import nn
 import lowtide
 from benchmarks.networks import Subject, loss_in
 from lowtide.device.arena import Arena, ArenaStats
-from lowtide.frontends.plan_in_hand import Plan
 from lowtide.ir.plan import PlanRecord
+from lowtide.results.plan import Plan
 
 ALPHAS = (0.75, 0.5, 0.25, 0.1, 0.05)
 LABELS = ("keep-all", *ALPHAS, "smallest")

@@ -250,7 +250,7 @@ def prepare() -> None:
     import transformers
     from transformers.models.auto import modeling_auto  # noqa: F401
 
-    import lowtide.frontends.fit  # noqa: F401
+    import lowtide.api.fit  # noqa: F401
 
     transformers.logging.set_verbosity_error()
     os.environ.setdefault("LOWTIDE_PLAN_CACHE", "0")

@@ -57,34 +57,34 @@ _LONG = (
     "planners/test_contract.py",  # needs no arena while the first worker builds it
     "ops/test_contract.py",
     "docs/test_code.py",
-    "frontends/test_train_step_around.py",
-    "frontends/test_verify.py",
+    "api/test_train_step_around.py",
+    "api/test_verify.py",
     "ir/test_properties.py",
     "planners/test_joint.py",
     "runtime/test_routines.py",
-    "frontends/test_wall.py",
-    "frontends/test_equality.py",
-    "frontends/test_train_step.py",
+    "api/test_wall.py",
+    "api/test_equality.py",
+    "api/test_train_step.py",
     "planners/test_frontier.py",
     "semantics/test_randomness.py",
-    "frontends/test_plan_cache.py",
-    "frontends/test_distributed.py",
+    "api/test_plan_cache.py",
+    "api/test_distributed.py",
     "planners/test_checkmate.py",
     "planners/test_pool.py",
     "device/test_shim.py",
     "test_examples.py",
     "docs/test_build.py",
     "semantics/test_precision.py",
-    "frontends/test_gradient_order.py",
-    "frontends/test_max_batch.py",
-    "frontends/test_train_step_verified.py",
-    "frontends/test_named_budgets.py",
+    "api/test_gradient_order.py",
+    "api/test_max_batch.py",
+    "api/test_train_step_verified.py",
+    "api/test_named_budgets.py",
     "semantics/test_normalisation.py",
     "semantics/test_numerics.py",
     "semantics/test_loops.py",
-    "frontends/test_fits.py",
-    "frontends/test_windows.py",
-    "frontends/test_errors.py",
+    "api/test_fits.py",
+    "api/test_windows.py",
+    "api/test_errors.py",
 )
 _RANK = {str(Path(__file__).parent / name): rank for rank, name in enumerate(_LONG)}
 
@@ -185,7 +185,7 @@ _NO_STACKS = types.SimpleNamespace(format_stack=list)
 @pytest.fixture(autouse=True)
 def _brief_searches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where tests train, searches are brief."""
-    if {"frontends", "runtime", "semantics"}.intersection(request.path.parts):
+    if {"api", "runtime", "semantics"}.intersection(request.path.parts):
         search_briefly(monkeypatch)
 
 

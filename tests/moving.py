@@ -14,7 +14,7 @@ from lowtide.ir.plan import PlanRecord
 from lowtide.ir.schedule import HOST, Boundary, Drop, Fetch, Run, Schedule, Send, Step
 from lowtide.ir.simulate import simulate
 from lowtide.placers.addresses import lay_out
-from lowtide.planners.reductions.waits import with_waits
+from lowtide.planners.offload.waits import with_waits
 
 
 def saved_values(graph: Graph, schedule: Schedule, least_B: int = SMALL_B) -> list[int]:

@@ -13,30 +13,30 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOME = {
-    "fit": "lowtide.frontends.fit",
-    "unfit": "lowtide.frontends.fit",
-    "plan": "lowtide.frontends.plan",
-    "max_batch": "lowtide.frontends.max_batch",
-    "fits": "lowtide.frontends.fits",
-    "TrainStep": "lowtide.frontends.train_step",
-    "eager": "lowtide.frontends.eager",
+    "fit": "lowtide.api.fit",
+    "unfit": "lowtide.api.fit",
+    "plan": "lowtide.api.plan",
+    "max_batch": "lowtide.api.max_batch.max_batch",
+    "fits": "lowtide.api.fits",
+    "TrainStep": "lowtide.api.train_step",
+    "eager": "lowtide.api.eager",
     "EagerStats": "lowtide.eager_engine.eager_stats",
-    "verify": "lowtide.frontends.verify",
-    "Verification": "lowtide.frontends.verification",
+    "verify": "lowtide.api.verify.verify",
+    "Verification": "lowtide.results.verification",
     "install_cuda": "lowtide.device.cuda",
-    "plan_file": "lowtide.frontends.plan_file",
-    "frontier": "lowtide.frontends.frontier",
-    "frontier_file": "lowtide.frontends.frontier_file",
-    "Frontier": "lowtide.frontends.frontier_in_hand",
-    "Plan": "lowtide.frontends.plan_in_hand",
-    "MaxBatch": "lowtide.frontends.max_batch",
-    "Fits": "lowtide.frontends.fits",
-    "memory_stats": "lowtide.frontends.memory",
-    "MemoryStats": "lowtide.frontends.memory",
-    "snapshot": "lowtide.frontends.memory",
-    "departures": "lowtide.frontends.memory",
-    "transfers": "lowtide.frontends.transfers",
-    "Transfers": "lowtide.frontends.transfers",
+    "plan_file": "lowtide.api.plan_file",
+    "frontier": "lowtide.api.frontier",
+    "frontier_file": "lowtide.api.frontier_file",
+    "Frontier": "lowtide.results.frontier",
+    "Plan": "lowtide.results.plan",
+    "MaxBatch": "lowtide.api.max_batch.max_batch",
+    "Fits": "lowtide.api.fits",
+    "memory_stats": "lowtide.api.memory",
+    "MemoryStats": "lowtide.api.memory",
+    "snapshot": "lowtide.api.memory",
+    "departures": "lowtide.api.memory",
+    "transfers": "lowtide.api.transfers",
+    "Transfers": "lowtide.api.transfers",
     "TransferStats": "lowtide.device.transfer_stats",
     "parse_budget": "lowtide.units",
     "LowtideError": "lowtide.errors",
@@ -61,6 +61,25 @@ _HOME = {
 }
 
 if TYPE_CHECKING:
+    from lowtide.api.eager import eager as eager
+    from lowtide.api.fit import fit as fit
+    from lowtide.api.fit import unfit as unfit
+    from lowtide.api.fits import Fits as Fits
+    from lowtide.api.fits import fits as fits
+    from lowtide.api.frontier import frontier as frontier
+    from lowtide.api.frontier_file import frontier_file as frontier_file
+    from lowtide.api.max_batch.max_batch import MaxBatch as MaxBatch
+    from lowtide.api.max_batch.max_batch import max_batch as max_batch
+    from lowtide.api.memory import MemoryStats as MemoryStats
+    from lowtide.api.memory import departures as departures
+    from lowtide.api.memory import memory_stats as memory_stats
+    from lowtide.api.memory import snapshot as snapshot
+    from lowtide.api.plan import plan as plan
+    from lowtide.api.plan_file import plan_file as plan_file
+    from lowtide.api.train_step import TrainStep as TrainStep
+    from lowtide.api.transfers import Transfers as Transfers
+    from lowtide.api.transfers import transfers as transfers
+    from lowtide.api.verify.verify import verify as verify
     from lowtide.device.cuda import install_cuda as install_cuda
     from lowtide.device.transfer_stats import TransferStats as TransferStats
     from lowtide.eager_engine.eager_stats import EagerStats as EagerStats
@@ -83,28 +102,9 @@ if TYPE_CHECKING:
     from lowtide.errors import RecompileLimit as RecompileLimit
     from lowtide.errors import UnsupportedOperator as UnsupportedOperator
     from lowtide.errors import VerificationError as VerificationError
-    from lowtide.frontends.eager import eager as eager
-    from lowtide.frontends.fit import fit as fit
-    from lowtide.frontends.fit import unfit as unfit
-    from lowtide.frontends.fits import Fits as Fits
-    from lowtide.frontends.fits import fits as fits
-    from lowtide.frontends.frontier import frontier as frontier
-    from lowtide.frontends.frontier_file import frontier_file as frontier_file
-    from lowtide.frontends.frontier_in_hand import Frontier as Frontier
-    from lowtide.frontends.max_batch import MaxBatch as MaxBatch
-    from lowtide.frontends.max_batch import max_batch as max_batch
-    from lowtide.frontends.memory import MemoryStats as MemoryStats
-    from lowtide.frontends.memory import departures as departures
-    from lowtide.frontends.memory import memory_stats as memory_stats
-    from lowtide.frontends.memory import snapshot as snapshot
-    from lowtide.frontends.plan import plan as plan
-    from lowtide.frontends.plan_file import plan_file as plan_file
-    from lowtide.frontends.plan_in_hand import Plan as Plan
-    from lowtide.frontends.train_step import TrainStep as TrainStep
-    from lowtide.frontends.transfers import Transfers as Transfers
-    from lowtide.frontends.transfers import transfers as transfers
-    from lowtide.frontends.verification import Verification as Verification
-    from lowtide.frontends.verify import verify as verify
+    from lowtide.results.frontier import Frontier as Frontier
+    from lowtide.results.plan import Plan as Plan
+    from lowtide.results.verification import Verification as Verification
     from lowtide.units import parse_budget as parse_budget
 
 __all__ = sorted([*_HOME, "__version__"])

@@ -19,7 +19,7 @@ from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import Covers, Environment, PlanRecord
 from lowtide.ops.catalogue import enlarge
 from lowtide.planners.base import Watch
-from lowtide.planners.reductions.menu import restricted
+from lowtide.planners.implementations.menu import restricted
 from lowtide.profile.bandwidth import bandwidth
 from lowtide.profile.cache import ProfileCache
 from lowtide.profile.exactness import Exactness

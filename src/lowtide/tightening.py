@@ -17,9 +17,9 @@ from lowtide.ir.layout import SMALL_B
 from lowtide.ir.plan import DEFAULT_WORK, Outcome, PlanRecord, Problem, Status
 from lowtide.placers.addresses import lay_out
 from lowtide.planners.base import Watch
-from lowtide.planners.host_updates import update_on_the_host
-from lowtide.planners.reductions.lean import lean, moves
-from lowtide.planners.reductions.transfers import measured
+from lowtide.planners.offload.host_updates import update_on_the_host
+from lowtide.planners.offload.lean import lean, moves
+from lowtide.planners.offload.transfers import measured
 from lowtide.planners.start import STAGE as START
 
 _EQUAL = 1e-6  # relative; bounds and times are sums in another order

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import lowtide
-from lowtide.frontends.captured_graph import captured_graph
+from lowtide.api.captured_graph import captured_graph
 from lowtide.ir.block_search import program_blocks
 from lowtide.ir.likeness import renumbered
 from tests.networks import Residual, differences, train, twin

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from lowtide.cli.main import app
 from lowtide.device.fingerprint import Fingerprint
-from lowtide.frontends.plan_cache import Header, PlanCache
+from lowtide.plan_cache.store import Header, PlanCache
 from lowtide.profile.cache import ProfileCache
 from lowtide.profile.measurement import Measurement
 from tests.report.plan_records import MiB, record

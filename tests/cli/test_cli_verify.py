@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from lowtide.cli import verify as verb
 from lowtide.cli.main import app
-from lowtide.frontends.verification import Taken, Task
+from lowtide.results.verification import Taken, Task
 
 SOURCE = """
 import torch

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from lowtide.frontends.demo_text import VOCABULARY, Batches, read_sources
-from lowtide.frontends.demo_training import Training, equal_states
+from lowtide.demo.text import VOCABULARY, Batches, read_sources
+from lowtide.demo.training import Training, equal_states
 
 
 def test_text_is_pythons_own_sources() -> None:
@@ -54,7 +54,7 @@ def test_a_torchvision_that_cannot_load_does_not_stop_the_demo(tmp_path: Path, k
     (package / "ops.py").write_text("", encoding="utf-8")
     code = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
-        "from lowtide.frontends.demo_model import build_model\n"
+        "from lowtide.demo.model import build_model\n"
         "model = build_model(0)\n"
         "assert type(model).__module__ == 'transformers.models.gpt2.modeling_gpt2'\n"
         "assert sys.modules['torchvision'] is None and 'torchvision.ops' not in sys.modules\n"

@@ -27,7 +27,7 @@ def module() -> ShimModule:
 @pytest.fixture
 def make_arena(module: ShimModule) -> Iterator[Callable[..., Arena]]:
     """Makes arenas that are whole, and engaged by nobody, when the test is over."""
-    assert module.is_in_force()
+    assert module.is_active_plans()
     made: list[Arena] = []
 
     def make(capacity_B: int = 4 * MiB, **options: Any) -> Arena:

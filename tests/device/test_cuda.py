@@ -198,7 +198,7 @@ def test_budgets_that_make_no_sense(budget: str, error: type[Exception], says: s
 def test_a_torch_without_cuda_is_told_so() -> None:
     with pytest.raises(ShimUnavailable, match="is built without CUDA"):
         cuda.install_cuda("6GiB")
-    assert cuda.in_force() is None
+    assert cuda.active_module() is None
     assert cuda.level() == "accounted"
 
 

@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import lowtide
-from lowtide.frontends.eager import Eager
+from lowtide.api.eager import Eager
 from tests.eager_engine.networks import NETWORKS
 from tests.oracle.costs import Kind, cost_kind, formula_ns
 

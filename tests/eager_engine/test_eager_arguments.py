@@ -78,7 +78,7 @@ def test_without_compiled_code_it_is_refused_before_anything_changes(
 
 
 @pytest.mark.parametrize(
-    "first", ["lowtide", "lowtide.eager_engine.runtime", "lowtide.eager_engine.tape", "lowtide.frontends.eager"]
+    "first", ["lowtide", "lowtide.eager_engine.runtime", "lowtide.eager_engine.tape", "lowtide.api.eager"]
 )
 def test_it_is_the_function_whatever_is_imported_first(first: str) -> None:
     """A folder of the engine that was called `eager` would take its place."""
@@ -86,9 +86,9 @@ def test_it_is_the_function_whatever_is_imported_first(first: str) -> None:
 import {first}
 import lowtide
 before = lowtide.eager
-import lowtide.frontends.eager, lowtide.eager_engine.replay, lowtide.eager_engine.runtime
+import lowtide.api.eager, lowtide.eager_engine.replay, lowtide.eager_engine.runtime
 from lowtide import eager
-assert lowtide.eager is before is eager is lowtide.frontends.eager.eager
+assert lowtide.eager is before is eager is lowtide.api.eager.eager
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import lowtide
+from lowtide.api.eager import Eager
 from lowtide.device import shim
-from lowtide.frontends.eager import Eager
 from tests.eager_engine.comparison import Left, differences, train
 from tests.eager_engine.networks import NETWORKS
 from tests.oracle.policies.catalogue import POLICIES

@@ -22,9 +22,9 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 import lowtide
+from lowtide.api.eager import Eager
 from lowtide.device import shim
 from lowtide.eager_engine.tape import Ran, load_tape
-from lowtide.frontends.eager import Eager
 
 pytestmark = pytest.mark.skipif(not shim.available(), reason="no arena here")
 BUDGET_B = 400_000

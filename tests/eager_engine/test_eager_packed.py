@@ -11,9 +11,9 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import lowtide
+from lowtide.api.eager import Eager
 from lowtide.device import shim
 from lowtide.eager_engine.eager_stats import EagerStats
-from lowtide.frontends.eager import Eager
 from tests.eager_engine.comparison import differences, train
 from tests.eager_engine.networks import EagerNetwork, descend, sgd
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 import lowtide
+from lowtide.api.eager import Eager
 from lowtide.device import shim
-from lowtide.frontends.eager import Eager
 
 pytestmark = pytest.mark.skipif(not shim.available(), reason="no arena here")
 BUDGET_B = 400_000

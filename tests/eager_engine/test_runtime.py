@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from lowtide.api.eager import Eager
 from lowtide.device import eager_shim
 from lowtide.eager_engine.eager_stats import EagerStats
 from lowtide.eager_engine.runtime import EagerRuntime
 from lowtide.errors import ShimUnavailable
-from lowtide.frontends.eager import Eager
 from tests.eager_engine.comparison import train
 from tests.eager_engine.networks import NETWORKS
 

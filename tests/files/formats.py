@@ -18,9 +18,6 @@ from lowtide._core import eager_policies
 from lowtide.device.fingerprint import fingerprint
 from lowtide.eager_engine.tape import load_tape
 from lowtide.errors import LowtideError
-from lowtide.frontends.frontier_in_hand import Frontier
-from lowtide.frontends.plan_cache import Header, PlanCache
-from lowtide.frontends.plan_in_hand import Plan
 from lowtide.ground import Ground, PlanOptions
 from lowtide.ir.bundle import Part, merge
 from lowtide.ir.geometry import Geometry
@@ -34,6 +31,7 @@ from lowtide.ir.plan import Covers, Environment, Outcome, PlanRecord, Problem
 from lowtide.ir.schedule import Schedule
 from lowtide.ir.text import dumps, load_frontier, loads
 from lowtide.placers.portfolio import place
+from lowtide.plan_cache.store import Header, PlanCache
 from lowtide.profile.cache import ProfileCache
 from lowtide.profile.machines import links_of, load_machine
 from lowtide.profile.measurement import Measurement, Result
@@ -44,6 +42,8 @@ from lowtide.report.explain import explain, render
 from lowtide.report.frontier import render_frontier
 from lowtide.report.frontier_page import frontier_html
 from lowtide.report.html import html_of
+from lowtide.results.frontier import Frontier
+from lowtide.results.plan import Plan
 from lowtide.units import Budget
 from tests.files.mutations import MARKUP, mutated_bytes, mutated_tree, packed
 from tests.ir import examples

@@ -192,7 +192,7 @@ def test_an_implementation_that_is_not_here_does_not_matter_to_a_plan_that_does_
     made: tuple[nn.Module, lowtide.Plan, Trace],
 ) -> None:
     """On another processor other implementations are exact, so ids differ; the program is the same."""
-    from lowtide.planners.reductions.menu import restricted
+    from lowtide.planners.implementations.menu import restricted
 
     _, plan, _ = made
     graph = plan.record.graph

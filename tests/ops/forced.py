@@ -20,7 +20,6 @@ from lowtide.capture.aot import make_backend
 from lowtide.capture.captured import Captured, Specialised
 from lowtide.capture.captured_call import Rounds
 from lowtide.capture.exchange import interfaces_of
-from lowtide.frontends.compiling import compiled_call, run_loudly
 from lowtide.ir.check import check
 from lowtide.ir.graph import Graph
 from lowtide.ir.in_place import plain_ways
@@ -28,11 +27,12 @@ from lowtide.ir.interface import Interface, filled
 from lowtide.ir.numerics import Numerics
 from lowtide.ir.schedule import Schedule
 from lowtide.ops.catalogue import enlarge
-from lowtide.planners.reductions.choice import Choice, choose
+from lowtide.planners.implementations.choice import Choice, choose
 from lowtide.report.plain import plain_schedule
 from lowtide.runtime.codegen import carried_into
 from lowtide.runtime.executor import Loaded, PlannedExecutor, load
 from lowtide.runtime.statements import split, statements_of
+from lowtide.session.dynamo_call import compiled_call, run_loudly
 
 _UNLIMITED_B = 2**50
 

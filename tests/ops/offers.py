@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from lowtide.frontends.captured_graph import captured_graph
+from lowtide.api.captured_graph import captured_graph
 from lowtide.ir.graph import Graph, Group, Option
 from lowtide.ir.numerics import Numerics
 from lowtide.ops.base import KINDS, AbstractFamily

@@ -13,7 +13,7 @@ from lowtide.ir.check_graph import check_graph
 from lowtide.ir.graph import Effect, Graph
 from lowtide.ir.numerics import Numerics
 from lowtide.ops.attention import Attention, pieces
-from lowtide.planners.reductions.choice import choose
+from lowtide.planners.implementations.choice import choose
 from lowtide.profile.measure import profile_graph
 from lowtide.profile.roofline import assumed_trace
 from tests.ops.examples import Call

@@ -13,7 +13,7 @@ from torch import nn
 from lowtide.ir.graph import Graph, Group
 from lowtide.ops.in_place import InPlace
 from lowtide.ops.pointwise import Pointwise
-from lowtide.planners.reductions.choice import choose
+from lowtide.planners.implementations.choice import choose
 from lowtide.profile.recording import isolation, record
 from lowtide.profile.signature import Signature
 from tests.ops.offers import difference, offered, read_by

@@ -9,11 +9,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from lowtide.frontends.captured_graph import captured_graph
+from lowtide.api.captured_graph import captured_graph
 from lowtide.ir.check_graph import check_graph
 from lowtide.ir.graph import Graph
 from lowtide.ir.numerics import Numerics
-from lowtide.planners.reductions.choice import choose
+from lowtide.planners.implementations.choice import choose
 from tests.ops.examples import Call
 
 ELEMENTS = 4 * 6 * 16 * 16

@@ -15,7 +15,7 @@ from lowtide.errors import LowtideError
 from lowtide.ir.call import Read
 from lowtide.ir.check_graph import check_graph
 from lowtide.ir.graph import Effect, Graph, Group, MiniTrace, Option, Recipe, Role, Value
-from lowtide.planners.reductions.choice import choose
+from lowtide.planners.implementations.choice import choose
 from lowtide.planners.reductions.stages import stage_program
 from tests.planners.tape import gpt, random_graph, resnet, traffic_s, unet
 

@@ -14,9 +14,9 @@ from lowtide.ir.likeness import structure
 from lowtide.ir.plan import Problem, Status
 from lowtide.ir.schedule import Run, Schedule
 from lowtide.ir.simulate import simulate
+from lowtide.planners.offload.movement import fetchable_values
 from lowtide.planners.portfolio import Portfolio
 from lowtide.planners.reductions.begun import read_back
-from lowtide.planners.reductions.movement import fetchable_values
 from lowtide.planners.reductions.stages import stage_program
 from tests.planners.tape import NAMED, chain, gpt, random_graph
 from tests.planners.training import with_updates

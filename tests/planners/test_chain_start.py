@@ -13,9 +13,9 @@ from lowtide.ir.check import check
 from lowtide.ir.graph import Graph
 from lowtide.ir.plan import Problem
 from lowtide.planners.bounds.op_floor import op_floor
-from lowtide.planners.chain_start import chain_start
-from lowtide.planners.reductions.link_options import brought_back, handed_on, link_options, permanent, time_ps
-from lowtide.planners.reductions.links import Links, links_of
+from lowtide.planners.chain.chain_start import chain_start
+from lowtide.planners.chain.link_options import brought_back, handed_on, link_options, permanent, time_ps
+from lowtide.planners.chain.links import Links, links_of
 from lowtide.planners.reductions.stages import stage_program
 from lowtide.planners.search import Search
 from tests.planners.tape import chain, gpt, random_graph, resnet, unet

@@ -23,6 +23,8 @@ from lowtide.ir.plan import Problem, Status
 from lowtide.ir.schedule import Run, Schedule
 from lowtide.ir.simulate import simulate
 from lowtide.planners.base import AbstractPlanner
+from lowtide.planners.chain.chain import chain_of
+from lowtide.planners.chain.forward import forwards
 from lowtide.planners.classic.checkpoint_all import CheckpointAll
 from lowtide.planners.classic.chen_greedy import ChenGreedy
 from lowtide.planners.classic.chen_sqrt import ChenSqrt
@@ -31,8 +33,6 @@ from lowtide.planners.classic.rotor import Rotor
 from lowtide.planners.classic.superneurons import CostAware, MemoryCentric, SpeedCentric, segments
 from lowtide.planners.keep_all import keep_all_schedule
 from lowtide.planners.portfolio import Portfolio
-from lowtide.planners.reductions.chain import chain_of
-from lowtide.planners.reductions.forward import forwards
 from lowtide.planners.reductions.stages import stage_program
 from tests.planners.tape import MIB, Tape, chain, gpt, resnet, unet
 

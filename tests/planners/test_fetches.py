@@ -14,7 +14,7 @@ from lowtide.ir.graph import Graph, Role
 from lowtide.ir.housing import housed, movable_values
 from lowtide.ir.schedule import DEVICE, HOST, Drop, Fetch, Run, Schedule, Send
 from lowtide.ir.simulate import simulate
-from lowtide.planners.reductions.movement import fetchable_values
+from lowtide.planners.offload.movement import fetchable_values
 from lowtide.planners.reductions.stages import StageProgram, stage_program
 from tests.planners.priced_brute_force import FETCH_ps_per_B, Moving, SEND_ps_per_B
 from tests.planners.tape import Tape, chain, gpt, random_graph, resnet, unet

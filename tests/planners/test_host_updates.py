@@ -9,9 +9,9 @@ from lowtide.ir.graph import Graph
 from lowtide.ir.housing import housed, movable_values
 from lowtide.ir.plan import Outcome, Problem
 from lowtide.ir.schedule import HOST_ENGINE, Run
-from lowtide.planners.host_updates import host_twins, update_on_the_host
+from lowtide.planners.offload.host_updates import host_twins, update_on_the_host
+from lowtide.planners.offload.transfers import measured
 from lowtide.planners.portfolio import Portfolio
-from lowtide.planners.reductions.transfers import measured
 from tests.planners.moving import linked
 from tests.planners.tape import chain
 from tests.planners.training import with_updates

@@ -16,12 +16,12 @@ from lowtide.ir.simulate import simulate
 from lowtide.planners.bounds.joint_cut import JOINT_CLASS
 from lowtide.planners.first_plan import FirstPlan
 from lowtide.planners.frontier import trace
+from lowtide.planners.implementations.candidates import all_ways
+from lowtide.planners.implementations.choice import choose, chosen_options
+from lowtide.planners.implementations.dominance import better_options, exact_only, reduced, thrifty
+from lowtide.planners.implementations.menu import restricted
 from lowtide.planners.portfolio import Portfolio
-from lowtide.planners.reductions.choice import choose, chosen_options
-from lowtide.planners.reductions.dominance import better_options, exact_only, reduced, thrifty
-from lowtide.planners.reductions.menu import restricted
 from lowtide.planners.reductions.stages import stage_program
-from lowtide.planners.reductions.ways import all_ways
 from lowtide.planners.smallest import smallest_budget
 from tests.planners.brute_force import Exhaustive
 from tests.planners.menus import MENUS, Menu, every_choice, random_menu, with_backwards

@@ -12,9 +12,9 @@ from lowtide.planners.bounds.highs import Effort
 from lowtide.planners.bounds.joint_cut import JointCut
 from lowtide.planners.bounds.joint_floor import joint_floor
 from lowtide.planners.bounds.moments import Moment, end_of
-from lowtide.planners.reductions.choice import choose
+from lowtide.planners.implementations.candidates import Ways, all_ways
+from lowtide.planners.implementations.choice import choose
 from lowtide.planners.reductions.stages import stage_program
-from lowtide.planners.reductions.ways import Ways, all_ways
 from tests.planners.brute_force import Exhaustive
 from tests.planners.menus import every_choice, random_menu
 

@@ -8,7 +8,7 @@ from benchmarks.problem_set import load
 from lowtide.ir.plan import Problem
 from lowtide.planners import single_cut
 from lowtide.planners.bounds.cut import Cut, cut_at
-from lowtide.planners.ladder import ladder
+from lowtide.planners.chain.ladder import ladder
 from lowtide.planners.reductions.stages import stage_program
 from lowtide.planners.single_cut import SingleCutReplay
 from tests.planners.tape import chain

@@ -9,8 +9,8 @@ from lowtide.ir.graph import Graph
 from lowtide.ir.schedule import Drop, Fetch, Run, Schedule, Step
 from lowtide.ir.simulate import simulate
 from lowtide.planners.keep_all import keep_all_schedule
-from lowtide.planners.reductions.lean import lean, moves
-from lowtide.planners.reductions.transfers import timing
+from lowtide.planners.offload.lean import lean, moves
+from lowtide.planners.offload.transfers import timing
 from tests.planners.moving import linked, offloaded
 from tests.planners.test_transfers import GRAPHS, there_and_back
 

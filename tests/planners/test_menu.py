@@ -8,7 +8,7 @@ from lowtide.ir.check_graph import check_graph
 from lowtide.ir.graph import Graph, Takeover
 from lowtide.ir.in_place import in_place_ways
 from lowtide.ir.numerics import Numerics
-from lowtide.planners.reductions.menu import restricted
+from lowtide.planners.implementations.menu import restricted
 from tests.planners.menus import with_backwards
 from tests.planners.tape import resnet
 from tests.planners.ways import with_ways

@@ -12,7 +12,7 @@ from lowtide.errors import PlanError
 from lowtide.ir.check import check
 from lowtide.ir.graph import Graph
 from lowtide.ir.housing import housed, movable_values
-from lowtide.planners.reductions.movement import fetchable_values
+from lowtide.planners.offload.movement import fetchable_values
 from lowtide.planners.reductions.stages import refuses_stages, stage_program
 from tests.ir.graphs import graphs
 from tests.planners.test_fetches import assert_moves

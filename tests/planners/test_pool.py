@@ -23,12 +23,12 @@ from lowtide.planners.bounds.moments import Moment
 from lowtide.planners.bounds.moving_cut import MovingCut
 from lowtide.planners.bounds.working_set import working_set
 from lowtide.planners.frontier import solver, trace
-from lowtide.planners.moving_search import CLOSE
+from lowtide.planners.implementations.candidates import all_ways
+from lowtide.planners.offload.moving_search import CLOSE
+from lowtide.planners.offload.once import copies_least_s, run_once
 from lowtide.planners.portfolio import Portfolio
 from lowtide.planners.reductions.base_order import base_order
-from lowtide.planners.reductions.once import copies_least_s, run_once
 from lowtide.planners.reductions.stages import stage_program
-from lowtide.planners.reductions.ways import all_ways
 from tests.planners.menus import random_menu
 from tests.planners.moving import linked
 from tests.planners.moving_brute_force import MovingExhaustive

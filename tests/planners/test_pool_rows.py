@@ -24,7 +24,7 @@ from lowtide.ir.schedule import Run
 from lowtide.ir.simulate import simulate
 from lowtide.planners.classic.tensor_cache import TensorCache
 from lowtide.planners.keep_all import keep_all_schedule
-from lowtide.planners.reductions.once import run_once
+from lowtide.planners.offload.once import run_once
 from lowtide.profile.machines import load_machine
 
 

@@ -17,8 +17,8 @@ from lowtide.ir.machine import Machine
 from lowtide.ir.schedule import HOST, Boundary, Drop, Fetch, Run, Schedule, Send, Step
 from lowtide.ir.simulate import simulate
 from lowtide.planners.keep_all import keep_all_schedule
-from lowtide.planners.reductions.transfers import timing
-from lowtide.planners.reductions.waits import with_waits
+from lowtide.planners.offload.transfers import timing
+from lowtide.planners.offload.waits import with_waits
 from tests.planners.moving import linked, offloaded
 from tests.planners.tape import NAMED, random_graph
 

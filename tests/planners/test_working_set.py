@@ -12,8 +12,8 @@ from lowtide.errors import PlanError
 from lowtide.ir.graph import Graph
 from lowtide.ir.schedule import HOST_ENGINE
 from lowtide.planners.bounds.working_set import working_set
-from lowtide.planners.reductions.choice import choose
-from lowtide.planners.reductions.ways import all_ways
+from lowtide.planners.implementations.candidates import all_ways
+from lowtide.planners.implementations.choice import choose
 from tests.planners.menus import MENUS, every_choice, random_menu
 from tests.planners.tape import NAMED
 from tests.planners.training import with_updates

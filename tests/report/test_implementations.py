@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from lowtide.ir.graph import Graph, Group, Option, Origin, Role
 from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import Outcome, PlanRecord, Status
-from lowtide.planners.reductions.choice import choose
+from lowtide.planners.implementations.choice import choose
 from lowtide.report.explain import explain, render
 from lowtide.report.headline import headline
 from lowtide.report.html import html_of

@@ -15,7 +15,7 @@ from lowtide.ir.geometry import Geometry
 from lowtide.ir.graph import Graph, MiniTrace, Recipe, Role, Segment, Takeover, Value
 from lowtide.ir.interface import Interface
 from lowtide.ir.schedule import HOST, HOST_ENGINE, Boundary, Drop, Fetch, Run, Schedule, Send, Step
-from lowtide.planners.reductions.waits import with_waits
+from lowtide.planners.offload.waits import with_waits
 from lowtide.runtime.codegen import Segment as Code
 from lowtide.runtime.codegen import generate
 

@@ -16,10 +16,10 @@ from torch import nn
 
 import lowtide
 from lowtide.device.engines import Engines
-from lowtide.frontends.plan_in_hand import Plan
 from lowtide.ir.plan import PlanRecord
 from lowtide.ir.schedule import HOST, Boundary, Drop, Fetch, Send
-from lowtide.planners.reductions.waits import with_waits
+from lowtide.planners.offload.waits import with_waits
+from lowtide.results.plan import Plan
 from tests.moving import away, moved, plan_of, saved_values
 from tests.networks import NETWORKS, Network, differences, train, twin
 

@@ -7,7 +7,7 @@ import torch
 
 import lowtide
 from lowtide.report.implementations import implementations
-from tests.frontends.test_equality import smallest
+from tests.api.test_equality import smallest
 from tests.networks import Network, Trace, differences, train, twin
 from tests.zoo.catalogue import BREADTH, CATALOGUE, IN_PIECES, REFUSED
 from tests.zoo.inputs import images

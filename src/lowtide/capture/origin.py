@@ -9,7 +9,7 @@ from torch import fx
 from lowtide.ir.graph import Origin
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>[^\n]*)\n\s*(?P<text>[^\n]*)')
-_INSIDE_TORCH = re.compile(r"[/\\]torch[/\\](?!.*site-packages)|[/\\]lowtide[/\\](frontends|device|cli)[/\\]")
+_INSIDE_TORCH = re.compile(r"[/\\]torch[/\\](?!.*site-packages)|[/\\]lowtide[/\\](api|session|demo|device|cli)[/\\]")
 _PART = re.compile(r"\.?_(?:modules|parameters|buffers)\['?([^'\]]+)'?\]|\.(\w+)|\['?(\w+)'?\]")
 
 

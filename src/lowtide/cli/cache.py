@@ -17,7 +17,7 @@ from lowtide.cli.failure import told
 from lowtide.report.terminal import Terminal
 
 if TYPE_CHECKING:
-    from lowtide.frontends.plan_cache import Entry
+    from lowtide.plan_cache.store import Entry
 
 cache = typer.Typer(help="Show or clear what lowtide keeps on disk.", no_args_is_help=False, add_completion=False)
 _AGE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([smhdw])\s*")
@@ -94,7 +94,7 @@ def _age_s(text: str | None) -> float:
 
 
 def _plan_cache() -> Any:
-    from lowtide.frontends.plan_cache import PlanCache
+    from lowtide.plan_cache.store import PlanCache
 
     return PlanCache()
 

@@ -18,7 +18,7 @@ def demo(
 ) -> None:
     """Train a GPT-2 on Python's own sources, plainly and inside a budget, and show that nothing changed."""
     with told():
-        from lowtide.frontends.demo import run_demo
+        from lowtide.demo.demo import run_demo
 
         kept = run_demo(steps=steps, budget=budget, out=out, seed=seed)
     if not kept:

@@ -11,10 +11,10 @@ from lowtide.cli.failure import INTERRUPTED, told
 from lowtide.cli.implementations import Level, Without
 from lowtide.cli.movement import HostBudget, Link
 from lowtide.cli.progress import line
-from lowtide.frontends.moving import moving
 from lowtide.ir.graph_file import is_graph_file
 from lowtide.ir.numerics import parse_numerics
 from lowtide.report.terminal import Terminal
+from lowtide.session.options import moving
 from lowtide.units import format_B
 
 _STDOUT = "-"

@@ -37,7 +37,7 @@ def find(wanted: Any, variation: Variation, watch: Any, options: dict[str, Any])
         options: budget, machine, seed, work; those that were given.
     """
     import lowtide
-    from lowtide.frontends.batches import vary
+    from lowtide.session.inputs import vary
 
     make = vary(wanted.model, (wanted.args, wanted.kwargs), dim=variation.dim, only=variation.only)
     return lowtide.max_batch(

@@ -13,10 +13,10 @@ from lowtide.cli.max_batch import Variation, find, show
 from lowtide.cli.max_batch import as_json as to_json
 from lowtide.cli.movement import HostBudget, Link
 from lowtide.cli.progress import line
-from lowtide.frontends.moving import moving
 from lowtide.ir.graph_file import is_graph_file
 from lowtide.ir.numerics import parse_numerics
 from lowtide.report.terminal import Terminal
+from lowtide.session.options import moving
 from lowtide.units import parse_budget
 
 
@@ -187,7 +187,7 @@ def _plan(target: str, variation: Variation | None, **options: Any) -> Any:
 def _plan_file(target: str, console: Terminal, save_graph: Path | None = None, **given: Any) -> Any:
     """Reads a graph and plans it."""
     import lowtide
-    from lowtide.frontends.depth import deepened
+    from lowtide.api.depth import deepened
     from lowtide.ir.graph_file import read_graph
     from lowtide.ir.text import save_graph as write_graph
 

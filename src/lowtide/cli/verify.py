@@ -18,15 +18,15 @@ import msgspec
 import typer
 from rich.console import Console
 
+from lowtide.api.verify.compared_steps import compared
 from lowtide.cli.failure import BROKEN, INTERRUPTED, REFUSED, UserCodeError, told
 from lowtide.cli.implementations import Level, Without
 from lowtide.cli.movement import HostBudget, Link
 from lowtide.cli.target import load_target
 from lowtide.errors import LowtideError
-from lowtide.frontends.compared_steps import compared
-from lowtide.frontends.moving import moving
-from lowtide.frontends.verification import Taken, Task
 from lowtide.ir.numerics import parse_numerics
+from lowtide.results.verification import Taken, Task
+from lowtide.session.options import moving
 from lowtide.units import parse_budget
 
 _WORDS = {
@@ -114,7 +114,7 @@ def carry_out(order: bytes | None = None) -> None:
 
 
 def _taken(target: str, task: Task, planned: dict[str, Any]) -> Taken:
-    from lowtide.frontends.taking_steps import Subject, seed_generators, take
+    from lowtide.api.verify.taking_steps import Subject, seed_generators, take
 
     seed_generators()
     wanted = load_target(target)

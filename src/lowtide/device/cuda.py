@@ -92,7 +92,7 @@ def prepared(budget: Budget) -> CudaModule:
     return module
 
 
-def in_force() -> CudaModule | None:
+def active_module() -> CudaModule | None:
     """The module that serves this process's GPUs; None where torch's own allocator does."""
     return _installed
 

@@ -116,7 +116,7 @@ class Observer:
         _end_yielding()
         if torch._C._autograd._profiler_enabled():
             raise LowtideError(_RUNNING)
-        module = shim.loaded() if self._device == "cpu" else cuda.in_force()
+        module = shim.loaded() if self._device == "cpu" else cuda.active_module()
         if module is not None:
             if not module.log_start():
                 raise LowtideError(_RUNNING)

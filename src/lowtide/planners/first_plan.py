@@ -8,7 +8,7 @@ from typing import ClassVar, final
 from lowtide.ir.plan import Outcome, Problem
 from lowtide.planners.base import AbstractPlanner, Watch
 from lowtide.planners.greedy import descend
-from lowtide.planners.joint import first_jointly, has_choices
+from lowtide.planners.implementations.joint import first_jointly, has_choices
 from lowtide.planners.keep_all import find_floor, keep_all
 from lowtide.planners.portfolio import find_smallest
 from lowtide.planners.reductions.stages import refuses_stages

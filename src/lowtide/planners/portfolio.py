@@ -20,14 +20,14 @@ from lowtide._core import Retention
 from lowtide.ir.plan import DEFAULT_WORK, Outcome, Problem
 from lowtide.planners.base import AbstractPlanner, Watch
 from lowtide.planners.beside import Beside
-from lowtide.planners.chain_start import chain_start
+from lowtide.planners.chain.chain_start import chain_start
 from lowtide.planners.greedy import descend
-from lowtide.planners.joint import has_choices, plan_jointly
-from lowtide.planners.joint_search import Deep
+from lowtide.planners.implementations.joint import has_choices, plan_jointly
+from lowtide.planners.implementations.joint_search import Deep
 from lowtide.planners.keep_all import find_floor, keep_all
 from lowtide.planners.lanes import Cooling, Lane, anneal_lanes
 from lowtide.planners.multi_cut import CutLimits, CutsFound, find_cuts, take
-from lowtide.planners.pool import plan_moving
+from lowtide.planners.offload.pool import plan_moving
 from lowtide.planners.reductions.stages import refuses_stages
 from lowtide.planners.reductions.twins import twin_gaps
 from lowtide.planners.search import GAP, OutOfTime, Search, conduct, worth_s

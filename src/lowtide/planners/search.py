@@ -20,8 +20,8 @@ from lowtide.ir.schedule import Schedule
 from lowtide.ir.simulate import simulate
 from lowtide.planners.base import Progress, Watch
 from lowtide.planners.bounds.single_cut import CutSolution
+from lowtide.planners.implementations.first_option import fixes_choices
 from lowtide.planners.reductions.base_order import base_order
-from lowtide.planners.reductions.first_option import fixes_choices
 from lowtide.planners.reductions.stages import StageProgram, stage_program
 
 BOUND_CLASS = "any recomputation; first runs in program order; one implementation per operator"

@@ -14,9 +14,9 @@ from lowtide._core import Retention
 from lowtide.ir.plan import Outcome, Problem
 from lowtide.planners.base import AbstractPlanner, Watch
 from lowtide.planners.bounds.single_cut import CutSolution, SingleCut
+from lowtide.planners.chain.ladder import ladder
 from lowtide.planners.greedy import mend
 from lowtide.planners.keep_all import beyond_keep_all
-from lowtide.planners.ladder import ladder
 from lowtide.planners.reductions.stages import refuses_stages
 from lowtide.planners.search import GAP, Search, conduct
 

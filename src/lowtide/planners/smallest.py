@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 from lowtide.errors import PlanError
 from lowtide.ir.plan import Problem
 from lowtide.planners.bounds.op_floor import op_floor
-from lowtide.planners.chain_start import chain_start
+from lowtide.planners.chain.chain_start import chain_start
 from lowtide.planners.greedy import descend
+from lowtide.planners.implementations.candidates import all_ways
+from lowtide.planners.implementations.choice import choose
+from lowtide.planners.implementations.dominance import thrifty
+from lowtide.planners.implementations.first_option import fixes_choices
 from lowtide.planners.local_search import anneal_once
 from lowtide.planners.reductions.base_order import base_order
-from lowtide.planners.reductions.choice import choose
-from lowtide.planners.reductions.dominance import thrifty
-from lowtide.planners.reductions.first_option import fixes_choices
 from lowtide.planners.reductions.stages import refuses_stages
-from lowtide.planners.reductions.ways import all_ways
 from lowtide.planners.search import Search
 
 ROUNDS = 5

@@ -155,13 +155,13 @@ class PlannedExecutor:
     forwards: int = 0
     backwards: int = 0
     _pass: int = -1  # number of the latest pass of autograd's engine that ran a backward
-    _in_force: dict[Key, Loaded] = field(default_factory=dict)
+    _active_plans: dict[Key, Loaded] = field(default_factory=dict)
     _by_number: weakref.WeakValueDictionary[int, Loaded] = field(default_factory=weakref.WeakValueDictionary)
     _recent: OrderedDict[int, Loaded] = field(default_factory=OrderedDict)
 
     def install(self, key: Key, loaded: Loaded) -> None:
         """Puts a plan in force for a shape. Backwards that are outstanding keep the plan of their forward."""
-        self._in_force[key] = loaded
+        self._active_plans[key] = loaded
         self.remember(loaded)
 
     def remember(self, loaded: Loaded) -> None:
@@ -173,20 +173,20 @@ class PlannedExecutor:
 
     def remove(self, key: Key) -> None:
         """Takes the plan for a shape out of force. Backwards that are outstanding keep the plan of their forward."""
-        self._in_force.pop(key, None)
+        self._active_plans.pop(key, None)
 
     def forget(self) -> None:
         """Takes every plan out of force: the next call of each shape asks for a new one."""
-        self._in_force.clear()
+        self._active_plans.clear()
 
-    def in_force(self, key: Key) -> Loaded:
+    def active(self, key: Key) -> Loaded:
         """The plan for a shape, which must have one."""
-        return self._in_force[key]
+        return self._active_plans[key]
 
     @property
     def keys(self) -> tuple[Key, ...]:
         """Shapes for which a plan is in force."""
-        return tuple(self._in_force)
+        return tuple(self._active_plans)
 
     def forward(self, arguments: list[Any]) -> Sequence[Any]:
         """Runs the first segment of the plan in force."""
@@ -197,7 +197,7 @@ class PlannedExecutor:
             )
         with self.lock:
             key = self.latest_key = self.key_of(arguments)
-            loaded = None if self.always_ask() else self._in_force.get(key)
+            loaded = None if self.always_ask() else self._active_plans.get(key)
             if loaded is None:
                 loaded = self.plan_for(self, key, arguments)
                 key = self.latest_key = self.key_of(arguments)  # whose step may have turned out to be of several graphs

@@ -30,8 +30,8 @@ import numpy as np
 from lowtide.planners.bounds.highs import Effort, solve
 from lowtide.planners.bounds.moments import Moment, Need, Scene, scene_at
 from lowtide.planners.bounds.rows import MIB, Rows, proved_ps, room
-from lowtide.planners.reductions.dominance import reduced
-from lowtide.planners.reductions.ways import ALWAYS, Owner, Way, Ways
+from lowtide.planners.implementations.candidates import ALWAYS, Owner, Way, Ways
+from lowtide.planners.implementations.dominance import reduced
 
 JOINT_CLASS = "any implementation of every operator"
 WEIGHTLESS = 2e-4  # of the budget, all such values together: they are taken to weigh nothing

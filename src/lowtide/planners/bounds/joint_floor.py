@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from lowtide.ir.graph import Value
 from lowtide.planners.bounds.op_floor import Floor
-from lowtide.planners.reductions.ways import ALWAYS, Owner, Ways
+from lowtide.planners.implementations.candidates import ALWAYS, Owner, Ways
 
 _NEAR = 0.99  # of the floor: recipes that set it
 

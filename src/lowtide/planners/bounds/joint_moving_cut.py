@@ -26,8 +26,8 @@ from lowtide.planners.bounds.joint_cut import weightless
 from lowtide.planners.bounds.moments import Moment, scene_at
 from lowtide.planners.bounds.moving_cut import TIE, link_ms_per_B
 from lowtide.planners.bounds.rows import MIB, PS_PER_MS, Rows, proved_ps, room
-from lowtide.planners.reductions.dominance import reduced
-from lowtide.planners.reductions.ways import ALWAYS, Owner, Way, Ways
+from lowtide.planners.implementations.candidates import ALWAYS, Owner, Way, Ways
+from lowtide.planners.implementations.dominance import reduced
 
 Entry = tuple[int, float]
 

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from lowtide.planners.reductions.ways import ALWAYS, Owner, Way, Ways
+from lowtide.planners.implementations.candidates import ALWAYS, Owner, Way, Ways
 
 
 class Moment(NamedTuple):

@@ -43,7 +43,7 @@ from lowtide.ir.graph import Graph
 from lowtide.ir.machine import Machine
 from lowtide.planners.bounds.highs import Effort, solve
 from lowtide.planners.bounds.rows import MIB, PS_PER_MS, Rows, proved_ps, room
-from lowtide.planners.reductions.rates import Rates
+from lowtide.planners.offload.rates import Rates
 from lowtide.planners.reductions.stages import StageProgram
 
 _STRETCHES = 24  # of the time on either side of the moment

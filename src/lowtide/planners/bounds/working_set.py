@@ -14,8 +14,8 @@ from lowtide.ir.graph import Graph
 from lowtide.ir.in_place import in_place_ways
 from lowtide.ir.schedule import HOST_ENGINE
 from lowtide.planners.bounds.joint_cut import JOINT_CLASS
+from lowtide.planners.implementations.candidates import ALWAYS, Owner, Ways
 from lowtide.planners.reductions.dead_code import needed_program
-from lowtide.planners.reductions.ways import ALWAYS, Owner, Ways
 
 MOVING_CLASS = "any recomputation; any movement; one implementation per operator"
 MOVING_JOINT_CLASS = f"any recomputation; any movement; {JOINT_CLASS}"

@@ -14,8 +14,8 @@ from typing import ClassVar, final
 
 from lowtide.ir.plan import Outcome, Problem
 from lowtide.planners.base import AbstractPlanner, Watch
+from lowtide.planners.chain.forward import Forward, forwards, taus_of_checkpoints
 from lowtide.planners.classic.policy import attempt, follow
-from lowtide.planners.reductions.forward import Forward, forwards, taus_of_checkpoints
 from lowtide.planners.reductions.stages import refuses_stages
 from lowtide.planners.search import Search
 

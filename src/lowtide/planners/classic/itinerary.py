@@ -11,7 +11,7 @@ from functools import cached_property
 
 from lowtide.ir.graph import Graph, Role
 from lowtide.ir.schedule import DEVICE, HOST_ENGINE, Boundary, Drop, Run, Schedule
-from lowtide.planners.reductions.forward import forwards
+from lowtide.planners.chain.forward import forwards
 from lowtide.planners.reductions.stage import ENTRY
 from lowtide.planners.reductions.stages import StageProgram
 

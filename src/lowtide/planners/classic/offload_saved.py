@@ -12,10 +12,10 @@ from typing import ClassVar, final
 
 from lowtide.ir.plan import Outcome, Problem
 from lowtide.planners.base import AbstractPlanner, Watch
+from lowtide.planners.chain.forward import forwards, taus_of_checkpoints
 from lowtide.planners.classic.itinerary import Itinerary
 from lowtide.planners.classic.static_policy import follow_moves, haul, refuses_links
 from lowtide.planners.classic.traffic import Policy
-from lowtide.planners.reductions.forward import forwards, taus_of_checkpoints
 from lowtide.planners.search import Search
 
 

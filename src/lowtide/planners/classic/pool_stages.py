@@ -30,6 +30,7 @@ from lowtide.ir.plan import Outcome, Problem, Status
 from lowtide.ir.schedule import Drop, Schedule
 from lowtide.ir.simulate import simulate
 from lowtide.planners.base import AbstractPlanner, Watch
+from lowtide.planners.chain.forward import forwards
 from lowtide.planners.classic.itinerary import Itinerary
 from lowtide.planners.classic.offload_convolutions import after_each_other, heavy_outputs, one_ahead
 from lowtide.planners.classic.policy import attempt, follow
@@ -38,7 +39,6 @@ from lowtide.planners.classic.superneurons import cost_aware, largest_layer_B
 from lowtide.planners.classic.tensor_cache import cached
 from lowtide.planners.classic.traffic import Policy
 from lowtide.planners.classic.workspaces import ALGORITHM_CLASS, fastest_that_fit, has_algorithms, saved_s, thriftiest
-from lowtide.planners.reductions.forward import forwards
 from lowtide.planners.reductions.stages import refuses_stages
 from lowtide.planners.search import Search, conduct
 

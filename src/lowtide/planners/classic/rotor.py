@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from lowtide._core import KEEP
 from lowtide.ir.plan import Outcome, Problem
 from lowtide.planners.base import AbstractPlanner, Watch
+from lowtide.planners.chain.chain import Chain, chain_of, refuses_chain
+from lowtide.planners.chain.forward import AT_ONCE
 from lowtide.planners.classic.policy import attempt, follow
-from lowtide.planners.reductions.chain import Chain, chain_of, refuses_chain
-from lowtide.planners.reductions.forward import AT_ONCE
 from lowtide.planners.reductions.stages import refuses_stages, stage_program
 from lowtide.planners.search import Search
 

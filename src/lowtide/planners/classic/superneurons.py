@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from lowtide._core import NEVER
 from lowtide.ir.plan import Outcome, Problem
 from lowtide.planners.base import AbstractPlanner, Watch
+from lowtide.planners.chain.forward import AT_ONCE, Forward, forwards, taus_of
 from lowtide.planners.classic.policy import attempt, follow
-from lowtide.planners.reductions.forward import AT_ONCE, Forward, forwards, taus_of
 from lowtide.planners.reductions.stages import refuses_stages
 from lowtide.planners.search import Search
 

@@ -17,7 +17,7 @@ from lowtide.ir.graph import Graph, Recipe
 from lowtide.ir.schedule import Run, Schedule
 from lowtide.ir.simulate import simulate
 from lowtide.ops.base import ALGORITHMS
-from lowtide.planners.reductions.choice import choose
+from lowtide.planners.implementations.choice import choose
 
 ALGORITHM_CLASS = "any recomputation; any movement; any algorithm per convolution"
 

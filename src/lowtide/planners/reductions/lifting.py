@@ -13,7 +13,7 @@ from functools import cached_property
 
 from lowtide.ir.graph import Graph
 from lowtide.ir.schedule import HOST, Boundary, Drop, Fetch, Run, Send, Step
-from lowtide.planners.reductions.movement import Movement
+from lowtide.planners.offload.movement import Movement
 from lowtide.planners.reductions.stage import ENTRY, EXIT, Stage, Stays
 
 

@@ -24,21 +24,21 @@ from lowtide.errors import PlanError
 from lowtide.ir.graph import Effect, Graph, Value
 from lowtide.ir.in_place import in_place_ways
 from lowtide.ir.schedule import HOST_ENGINE, Schedule
-from lowtide.planners.reductions.dead_code import needed_program
-from lowtide.planners.reductions.first_option import allowed_recipes
-from lowtide.planners.reductions.lifting import Lifting
-from lowtide.planners.reductions.movement import (
+from lowtide.planners.implementations.first_option import allowed_recipes
+from lowtide.planners.offload.movement import (
     NOTHING_MOVES,
     Movement,
     movement,
     refuses_movement,
     refuses_to_move,
 )
+from lowtide.planners.offload.waits import with_waits
+from lowtide.planners.reductions.dead_code import needed_program
+from lowtide.planners.reductions.lifting import Lifting
 from lowtide.planners.reductions.replays import Replay, find_replays, reserve_B, save_states
 from lowtide.planners.reductions.shortcuts import Shortcut, find_shortcuts, hidden_B, hidden_values, keep_hidden
 from lowtide.planners.reductions.stage import ENTRY, EXIT, Stage, Stays
 from lowtide.planners.reductions.updates import refuses_overwriting, updated_values, updates
-from lowtide.planners.reductions.waits import with_waits
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""What a user calls: one file or folder per public verb."""

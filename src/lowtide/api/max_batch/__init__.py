@@ -1,0 +1,1 @@
+"""`lowtide.max_batch`: the largest size whose training step fits a budget."""

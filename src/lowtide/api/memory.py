@@ -1,0 +1,199 @@
+"""`lowtide.memory_stats`, `lowtide.snapshot` and `lowtide.departures`: what the wall holds, and who holds it.
+
+Units: `_B` bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+import torch
+
+from lowtide.device.arena import ArenaStats, Departure
+from lowtide.device.transfer_stats import TransferStats
+from lowtide.errors import LowtideError
+from lowtide.runtime.wall import Wall
+from lowtide.session.compile_sessions import compiled_sessions
+from lowtide.session.handle import Fitted, fitted_models
+from lowtide.session.session import Session
+
+_MOVED = ("host_budget_B", "host_in_use_B", "host_peak_B", "stalls", "stalled_s")
+_COUNTED = (
+    "largest_hole_B", "planned_hits", "planned_misses", "departures", "small", "workers", "spills", "spilled_B",
+)  # fmt: skip
+
+
+class MemoryStats(msgspec.Struct, frozen=True):
+    """What a fitted model's budget holds, and how its plans did.
+
+    Arguments:
+        budget_B: bytes that were asked for; 0 before the first step.
+        budget_kind: "enforced": an arena of that size; "accounted": counted, not enforced.
+        arena_B: the arena's part of the budget; the rest is what cannot be moved there.
+        in_use_B: bytes in use now, those outside the arena included.
+        peak_B: most bytes in use at once.
+        reserved_B: bytes ever reserved, holes included.
+        predicted_B: the most that the plans in force said would be reserved.
+        largest_hole_B: the largest piece that could still be served.
+        planned_hits: allocations of lowtide's own code that were served at their planned address.
+        planned_misses: planned addresses that no allocation took.
+        departures: allocations of lowtide's own code that were served elsewhere; `lowtide.departures` names them.
+        small: requests below 512 B, which are not planned.
+        workers: allocations by worker threads of parallel operators.
+        overflows: allocations that found no room in the zone meant for them.
+        spills, spilled_B: requests of code outside lowtide's graphs that found no room and were served past the arena,
+            and their bytes in sum; `BudgetWarning` was given. Never with the scope "process".
+        refusals_for_room, refusals_for_contiguity: requests that did not fit, each an out-of-memory error: too few
+            free bytes; enough, but in pieces.
+        host_budget_B, host_in_use_B, host_peak_B: the wall of what is moved to the host, bytes there now and at most;
+            values that live there are not among them. `lowtide.transfers` says more.
+        stalls, stalled_s: how often, and how long, compute waited for a copy that was late.
+        forwards, backwards: how often a graph really ran in lowtide's code.
+    """
+
+    budget_B: int
+    budget_kind: Literal["enforced", "accounted"]
+    arena_B: int = 0
+    in_use_B: int = 0
+    peak_B: int = 0
+    reserved_B: int = 0
+    predicted_B: int = 0
+    largest_hole_B: int = 0
+    planned_hits: int = 0
+    planned_misses: int = 0
+    departures: int = 0
+    small: int = 0
+    workers: int = 0
+    overflows: int = 0
+    spills: int = 0
+    spilled_B: int = 0
+    refusals_for_room: int = 0
+    refusals_for_contiguity: int = 0
+    host_budget_B: int = 0
+    host_in_use_B: int = 0
+    host_peak_B: int = 0
+    stalls: int = 0
+    stalled_s: float = 0.0
+    forwards: int = 0
+    backwards: int = 0
+
+
+class Holding(msgspec.Struct, frozen=True):
+    """Some bytes of the arena and who asked for them.
+
+    Arguments:
+        address_B: from the arena's start.
+        size_B: as requested.
+        holder: the operator with its source line, or the stretch of the caller's code.
+    """
+
+    address_B: int
+    size_B: int
+    holder: str
+
+
+def memory_stats(model: torch.nn.Module | None = None) -> MemoryStats:
+    """Says what a model's budget holds now, and how its plans did so far.
+
+    Arguments:
+        model: a fitted model; None for the only one, or else for the only one that was given to `torch.compile`.
+
+    Returns: figures; where nothing is enforced, bytes in use are not known and stay 0.
+
+    Raises:
+        LowtideError: if the model was not fitted, or none was named and there are none or several.
+    """
+    session = session_of(model)
+    plans = list(session.active_plans.plans.values())
+    engines, wall = session.enclosure.engines, session.enclosure.wall
+    moved = TransferStats() if engines is None else engines.stats()
+    common: dict[str, Any] = {
+        "predicted_B": max((p.reserved_B for p in (*plans, *session.active_plans.now)), default=0),
+        "forwards": session.calls,
+        "backwards": session.executors.backwards,
+        **{name: getattr(moved, name) for name in _MOVED},
+    }
+    if wall is None:
+        return MemoryStats(max((p.budget_B for p in plans), default=0), "accounted", **common)
+    seen = wall.arena.stats()
+    beside_B = wall.outside_B
+    return MemoryStats(
+        budget_B=wall.budget_B,
+        budget_kind="enforced",
+        arena_B=wall.arena.capacity_B,
+        in_use_B=beside_B + seen.in_use_B,
+        peak_B=beside_B + seen.peak_B,
+        reserved_B=_reserved_B(wall, seen),
+        overflows=seen.overflow,
+        refusals_for_room=seen.failures_for_room,
+        refusals_for_contiguity=seen.failures_for_contiguity,
+        **{name: getattr(seen, name) for name in _COUNTED},
+        **common,
+    )
+
+
+def snapshot(model: torch.nn.Module | None = None) -> tuple[Holding, ...]:
+    """Lists who holds which bytes at which address of a fitted model's arena, by address.
+
+    Arguments:
+        model: a fitted model; None for the only one, or else for the only one that was given to `torch.compile`.
+
+    Returns: nothing where nothing is enforced. Parameters, buffers and inputs that were there before the arena lie
+        outside it.
+
+    Raises:
+        LowtideError: as for `memory_stats`.
+    """
+    wall = session_of(model).enclosure.wall
+    if wall is None:
+        return ()
+    return tuple(
+        Holding(b.offset_B, b.requested_B, b.statement or ("a worker thread" if b.worker else b.phase) or "unknown")
+        for b in wall.arena.blocks()
+    )
+
+
+def departures(model: torch.nn.Module | None = None) -> tuple[Departure, ...]:
+    """Names the allocations of lowtide's own code that were not served where the plan said, the first 256.
+
+    Arguments:
+        model: a fitted model; None for the only one, or else for the only one that was given to `torch.compile`.
+
+    Raises:
+        LowtideError: as for `memory_stats`.
+    """
+    wall = session_of(model).enclosure.wall
+    return () if wall is None else wall.arena.departures()
+
+
+def _reserved_B(wall: Wall, seen: ArenaStats) -> int:
+    return wall.outside_B + seen.high_water_B
+
+
+def session_of(model: torch.nn.Module | None) -> Session:
+    """The session of a fitted model; without one, of the only fitted model, or else of the only compiled one.
+
+    Raises:
+        LowtideError: if there is none, or not one alone.
+    """
+    if model is not None:
+        handle = getattr(model, "lowtide", None)
+        if not isinstance(handle, Fitted):
+            raise LowtideError(
+                "this model was not fitted: call lowtide.fit(model, budget=...) first. Of one that was given to "
+                "torch.compile, ask without naming it: lowtide.memory_stats()"
+            )
+        return handle.session
+    fitted = [handle.session for handle in fitted_models()]
+    found = fitted or compiled_sessions()
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise LowtideError("no model is fitted: name one, as in lowtide.memory_stats(model)")
+    if fitted:
+        raise LowtideError(f"{len(found)} models are fitted: name one, as in lowtide.memory_stats(model)")
+    raise LowtideError(
+        f"torch.compile made {len(found)} budgets: one for each model, and one for each graph of a model that breaks. "
+        "Call lowtide.fit(model, budget=...) instead, and name the model"
+    )

@@ -1,0 +1,264 @@
+"""What earlier shapes and earlier processes found out: a plan that is known already, or one to begin from.
+
+Units: `_B` bytes, `_s` seconds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from lowtide.errors import InfeasibleBudget, PlanError, PlanFileError
+from lowtide.ir.check import check
+from lowtide.ir.graph import Graph
+from lowtide.ir.housing import housed
+from lowtide.ir.likeness import memory, shapes, size_B, structure
+from lowtide.ir.plan import Covers, PlanRecord, Status
+from lowtide.pipeline import environment, measure, plan_graph
+from lowtide.plan_cache.key import (
+    Question,
+    beside_device,
+    header_of,
+    least_of,
+    manner_of,
+    question_of,
+    revived,
+)
+from lowtide.plan_cache.store import PlanCache
+from lowtide.planners.base import Watch
+from lowtide.profile.cache import ProfileCache
+from lowtide.record import Ground, PlanOptions, Start, carried_over
+
+_LOG = logging.getLogger("lowtide")
+T = TypeVar("T")
+_KEPT = 64  # shapes of one program that are remembered, and programs
+_LEAST = "smallest budget"  # plans for it begin no other shape's
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A plan that is wanted: the arguments of `plan_graph`.
+
+    Arguments:
+        graph: profiled.
+        options, ground, device, covers, agreed_B, at_least_B: see there.
+    """
+
+    graph: Graph
+    options: PlanOptions
+    ground: Ground
+    device: str
+    covers: Covers
+    agreed_B: int | None
+    at_least_B: int
+
+    def question(self, limit_s: float | None) -> Question | None:
+        """What a plan from the cache has to be an answer to; see `question_of`."""
+        return question_of(
+            self.graph,
+            self.options,
+            self.ground,
+            agreed_B=self.agreed_B,
+            at_least_B=self.at_least_B,
+            device=self.device,
+            limit_s=limit_s,
+        )
+
+    @property
+    def least_question(self) -> Question | None:
+        """What the plan for the smallest budget is an answer to; None where it is of no use to anybody else."""
+        return None if self.ground.obstacles else least_of(self.graph, self.options, self.ground, self.device)
+
+    def plan(self, watch: Watch | None, start: Start | None = None, known: PlanRecord | None = None) -> PlanRecord:
+        """What `plan_graph` makes of it.
+
+        Raises:
+            InfeasibleBudget: if no plan fits; nothing has been run.
+        """
+        return plan_graph(
+            self.graph,
+            self.options,
+            ground=self.ground,
+            agreed_B=self.agreed_B,
+            at_least_B=self.at_least_B,
+            device=self.device,
+            covers=self.covers,
+            watch=watch,
+            start=start,
+            known=known,
+        )
+
+
+@dataclass(eq=False)
+class Knowledge:
+    """Measured graphs and plans of this session, and plans on disk.
+
+    Arguments:
+        plans: on disk.
+    """
+
+    plans: PlanCache = field(default_factory=PlanCache)
+    _graphs: dict[str, dict[str, Graph]] = field(default_factory=dict)  # by program and key
+    _records: dict[str, dict[str, PlanRecord]] = field(default_factory=dict)
+    _least: dict[tuple[str, str, Ground], PlanRecord] = field(default_factory=dict)  # for the smallest budgets named
+    _answers: dict[str, PlanRecord] = field(default_factory=dict)  # this session's, by the question's key
+
+    def measure(self, graph: Graph, held: Sequence[Any], options: PlanOptions, cache: ProfileCache) -> Graph:
+        """Measures a graph: quickly, where another shape of the same program has been measured in this session."""
+        program = structure(graph)
+        quick = options.shape_limit_s is not None
+        like = _nearest(graph, self._graphs.get(program, {}).values()) if quick else None
+        measured = measure(graph, held, options.machine, cache, like, scaled=quick)
+        _remember(self._graphs, program, measured, measured.key)
+        return measured
+
+    def plan(self, request: Request, watch: Watch | None) -> PlanRecord:
+        """The plan for a request: from the disk, or made and kept there.
+
+        Raises:
+            InfeasibleBudget: if no plan fits; nothing has been run.
+        """
+        searched = request.question(None)
+        record = None if searched is None else self._recall(searched, request)
+        start = None
+        if record is None and request.options.shape_limit_s is not None:
+            limit_s = request.options.shape_limit_s
+            begun = request.question(limit_s)
+            record = None if begun is None else self._recall(begun, request)
+            start = None if record is not None else self._start(request, limit_s)
+            searched = searched if start is None else begun
+        if record is None:
+            record = self._made(request, watch, start)
+            if searched is not None:
+                self._keep(searched, request, record)
+        if searched is not None:
+            _remember(self._records, structure(request.graph), record, record.graph.key)
+        return record
+
+    def forget_plans(self) -> None:
+        """Begins from none of this session's plans any more: they were made for another budget."""
+        self._records.clear()
+
+    def _made(self, request: Request, watch: Watch | None, start: Start | None) -> PlanRecord:
+        """A plan that was not known; what is named where there is none is remembered with the plan that shows it."""
+        here = (memory(request.graph), beside_device(request.options), replace(request.ground, ceiling_B=None))
+        near = [record for (*there, _), record in self._least.items() if there == [*here[:2]]]
+        known = self._least.get(here) or self._least_on_disk(request) or (near[-1] if near else None)
+        try:
+            return request.plan(watch, start, known)
+        except InfeasibleBudget as error:
+            if isinstance(error.proof, PlanRecord):
+                self._least[here] = error.proof
+                _shorten(self._least)
+                question = request.least_question
+                if question is not None:
+                    self.plans.put(header_of(question, error.proof, _LEAST), error.proof)
+            raise
+
+    def _least_on_disk(self, request: Request) -> PlanRecord | None:
+        question = request.least_question
+        record = None if question is None else self.plans.get(question.program, question.key)
+        if question is None or record is None:
+            return None
+        try:
+            if memory(record.graph) != question.memory:
+                raise PlanFileError("it is for other bytes than its name says")
+            return carried_over(
+                record,
+                request.graph,
+                ground=request.ground,
+                budget_B=record.budget_B,
+                covers=request.covers,
+                environment=environment(request.device),
+                any_numbers=True,
+            )
+        except PlanError as error:
+            self.plans.discard(question.program, question.key, str(error))
+            return None
+
+    def _recall(self, question: Question, request: Request) -> PlanRecord | None:
+        record = self._answers.get(question.key) or self.plans.get(question.program, question.key)
+        if record is None:
+            return None
+        try:
+            if question.budget_B not in (0, record.budget_B):
+                raise PlanFileError("it is for another budget than its name says")
+            found = revived(record, request.graph, request.ground, request.covers, request.device, request.at_least_B)
+        except PlanError as error:
+            self._answers.pop(question.key, None)
+            self.plans.discard(question.program, question.key, str(error))
+            return None
+        _LOG.info("a plan from the cache (%s)%s", question.key, "" if found else ": the seconds have changed too much")
+        return found
+
+    def _keep(self, question: Question, request: Request, record: PlanRecord) -> None:
+        """Keeps a plan, unless Ctrl-C cut its search short: nobody asked for that one."""
+        if record.outcome.status is not Status.INTERRUPTED:
+            self._answers[question.key] = record
+            _shorten(self._answers)
+            self.plans.put(header_of(question, record, _neighbourhood(question, request)), record)
+
+    def _start(self, request: Request, limit_s: float) -> Start | None:
+        """The plan for the nearest shape: this session's (perhaps for less room), or one on the disk for another."""
+        graph, program = request.graph, structure(request.graph)
+        records = {id(r.graph): r for r in self._records.get(program, {}).values()}
+        near = _nearest(graph, [r.graph for r in records.values()])
+        record = self._on_disk(request) if near is None else records[id(near)]
+        if record is None:
+            return None
+        return Start(schedule=record.schedule, shapes=shapes(record.graph), limit_s=limit_s)
+
+    def _on_disk(self, request: Request) -> PlanRecord | None:
+        """The plan for the nearest other shape that was asked for in the same manner."""
+        question = request.question(None)
+        if question is None:
+            return None
+        program, here = question.program, size_B(request.graph)
+        place = _neighbourhood(question, request)
+        entries = [e for e in self.plans.shapes_of(program) if e.header.environment == place]
+        nearest = min(entries, key=lambda e: _distance(here, e.header.size_B), default=None)
+        record = None if nearest is None else self.plans.get(program, nearest.header.key)
+        if nearest is None or record is None or memory(record.graph) == question.memory:
+            return None
+        try:
+            if structure(record.graph) != program:
+                raise PlanFileError("it is for another program than its name says")
+            # Ids are the same, and what is legal in one shape is so in every other.
+            check(housed(request.graph, record.outcome.hosted), record.schedule)
+        except PlanError as error:
+            self.plans.discard(program, nearest.header.key, str(error))
+            return None
+        return record
+
+
+def _neighbourhood(question: Question, request: Request) -> str:
+    """What plans for different shapes have in common when one may begin from the other."""
+    facts = f"{question.place} {manner_of(request.options, None)} {request.ground.enforced}"
+    return hashlib.sha256(facts.encode()).hexdigest()[:16]
+
+
+def _nearest(graph: Graph, others: Iterable[Graph]) -> Graph | None:
+    """The graph whose values take the most similar number of bytes; None if there is none."""
+    here_B = size_B(graph)
+    return min(others, key=lambda other: _distance(here_B, size_B(other)), default=None)
+
+
+def _distance(one_B: int, other_B: int) -> float:
+    return abs(math.log((one_B + 1) / (other_B + 1)))
+
+
+def _remember(known: dict[str, dict[str, T]], program: str, item: T, key: str) -> None:
+    items = known.setdefault(program, {})
+    items.setdefault(key, item)
+    _shorten(items)
+    _shorten(known)
+
+
+def _shorten(known: dict[Any, Any]) -> None:
+    """Forgets what has been known for longest, where that is more than is kept."""
+    while len(known) > _KEPT:
+        known.pop(next(iter(known)))

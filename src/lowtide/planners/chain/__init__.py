@@ -1,0 +1,1 @@
+"""A forward as a chain of links, and what methods for chains need of it."""

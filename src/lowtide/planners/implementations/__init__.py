@@ -1,0 +1,1 @@
+"""Choosing operators' implementations together with the schedule."""

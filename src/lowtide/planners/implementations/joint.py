@@ -1,0 +1,274 @@
+"""Schedule and implementations together: a choice of options is found, planned, and planned again with other options.
+
+1. The fastest option of every group, if all is kept then.
+2. The cut at the fullest moment, over all choices at once (`bounds/joint_cut.py`): what it chooses is planned quickly,
+   like any program; where its replay is too full, there is the next cut; then both moments in one model. Cuts beside
+   the one that proves most are for the bound alone: the fullest moment need not be the most telling one.
+3. Where some options give other bits, all that is here first without them, as if there were no others; with half as
+   much work again what they offer is looked for from there, so that more freedom does not end slower.
+4. The choice of which least is proved, and the one with the best plan, are planned thoroughly.
+5. In the best plan, with everything else as it is: other options for all groups that are alike, and for single ones,
+   where the plan is full or runs things again. Then it is annealed once more.
+
+The program's own choice is planned quickly as well, so that there is always a plan to compare with.
+
+Units: `_B` bytes, `_s` seconds, `_ps` picoseconds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from lowtide.ir.graph import Graph
+from lowtide.ir.plan import Outcome, Problem, Status
+from lowtide.ir.schedule import Run
+from lowtide.planners.base import Watch
+from lowtide.planners.bounds.joint_cut import JOINT_CLASS
+from lowtide.planners.bounds.joint_floor import joint_floor
+from lowtide.planners.bounds.moments import Moment
+from lowtide.planners.greedy import descend
+from lowtide.planners.implementations.candidates import all_ways
+from lowtide.planners.implementations.choice import chosen_options
+from lowtide.planners.implementations.dominance import exact_only
+from lowtide.planners.implementations.first_option import fixes_choices
+from lowtide.planners.implementations.flips import flips
+from lowtide.planners.implementations.joint_search import Deep, JointSearch
+from lowtide.planners.reductions.base_order import base_order
+from lowtide.planners.search import GAP, OutOfTime, Search
+from lowtide.planners.single_cut import cut_and_replay
+from lowtide.planners.start import begin
+
+_SINGLES = 5  # cuts over all choices, one by one
+_SHARES = (0.5, 0.2)  # of the work, for each of the most promising choices
+_BESIDE = 8  # more, beside the one that proves most
+_EXACT = 0.6  # of what is left of the time, without options that give other bits
+_MORE = 0.5  # of the work, beyond that
+_REPLAYS = 5  # with smaller budgets, where a choice is planned thoroughly
+_POLISHES = 2  # times that other options are tried in the best plan
+_PROBES = 60  # each time at most
+_IDLE = 5e-4  # as a fraction of the step: what brings less is not done again
+_EQUAL = 1e-6  # relative
+
+
+def has_choices(graph: Graph) -> bool:
+    """Whether some group has more than one option."""
+    return fixes_choices(graph)
+
+
+def plan_jointly(problem: Problem, watch: Watch | None, solver: str, deep: Deep) -> Outcome:
+    """Plans schedule and implementations together; see the module.
+
+    Arguments:
+        problem: not refused.
+        solver: name of the planner, for the outcome.
+        deep: what is done with the best choices.
+
+    Raises:
+        KeyboardInterrupt: on Ctrl-C before there is a plan.
+    """
+    return _conduct(problem, watch, solver, lambda joint: _script(joint, deep))
+
+
+def first_jointly(problem: Problem, watch: Watch | None, solver: str, smallest: Callable[[Search], object]) -> Outcome:
+    """The first plan that is found with some choice: all kept, else greedily, else at the smallest budget."""
+    return _conduct(problem, watch, solver, lambda joint: _first(joint, smallest))
+
+
+def _conduct(problem: Problem, watch: Watch | None, solver: str, script: Callable[[JointSearch], None]) -> Outcome:
+    began_s = time.monotonic()
+    graph = base_order(problem.graph)
+    order = "program order" if graph is problem.graph else "the order that was chosen"
+    joint = JointSearch(replace(problem, graph=graph), all_ways(graph), watch, began_s, order)
+    joint.prove(joint.ways.least_ps)
+    _find_floor(joint)
+    interrupted = out_of_time = False
+    try:
+        script(joint)
+    except OutOfTime:
+        out_of_time = True
+    except KeyboardInterrupt:
+        if joint.time_ps is None:
+            raise
+        interrupted = True
+    return _outcome(joint, solver, interrupted, out_of_time)
+
+
+def _first(joint: JointSearch, smallest: Callable[[Search], object]) -> None:
+    for choice in (joint.settled(joint.core.fastest), {}):
+        joint.keep(choice)
+    for stage, run in (("greedy", descend), ("smallest", smallest)):
+        for candidate in joint.thriftiest():
+            if joint.time_ps is None and not joint.impossible:
+                candidate.search.run(stage, run)
+
+
+def _script(joint: JointSearch, deep: Deep) -> None:
+    problem = joint.problem
+    if problem.start is not None:
+        ran = frozenset(s.recipe for s in problem.start.steps if isinstance(s, Run))
+        first = joint.candidate(chosen_options(problem.graph, ran))
+        if first is not None:
+            begin(first.search, problem.start)
+    _solve(joint, deep)
+    if joint.time_ps is None:
+        for found in joint.thriftiest():
+            if found.search.smallest_B is None:
+                found.search.run("smallest", deep.smallest)
+
+
+def _find_floor(joint: JointSearch) -> None:
+    floor = joint_floor(joint.ways)
+    joint.floor_B, joint.floor_recipes = floor.floor_B, floor.recipes
+    joint.impossible = floor.floor_B > joint.problem.budget_B
+
+
+def _choose(joint: JointSearch) -> None:
+    """Cuts over all choices where plans are fullest, first one by one, then several at once."""
+    for candidate in list(joint.tried.values()):
+        joint.hurry(candidate, climb=not candidate.choice)
+        joint.note(candidate, candidate.search.program.keep_all(0))
+    for candidate in list(joint.tried.values()):
+        if joint.time_ps is None:  # a plan that is soon there, whatever the limit of time
+            joint.link(candidate)
+    cut = 0
+    while cut < min(len(joint.moments), _SINGLES) and not joint.is_done and not (joint.impossible or joint.is_late):
+        _try(joint, joint.moments[cut : cut + 1])
+        cut += 1
+    for _ in range(_BESIDE):
+        beside = joint.beside_best()
+        if beside is None or joint.is_done or joint.impossible or joint.is_late:
+            break
+        joint.cut([beside])
+    pair = joint.telling_moments()
+    if not joint.is_done and not (joint.impossible or joint.is_late) and len(pair) > 1:
+        _try(joint, pair)
+
+
+def _try(joint: JointSearch, moments: list[Moment]) -> bool:
+    """Plans what cuts choose; whether that was new."""
+    choice = joint.cut(moments)
+    if choice is None or joint.is_done or joint.impossible:
+        return False
+    found = joint.quick(choice)
+    if found is None:
+        return False
+    joint.note(found, found.search.program.keep_all(0))
+    if found.lowest is not None:
+        joint.note(found, found.lowest)
+    return True
+
+
+def _finish_exact(joint: JointSearch, deep: Deep) -> None:
+    """Plans among the options that give the same bits, as if there were no others, to go on from what that finds."""
+    ways = exact_only(joint.ways)
+    if joint.is_done or ways.options == joint.ways.options:
+        return
+    smaller = joint.narrowed(ways, _EXACT)
+    _find_floor(smaller)
+    try:
+        _solve(smaller, deep)
+    except OutOfTime:  # of its share
+        joint.stats["exact_out_of_time"] = True
+    finally:
+        joint.take(smaller, _MORE)
+
+
+def _solve(joint: JointSearch, deep: Deep) -> None:
+    """From the choices that come first to the finish."""
+    for choice in (joint.settled(joint.core.fastest), {}):
+        joint.keep(choice)
+    if joint.gap <= GAP or joint.impossible:
+        return
+    _choose(joint)
+    _finish_exact(joint, deep)
+    _finish(joint, deep)
+
+
+def _finish(joint: JointSearch, deep: Deep) -> None:
+    """Plans the best choices like any program, then tries other options in the best plan, then goes on from there."""
+    work = joint.problem.work - joint.work
+    for share, candidate in zip(_SHARES, joint.promising(), strict=False):
+        if joint.is_done:
+            return
+        candidate.grant(joint.bound_ps, int(share * work), joint.problem.time_limit_s)
+        if candidate.thorough:
+            deep.anneal(candidate.search)
+            continue
+        candidate.thorough = True
+        if candidate.search.gap > GAP:
+            candidate.search.run("single_cut", lambda s: cut_and_replay(s, _REPLAYS))
+        deep.thoroughly(candidate.search)
+    for _ in range(_POLISHES):
+        best = joint.best
+        if best is None or best.search.time_ps is None or joint.is_done:
+            return
+        before_ps = best.search.time_ps
+        _flip(joint)
+        best = joint.best
+        assert best is not None
+        best.grant(joint.bound_ps, (joint.problem.work - joint.work) // 2, joint.problem.time_limit_s)
+        deep.anneal(best.search)
+        if (best.search.time_ps or 0) > (1.0 - _IDLE) * before_ps:
+            return
+
+
+def _flip(joint: JointSearch) -> None:
+    """Other options for groups of the best plan, everything else as it is, as long as that helps."""
+    probes = 0
+    best = joint.best
+    while best is not None and best.search.time_ps is not None:
+        schedule = best.search.outcome("").schedule
+        for choice in flips(joint.core, best.choice, best.search.program, best.state):
+            if probes == _PROBES or joint.is_done:
+                return
+            probes += 1
+            joint.stats["flips"] = joint.stats.get("flips", 0) + 1
+            if schedule is not None and joint.probe(choice, schedule, best.search.time_ps):
+                break
+        else:
+            return
+        best = joint.best
+
+
+def _outcome(joint: JointSearch, solver: str, interrupted: bool, out_of_time: bool) -> Outcome:
+    """The best plan, with what is proved for all choices."""
+    best = joint.best
+    assert best is not None, "the program's own choice is always tried"
+    found = best.search.outcome(solver, interrupted)
+    graph = joint.problem.graph
+    chosen = {graph.groups[g].name: graph.groups[g].options[k].name for g, k in best.choice.items()}
+    stats = found.stats | joint.stats | {"chosen": chosen, "choices_tried": len(joint.tried), "work": joint.work}
+    if out_of_time:
+        stats["out_of_time"] = True
+    bound_class = f"any recomputation; first runs in {joint.order}; {JOINT_CLASS}"
+    lowest = _lowest(joint)
+    bound_ps = max(0.0, joint.bound_ps - len(joint.ways.ways))
+    return replace(
+        found,
+        status=_status(joint, found, interrupted),
+        bound_s=bound_ps * 1e-12 * (1.0 - 1e-9),
+        bound_class=bound_class,
+        floor_B=joint.floor_B,
+        floor_class=bound_class,
+        floor_recipes=joint.floor_recipes,
+        smallest_B=None if lowest is None else lowest.smallest_B,
+        smallest=None if lowest is None or found.schedule is not None else lowest.smallest(),
+        stats=stats,
+    )
+
+
+def _lowest(joint: JointSearch) -> Search | None:
+    """The search that came lowest. Only choices count that are always asked, so that the answer is always the same."""
+    asked = [joint.tried[key].search for key in joint.thrifty if key in joint.tried]
+    return min((s for s in asked if s.smallest_B is not None), key=lambda s: s.smallest_B or 0, default=None)
+
+
+def _status(joint: JointSearch, found: Outcome, interrupted: bool) -> Status:
+    if found.schedule is None or joint.time_ps is None:
+        return Status.INFEASIBLE if joint.impossible else Status.UNSOLVED
+    if joint.time_ps <= joint.bound_ps * (1.0 + _EQUAL):
+        return Status.OPTIMAL
+    return Status.INTERRUPTED if interrupted else Status.FEASIBLE

@@ -1,0 +1,371 @@
+"""One solve over all choices of options in progress: what was tried, the bound for all of them, the limits.
+
+Units: `_B` bytes, `_s` seconds, `_ps` picoseconds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec.structs import replace
+
+from lowtide._core import Retention
+from lowtide.errors import PlanError
+from lowtide.ir.plan import DEFAULT_WORK, Problem
+from lowtide.ir.schedule import Schedule
+from lowtide.planners.base import Progress, Watch
+from lowtide.planners.bounds.highs import Effort
+from lowtide.planners.bounds.joint_cut import JointCut
+from lowtide.planners.bounds.moments import Moment, end_of, moment_of
+from lowtide.planners.bounds.rows import PS_PER_MS
+from lowtide.planners.chain.chain_start import chain_start
+from lowtide.planners.greedy import descend, mend
+from lowtide.planners.implementations.candidates import Ways
+from lowtide.planners.implementations.choice import choose
+from lowtide.planners.implementations.dominance import better_options, reduced, thrifty
+from lowtide.planners.keep_all import find_floor, keep_all
+from lowtide.planners.reductions.begun import read_back
+from lowtide.planners.reductions.stage import EXIT
+from lowtide.planners.search import GAP, Search, worth_s
+from lowtide.planners.single_cut import cut_and_replay
+
+_COLUMNS = 2500  # of a model of several moments
+_NODES, _NODES_OF_TWO = 10, 3  # of the tree of a model of one moment, and of two
+_LOOKING = 0.4  # of a limit of time, for the choice
+_CUT, _PROBE = 2_000, 200  # proposals that take as long
+_LEAST_s = 1.0  # of searching: what is worth less is left
+_BESIDE = (1, 2, -1, -2)  # places
+_APART = 5  # places: closer moments say the same
+_CLOSE = 1e-3  # as a fraction of the step
+_WORTH = 1e-5  # as a fraction of the step: what another option has to bring
+_MENDS = 12  # drops that mend a plan with another option
+
+Choice = dict[int, int]
+Key = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Deep:
+    """What can be done with the program of one choice.
+
+    Arguments:
+        thoroughly: plans it like any program, from scratch.
+        anneal: looks for better plans near the incumbent.
+        smallest: notes the smallest budget for which a plan is found.
+    """
+
+    thoroughly: Callable[[Search], object]
+    anneal: Callable[[Search], object]
+    smallest: Callable[[Search], object]
+
+
+@dataclass
+class Candidate:
+    """A choice and the search for its schedule.
+
+    Arguments:
+        lowest: the retention with the lowest peak that the quick part came to.
+        thorough: whether it was planned like any program.
+    """
+
+    choice: Choice
+    search: Search
+    lowest: Retention | None = None
+    thorough: bool = False
+
+    def grant(self, bound_ps: float, work: int, limit_s: float | None) -> None:
+        """Lets the search go on for so many proposals; what is proved for all choices holds for this one.
+
+        Arguments:
+            limit_s: since the solve began.
+        """
+        self.search.prove(bound_ps)
+        self.search.problem = replace(self.search.problem, work=self.search.work + work, time_limit_s=limit_s)
+
+    @property
+    def rank(self) -> tuple[float, int]:
+        """What sorts better candidates first: the time of the plan; without one, how full it still is."""
+        time_ps = self.search.time_ps
+        peak_B = 2**62 if self.lowest is None else self.lowest.peak_B
+        return (float("inf"), peak_B) if time_ps is None else (time_ps, 0)
+
+    @property
+    def state(self) -> Retention | None:
+        """Its plan; without one, what came closest."""
+        return self.lowest if self.search.taus is None else self.search.retention()
+
+
+@dataclass
+class JointSearch:
+    """One solve over all choices.
+
+    Invariant: `tried` has every choice that was planned; `bound_ps` holds for every schedule of every choice.
+    """
+
+    problem: Problem  # its first runs in the order of the class
+    ways: Ways
+    watch: Watch | None
+    began_s: float
+    order: str
+    bound_ps: float = 0.0
+    floor_B: int = 0
+    floor_recipes: tuple[int, ...] = ()
+    impossible: bool = False
+    tried: dict[Key, Candidate] = field(default_factory=dict)
+    moments: list[Moment] = field(default_factory=list)
+    singles: dict[Moment, float] = field(default_factory=dict)  # what one cut alone proves
+    stats: dict[str, Any] = field(default_factory=dict)
+    asked: int = 0  # work that cuts and probes stand for
+
+    def __post_init__(self) -> None:
+        self.core, self.alone = reduced(self.ways)
+        self.better = better_options(self.ways)
+
+    @property
+    def best(self) -> Candidate | None:
+        """The candidate with the fastest plan, or the one that came closest to one."""
+        return min(self.tried.values(), key=lambda c: c.rank, default=None)
+
+    @property
+    def time_ps(self) -> int | None:
+        """Of the fastest plan."""
+        return None if self.best is None else self.best.search.time_ps
+
+    @property
+    def gap(self) -> float:
+        """How much slower than the bound the fastest plan may be."""
+        if self.time_ps is None:
+            return float("inf")
+        return max(0.0, self.time_ps / self.bound_ps - 1.0) if self.bound_ps > 0 else 0.0
+
+    @property
+    def is_done(self) -> bool:
+        """Whether there is a plan, and it is close enough to the bound, or the work is done, or more would not pay."""
+        if self.time_ps is None:
+            return False
+        work = max(self.problem.work, DEFAULT_WORK)
+        done = self.asked >= self.problem.work or worth_s(self.time_ps, self.bound_ps, work) < _LEAST_s
+        return done or self.gap <= GAP
+
+    @property
+    def work(self) -> int:
+        """Proposals so far."""
+        return sum(c.search.work for c in self.tried.values())
+
+    def narrowed(self, ways: Ways, share: float) -> JointSearch:
+        """A search of its own among fewer options, with as much work and a share of the time that is left.
+
+        Arguments:
+            ways: some of these.
+        """
+        limit_s = self.problem.time_limit_s
+        if limit_s is not None:
+            elapsed_s = time.monotonic() - self.began_s
+            limit_s = elapsed_s + share * max(0.0, limit_s - elapsed_s)
+        smaller = replace(self.problem, time_limit_s=limit_s, start=None)
+        found = JointSearch(smaller, ways, self.tell, self.began_s, self.order)
+        found.prove(max(self.bound_ps, ways.least_ps))
+        return found
+
+    def take(self, smaller: JointSearch, share: float) -> None:
+        """Takes what was tried among fewer options, and grants itself a share of the work from there on."""
+        for key, found in smaller.tried.items():
+            mine = self.tried.get(key)
+            if mine is None or found.rank < mine.rank:
+                self.tried[key] = found
+        self.problem = replace(self.problem, work=self.work + int(share * self.problem.work))
+
+    def tell(self, progress: Progress) -> None:
+        """What the search of one choice says, told of all of them."""
+        if self.watch is None:
+            return
+        times = [t for t in (progress.time_s, *(self._times_s())) if t is not None]
+        self.watch(
+            Progress(
+                progress.stage,
+                progress.elapsed_s,
+                min(times, default=None),
+                self.bound_ps * 1e-12,
+                self.work,
+                self.plain_s,
+            )
+        )
+
+    @property
+    def plain_s(self) -> float:
+        """Of the program without a rerun."""
+        return sum(self.problem.graph.recipes[r].time_s for r in self.problem.graph.program)
+
+    def _times_s(self) -> Iterator[float]:
+        return (c.search.time_ps * 1e-12 for c in self.tried.values() if c.search.time_ps is not None)
+
+    def prove(self, bound_ps: float) -> None:
+        """Notes a proved lower bound on the time of any schedule of any choice."""
+        self.bound_ps = max(self.bound_ps, bound_ps)
+
+    def candidate(self, choice: Choice) -> Candidate | None:
+        """A choice that was not tried yet, its search begun; None if it was, or if it goes round in a circle."""
+        key = _key(choice)
+        if key in self.tried:
+            return None
+        found = self._begun(key)
+        if found is not None:
+            self.tried[key] = found
+        return found
+
+    def _begun(self, key: Key) -> Candidate | None:
+        try:
+            graph = choose(self.problem.graph, dict(key))
+        except PlanError:
+            return None
+        work = max(0, self.problem.work - self.work)
+        problem = replace(self.problem, graph=graph, work=work, start=None)
+        found = Candidate(dict(key), Search(problem, self.tell, self.began_s))
+        found.search.prove(self.bound_ps)
+        return found
+
+    def keep(self, choice: Choice) -> Candidate | None:
+        """Tries whether everything fits with a choice."""
+        found = self.candidate(choice)
+        if found is not None:
+            found.search.run("keep_all", keep_all)
+            found.lowest = found.search.program.keep_all(found.search.budget_B)
+        return found
+
+    def quick(self, choice: Choice) -> Candidate | None:
+        """Plans a choice with what takes next to no time; None if it was tried before."""
+        found = self.keep(choice)
+        if found is not None:
+            self.hurry(found)
+        return found
+
+    def probe(self, choice: Choice, schedule: Schedule, than_ps: int) -> bool:
+        """Tries a plan with another choice; keeps it if it is faster than `than_ps`, or mended is."""
+        key = _key(choice)
+        found = self.tried.get(key) or self._begun(key)
+        if found is None:
+            return False
+        self.asked += _PROBE
+        search = found.search
+        search.stage = "flips"
+        search.tick()
+        state = search.program.keep_all(search.budget_B)
+        if not state.assign(read_back(search.program, schedule)):
+            return False
+        mend(search, state, _MENDS)
+        if search.time_ps is None or search.time_ps >= (1.0 - _WORTH) * than_ps:
+            return False
+        self.tried[key] = found
+        return True
+
+    def hurry(self, found: Candidate, *, climb: bool = False) -> None:
+        """The quick part, behind keep-all."""
+        search = found.search
+        search.run("floor", find_floor)
+        if search.time_ps is not None or search.proved_impossible:
+            return
+        search.run("greedy", descend)
+        search.run("single_cut", lambda s: _note(found, cut_and_replay(s, 1, climb=climb)))
+
+    def note(self, candidate: Candidate, state: Retention) -> None:
+        """Remembers the moment at which a plan is fullest."""
+        moment = _moment(self, candidate, state.peak_stage)
+        if moment not in self.moments:
+            self.moments.append(moment)
+
+    def link(self, found: Candidate) -> None:
+        """Plans a choice along the chain of its forward."""
+        if not found.search.proved_impossible:
+            found.search.run("chain", lambda s: _note(found, chain_start(s)))
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the share of the time is over in which choices are looked for."""
+        limit_s = self.problem.time_limit_s
+        return limit_s is not None and time.monotonic() - self.began_s > _LOOKING * limit_s
+
+    def cut(self, moments: Sequence[Moment]) -> Choice | None:
+        """Proves what cuts over all choices prove; returns what the best solution chooses."""
+        self.asked += _CUT
+        model = JointCut(self.ways, moments, self.problem.budget_B)
+        if len(moments) > 1 and model.columns > _COLUMNS:
+            return None
+        close_ms = _CLOSE * self.ways.least_ps / PS_PER_MS
+        nodes = _NODES if len(moments) == 1 else _NODES_OF_TWO
+        limit_s = self.problem.time_limit_s
+        left_s = None if limit_s is None else _LOOKING * limit_s + self.began_s - time.monotonic()
+        solution = model.solve(self.problem.budget_B, Effort(close_ms, nodes, left_s))
+        self.prove(solution.bound_ps)
+        if len(moments) == 1:
+            self.singles[moments[0]] = solution.bound_ps
+        self.impossible = self.impossible or solution.impossible
+        self.stats["joint_cuts"] = self.stats.get("joint_cuts", 0) + 1
+        return None if solution.choice is None else self.settled(solution.choice)
+
+    def beside_best(self) -> Moment | None:
+        """A moment close to the one at which a single cut proves most, not cut at yet; None if there is none."""
+        if not self.singles:
+            return None
+        best = max(self.singles, key=lambda m: self.singles[m])
+        begins, end = self.ways.begins[best.segment : best.segment + 2]
+        places = (best.place + apart for apart in _BESIDE)
+        near = (Moment(best.segment, p) for p in places if begins <= p < end)
+        return next((m for m in near if m not in self.singles), None)
+
+    def telling_moments(self) -> list[Moment]:
+        """The moment at which one cut proves most, and the last one noted that lies apart from it."""
+        if not self.singles:
+            return []
+        best = max(self.singles, key=lambda m: self.singles[m])
+        apart = [m for m in self.moments if m.segment != best.segment or abs(m.place - best.place) >= _APART]
+        return [best, *apart[-1:]]
+
+    def promising(self) -> list[Candidate]:
+        """The choice of which least is proved, then the one with the best plan so far."""
+        possible = [c for c in self.tried.values() if not c.search.proved_impossible]
+        ranked = sorted(possible, key=lambda c: c.rank)
+        first = sorted(ranked, key=lambda c: round(c.search.bound_ps / (self.bound_ps * _CLOSE)))[:1]
+        return [*first, *(c for c in ranked if c not in first)]
+
+    def settled(self, choice: Choice) -> Choice:
+        """The choice with the better one of two options where one is never worse."""
+        whole = self.alone | choice
+        return {g: self.better.get((g, k), k) for g in self.ways.groups for k in (whole.get(g, 0),)}
+
+    @property
+    def thrifty(self) -> list[Key]:
+        """The choices that are asked for the smallest budget, whatever this one is: thrifty options, the program's."""
+        return list(dict.fromkeys((_key(thrifty(self.ways)), ())))
+
+    def thriftiest(self) -> list[Candidate]:
+        """Those choices, their searches begun."""
+        found = []
+        for key in self.thrifty:
+            candidate = self.tried.get(key) or self._begun(key)
+            if candidate is not None:
+                self.tried[key] = candidate
+                found.append(candidate)
+        return found
+
+
+def _key(choice: Choice) -> Key:
+    return tuple(sorted((g, k) for g, k in choice.items() if k))
+
+
+def _note(found: Candidate, state: Retention | None) -> None:
+    if state is not None and (found.lowest is None or state.peak_B < found.lowest.peak_B):
+        found.lowest = state
+
+
+def _moment(joint: JointSearch, candidate: Candidate, stage: int) -> Moment:
+    """The moment of a stage of a choice's program."""
+    found = candidate.search.program.stages[stage]
+    if found.recipe >= 0:
+        return moment_of(joint.ways, found.recipe)
+    if found.recipe == EXIT:
+        return end_of(joint.ways, found.segment)
+    places = [p for p, s in enumerate(joint.ways.segment_of) if s == found.segment]
+    return Moment(found.segment, places[0]) if places else end_of(joint.ways, found.segment)

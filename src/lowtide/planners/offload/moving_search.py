@@ -1,0 +1,300 @@
+"""One solve for plans that move values, in progress: the best plan by exact time, the bound, the limits.
+
+Units: `_B` bytes, `_s` seconds, `_ps` picoseconds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from lowtide._core import Retention
+from lowtide.ir.graph import Graph
+from lowtide.ir.housing import housed
+from lowtide.ir.machine import Machine
+from lowtide.ir.plan import Problem
+from lowtide.ir.schedule import Schedule
+from lowtide.planners.base import Progress, Watch
+from lowtide.planners.greedy import mend
+from lowtide.planners.offload.movement import LEAST_B
+from lowtide.planners.offload.rates import Rates
+from lowtide.planners.offload.transfers import Timing, estimated_s, measured, timing
+from lowtide.planners.offload.waits import with_waits
+from lowtide.planners.reductions.stages import StageProgram, stage_program
+from lowtide.planners.search import OutOfTime, Search
+
+Taus = NDArray[np.int32]
+Result = TypeVar("Result")
+
+CLOSE = 1e-3  # closer to the bound than other solves stop: a cut proves more here, and a plan is soon better
+_DROPS = 400  # drops that make a start fit
+_LIGHTER = 12  # times that copies are taken back where the host is full
+_EQUAL = 1e-9
+
+
+@dataclass(frozen=True)
+class Found:
+    """A plan.
+
+    Arguments:
+        timing: its schedule, timed.
+        hosted: what has its home on the host.
+        draft: where it came from; None for a plan that moves nothing.
+        taus: its retention there.
+        by: which stage of the solve found it.
+    """
+
+    timing: Timing
+    hosted: tuple[int, ...]
+    draft: Draft | None
+    taus: Taus | None
+    by: str
+
+
+@dataclass
+class Draft:
+    """A choice of options and homes, and what may move in it.
+
+    Arguments:
+        program: of the graph with these homes.
+        hosted: what has its home on the host.
+    """
+
+    program: StageProgram
+    hosted: tuple[int, ...]
+
+    def price(self, machine: Machine, share: float) -> None:
+        """Lets a second of the link cost so many seconds of compute."""
+        rates = Rates.of(machine)
+        self.program.core.set_prices(share * rates.to_s_per_B * 1e12, share * rates.from_s_per_B * 1e12)
+
+
+@dataclass
+class MovingSearch:
+    """The mutable state of one solve.
+
+    Invariant: `best` is legal within both budgets and the fastest plan seen; `bound_s` holds for every schedule of
+    `bound_class` within them.
+    """
+
+    problem: Problem  # its first runs in the order of the class
+    watch: Watch | None
+    began_s: float
+    bound_class: str
+    best: Found | None = None
+    bound_s: float = 0.0
+    lowest_B: int | None = None  # least device bytes that a plan was found to need
+    lowest: tuple[Schedule, tuple[int, ...]] | None = None  # that plan, and its homes
+    stage: str = ""
+    work: int = 0
+    stats: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def machine(self) -> Machine:
+        assert self.problem.machine is not None
+        return self.problem.machine
+
+    @property
+    def graph(self) -> Graph:
+        return self.problem.graph
+
+    @cached_property
+    def still(self) -> StageProgram:
+        """The graph's own program, in which nothing moves."""
+        return stage_program(self.graph)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the solve began."""
+        return time.monotonic() - self.began_s
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds until the time limit; None without one."""
+        limit_s = self.problem.time_limit_s
+        return None if limit_s is None else limit_s - self.elapsed_s
+
+    @property
+    def gap(self) -> float:
+        """How much slower than the bound the best plan may be; infinite without one."""
+        if self.best is None:
+            return float("inf")
+        return max(0.0, self.best.timing.time_s / self.bound_s - 1.0) if self.bound_s > 0 else 0.0
+
+    @property
+    def is_close(self) -> bool:
+        """Whether the best plan is close enough to the bound to stop."""
+        return self.gap <= CLOSE
+
+    def tick(self) -> None:
+        """Tells the watcher, and stops the solve when its time is over.
+
+        Raises:
+            OutOfTime: then.
+        """
+        if self.watch is not None:
+            plain_s = sum(self.graph.recipes[r].time_s for r in self.graph.program)
+            time_s = None if self.best is None else self.best.timing.time_s
+            self.watch(Progress(self.stage, self.elapsed_s, time_s, self.bound_s, self.work, plain_s))
+        if self.left_s is not None and self.left_s <= 0:
+            raise OutOfTime
+
+    def tell(self, progress: Progress) -> None:
+        """What a search for one draft says, told of the whole solve."""
+        if self.watch is None:
+            return
+        time_s = None if self.best is None else self.best.timing.time_s
+        work = self.work + progress.work
+        self.watch(Progress(self.stage, self.elapsed_s, time_s, self.bound_s, work, progress.plain_s))
+
+    def run(self, name: str, stage: Callable[[], Result]) -> Result:
+        """Runs one stage of the solve and notes its seconds."""
+        self.stage = name
+        start_s = self.elapsed_s
+        try:
+            self.tick()
+            return stage()
+        finally:
+            key = f"{name}_s"
+            self.stats[key] = self.stats.get(key, 0.0) + self.elapsed_s - start_s
+
+    def prove(self, bound_s: float) -> None:
+        """Notes a proved lower bound on the time of any schedule."""
+        self.bound_s = max(self.bound_s, bound_s)
+
+    @property
+    def least_B(self) -> int:
+        """Smaller values are not worth a copy of their own."""
+        return min(LEAST_B, max(1, self.problem.budget_B >> 11))
+
+    def draft(self, graph: Graph, hosted: Collection[int], movable: Collection[int]) -> Draft:
+        """Begins with some homes and some values that may move."""
+        homes = tuple(sorted(hosted if self.problem.homes is None else self.problem.homes))
+        return Draft(stage_program(housed(graph, homes), movable=movable), homes)
+
+    def redraft(self, graph: Graph, hosted: Collection[int], movable: Collection[int]) -> Draft:
+        """The same for a graph that has these homes already."""
+        return Draft(stage_program(graph, movable=movable), tuple(hosted))
+
+    def search(self, draft: Draft, work: int) -> Search:
+        """A search for retentions of a draft, within the limits of this solve."""
+        problem = replace(self.problem, graph=draft.program.graph, work=max(0, work), start=None)
+        return Search(problem, self.tell, self.began_s, draft.program)
+
+    def settle(self, draft: Draft, taus: Taus) -> Retention | None:
+        """A retention that fits, by a few drops if need be; None if it does not come to that."""
+        search = self.search(draft, 0)
+        state = draft.program.keep_all(search.budget_B)
+        if not state.assign(taus):
+            return None
+        fits = mend(search, state, _DROPS)
+        self.work += search.work
+        if fits:
+            return self._lighter(draft, state)
+        self._note(draft, state)
+        return None
+
+    def consider(self, draft: Draft, state: Retention) -> Timing | None:
+        """Times a retention exactly, and takes it if it is the best plan; None if it does not fit after all."""
+        if not state.fits:
+            return None
+        schedule = draft.program.lift(state, waits=False)
+        timed = timing(draft.program.graph, schedule, self.machine, self.problem.budget_B, self.problem.host_budget_B)
+        self.stats["timings"] = self.stats.get("timings", 0) + 1
+        if not self._fits(timed):
+            return None
+        if self.best is None or timed.time_s < self.best.timing.time_s * (1.0 - _EQUAL):
+            self.best = Found(timed, draft.hosted, draft, state.taus, self.stage)
+        return timed
+
+    def estimate_s(self, draft: Draft, state: Retention) -> float:
+        """About how long a retention will take."""
+        schedule, problem = draft.program.lift(state, waits=False), self.problem
+        return estimated_s(draft.program.graph, schedule, self.machine, problem.budget_B, problem.host_budget_B)
+
+    def offer_plain(self, schedule: Schedule) -> None:
+        """Takes a plan that moves nothing."""
+        timed = measured(self.graph, with_waits(self.graph, schedule.steps), self.machine)
+        if self._fits(timed) and (self.best is None or timed.time_s < self.best.timing.time_s):
+            self.best = Found(dataclasses.replace(timed, schedule=schedule), (), None, None, self.stage)
+
+    def offer(self, schedule: Schedule, hosted: tuple[int, ...]) -> None:
+        """Takes a plan that another search found, if it is the best."""
+        timed = measured(housed(self.graph, hosted), schedule, self.machine)
+        if self._fits(timed) and (self.best is None or timed.time_s < self.best.timing.time_s * (1.0 - _EQUAL)):
+            self.best = Found(dataclasses.replace(timed, schedule=schedule), hosted, None, None, self.stage)
+
+    def _fits(self, timed: Timing) -> bool:
+        host_B = self.problem.host_budget_B
+        return timed.peak_B <= self.problem.budget_B and (host_B is None or timed.host_peak_B <= host_B)
+
+    def _note(self, draft: Draft, state: Retention) -> None:
+        """Remembers the plan that needs the fewest bytes."""
+        if self.lowest_B is not None and state.peak_B + draft.program.reserve_B >= self.lowest_B:
+            return
+        schedule = draft.program.lift(state)
+        timed = measured(draft.program.graph, schedule, self.machine)
+        host_B = self.problem.host_budget_B
+        if host_B is None or timed.host_peak_B <= host_B:
+            self.lowest_B = state.peak_B + draft.program.reserve_B
+            self.lowest = (schedule, draft.hosted)
+
+    def note(self, schedule: Schedule, hosted: tuple[int, ...], graph: Graph) -> bool:
+        """Remembers a plan if none needs fewer bytes and the host has room for it; whether that is so.
+
+        Arguments:
+            graph: with its homes.
+        """
+        timed, host_B = measured(graph, schedule, self.machine), self.problem.host_budget_B
+        lowest = self.lowest_B is None or timed.peak_B < self.lowest_B
+        if lowest and (host_B is None or timed.host_peak_B <= host_B):
+            self.lowest_B, self.lowest = timed.peak_B, (schedule, hosted)
+            return True
+        return False
+
+    def _lighter(self, draft: Draft, state: Retention) -> Retention | None:
+        """The same with fewer copies where they do not all have room on the host."""
+        limit_B = self.problem.host_budget_B
+        if limit_B is None:
+            return state
+        program = draft.program
+        for _ in range(_LIGHTER):
+            timed = measured(program.graph, program.lift(state), self.machine)
+            if timed.host_peak_B <= limit_B:
+                return state
+            taus = _without_copies(program, state.taus, timed.host_peak_B - limit_B)
+            search = self.search(draft, 0)
+            state = program.keep_all(search.budget_B)
+            if taus is None or not state.assign(taus) or not mend(search, state, _DROPS):
+                return None
+            self.work += search.work
+        return None
+
+
+def _without_copies(program: StageProgram, taus: Taus, spare_B: int) -> Taus | None:
+    """Lets the largest copies be made again, or stay, until so many bytes are spared; None if there are none left."""
+    core, found, left_B = program.core, taus.copy(), spare_B
+    gaps: dict[int, list[int]] = {}
+    gap = 0
+    for v, uses in enumerate(program.uses):
+        for g in range(gap, gap + len(uses) + 1):
+            if found[g] < -1 and program.values[v] not in program.movement.hosted:
+                gaps.setdefault(v, []).append(g)
+        gap += len(uses) + 1
+    if not gaps:
+        return None
+    for v in sorted(gaps, key=lambda v: (-program.size_B[v], v)):
+        if left_B <= 0:
+            break
+        left_B -= program.size_B[v]
+        for g in gaps[v]:
+            found[g] = ~found[g] if core.can_rerun(g) else -1
+    return found

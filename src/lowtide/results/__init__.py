@@ -1,0 +1,1 @@
+"""What a user holds: a plan, a frontier, a verification. Needs no torch."""

@@ -1,0 +1,1 @@
+"""What lives between the calls of one fitted model."""

@@ -1,0 +1,371 @@
+"""The plans of one fitted model that are in force, as code, and around what earlier steps left in the arena."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from msgspec.structs import replace
+
+from lowtide.device.arena import nothing_engaged
+from lowtide.device.contributions import behind
+from lowtide.device.engines import Engines
+from lowtide.device.semiprivate import let_go_of_failed_backward
+from lowtide.errors import InfeasibleBudget, PlanMismatch
+from lowtide.ir.bundle import unmerged
+from lowtide.ir.graph import Graph
+from lowtide.ir.layout import SMALL_B, Obstacle
+from lowtide.ir.plan import PlanRecord
+from lowtide.ir.replay import carried_by, replay_tables
+from lowtide.ir.schedule import Schedule
+from lowtide.record import place_around
+from lowtide.runtime.executor import Key, Loaded, PlannedExecutor, load
+from lowtide.runtime.homes import move_together
+from lowtide.runtime.wall import Wall, Walled, make_tables, places_of
+from lowtide.session.backward_placement import Detours
+from lowtide.session.budget_scope import Enclosure
+from lowtide.session.graph_discovery import Call
+from lowtide.session.planning import MeasuredStep, fit_plan
+
+_LOG = logging.getLogger("lowtide")
+ACTIVE_STEPS = 64  # whose plans are in force: those used last
+_KEPT = 32  # plans whose code is kept for when they come into force again
+Step = tuple[tuple[int, Key], ...]  # the graphs of one step: number of the executor, and shape, of each
+Loader = Callable[[Call, Graph, Schedule, Walled | None, Engines | None], Loaded]
+
+
+def _forwards(calls: Sequence[Call]) -> list[tuple[object, Key]]:
+    return [(call.specialised.captured.program, call.key) for call in calls]
+
+
+def load_call(call: Call, graph: Graph, schedule: Schedule, walled: Walled | None, engines: Engines | None) -> Loaded:
+    """The code of a schedule for one of the graphs of a step."""
+    return load(graph, schedule, call.interfaces, call.specialised.held, walled, engines)
+
+
+@dataclass(eq=False)
+class ActivePlans:
+    """One plan per step that has been met of late, and the code that stands for it now.
+
+    Arguments:
+        enclosure: the wall round the steps.
+        plan_again: plans a measured step around what is in the way.
+        visitors: gives what has its home on the host under a step's plan; None where everything is on the device.
+        forgotten: told of every graph for whose shape there is no plan any more.
+        plans: per step, the plan of an arena that holds nothing else.
+        loader: makes the code of a schedule; another one observes what the code computes.
+    """
+
+    enclosure: Enclosure
+    plan_again: Callable[[MeasuredStep, tuple[Obstacle, ...]], PlanRecord]
+    visitors: Callable[[MeasuredStep, PlanRecord], Iterable[torch.Tensor]] | None = None
+    forgotten: Callable[[tuple[int, Key]], None] | None = None
+    plans: dict[Step, PlanRecord] = field(default_factory=dict)
+    loader: Loader = load_call
+    _measured: dict[Step, MeasuredStep] = field(default_factory=dict)
+    _around: dict[tuple[Step, tuple[Obstacle, ...]], PlanRecord] = field(default_factory=dict)
+    _now: dict[Step, PlanRecord] = field(default_factory=dict)  # what is in force: a plan, or one around obstacles
+    _code: dict[tuple[Step, int], tuple[PlanRecord, tuple[Loaded, ...]]] = field(default_factory=dict)
+    _wall: Wall | None = None  # for which the code was made
+    _used: dict[Step, None] = field(default_factory=dict)  # those used last at the end
+    _announced: list[Step] = field(default_factory=list)  # steps whose plan comes into force with the next step
+
+    @property
+    def now(self) -> list[PlanRecord]:
+        """The plans that the latest calls used: around what earlier steps left, where they left something."""
+        return list(self._now.values())
+
+    @property
+    def latest(self) -> PlanRecord | None:
+        """The latest plan that trains, or else the latest plan; None before the first step."""
+        plans = list(self.plans.values())
+        training = [p for p in plans if p.graph.trains] or plans
+        return training[-1] if training else None
+
+    def variants_of(self, calls: Sequence[Call]) -> list[Graph]:
+        """Graphs of the steps that have the same forwards, captured for gradients that come otherwise."""
+        forwards = _forwards(calls)
+        return [m.graph for m in self._measured.values() if _forwards(m.calls) == forwards]
+
+    def install(self, step: Step, measured: MeasuredStep, record: PlanRecord) -> None:
+        """Puts the plan of a step in force."""
+        self._measured[step] = measured
+        self._put(step, record)
+        self.plans[step] = record
+        self._note_use(step)
+
+    def announce(self, step: Step, measured: MeasuredStep, record: PlanRecord) -> None:
+        """Puts the plan of a step in force when the next one begins: one by other plans is in progress."""
+        self._measured[step], self.plans[step] = measured, record
+        self._announced.append(step)
+        self._note_use(step)
+
+    def begin(self, between_B: int = 0) -> None:
+        """A step is about to begin.
+
+        Arguments:
+            between_B: what code between the graphs was seen to take since the plan was made.
+        """
+        wall = self.enclosure.wall
+        heights_B = (p.layout.height_B for p in self.plans.values() if p.layout is not None)
+        if wall is not None and wall.arena.in_use_below(max(heights_B, default=0)):
+            self.enclosure.bring_home()  # buffers that the step before put in the place of others
+        while self._announced:
+            step = self._announced.pop()
+            if step not in self.plans:
+                continue
+            if self.enclosure.allowance.takes_more(self.plans[step].graph, between_B):
+                self._plan_roomier(step)
+            self._put(step, self.plans[step])
+
+    def use(self, record: PlanRecord) -> None:
+        """Puts a plan in force for every step of its program and shapes that has been met. Compiles nothing again.
+
+        Raises:
+            PlanMismatch: if no such step has been met, or the plan's decisions are not legal for it.
+        """
+        steps = [step for step, present in self.plans.items() if present.graph.key == record.graph.key]
+        if not steps:
+            raise PlanMismatch(f"no step of the plan's program (graph {record.graph.key}) has been run here yet")
+        fitted = [fit_plan(record, self._measured[step], self.enclosure) for step in steps]
+        for step, found in zip(steps, fitted, strict=True):
+            present = self.plans[step]
+            self.install(step, self._measured[step], replace(found, graphs=present.graphs, breaks=present.breaks))
+
+    def drop(self, graph: tuple[int, Key]) -> list[MeasuredStep]:
+        """Forgets the steps of which a call of a graph is part: that call stands for nothing any more.
+
+        Returns: what was measured of them.
+        """
+        found = {step: self._measured[step] for step in self.plans if graph in step}
+        for step in found:
+            self._forget(step)
+        self._announced = [step for step in self._announced if step not in found]
+        return list(found.values())
+
+    def clear(self) -> None:
+        """Takes every plan out of force."""
+        self.plans.clear()
+        self._measured.clear()
+        self._used.clear()
+        self._announced.clear()
+        self._forget_code()
+
+    def forget_graph(self, number: int) -> None:
+        """Forgets every step in which a graph takes part.
+
+        Arguments:
+            number: of its executor.
+        """
+        for step in [s for s in self.plans if any(n == number for n, _ in s)]:
+            self._forget(step)
+
+    def _note_use(self, step: Step) -> None:
+        """Notes that a step is taken, and forgets the one that has not been for longest where there are many."""
+        self._used.pop(step, None)
+        self._used[step] = None
+        while len(self._used) > ACTIVE_STEPS:
+            self._forget(next(iter(self._used)))
+
+    def _forget(self, step: Step) -> None:
+        """Lets go of a step: it is planned again when it is met again. An outstanding backward keeps its plan."""
+        measured = self._measured.pop(step)
+        del self.plans[step], self._used[step]
+        self._now.pop(step, None)
+        self._around = {key: record for key, record in self._around.items() if key[0] != step}
+        self._code = {key: code for key, code in self._code.items() if key[0] != step}
+        others = {graph for other in self.plans for graph in other}
+        for graph, call in zip(step, measured.calls, strict=True):
+            if graph not in others:
+                call.executor.remove(call.key)
+                if self.forgotten is not None:
+                    self.forgotten(graph)
+
+    def settle(
+        self, first: tuple[int, Key], executor: PlannedExecutor, loaded: Loaded, arguments: Sequence[Any]
+    ) -> Loaded:
+        """The code to use for the step that begins, around what earlier steps left in the arena: usually nothing.
+
+        Arguments:
+            first: the step's first graph.
+            loaded: its code in force.
+            arguments: of that graph.
+        """
+        step = next((s for s in self.plans if s[0] == first), None)
+        if step is not None:
+            self._note_use(step)
+        wall = self.enclosure.wall
+        if wall is None or loaded.walled is None:
+            return loaded
+        if step is None:  # a later graph of a step that the first one has settled
+            if (id(self), first) not in wall.begun:
+                wall.stray()
+            return loaded
+        wall.begin_step(tuple((id(self), graph) for graph in step))
+        if wall is not self._wall:  # code that was made for another arena would allocate there
+            self._wall = wall
+            self._forget_code()
+        if self.enclosure.allowance.learn(self.plans[step].graph, wall):
+            self._plan_roomier(step)
+        plan, now = self.plans[step], self._now.get(step)
+        self._house(step, plan)
+        assert plan.layout is not None
+        wall.make_way(plan.layout.height_B)
+        trains = len(plan.graph.segments) > 1
+        if not (trains and wall.is_awaited) and not wall.arena.in_use_below(plan.layout.height_B):
+            wanted = plan
+        else:  # what computes without gradients is done before a backward that waits needs its places
+            obstacles = wall.obstacles(self.enclosure.room_B(plan), promises=trains)
+            wanted = self._plan_around(step, wall, obstacles, arguments)
+        if wanted is not now:
+            self._put(step, wanted)
+        if wanted is not plan:
+            self._house(step, wanted)
+        return executor.active(first[1])
+
+    def _house(self, step: Step, record: PlanRecord) -> None:
+        if self.visitors is not None:
+            self.enclosure.house(self.visitors(self._measured[step], record))
+
+    def _forget_code(self) -> None:
+        for known in (self._code, self._around, self._now):
+            known.clear()
+
+    def _put(self, step: Step, record: PlanRecord) -> None:
+        measured = self._measured[step]
+        self._now[step] = record
+        code = self._code.get((step, id(record)))
+        if code is None or code[0] is not record:
+            walled, engines = self._walled(step, record), self.enclosure.engines_for(record)
+            parts = []
+            bundle = unmerged(record.graph) if len(measured.calls) > 1 else None
+            for index, call in enumerate(measured.calls):
+                graph, schedule = record.graph, record.schedule
+                segments: Sequence[int] = range(len(graph.segments))
+                if bundle is not None:
+                    graph, schedule = bundle.graph_of(index), bundle.schedule_of(schedule, index)
+                    segments = bundle.segments[index]
+                part = None if walled is None else walled.part(segments)
+                parts.append(self.loader(call, graph, schedule, part, engines))
+            code = self._code[step, id(record)] = (record, tuple(parts))
+            while len(self._code) > _KEPT:
+                self._code.pop(next(iter(self._code)))
+        for call, loaded in zip(measured.calls, code[1], strict=True):
+            call.executor.install(call.key, loaded)
+
+    def _walled(self, step: Step, record: PlanRecord) -> Walled | None:
+        if record.layout is None:
+            self.enclosure.limit(record)
+            return None
+        away = () if self.visitors is None else self.visitors(self._measured[step], record)
+        wall = self.enclosure.enclose(record, away)
+        tables = replay_tables(record.graph, record.schedule, record.layout)
+        beside_B = self.enclosure.beside_B(record)
+        detours = Detours(
+            record,
+            lambda: self._whole_room_B(record),
+            lambda lacking_B: self._ask_for(record, lacking_B),
+        )
+        return Walled(
+            wall,
+            make_tables(tables),
+            record.layout.reach_B if record.layout.obstacles else record.layout.height_B,
+            beside_B,
+            places_of(tables),
+            carried_by(record.schedule, record.layout, len(tables)),
+            tuple(range(len(tables))),
+            detours.around,
+        )
+
+    def _whole_room_B(self, record: PlanRecord) -> int:
+        """Where the part of the arena ends that a plan may use, with what it leaves free for those that wait."""
+        with self.enclosure.allowance.spent():
+            reserve_B = self.enclosure.allowance.reserve_B(record.graph)
+        return self.enclosure.room_B(replace(record, reserve_B=reserve_B))
+
+    def _ask_for(self, record: PlanRecord, lacking_B: int) -> None:
+        """Lets the plans of a graph leave more free from now on: beyond what they happen to leave."""
+        layouts = [p.layout for p in self.plans.values() if p.graph.key == record.graph.key and p.layout is not None]
+        height_B = max((layout.height_B for layout in layouts), default=0)
+        self.enclosure.allowance.ask(record.graph, max(0, self._whole_room_B(record) - height_B) + lacking_B)
+
+    def _plan_roomier(self, step: Step) -> None:
+        """Plans a step anew with a larger reserve, if the budget has room for it."""
+        graph = self._measured[step].graph
+        try:
+            with nothing_engaged():
+                self.plans[step] = self.plan_again(self._measured[step], ())
+        except InfeasibleBudget:
+            self.enclosure.allowance.give_up(graph)
+        else:
+            self.enclosure.allowance.hold(graph)
+            _LOG.info("planned anew: code between the segments needs %d B", self.plans[step].reserve_B)
+
+    def _plan_around(
+        self, step: Step, wall: Wall, obstacles: tuple[Obstacle, ...], arguments: Sequence[Any]
+    ) -> PlanRecord:
+        known = self._around.get((step, obstacles))
+        if known is not None:
+            return known
+        with nothing_engaged():  # what an exception or a cycle still holds may be gone
+            let_go_of_failed_backward()
+            gc.collect()
+        plan = self.plans[step]
+        room_B = self._whole_room_B(plan) if wall.is_awaited else self.enclosure.room_B(plan)
+        assert plan.layout is not None
+        wall.arena.plan_top_B = plan.layout.height_B
+        if not wall.is_awaited:  # else they might be moved to where a backward is going to allocate
+            move_together(self._gradients(arguments), wall.arena)
+        trains = len(plan.graph.segments) > 1
+        obstacles = wall.obstacles(room_B, promises=trains)
+        if not any(o.offset_B < plan.layout.height_B for o in obstacles):
+            return plan
+        known = self._around.get((step, obstacles))
+        if known is not None:  # gradients come to lie where those of the round before lay
+            return known
+        with nothing_engaged():
+            record = place_around(plan, obstacles, room_B)
+            if record is None and wall.is_awaited:  # then the backwards that wait are placed anew when they come
+                record = place_around(plan, wall.obstacles(room_B, promises=False), room_B)
+            if record is None:
+                record = self._plan_beside(step, wall, wall.obstacles(room_B, promises=False))
+        while len(self._around) >= _KEPT:
+            self._around.pop(next(iter(self._around)))
+        self._around[step, obstacles] = record
+        return record
+
+    def _plan_beside(self, step: Step, wall: Wall, obstacles: tuple[Obstacle, ...]) -> PlanRecord:
+        """Another plan for a step, around what is in the way.
+
+        Raises:
+            InfeasibleBudget: if there is none; where forwards wait for their backwards, later plans leave more room.
+        """
+        if not wall.is_awaited:
+            return self.plan_again(self._measured[step], obstacles)
+        try:
+            with self.enclosure.allowance.spent():
+                return self.plan_again(self._measured[step], obstacles)
+        except InfeasibleBudget as error:
+            self._ask_for(self.plans[step], max((error.smallest_B or error.floor_B) - error.budget_B, SMALL_B))
+            raise InfeasibleBudget(
+                f"{error}\nEarlier forwards wait for their backwards. Drop their losses and repeat them all: from now "
+                "on the plan of each leaves more room for the others, if it can.",
+                budget_B=error.budget_B,
+                floor_B=error.floor_B,
+                smallest_B=error.smallest_B,
+                operators=error.operators,
+            ) from error
+
+    def _gradients(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
+        """Gradients of parameters that live through the next step.
+
+        Arguments:
+            arguments: of the step; a model that `torch.compile` hands over is known by them alone.
+        """
+        given = (behind(a) for a in arguments if isinstance(a, torch.Tensor))
+        known = {id(t): t for t in (*self.enclosure.persistent(), *given)}
+        return [t.grad for t in known.values() if t.is_leaf and t.grad is not None]

@@ -1,0 +1,236 @@
+"""From the calls of one step to its plan: measured, planned inside what the wall leaves, or fitted to a saved plan.
+
+Units: `_B` bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from msgspec.structs import replace
+
+from lowtide.errors import PlanMismatch
+from lowtide.ir.fidelity import Fidelity, all_together
+from lowtide.ir.graph import Graph
+from lowtide.ir.layout import Obstacle
+from lowtide.ir.numerics import Numerics
+from lowtide.ir.plan import Covers, PlanRecord
+from lowtide.pipeline import environment, resolve_budget
+from lowtide.plan_cache.lookup import Knowledge, Request
+from lowtide.planners.base import Watch
+from lowtide.profile.cache import ProfileCache
+from lowtide.record import Ground, PlanOptions, carried_over, place_around, plain_B
+from lowtide.session.budget_scope import Enclosure
+from lowtide.session.covers import covers_of
+from lowtide.session.graph_discovery import Call, bundle_of, outside_B
+from lowtide.units import Budget, format_B
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredStep:
+    """The graphs of one step, measured.
+
+    Arguments:
+        calls: in order.
+        graph: the graph, or the union of all.
+        device: torch device type that the budget is about.
+        outside_B: bytes of the model that no graph is given.
+    """
+
+    calls: Sequence[Call]
+    graph: Graph
+    device: str
+    outside_B: int
+
+    @property
+    def trains(self) -> bool:
+        """Whether there is a backward."""
+        return any(c.specialised.whole is not None or len(c.specialised.graph.segments) > 1 for c in self.calls)
+
+    @property
+    def fidelity(self) -> Fidelity:
+        """What is known of how the results of the captured graphs compare with plain PyTorch's."""
+        count, tried = len(self.calls), _tried(self.graph)
+        facts = [
+            "one graph holds the whole call" if count == 1 else f"{count} graphs hold the call, code between them runs"
+        ]
+        if tried:
+            facts.append(f"{tried} other implementations gave the same bits as the operators they replace")
+        return all_together((c.specialised.captured.fidelity for c in self.calls), facts)
+
+    @property
+    def updates(self) -> bool:
+        """Whether the optimizer's updates are in it, or what it takes for them to come in another call."""
+        return any(v.replaces is not None for v in self.graph.values)
+
+
+def measure_step(
+    calls: Sequence[Call],
+    persistent: Callable[[], Iterable[torch.Tensor]],
+    options: PlanOptions,
+    cache: ProfileCache,
+    knowledge: Knowledge,
+) -> MeasuredStep:
+    """Measures every graph of a step, or predicts it for a machine that is not here.
+
+    Arguments:
+        persistent: gives the tensors that live through the step whether or not a graph reads them.
+        knowledge: of other shapes.
+    """
+    graphs = [knowledge.measure(c.specialised.graph, c.specialised.held, options, cache) for c in calls]
+    return step_of(calls, graphs, persistent)
+
+
+def step_of(
+    calls: Sequence[Call], graphs: Sequence[Graph], persistent: Callable[[], Iterable[torch.Tensor]]
+) -> MeasuredStep:
+    """A step from its calls and, per call, its graph with times and traces, wherever those came from.
+
+    Arguments:
+        persistent: as for `measure_step`.
+    """
+    device = _device_of(calls)
+    graph = bundle_of(calls, graphs).graph if len(calls) > 1 else graphs[0]
+    return MeasuredStep(calls, graph, device, outside_B(persistent(), calls, device))
+
+
+def plan_step(
+    step: MeasuredStep,
+    options: PlanOptions,
+    enclosure: Enclosure,
+    obstacles: tuple[Obstacle, ...] = (),
+    watch: Watch | None = None,
+    knowledge: Knowledge | None = None,
+) -> PlanRecord:
+    """Plans a step inside the budget, and inside what the wall leaves where there is one.
+
+    Arguments:
+        obstacles: what earlier steps left in the arena.
+        knowledge: of this step's plan, or of another shape's; None to plan whatever is known.
+
+    Raises:
+        InfeasibleBudget: if no plan fits; nothing has been run.
+    """
+    ground = ground_of(step, options, enclosure, obstacles)
+    request = Request(
+        graph=step.graph,
+        options=options,
+        ground=ground,
+        agreed_B=enclosure.agreed_B(step.graph),
+        at_least_B=enclosure.budget_B,
+        device=step.device,
+        covers=covers_within(ground, step, enclosure),
+    )
+    record = request.plan(watch) if knowledge is None else knowledge.plan(request, watch)
+    record = replace(record, fidelity=step.fidelity)
+    enclosure.agree(record)
+    return record if options.machine is not None else enclosure.said(record, step.device)
+
+
+def ground_of(
+    step: MeasuredStep, options: PlanOptions, enclosure: Enclosure, obstacles: tuple[Obstacle, ...] = ()
+) -> Ground:
+    """What plans of a step have to leave room for; they get addresses where the step runs here inside a wall.
+
+    Arguments:
+        obstacles: what earlier steps left in the arena.
+    """
+    if options.machine is None:
+        return _ground_here(step, enclosure, obstacles)
+    return Ground(outside_B=step.outside_B + enclosure.state_B)
+
+
+def _ground_here(step: MeasuredStep, enclosure: Enclosure, obstacles: tuple[Obstacle, ...] = ()) -> Ground:
+    if enclosure.encloses(step.device):
+        return enclosure.ground(step.graph, step.outside_B, obstacles)
+    return Ground(outside_B=step.outside_B + enclosure.state_B)
+
+
+def covers_within(ground: Ground, step: MeasuredStep, enclosure: Enclosure) -> Covers:
+    """What the budget of such plans counts, and what it could not know."""
+    scope = enclosure.scope if ground.enforced else "none"
+    return covers_of(step.trains, enclosure.needs, len(step.calls), scope, updates=step.updates)
+
+
+def fit_plan(record: PlanRecord, step: MeasuredStep, enclosure: Enclosure, budget: Budget | None = None) -> PlanRecord:
+    """Carries the decisions of a plan made elsewhere over to a step captured here, with addresses where it is enclosed.
+
+    Arguments:
+        record: of the same program; nothing of its graph is run.
+        budget: instead of the plan's own.
+
+    Raises:
+        PlanMismatch: if its decisions are not legal for this step, or its allocations need more than its budget leaves.
+    """
+    ground = _ground_here(step, enclosure)
+    budget_B = record.budget_B
+    if budget is not None:
+        budget_B = resolve_budget(budget, lambda: plain_B(step.graph, ground), step.device)
+    budget_B = max(budget_B, enclosure.budget_B)
+    fitted = carried_over(
+        record,
+        step.graph,
+        ground=ground,
+        budget_B=budget_B,
+        covers=covers_within(ground, step, enclosure),
+        environment=environment(step.device),
+    )
+    fitted = replace(fitted, fidelity=step.fidelity)
+    room_B = ground.room_B(fitted.graph, budget_B, enclosure.budget_B)
+    placed: PlanRecord | None = fitted
+    if ground.enforced and (fitted.layout is None or fitted.layout.height_B > room_B):
+        placed = place_around(fitted, (), room_B)
+    if placed is None or placed.reserved_B > budget_B:
+        raise PlanMismatch(
+            f"the saved plan does not fit into {format_B(budget_B)} here: parameters, inputs, optimizer state "
+            f"and reserve take {format_B(fitted.fixed_B)}, and its allocations do not fit into the rest. Plan again "
+            "with lowtide.plan and the same optimizer and scope, or raise the budget."
+        )
+    return enclosure.said(placed, step.device)
+
+
+def check_plan_is_for(record: PlanRecord, key: str, device: str) -> None:
+    """Refuses a saved plan of another program, other shapes, or another environment.
+
+    Raises:
+        PlanMismatch: names what differs, and the remedy.
+    """
+    if record.graph.key != key:
+        raise PlanMismatch(
+            f"the saved plan was made for another program or other shapes (graph {record.graph.key}, "
+            f"this is {key}). Plan again with lowtide.plan on this model and these inputs."
+        )
+    here, there = environment(device), record.environment
+    for fact in ("torch", "device", "threads"):
+        if getattr(here, fact) != getattr(there, fact):
+            raise PlanMismatch(
+                f"the saved plan was measured with {fact} {getattr(there, fact)!r}, here it is "
+                f"{getattr(here, fact)!r}. Plan again here, or restore that environment."
+            )
+    if here.arithmetic != there.arithmetic:
+        raise PlanMismatch(
+            "the saved plan was made where numbers are rounded otherwise "
+            f"({there.arithmetic or 'it does not say how'}), "
+            f"and what was bit-equal there may differ here ({here.arithmetic}). Plan again here, or restore that "
+            "processor and those settings."
+        )
+
+
+def _tried(graph: Graph) -> int:
+    """How many implementations that claim to be exact there are beside the program's: each was tried here."""
+    program = set(graph.program)
+    grouped = {r for g in graph.groups for o in g.options for r in o.recipes}
+    options = sum(o.numerics is Numerics.EXACT for g in graph.groups for o in g.options[1:])
+    return options + sum(r.id not in program and r.id not in grouped and bool(r.consumes) for r in graph.recipes)
+
+
+def _device_of(calls: Sequence[Call]) -> str:
+    """The device type that holds most of what the calls are given."""
+    count: dict[str, int] = {}
+    for call in calls:
+        for value in call.specialised.graph.values:
+            if value.geometry is not None:
+                count[value.geometry.device] = count.get(value.geometry.device, 0) + value.size_B
+    return max(count, key=lambda d: count[d], default="cpu")

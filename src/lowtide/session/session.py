@@ -1,0 +1,602 @@
+"""One fitted model: its budget, its captured graphs, and the plans in force.
+
+A session is what the backend asks for an executor while a graph is compiled, and for a plan when a shape is met
+for the first time. Where a model breaks into several graphs, its first step runs graph by graph under provisional plans
+(`first_step.py`), and all of its graphs are then planned as one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from msgspec.structs import replace
+
+from lowtide.capture.aot import make_backend
+from lowtide.capture.breaks import all_breaks
+from lowtide.capture.captured import Captured
+from lowtide.capture.captured_call import Rounds
+from lowtide.device.arena import nothing_engaged
+from lowtide.device.arrivals import Arrivals, GradientLayout
+from lowtide.device.fingerprint import precision_switches
+from lowtide.device.generator_guard import unchanged_generators
+from lowtide.device.observer import observe_if_free
+from lowtide.device.semiprivate import graph_breaks
+from lowtide.device.storage import identity_of
+from lowtide.device.strides import hint_of
+from lowtide.errors import BackwardError, BudgetWarning, InexactCapture, InfeasibleBudget, UnsupportedOperator
+from lowtide.ir.fidelity import Doubt
+from lowtide.ir.graph import Role
+from lowtide.ir.layout import Obstacle
+from lowtide.ir.numerics import Numerics
+from lowtide.ir.plan import GraphBreak, PlanRecord
+from lowtide.ir.text import save_graph as write_graph
+from lowtide.pipeline import linked
+from lowtide.plan_cache.lookup import Knowledge
+from lowtide.planners.base import Watch
+from lowtide.profile.cache import ProfileCache
+from lowtide.profile.exactness import Exactness
+from lowtide.record import PlanOptions
+from lowtide.runtime.dry import dry_results
+from lowtide.runtime.executor import Key, Loaded, PlannedExecutor, load
+from lowtide.session.active_plans import ActivePlans
+from lowtide.session.budget_scope import Enclosure
+from lowtide.session.executors import Entrance, Executors
+from lowtide.session.first_step import FirstStep, Undo, provisional_schedule, undone_where_refused
+from lowtide.session.graph_discovery import Call, call_of, unchanged_tensors
+from lowtide.session.implementations import Menu
+from lowtide.session.planning import MeasuredStep, check_plan_is_for, fit_plan, measure_step, plan_step
+from lowtide.units import Budget
+
+_LOG = logging.getLogger("lowtide")
+_IN_BACKWARD = (
+    "This was found in the backward: outputs take part in the loss, or gradients lie in memory, in another way than "
+    "was expected. The forward has run and has moved buffers and random generators; no gradient has changed."
+)
+_OTHER_PATH = (
+    "the model breaks into several graphs and what runs after a break depends on data: a graph was met that was not "
+    "planned with the others, and is planned within the whole budget by itself. Mend the break "
+    "(TORCH_LOGS=graph_breaks shows it), or write the choice with torch.cond or torch.where."
+)
+_OTHER_WAY = (
+    "the model breaks into several graphs, and its gradients come in ways that change from step to step (other outputs "
+    "in the loss, or other layouts): a graph as captured for one of them was met that was not planned with the others "
+    "of this step, and is planned within the whole budget by itself. Mend the break (TORCH_LOGS=graph_breaks shows "
+    "it): one graph has a plan for every way."
+)
+_ENDED_EARLY = (
+    "torch.utils.checkpoint runs a forward again only until it has saved all that the backward needs, and this model "
+    "overwrites a buffer behind that, or it is not known whether it does: plain PyTorch's buffers cannot be told. The "
+    "forward, and its run in this backward, have moved buffers; nothing that is behind the checkpoint in the backward "
+    "has a gradient. Train inside `with torch.utils.checkpoint.set_checkpoint_early_stop(False):`, or without the "
+    "checkpoint: a fitted model computes again by itself what the budget has no room for."
+)
+
+
+class SeveralGraphs(BaseException):
+    """Unwinds a whole step whose model breaks into several graphs, before the first of them has run.
+
+    Not an `Exception`, so that no handler in the user's own forward takes it for an error.
+    """
+
+
+class Whole(Protocol):
+    """What makes whole training steps of a session's graphs."""
+
+    def complete(self, call: Call) -> None:
+        """Gives a captured graph what the optimizer does, before it is planned."""
+
+    def homes(self, step: MeasuredStep) -> tuple[int, ...] | None:
+        """Which values have their home on the host, where another plan has chosen that already."""
+
+    def settle(self, step: MeasuredStep, record: PlanRecord) -> None:
+        """Notes where a plan has put homes, so that others keep them there."""
+
+    def unsettle(self) -> None:
+        """Lets the next plan choose."""
+
+    def visitors(self, step: MeasuredStep, record: PlanRecord) -> Iterable[torch.Tensor]:
+        """What has its home on the host under a plan."""
+
+    def forget(self, graph: tuple[int, Key]) -> None:
+        """Lets go of what a graph was given for a shape: number of its executor, and the shape."""
+
+    def run(self, executor: PlannedExecutor, key: Key, loaded: Loaded, arguments: list[Any]) -> Sequence[Any]:
+        """Runs such a graph; returns what the captured forward returns."""
+
+
+@dataclass(eq=False)
+class Session:
+    """State of one `fit`, one `plan`, or one compiled backend.
+
+    Arguments:
+        options: how to plan.
+        enclosure: the wall round its steps, with everything that lives through them.
+        given: a saved plan to use for the training graph instead of planning.
+        watch: told of planning's progress.
+        asked_with: what else has to live as long.
+        whole: where the session's graphs are whole training steps.
+    """
+
+    options: PlanOptions
+    enclosure: Enclosure = field(default_factory=Enclosure)
+    given: PlanRecord | None = None
+    watch: Watch | None = None
+    asked_with: object = None
+    whole: Whole | None = None
+    executors: Executors = field(init=False)
+    whole_model: bool = False  # a wrapper of ours sees every call, so discovery is possible
+    step_key: Key = ()  # distinguishes the calls of a broken model, set by that wrapper
+    cache: ProfileCache = field(default_factory=ProfileCache)
+    knowledge: Knowledge = field(default_factory=Knowledge)
+    arrivals: dict[str, Arrivals] = field(default_factory=dict)  # how gradients came; see `Rounds.known`
+    menu: Menu = field(init=False)
+    _dry: list[Call] | None = None
+    _between_B: int = 0
+    _broken: bool = False
+    _reasons: dict[str, int] | None = None  # of the breaks in this process, when the call began
+    _causes: dict[str, None] = field(default_factory=dict)  # why Dynamo broke this model
+    _ends: dict[GraphBreak, None] = field(default_factory=dict)  # where graphs of it ended
+    _doubts: dict[Doubt, None] = field(default_factory=dict)  # why results may differ, beside what captures know
+    _given_used: bool = False
+    _entered: int = 0  # graph forwards when the step began
+    _before: dict[int, int] = field(default_factory=dict)  # forwards of each executor when the step began
+    _signature: Callable[[], Key] = tuple
+    _first: FirstStep | None = None  # in progress
+    _latest_first: FirstStep | None = None  # whose backward may still show something
+    _steps: int = 0  # begun
+    _instead_of: tuple[int, Key] | None = None  # the call that is being computed again, by another capture of its graph
+    _replaced: dict[tuple[int, Key], Call] = field(default_factory=dict)  # calls, by what they stand for from now on
+    _stopped: bool = False  # whether a graph was refused while it ran
+    _ran: list[Captured] = field(default_factory=list)  # graphs whose forwards have run in this step, in order
+    _undo: Undo | None = None  # of the step in progress, where parts of it may run before it is refused
+
+    def __post_init__(self) -> None:
+        rounds = Rounds(
+            lambda: self._steps,
+            lambda: not self.broken,
+            self._computed_again,
+            self._expected_arrivals,
+            self.arrivals,
+            lambda: self._ran,
+        )
+        several = self._has_several_graphs if self.whole is None else None
+        self.backend = make_backend(
+            self._executor_for, several, rounds if self.whole is None else None, self._note_left_out
+        )
+        self.menu = Menu(Exactness(self.cache))
+        self.active_plans = ActivePlans(self.enclosure, self._plan)
+        self.executors = Executors(self.active_plans.forget_graph)
+        if self.whole is not None:
+            self.active_plans.visitors, self.active_plans.forgotten = self.whole.visitors, self.whole.forget
+
+    # what the rest of lowtide asks ----------------------------------------------------------------------------
+
+    @property
+    def calls(self) -> int:
+        """How many graph forwards really ran in lowtide's code."""
+        return self.executors.forwards
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether results have to be those of plain PyTorch, bit for bit."""
+        return self.options.numerics is Numerics.EXACT
+
+    @property
+    def broken(self) -> bool:
+        """Whether Dynamo broke a graph in a call of this session's."""
+        if not self._broken:
+            self._look_for_breaks()
+        return self._broken
+
+    @property
+    def breaks(self) -> tuple[GraphBreak, ...]:
+        """Where this session's model breaks into several graphs."""
+        self._look_for_breaks()
+        return all_breaks(self._ends, self._causes)
+
+    @contextlib.contextmanager
+    def dry(self) -> Iterator[list[Call]]:
+        """Inside, graphs compute nothing and are listed in the order of their calls; nothing of the model changes."""
+        calls = self._dry = list[Call]()
+        self._before = {e.number: e.forwards for e in self.executors}
+        try:
+            with (
+                self._own_breaks(),
+                unchanged_tensors(self.enclosure.persistent()),
+                unchanged_generators(),
+                nothing_engaged(),
+            ):
+                seen = observe_if_free() if self.enclosure.encloses("cpu") else None
+                with seen or contextlib.nullcontext():
+                    yield calls
+            # What code between the graphs takes; the graphs' own zeros are among it.
+            self._between_B = 0 if seen is None else seen.peak_B
+            self._enlarge(calls)
+        finally:
+            self._dry = None
+
+    @contextlib.contextmanager
+    def step(self, signature: Callable[[], Key] = tuple) -> Iterator[None]:
+        """One call of the model. If it meets several graphs for the first time, they are planned as one at its end.
+
+        Arguments:
+            signature: tells the shapes of the call, for models that break.
+
+        Raises:
+            LowtideError: where the step is refused; buffers and generators are as they were before it.
+        """
+        self._steps += 1
+        self.executors.sweep()
+        self._plan_replaced()
+        self.active_plans.begin(self._shown_between_B())
+        self._entered, self._signature, self._ran = self.calls, signature, []
+        self._before = {e.number: e.forwards for e in self.executors}
+        may_run = self.whole_model and (self._broken or not self.active_plans.plans)
+        undo = self._undo = Undo() if may_run else None
+        try:
+            with undone_where_refused(undo, lambda: self.broken or self._stopped), self._own_breaks():
+                yield
+                self._plan_first()
+        finally:
+            if self._first is not None:
+                self._first.graph_begins()  # ends the observation of the code that raised
+            self._first = self._undo = None
+            self._stopped = False
+
+    def _plan_first(self) -> None:
+        """Plans the graphs that a first step has met as one, for the steps after it."""
+        if (first := self._first) is None:
+            return
+        first.forward_ended()
+        self._between_B = first.between_B
+        self._first = None
+        self._enlarge(first.calls)
+        self.plan_calls(first.calls, begun=True)
+        if self.enclosure.encloses("cpu"):
+            self._latest_first = first
+
+    def _shown_between_B(self) -> int:
+        """What code between the graphs of the latest first step took, its backward included."""
+        first, self._latest_first = self._latest_first, None
+        if first is None:
+            return 0
+        first.graph_begins()  # ends the observation of a backward that failed
+        return first.between_B
+
+    def check_end_of_recomputation(self) -> None:
+        """Refuses a second forward that is ended early, if plain PyTorch's may end before it has moved every buffer.
+
+        Raises:
+            BackwardError: then.
+        """
+        ran = list(self._ran)
+        while ran and not ran[-1].saves and not ran[-1].joint.mutated:
+            ran.pop()
+        # What an earlier graph overwrites is overwritten before the last one saves anything.
+        if ran and not ran[-1].saves_last:
+            raise BackwardError(_ENDED_EARLY)
+
+    def end_observation(self) -> None:
+        """What is allocated from now on is not by code between the graphs of the latest first step."""
+        if self._latest_first is not None:
+            self._latest_first.graph_begins()
+
+    def plan_calls(
+        self,
+        calls: Sequence[Call],
+        install: bool = True,
+        save_graph: str | Path | None = None,
+        *,
+        begun: bool = False,
+    ) -> PlanRecord:
+        """Plans the graphs of one step as one and puts the result in force.
+
+        Arguments:
+            save_graph: where to write the measured graph before it is planned.
+            begun: whether the step's backward is still to come, by other plans: then it is in force from the next on.
+        """
+        with nothing_engaged():
+            found = measure_step(calls, self.enclosure.persistent, self.options, self.cache, self.knowledge)
+            if save_graph is not None:
+                write_graph(found.graph, save_graph)
+            self.expect_between(found)
+            record = self._given_for(found)
+            if record is None:
+                record = self._plan(found, runs=install) if self.whole is None else self._plan_whole(found, install)
+        if install:
+            step = tuple((c.executor.number, c.key) for c in calls)
+            (self.active_plans.announce if begun else self.active_plans.install)(step, found, record)
+            self.enclosure.allowance.share(self.active_plans.variants_of(calls))
+        _LOG.info("planned %d graph(s): %s of %s B", len(calls), record.reserved_B, record.budget_B)
+        return record
+
+    def doubt(self, *reasons: Doubt) -> None:
+        """Notes why results of this session's model may differ from plain PyTorch's.
+
+        Raises:
+            InexactCapture: where they have to be equal.
+        """
+        if not reasons:
+            return
+        if self.is_exact:
+            raise inexact(reasons)
+        self._doubts.update(dict.fromkeys(reasons))
+
+    def expect_between(self, found: MeasuredStep) -> None:
+        """Notes, for the plans of a step of several graphs, what code between them took when it was last found."""
+        if len(found.calls) > 1:
+            self.enclosure.allowance.expect_between(found.graph, self._between_B)
+
+    def replan(self, options: PlanOptions) -> None:
+        """Takes every plan out of force; the next call of each shape is planned with the new options."""
+        self.options, self.given = options, None
+        self.forget()
+
+    def forget(self) -> None:
+        """Takes every plan out of force: what counts under the budget has changed."""
+        self._given_used = False
+        self._latest_first = None
+        self._replaced.clear()
+        if self.whole is not None:
+            self.whole.unsettle()
+        self.enclosure.release()
+        self.active_plans.clear()
+        self.knowledge.forget_plans()
+        for executor in self.executors:
+            executor.forget()
+
+    @contextlib.contextmanager
+    def _own_breaks(self) -> Iterator[None]:
+        """Inside, what Dynamo counts as graph breaks of this process are this session's."""
+        self._reasons = graph_breaks()
+        try:
+            yield
+        finally:
+            self._look_for_breaks()
+            self._reasons = None
+
+    def _has_several_graphs(self) -> bool:
+        """Whether the model that is being captured is known to break; of `torch.compile`'s, whether any has."""
+        return self.broken if self.whole_model else bool(graph_breaks())
+
+    def _look_for_breaks(self) -> None:
+        """Notes why Dynamo broke a graph since this session's call began; outside a call there is nothing to see."""
+        if self._reasons is None:
+            return
+        for reason, count in graph_breaks().items():
+            if count > self._reasons.get(reason, 0):
+                self._broken = True
+                self._causes[reason] = None
+
+    # what the backend and the executors ask -------------------------------------------------------------------
+
+    def _note_left_out(self, found: GraphBreak) -> None:
+        """Notes a graph that runs in plain Python."""
+        self._ends[found] = None
+
+    def _executor_for(self, captured: Captured) -> Entrance:
+        if self.is_exact and not captured.fidelity.is_exact:
+            raise inexact(captured.fidelity.doubts)
+        executor = PlannedExecutor(
+            key_of=lambda arguments: (*self._occasion(executor), *precision_switches(), *captured.key(arguments)),
+            plan_for=self._plan_for,
+            token_at=captured.slots.token if captured.joint.trains else -1,
+            always_ask=lambda: self._dry is not None or self._first is not None,
+            settle=lambda key, loaded, arguments: self._settle(executor, key, loaded, arguments),
+            lock=self.enclosure.turn,
+            shares=captured.joint.handed_over,
+            undivided=frozenset(captured.joint.undivided if self.is_exact else ()),
+        )
+        executor.carry_out = lambda key, loaded, arguments: self._run(executor, captured, key, loaded, arguments)
+        if captured.ended is not None:
+            self._ends[captured.ended] = None
+        return self.executors.admit(executor, captured)
+
+    @contextlib.contextmanager
+    def _computed_again(self, entrance: Entrance, key: Key, is_stale: bool) -> Iterator[None]:
+        """Inside, a graph's forward is computed again in its backward, as captured for the gradients that have come.
+
+        Arguments:
+            is_stale: whether no gradients have ever come as that graph was captured for.
+        """
+        before, self._instead_of = self._instead_of, (entrance.number, key)
+        self.end_observation()
+        try:
+            yield
+        except InfeasibleBudget as error:
+            error.add_note(_IN_BACKWARD)
+            raise
+        else:
+            if is_stale and self._instead_of not in self._replaced:
+                self.active_plans.drop(self._instead_of)
+        finally:
+            self._instead_of = before
+
+    def _plan_replaced(self) -> None:
+        """Plans steps of several graphs anew in which calls stand for others now."""
+        replaced, self._replaced = self._replaced, {}
+        for graph in replaced:
+            for measured in self.active_plans.drop(graph):
+                calls = list(measured.calls)
+                for index, call in enumerate(calls):
+                    new = replaced.get((call.executor.number, call.key))
+                    if new is not None:
+                        new.inputs, new.outputs = call.inputs, call.outputs
+                        self._enlarge([new])
+                        calls[index] = new
+                self.plan_calls(calls, begun=True)
+
+    def _expected_arrivals(self, captured: Captured) -> Arrivals | None:
+        """How gradients came to the graph of a saved plan that is to be used; None where there is none."""
+        graph = None if self.given is None else self.given.graph
+        if graph is None or len(graph.segments) != 2 or captured.arrivals is None:
+            return None
+        known = {v.name: v.geometry for v in graph.values if v.role is Role.TANGENT and v.geometry is not None}
+        shapes = {t.name: tuple(hint_of(n) for n in t.meta["val"].shape) for t in captured.joint.tangents}
+        if any(shapes.get(name) != g.shape or len(g.stride) != len(g.shape) for name, g in known.items()):
+            return None  # a plan of another program, which is refused when the step is planned
+        return tuple(GradientLayout.of(known[n].shape, known[n].stride) if n in known else None for n in shapes)
+
+    def _run(
+        self, executor: PlannedExecutor, captured: Captured, key: Key, loaded: Loaded, arguments: list[Any]
+    ) -> Sequence[Any]:
+        """Runs a forward, and notes what a first step shows, and what a refusal later in the step has to undo."""
+        if self._dry is not None:
+            return loaded.run(0, arguments)
+        if self._undo is not None:
+            self._undo.keep(arguments[i] for i in captured.unchanged.values())
+        if self._instead_of is None:
+            self._ran.append(captured)
+        try:
+            if self.whole is not None:
+                return self.whole.run(executor, key, loaded, arguments)
+            results = loaded.run(0, arguments)
+        except UnsupportedOperator:
+            self._stopped = True
+            raise
+        if self._first is not None:
+            self._first.note_results(results, len(captured.joint.forward_outputs))
+            self._first.graph_ended(observes=self.enclosure.encloses("cpu"))
+        return results
+
+    def _occasion(self, executor: PlannedExecutor) -> Key:
+        """What distinguishes the calls of one graph: equal layers of a broken model share a graph, not a plan."""
+        if not self.step_key:
+            return ()
+        return (*self.step_key, executor.forwards - self._before.get(executor.number, 0))
+
+    def _plan_for(self, executor: PlannedExecutor, key: Key, arguments: Sequence[Any]) -> Loaded:
+        captured = self.executors.graph_of(executor)
+        if self._dry is None and self.whole_model and self.broken:
+            if self.whole is not None:
+                raise SeveralGraphs
+            if self._instead_of is not None:
+                return self._provisional_instead(executor, captured, arguments)
+            if self._first is not None or self.calls == self._entered:
+                return self._provisional(executor, captured, arguments)
+            # Another path than that of the first step, which is planned as one: what has run cannot be planned again.
+            warnings.warn(_OTHER_WAY if self._known_otherwise(captured) else _OTHER_PATH, BudgetWarning, stacklevel=2)
+        call = call_of(executor, key, captured.specialise(arguments), arguments)
+        if self._dry is not None:
+            return self._dry_call(call, captured, arguments)
+        self._enlarge([call])
+        self.plan_calls([call])
+        return executor.active(key)
+
+    def _known_otherwise(self, captured: Captured) -> bool:
+        """Whether a graph is known, captured for gradients that come another way."""
+        others = (self.executors.graph_of(e) for e in self.executors if e.keys)
+        return any(o.program is captured.program and o is not captured for o in others)
+
+    def _provisional(self, executor: PlannedExecutor, captured: Captured, arguments: Sequence[Any]) -> Loaded:
+        """A plan for a graph by itself, in a step whose other graphs are not all known."""
+        if self._first is None:
+            self._first = FirstStep()
+            if self._undo is not None:  # code between the graphs may overwrite any buffer
+                self._undo.keep(self.enclosure.persistent())
+        self._first.graph_begins()
+        if not self.step_key:
+            self.step_key = self._signature()
+        key = executor.key_of(arguments)
+        call = call_of(executor, key, captured.specialise(arguments), arguments)
+        self._first.calls.append(call)
+        return self._loaded_provisionally(call, self._first)
+
+    def _provisional_instead(self, executor: PlannedExecutor, captured: Captured, arguments: Sequence[Any]) -> Loaded:
+        """A plan for a graph by itself, which stands for another capture of it in the steps that follow."""
+        assert self._instead_of is not None
+        call = call_of(executor, executor.key_of(arguments), captured.specialise(arguments), arguments)
+        self._replaced[self._instead_of] = call
+        return self._loaded_provisionally(call, self._latest_first)
+
+    def _loaded_provisionally(self, call: Call, first: FirstStep | None) -> Loaded:
+        with nothing_engaged():
+            found = measure_step([call], self.enclosure.persistent, self.options, self.cache, self.knowledge)
+            loaded = load(found.graph, provisional_schedule(found.graph), call.interfaces, call.specialised.held)
+        if first is not None and len(loaded.segments) > 1 and self.enclosure.encloses("cpu"):
+            forward, backward = loaded.segments
+            loaded.segments = (forward, first.watching(backward))
+        call.executor.remember(loaded)
+        return loaded
+
+    def _enlarge(self, calls: Sequence[Call]) -> None:
+        """Gives the graphs of a step every implementation that may be used."""
+        with nothing_engaged():
+            for call in calls:
+                call.specialised = self.menu.served(call.specialised, self.options, call.contents)
+                if self.whole is not None:
+                    self.whole.complete(call)
+                call.contents = {}  # the model may end before what is known of its plans
+
+    def _plan(self, step: MeasuredStep, obstacles: tuple[Obstacle, ...] = (), *, runs: bool = True) -> PlanRecord:
+        self.options = linked(self.options, step.device, self.cache)
+        options = self._options_for(step) if runs else self.options
+        record = plan_step(step, options, self.enclosure, obstacles, self.watch, self.knowledge)
+        fidelity = record.fidelity.doubted(self._doubts)
+        return replace(record, graphs=len(step.calls), breaks=self.breaks, fidelity=fidelity)
+
+    def _plan_whole(self, step: MeasuredStep, runs: bool) -> PlanRecord:
+        """A plan with homes where the others have them, if there is one; else all plans are made anew round its own."""
+        assert self.whole is not None
+        try:
+            record = self._plan(step, runs=runs)
+        except InfeasibleBudget:
+            if self.whole.homes(step) is None:
+                raise
+            self.forget()
+            record = self._plan(step, runs=runs)
+        if runs:
+            self.whole.settle(step, record)
+        return record
+
+    def _options_for(self, step: MeasuredStep) -> PlanOptions:
+        """A share of plain is one of a training step: an evaluation that comes before the first gets what it takes."""
+        if self.whole is not None and self.options.host_budget_B != 0:
+            return dataclasses.replace(self.options, homes=self.whole.homes(step))
+        share, members = self.options.budget.of_plain, self.enclosure.members
+        trains = step.trains or (members and not any(t.requires_grad for t in self.enclosure.persistent()))
+        if trains or share is None or share >= 1.0 or self.enclosure.budget_B:
+            return self.options
+        return dataclasses.replace(self.options, budget=Budget(of_plain=1.0))
+
+    def _settle(self, executor: PlannedExecutor, key: Key, loaded: Loaded, arguments: Sequence[Any]) -> Loaded:
+        return self.active_plans.settle((executor.number, key), executor, loaded, arguments)
+
+    def _dry_call(self, call: Call, captured: Captured, arguments: Sequence[Any]) -> Loaded:
+        interface = call.interfaces[0]
+        token = torch.zeros(1, dtype=torch.int64)
+        specialised = call.specialised
+        results = dry_results(specialised.graph, interface, arguments, specialised.held, captured.unchanged, token)
+        call.outputs = tuple(identity_of(r) for r in results[: len(captured.joint.forward_outputs)])
+        assert self._dry is not None
+        self._dry.append(call)
+        return Loaded(0, (lambda _: results,), token)
+
+    def _given_for(self, found: MeasuredStep) -> PlanRecord | None:
+        """The saved plan, if it is for this program; evaluation graphs and later shapes are planned anew."""
+        if self.given is None or not found.trains:
+            return None
+        if self._given_used and self.given.graph.key != found.graph.key:
+            return None
+        check_plan_is_for(self.given, found.graph.key, found.device)
+        self._given_used = True
+        record = fit_plan(self.given, found, self.enclosure, self.options.budget)
+        return replace(record, graphs=len(found.calls), breaks=self.breaks)
+
+
+def inexact(doubts: Sequence[Doubt]) -> InexactCapture:
+    """The refusal of a capture whose results may differ from plain PyTorch's."""
+    reasons = tuple(str(doubt) for doubt in dict.fromkeys(doubts))
+    return InexactCapture(
+        'results may differ from plain PyTorch\'s by rounding, and numerics="exact" was asked for. Nothing of this '
+        "capture has been run. " + " ".join(f"({i}) {text}." for i, text in enumerate(reasons, 1)),
+        reasons=reasons,
+    )
