@@ -132,11 +132,11 @@ def run(network: str, steps: int, limit_s: float) -> Row:
     ends["planned"] = _vector(model)
     record = model.lowtide.plan.record
     start = _vector(fresh()[0])
-    way = float((ends["float64"] - start).norm())
+    candidate = float((ends["float64"] - start).norm())
     return {
         "network": network,
         "losses": losses,
-        "weights": {k: float((ends[k] - ends["float64"]).norm()) / way for k in ("plain", "planned")},
+        "weights": {k: float((ends[k] - ends["float64"]).norm()) / candidate for k in ("plain", "planned")},
         "chosen": counted(record.graph, record.schedule),
         "reassociated": reassociated(record.graph, record.schedule),
     }

@@ -19,9 +19,9 @@ import torch
 
 import lowtide
 from benchmarks.ecosystem_networks import NETWORKS, TARGET, Network
+from benchmarks.hard_budget_prediction import UNLIMITED_B, Bits, bits_of, prediction_error, resident_B, train
 from benchmarks.results_file import fresh_profiles
 from benchmarks.stopwatch import interleave, ratio
-from benchmarks.wall_prediction import UNLIMITED_B, Bits, bits_of, prediction_error, resident_B, train
 from lowtide.device import shim
 from lowtide.device.heap import keep_warm
 from lowtide.device.observer import observe
@@ -133,7 +133,7 @@ class Stage:
             "predicted_B": said.reserved_B, "observed_B": seen.reserved_B,
             "error": prediction_error(said.record, seen.reserved_B), "kind": seen.budget_kind,
             "bits": self._verdict(bits_of(self.model, losses)), "gap": said.gap, "overhead": said.overhead,
-            "plan_s": plan_s, "departures": seen.departures, "spills": seen.spills,
+            "plan_s": plan_s, "departures": seen.misplaced_allocations, "spills": seen.spills,
             "hits": seen.planned_hits,
         }, said  # fmt: skip
 

@@ -19,11 +19,11 @@ import torch
 import lowtide
 from benchmarks import rivals
 from benchmarks.executed_networks import NETWORKS
+from benchmarks.hard_budget_prediction import UNLIMITED_B, mb, prediction_error
 from benchmarks.networks import Subject, loss_in
 from benchmarks.results_file import fresh_profiles
 from benchmarks.rivals import Outcome
 from benchmarks.stopwatch import interleave, ratio, spread
-from benchmarks.wall_prediction import UNLIMITED_B, mb, prediction_error
 from lowtide.device.arena import Arena
 from lowtide.device.heap import keep_warm
 from lowtide.errors import PlanError
@@ -83,7 +83,7 @@ class Execution:
         return plan, {
             "predicted": mb(plan.reserved_B), "observed": mb(seen.reserved_B),
             "error": f"{prediction_error(plan.record, seen.reserved_B):+.2%}", "bits": outcome.difference(self.right),
-            "departures": seen.departures + seen.spills,
+            "departures": seen.misplaced_allocations + seen.spills,
         }  # fmt: skip
 
     def lowest(self) -> list[tuple[int, AbstractPlanner]]:
@@ -124,10 +124,10 @@ class Execution:
 
     def variants(self, rounds: int) -> dict[Any, Any]:
         """Times eager and every plan, all in arenas that have room for everything."""
-        arena = Arena(4 * self.keep_all.reserved_B, small_zone_B=2**20, home_B=0)
+        arena = Arena(4 * self.keep_all.reserved_B, small_zone_B=2**20, persistent_B=0)
         session = self.model.lowtide.session
-        room = Budget(size_B=self.keep_all.reserved_B)
-        session.replan(dataclasses.replace(session.options, budget=room, planner=Portfolio()))
+        capacity = Budget(size_B=self.keep_all.reserved_B)
+        session.replan(dataclasses.replace(session.options, budget=capacity, planner=Portfolio()))
         self.step()
 
         def eager() -> Callable[[], object]:

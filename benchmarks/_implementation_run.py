@@ -17,13 +17,13 @@ import torch
 from torch import nn
 
 import lowtide
+from benchmarks.hard_budget_prediction import STEPS, UNLIMITED_B, train
 from benchmarks.implementation_parts import Row, say
 from benchmarks.implementation_rows import LEVELS, Menu, counted
 from benchmarks.monet_networks import NETWORKS
 from benchmarks.networks import SUBJECTS, loss_in
 from benchmarks.results_file import fresh_profiles
 from benchmarks.stopwatch import interleave, ratio, spread
-from benchmarks.wall_prediction import STEPS, UNLIMITED_B, train
 from lowtide.device.heap import keep_warm
 from lowtide.ir.numerics import Numerics
 from lowtide.ops.base import KINDS
@@ -94,7 +94,7 @@ class Execution:
             "peak_B": plan.record.peak_B,
             "observed_B": seen.peak_B,
             "error": (seen.peak_B - plan.record.peak_B) / (plan.record.peak_B - plan.record.fixed_B),
-            "spills": seen.departures + seen.spills,
+            "spills": seen.misplaced_allocations + seen.spills,
             "result": result,
             "chosen": counted(plan.record.graph, plan.record.schedule),
         }
@@ -132,8 +132,8 @@ class Execution:
         """The norm of the distance between two states, over the norm of the way from the start to the right one."""
         moved = {n: t for n, t in right.items() if n in self.start and t.is_floating_point()}
         off = sum(float((found[n].double() - t.double()).square().sum()) for n, t in moved.items())
-        way = sum(float((t.double() - self.start[n].double()).square().sum()) for n, t in moved.items())
-        return (off / way) ** 0.5
+        candidate = sum(float((t.double() - self.start[n].double()).square().sum()) for n, t in moved.items())
+        return (off / candidate) ** 0.5
 
     @cached_property
     def is_random(self) -> bool:

@@ -26,8 +26,8 @@ from torch import nn
 
 import lowtide
 from benchmarks._soak_run import rss_B
+from benchmarks.hard_budget_prediction import adamw, resident_B
 from benchmarks.networks import SUBJECTS, loss_in
-from benchmarks.wall_prediction import adamw, resident_B
 from lowtide.device.arena import Arena
 from lowtide.session.budget_scope import Scope
 
@@ -134,7 +134,7 @@ def nodes_behind(loss: torch.Tensor) -> int:
 
 def eagerly(model: nn.Module, batch: dict[str, torch.Tensor]) -> dict[str, int]:
     """What plain eager's first step leaves outside an arena that serves every tensor, and its second forward holds."""
-    arena = Arena(2**34, small_zone_B=2**20, home_B=0)
+    arena = Arena(2**34, small_zone_B=2**20, persistent_B=0)
     before_B = {"jit": jit_B(), "mkl": mkl_B()}
     with arena.engaged():
         loss_in(model(**batch)).backward()
@@ -179,7 +179,7 @@ def inside(name: str, scope: Scope, steps: int) -> dict[str, Any]:
         step()
         grown_B.append(rss_B() - warm_B)
     stats = lowtide.memory_stats(model)
-    arena = model.lowtide.session.enclosure.wall.arena.stats()  # type: ignore[union-attr]
+    arena = model.lowtide.session.budget_scope.hard_budget.arena.stats()  # type: ignore[union-attr]
     optimizer.zero_grad()
     batch = next(source)
     malloced_B = malloc_B()
@@ -196,9 +196,9 @@ def inside(name: str, scope: Scope, steps: int) -> dict[str, Any]:
         "grown_B": grown_B,
         "reserved_B": stats.reserved_B,
         "budget_B": stats.budget_B,
-        "beside_B": stats.budget_B - stats.arena_B,
+        "concurrent_B": stats.budget_B - stats.arena_B,
         "spills": stats.spills,
-        "departures": stats.departures,
+        "departures": stats.misplaced_allocations,
         "others_B": arena.outside_B,
         "batch_B": resident_B(model, batch) - resident_B(model, {}),
         "planning_peak_B": planning_B[0],

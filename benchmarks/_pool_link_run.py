@@ -64,9 +64,9 @@ def run(name: str, share: float, rates: list[float], rounds: int, limit_s: float
     kept = execution.add(KEPT, UNLIMITED)
     budget_B = int(kept.reserved_B * share)
     plans: dict[str, lowtide.Plan | lowtide.InfeasibleBudget] = {}
-    ways: dict[str, dict[str, Any]] = {"recompute": {}}
-    ways |= {f"{rate:g} GB/s": {"host_budget": "8GiB", "link": f"{rate} GB/s"} for rate in rates}
-    for variant, moves in ways.items():
+    candidates: dict[str, dict[str, Any]] = {"recompute": {}}
+    candidates |= {f"{rate:g} GB/s": {"host_budget": "8GiB", "link": f"{rate} GB/s"} for rate in rates}
+    for variant, moves in candidates.items():
         try:
             plans[variant] = execution.add(variant, budget_B, **moves)
         except lowtide.InfeasibleBudget as error:
@@ -94,7 +94,7 @@ def run(name: str, share: float, rates: list[float], rounds: int, limit_s: float
                 "plan": True,
                 "bits": equal[variant],
                 "reserved_B": stats.reserved_B,
-                "departures": stats.departures,
+                "departures": stats.misplaced_allocations,
                 "predicted": record.overhead,
                 "bound": record.bound_overhead,
                 "measured": ratio(times[variant], times[KEPT]) - 1,

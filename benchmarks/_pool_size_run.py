@@ -61,7 +61,7 @@ def run(subject: Subject, rate_GBps: float, rounds: int, limit_s: float) -> dict
         "reserved_B": stats.reserved_B,
         "hosted_B": record.graph.hosted_B,
         "bits": equal,
-        "departures": stats.departures,
+        "departures": stats.misplaced_allocations,
         "free_s": times["free"].median_s,
         "inside_s": times["inside"].median_s,
         "ratio": ratio(times["inside"], times["free"]),

@@ -95,7 +95,7 @@ def run(subject: Subject, steps: int, limit_s: float) -> dict[str, Any]:
         "sent_B": record.sent_B,
         "fetched_B": record.fetched_B,
         "reserved_B": stats.reserved_B,
-        "departures": stats.departures,
+        "departures": stats.misplaced_allocations,
         "spills": stats.spills,
         "host_peak_B": stats.host_peak_B,
     }

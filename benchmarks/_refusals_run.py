@@ -22,7 +22,7 @@ import lowtide
 from benchmarks._ecosystem_run import message_of
 from benchmarks.results_file import fresh_profiles
 
-ROOM = "100% of plain"
+CAPACITY = "100% of plain"
 CASES: dict[str, Callable[[], str | None]] = {}
 """By description; a case that is not refused returns what was seen instead."""
 
@@ -49,7 +49,7 @@ def _step(model: nn.Module, *inputs: torch.Tensor) -> torch.Tensor:
 def _compared(make: Callable[[], nn.Module], *inputs: torch.Tensor) -> str:
     """Trains one step plainly and fitted; says whether the gradients are the same bits."""
     plain = make()
-    fitted = lowtide.fit(copy.deepcopy(plain), budget=ROOM)
+    fitted = lowtide.fit(copy.deepcopy(plain), budget=CAPACITY)
     losses = [_step(m, *inputs) for m in (plain, fitted)]
     pairs = zip(plain.parameters(), fitted.parameters(), strict=True)
     same = torch.equal(*losses) and all(
@@ -72,7 +72,7 @@ def _unreadable() -> str | None:
 
 @_case("`optimizer=` something else")
 def _no_optimizer() -> str | None:
-    lowtide.fit(_model(), budget=ROOM, optimizer="adam")  # type: ignore[arg-type]
+    lowtide.fit(_model(), budget=CAPACITY, optimizer="adam")  # type: ignore[arg-type]
     return None
 
 
@@ -173,7 +173,7 @@ class _Magnitude(nn.Module):
 
 @_case("compiled autograd")
 def _compiled_autograd() -> str | None:
-    model = lowtide.fit(_model(), budget=ROOM)
+    model = lowtide.fit(_model(), budget=CAPACITY)
     with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
         _step(model, torch.ones(8, 64))
     return "not refused"
@@ -182,7 +182,7 @@ def _compiled_autograd() -> str | None:
 @_case("a saved plan for other shapes")
 def _other_shapes() -> str | None:
     model = _model()
-    plan = lowtide.plan(model, (torch.ones(8, 64),), budget=ROOM)
+    plan = lowtide.plan(model, (torch.ones(8, 64),), budget=CAPACITY)
     _step(lowtide.fit(model, plan=plan), torch.ones(16, 64))
     return None
 
@@ -192,7 +192,7 @@ def _damaged() -> str | None:
     model = _model()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "plan.json"
-        lowtide.plan(model, (torch.ones(8, 64),), budget=ROOM).save(file)
+        lowtide.plan(model, (torch.ones(8, 64),), budget=CAPACITY).save(file)
         file.write_text(file.read_text().replace('"time_s":', '"time_s":1', 1))
         lowtide.fit(model, plan=file)
     return None
@@ -200,7 +200,7 @@ def _damaged() -> str | None:
 
 @_case("pickling a fitted model")
 def _pickled() -> str | None:
-    model = lowtide.fit(_model(), budget=ROOM)
+    model = lowtide.fit(_model(), budget=CAPACITY)
     loss = _step(model, torch.ones(8, 64))
     again = pickle.loads(pickle.dumps(model))
     same = torch.equal(loss, _step(again, torch.ones(8, 64)))

@@ -17,12 +17,12 @@ import torch
 
 import lowtide
 from benchmarks import rivals
+from benchmarks.hard_budget_prediction import mb, resident_B
 from benchmarks.networks import Subject, loss_in
 from benchmarks.results_file import fresh_profiles
 from benchmarks.rivals import Outcome, Rival
 from benchmarks.side_by_side_networks import NETWORKS
 from benchmarks.stopwatch import interleave, ratio, spread
-from benchmarks.wall_prediction import mb, resident_B
 from lowtide.device import shim
 from lowtide.device.heap import keep_warm
 from lowtide.device.observer import observe
@@ -122,7 +122,7 @@ class Ours:
         self.plans[name] = self.model.lowtide.plan
         self.rows[name] = {
             "reserved": mb(seen.reserved_B - self.at.resident_B), "bits": outcome.difference(self.at.right),
-            "departures": seen.departures + seen.spills,
+            "departures": seen.misplaced_allocations + seen.spills,
         }  # fmt: skip
         self.at.say(f"lowtide at {name}: {self.rows[name]['bits']}")
 

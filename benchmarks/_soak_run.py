@@ -142,7 +142,7 @@ def soak(subject: Subject, kind: str, steps: int, plan: str | None) -> dict[str,
     if plan is not None:
         stats = lowtide.memory_stats(model)
         result["stats"] = {name: getattr(stats, name) for name in stats.__struct_fields__}
-        result["departures"] = [str(d) for d in lowtide.departures(model)][:20]
+        result["departures"] = [str(d) for d in lowtide.misplaced_allocations(model)][:20]
     return result
 
 

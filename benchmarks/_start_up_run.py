@@ -38,7 +38,7 @@ def main() -> None:
 
     import lowtide
     from benchmarks.networks import SUBJECTS, loss_in
-    from lowtide.plan_cache.lookup import Knowledge
+    from lowtide.plan_cache.lookup import PlanLookup
     from lowtide.runtime import executor
     from lowtide.session import session
 
@@ -50,7 +50,7 @@ def main() -> None:
     stages = Stages()
     stages.wrap(session, "measure_step", "profile")
     stages.wrap(session, "plan_step", "plan")
-    stages.wrap(Knowledge, "_recall", "lookup")
+    stages.wrap(PlanLookup, "_recall", "lookup")
     first_operator_s: list[float] = []
     inner = executor.Loaded.run
 

@@ -74,7 +74,7 @@ def run(menu: Menu, limit_s: float) -> Row:
     say(f"  {menu.name}: floor {floor_B / 1e6:.1f} MB, smallest {smallest_B / 1e6:.1f} MB")
     model, smallest_B, (found_loss, found) = _stepped(inputs, smallest_B, options)
     off = sum(float((found[n].double() - g.double()).square().sum()) for n, g in right.items())
-    way = sum(float(g.double().square().sum()) for g in right.values())
+    candidate = sum(float(g.double().square().sum()) for g in right.values())
     equal = torch.equal(found_loss, loss) and all(torch.equal(found[n], g) for n, g in right.items())
     plan = model.lowtide.plan
     return {
@@ -85,7 +85,7 @@ def run(menu: Menu, limit_s: float) -> Row:
         "smallest_B": smallest_B,
         "observed_B": lowtide.memory_stats(model).peak_B,
         "overhead": plan.overhead,
-        "result": "equal" if equal else f"gradients off by {(off / way) ** 0.5:.1e}",
+        "result": "equal" if equal else f"gradients off by {(off / candidate) ** 0.5:.1e}",
         "chosen": counted(plan.record.graph, plan.record.schedule),
     }
 

@@ -23,7 +23,7 @@ from torch import nn
 import lowtide
 
 STEPS = 2
-ROOM, MIDDLE, SMALLEST = BUDGETS = ("100% of plain", "60% of plain", "smallest")
+CAPACITY, MIDDLE, SMALLEST = BUDGETS = ("100% of plain", "60% of plain", "smallest")
 MOST_RAISED = 3
 """How often the smallest budget may be raised to what the refusal of a later step names."""
 Row = dict[str, Any]
@@ -149,7 +149,7 @@ class Fitted:
         """
         raised: list[int] = []
         while True:
-            if label != ROOM:
+            if label != CAPACITY:
                 lowtide.unfit(self.model)
                 self._begin(budget)
             self.restart()
@@ -166,7 +166,7 @@ class Fitted:
                     raised.append(named_B)
                     budget = named_B
                     continue
-                asked_less = isinstance(error, lowtide.InfeasibleBudget) and label == ROOM and not step
+                asked_less = isinstance(error, lowtide.InfeasibleBudget) and label == CAPACITY and not step
                 return {
                     "outcome": "no plan" if asked_less else "refused", "message": refusal(error),
                     "changed": changed[:5], "step": step, "raised_B": raised,
@@ -178,7 +178,7 @@ class Fitted:
         row: Row = {
             "outcome": "different" if different else "equal", "different": different[:8], "count": len(different),
             "budget_B": seen.budget_B, "reserved_B": seen.reserved_B, "kind": seen.budget_kind, "graphs": graphs,
-            "misplaced": seen.departures, "spills": seen.spills, "unused places": seen.planned_misses,
+            "misplaced": seen.misplaced_allocations, "spills": seen.spills, "unused places": seen.planned_misses,
             "overflows": seen.overflows, "served as planned": seen.planned_hits, "raised_B": raised,
             "warnings": sorted({str(w.message)[:300] for w in caught if issubclass(w.category, lowtide.BudgetWarning)}),
         }  # fmt: skip
@@ -188,7 +188,7 @@ class Fitted:
 
     def budgets(self) -> Iterator[tuple[str, str | int]]:
         """All that plain PyTorch takes, the least that lowtide names, and about 60 % of plain in between."""
-        yield ROOM, ROOM
+        yield CAPACITY, CAPACITY
         most_B = lowtide.memory_stats(self.model).budget_B
         least_B = self.smallest_B()
         if most_B:
@@ -257,7 +257,7 @@ def rows_of(name: str, hand: Callable[[Row], None]) -> None:
             {"outcome": "not applicable", "message": f"plain PyTorch does not repeat itself: {', '.join(repeated[:3])}"}
         )
         return
-    label = ROOM
+    label = CAPACITY
     try:
         fitted = Fitted(found, expected)
         for label, budget in fitted.budgets():

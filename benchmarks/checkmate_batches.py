@@ -20,7 +20,7 @@ from lowtide.ir.graph import Graph
 from lowtide.ir.plan import Problem, Status
 from lowtide.planners.portfolio import Portfolio
 
-ROOM_B = 16_000_000_000
+CAPACITY_B = 16_000_000_000
 NETWORKS: dict[str, Callable[[], tuple[Layer, ...]]] = {"MobileNet": mobilenet, "U-Net": vgg_unet, "VGG19": vgg}
 # Where only a quotient is published, what it comes to.
 PUBLISHED: dict[str, dict[str, str]] = {
@@ -59,18 +59,18 @@ def allowed_s(graph: Graph) -> float:
     return sum(recipe.time_s for recipe in graph.recipes) * 4 / 3 * (1.0 + 1e-12)
 
 
-def ours(graph: Graph, room_B: int, least: int, limit_s: float, work: int) -> Most:
+def ours(graph: Graph, free_B: int, least: int, limit_s: float, work: int) -> Most:
     """Bisects the batch, from one that fits.
 
     Arguments:
-        room_B: for everything that grows.
+        free_B: for everything that grows.
         least: a batch for which a plan is known.
     """
     time_s = allowed_s(graph)
 
     def ask(batch: int) -> tuple[bool, bool]:
         """Whether a plan was found, and whether there is proved to be none."""
-        outcome = Portfolio().solve(Problem(graph, room_B // batch, time_limit_s=limit_s, work=work))
+        outcome = Portfolio().solve(Problem(graph, free_B // batch, time_limit_s=limit_s, work=work))
         none = outcome.status is Status.INFEASIBLE or outcome.bound_s > time_s
         found = outcome.schedule is not None and point(graph, outcome.schedule).time_s <= time_s
         sys.stderr.write(f"{graph.name}, batch {batch}: {'fits' if found else 'none' if none else 'not found'}\n")
@@ -105,7 +105,7 @@ def rows(name: str, limit_s: float, work: int) -> Iterator[list[str]]:
     for method in BASELINES:
         peaks_B = [p.peak_B for p in found[method] if p.time_s <= time_s]
         if peaks_B:
-            most[method] = ((ROOM_B - 2 * fixed) // min(peaks_B), (ROOM_B - fixed) // min(peaks_B))
+            most[method] = ((CAPACITY_B - 2 * fixed) // min(peaks_B), (CAPACITY_B - fixed) // min(peaks_B))
     plain = most["checkpoint all"][1]
     published = PUBLISHED[name]
     for method in BASELINES:
@@ -120,6 +120,6 @@ def rows(name: str, limit_s: float, work: int) -> Iterator[list[str]]:
         published["programme"],
         f"{int(published['programme']) / plain:.2f}",
     ]
-    best = ours(graph, ROOM_B - fixed, max(once for _, once in most.values()), limit_s, work)
+    best = ours(graph, CAPACITY_B - fixed, max(once for _, once in most.values()), limit_s, work)
     beyond = "" if best.none_from is None else f" (proved: none from {best.none_from})"
     yield [name, "portfolio", "-", "-", f"{best.batch}{beyond}", f"{best.batch / plain:.2f}"]

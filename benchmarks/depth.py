@@ -209,7 +209,9 @@ def code_rows(rounds: int) -> tuple[list[list[object]], list[dict[str, Any]]]:
                 codes = {kind: coded(make, depth, budget, least) for kind, least in kinds.items()}
                 times = interleave({kind: code.step for kind, code in codes.items()}, rounds)
                 stats = [lowtide.memory_stats(code.model) for code in codes.values()]
-                assert all(s.departures == s.spills == 0 for s in stats), "what left its place is not to be timed"
+                assert all(s.misplaced_allocations == s.spills == 0 for s in stats), (
+                    "what left its place is not to be timed"
+                )
                 rows.append(_code_row(name, budget, depth, codes, times))
                 numbers.append(dict(zip(CODE_COLUMNS, rows[-1], strict=True)))
     return rows, numbers
@@ -237,17 +239,17 @@ def capture_rows(rounds: int) -> tuple[list[list[object]], list[dict[str, Any]]]
     rows: list[list[object]] = []
     for name, make in NETWORKS.items():
         for depth in CAPTURE_DEPTHS:
-            ways = {
+            candidates = {
                 "plain": partial(_capture, make, depth),
                 "marked": partial(_capture, make, depth, marked=True),
                 "repeated": partial(_repeated, make, depth),
             }
-            found: dict[str, list[float]] = {way: [] for way in ways}
+            found: dict[str, list[float]] = {candidate: [] for candidate in candidates}
             for _ in range(rounds):
-                for way, capture in ways.items():
+                for candidate, capture in candidates.items():
                     start = time.process_time()
                     capture()
-                    found[way].append(time.process_time() - start)
+                    found[candidate].append(time.process_time() - start)
             seconds = [f"{statistics.median(s):.2f}" for s in found.values()]
             rows.append([name, depth, len(_capture(make, depth).program), *seconds])
     return rows, [dict(zip(CAPTURE_COLUMNS, row, strict=True)) for row in rows]

@@ -17,7 +17,7 @@ ALIGNMENT_B = 64
 
 
 @dataclass(eq=False)
-class _Moment:
+class _Instant:
     """What has a name now.
 
     Arguments:
@@ -56,7 +56,7 @@ class _Moment:
 def floor_B(tape: Tape) -> int:
     """The floor of a tape that was read in place. O(calls x leaves / 64)."""
     assert tape.in_place
-    now, floor, number = _Moment(), 0, 0
+    now, floor, number = _Instant(), 0, 0
     for event in tape.events:
         match event:
             case Leaf(size_B):
@@ -71,7 +71,7 @@ def floor_B(tape: Tape) -> int:
     return max(floor, now.leaves_B, sum(now.sizes_B.values()))
 
 
-def _ran(now: _Moment, call: Ran, first: int) -> int:
+def _ran(now: _Instant, call: Ran, first: int) -> int:
     """What a call needs at once; `first` is the number of its first output."""
     over = {output: call.inputs[index] for index, output in call.consumes}
     for written in over.values():

@@ -92,5 +92,5 @@ def moved(found: dict[str, Any], first: int = 2) -> float:
 def recomputed(found: dict[str, Any], first: int = 2) -> float:
     """Modelled cost of reruns over that of first runs, from a step on."""
     counts = found["counts"]
-    before = counts[first - 1] if first else {"rerun_ns": 0, "cost_ns": 0}
-    return float((counts[-1]["rerun_ns"] - before["rerun_ns"]) / (counts[-1]["cost_ns"] - before["cost_ns"]))
+    before = counts[first - 1] if first else {"recompute_ns": 0, "cost_ns": 0}
+    return float((counts[-1]["recompute_ns"] - before["recompute_ns"]) / (counts[-1]["cost_ns"] - before["cost_ns"]))

@@ -60,7 +60,7 @@ def main() -> int:
     rows = []
     for work in (adds, chain):
         plain_us = fastest_us(work)
-        with Arena(BUDGET_B, small_zone_B=0, home_B=0).engaged():
+        with Arena(BUDGET_B, small_zone_B=0, persistent_B=0).engaged():
             arena_us = fastest_us(work)
         for policy in POLICIES:
             with Eager(EagerRuntime(BUDGET_B, policy), [], []):

@@ -21,8 +21,8 @@ from typing import Any
 from benchmarks._ecosystem_run import KEEP_ALL, STEPS, Label
 from benchmarks._refusals_run import CASES
 from benchmarks.ecosystem_networks import FURTHER, NETWORKS
+from benchmarks.hard_budget_prediction import mb
 from benchmarks.results_file import read_numbers, table, write
-from benchmarks.wall_prediction import mb
 
 LABELS: tuple[Label, ...] = (KEEP_ALL, 0.75, 0.5, 0.25, 0.1, 0.05)
 COLUMNS = (
@@ -139,13 +139,13 @@ def summary_of(networks: list[Found]) -> str:
     """What all the rows come to, in one line."""
     rows = [r for n in networks for r in n["rows"] if not r.get("failure")]
     verdicts = collections.Counter(r["bits"] for r in rows)
-    departures, hits = sum(r["departures"] for r in rows), sum(r["hits"] for r in rows)
+    misplaced_allocations, hits = sum(r["departures"] for r in rows), sum(r["hits"] for r in rows)
     most = max((abs(r["error"]) for r in rows), default=0.0)
     promised = sum(len(n["labels"]) for n in networks)
     return (
         f"{verdicts['equal']} of {promised} rows equal, {verdicts['as compiled']} as compiled, {verdicts['DIFFERENT']} "
         f"different, {promised - len(rows)} refused or failed; "
-        f"{departures} departures of {hits + departures} planned allocations, each counted and named; "
+        f"{misplaced_allocations} departures of {hits + misplaced_allocations} planned allocations, each counted and named; "
         f"{sum(r['spills'] for r in rows)} requests of code between served past the arena, each with a warning; largest "
         f"error of a prediction {most:.2%}."
     )

@@ -35,9 +35,9 @@ class MixtureOfExperts(nn.Module):
     (Fedus et al. 2021).
     """
 
-    def __init__(self, width: int, hidden: int, experts: int, chosen: int = 2, room: float = 1.25) -> None:
+    def __init__(self, width: int, hidden: int, experts: int, chosen: int = 2, slack: float = 1.25) -> None:
         super().__init__()
-        self.chosen, self.room = chosen, room
+        self.chosen, self.slack = chosen, slack
         self.router = nn.Linear(width, experts, bias=False)
         self.up = nn.Parameter(torch.randn(experts, width, hidden) * width**-0.5)
         self.down = nn.Parameter(torch.randn(experts, hidden, width) * hidden**-0.5)
@@ -48,7 +48,7 @@ class MixtureOfExperts(nn.Module):
         odds = self.router(tokens).softmax(-1)
         best, expert = odds.topk(self.chosen, dim=-1)
         wanted = torch.zeros_like(odds).scatter(1, expert, best)
-        capacity = int(self.room * self.chosen * len(tokens) / odds.shape[1])
+        capacity = int(self.slack * self.chosen * len(tokens) / odds.shape[1])
         weight, index = wanted.t().topk(capacity, dim=1)
         taken = tokens[index]
         done = F.gelu(taken @ self.up) @ self.down * weight.unsqueeze(-1)

@@ -24,7 +24,7 @@ from lowtide.ops.catalogue import enlarge
 from lowtide.planners.base import Progress
 from lowtide.planners.bounds.joint_floor import joint_floor
 from lowtide.planners.bounds.op_floor import op_floor
-from lowtide.planners.implementations.candidates import all_ways
+from lowtide.planners.implementations.candidates import all_candidates
 from lowtide.planners.implementations.choice import chosen_options
 from lowtide.planners.implementations.joint import has_choices
 from lowtide.planners.keep_all import keep_all_schedule
@@ -123,7 +123,9 @@ class Case:
     def floor_B(self) -> int:
         """Proved for every schedule and every choice."""
         graph = base_order(self.graph)
-        return joint_floor(all_ways(graph)).floor_B if has_choices(graph) else op_floor(stage_program(graph)).floor_B
+        return (
+            joint_floor(all_candidates(graph)).floor_B if has_choices(graph) else op_floor(stage_program(graph)).floor_B
+        )
 
 
 @cache

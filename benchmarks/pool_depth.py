@@ -57,7 +57,7 @@ def _measure(key: str, effort: Effort) -> list[Row]:
     deep.cache_clear()
     return [{
         "layers": int(key), "operators": len(graph.program), "state_B": state_B, "plain_B": plain.peak_B,
-        "plain_s": plain.time_s, "device_floor_B": floor_B(graph, homes_move=False), "floor_B": floor_B(graph),
+        "plain_s": plain.time_s, "device_floor_B": floor_B(graph, persistent_may_move=False), "floor_B": floor_B(graph),
         "made_s": made_s, "plan": found.as_data(),
     }]  # fmt: skip
 

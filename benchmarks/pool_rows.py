@@ -133,6 +133,6 @@ def largest(fits: Callable[[int], bool], most: int, step: int) -> int:
     return low * step
 
 
-def floor_B(graph: Graph, *, homes_move: bool = True) -> int:
+def floor_B(graph: Graph, *, persistent_may_move: bool = True) -> int:
     """Proved for any recomputation and any movement."""
-    return working_set(graph, homes_move=homes_move).floor_B
+    return working_set(graph, persistent_may_move=persistent_may_move).floor_B

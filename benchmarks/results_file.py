@@ -78,7 +78,7 @@ def write(name: str, heading: str, tables: Sequence[str], numbers: Any) -> Path:
         (path, "\n".join([*head, *tables])),
         (path.with_suffix(".json"), json.dumps({"conditions": facts, "numbers": numbers}, indent=1)),
     ):
-        draft = target.with_suffix(target.suffix + ".draft")
-        draft.write_text(text)
-        draft.replace(target)
+        unfinished = target.with_suffix(target.suffix + ".draft")
+        unfinished.write_text(text)
+        unfinished.replace(target)
     return path

@@ -73,8 +73,8 @@ class Host:
         like = torch.empty_like(tensor.detach(), device="meta")
         size_B = like.untyped_storage().nbytes()
         self.saved_B += size_B
-        room = torch.from_numpy(numpy.empty(size_B, numpy.uint8)).view(tensor.dtype)
-        return room.as_strided(like.shape, like.stride()).copy_(tensor.detach())
+        capacity = torch.from_numpy(numpy.empty(size_B, numpy.uint8)).view(tensor.dtype)
+        return capacity.as_strided(like.shape, like.stride()).copy_(tensor.detach())
 
 
 def _unpack(kept: torch.Tensor) -> torch.Tensor:

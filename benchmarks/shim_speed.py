@@ -40,7 +40,7 @@ Work = Callable[[], object]
 def holes(count: int, hole_B: int) -> Iterator[None]:
     """An engaged arena with holes of one size between blocks that stay."""
     block_B = 4096
-    arena = Arena(count * (hole_B + block_B) + 64 * SIZE_B, small_zone_B=0, home_B=0)
+    arena = Arena(count * (hole_B + block_B) + 64 * SIZE_B, small_zone_B=0, persistent_B=0)
     with arena.engaged():
         pieces = [torch.empty(size, dtype=torch.uint8) for _ in range(count) for size in (block_B, hole_B)]
         del pieces[1::2]
@@ -73,7 +73,7 @@ def measure() -> dict[str, list[float]]:
         for count, hole_B, what in ((0, 0, ""), (HOLES, 8192, ", too small"), (HOLES, 2 * SIZE_B, ", large enough")):
             with holes(count, hole_B):
                 note(f"arena, {count:,} holes{what}", ours)
-        with Arena(64 * SIZE_B, small_zone_B=0, home_B=0).engaged():
+        with Arena(64 * SIZE_B, small_zone_B=0, persistent_B=0).engaged():
             enter(planned)
             note("arena, planned place", ours)
             assert leave() == PAIRS
@@ -82,7 +82,7 @@ def measure() -> dict[str, list[float]]:
 
 def calls() -> dict[str, float]:
     """Nanoseconds of the calls that generated code makes."""
-    arena = Arena(64 * SIZE_B, small_zone_B=0, home_B=0)
+    arena = Arena(64 * SIZE_B, small_zone_B=0, persistent_B=0)
     names = {
         "at": fast_at(),
         "enter": enter,

@@ -71,13 +71,13 @@ def measure(name: str, kind: str, steps: int) -> tuple[dict[str, Any], bool]:
         predictions.write_text(json.dumps(known | {f"{name} {kind}": {"predicted": said}}, indent=1))
         print(f"{name} {kind}: predicted {said['reserved_B']:,} B of {said['budget_B']:,} B", flush=True)
         plain = run(name, kind, "plain", steps, file)
-        wall = run(name, kind, "wall", steps, file)
-    stats = wall["stats"]
-    same = sum(a == b for a, b in zip(plain["digests"], wall["digests"], strict=True))
+        hard_budget = run(name, kind, "wall", steps, file)
+    stats = hard_budget["stats"]
+    same = sum(a == b for a, b in zip(plain["digests"], hard_budget["digests"], strict=True))
     equal = same == len(plain["digests"])
-    most_B = max(wall["reserved_B"])
+    most_B = max(hard_budget["reserved_B"])
     error = (most_B - said["reserved_B"]) / (said["reserved_B"] - said["persistent_B"])
-    normal = [s for s, k in zip(wall["seconds_s"], wall["kinds"], strict=True) if k == "normal"]
+    normal = [s for s, k in zip(hard_budget["seconds_s"], hard_budget["kinds"], strict=True) if k == "normal"]
     plainly = [s for s, k in zip(plain["seconds_s"], plain["kinds"], strict=True) if k == "normal"]
     hits = stats["planned_hits"] / max(1, stats["planned_hits"] + stats["departures"])
     row = [
@@ -85,14 +85,14 @@ def measure(name: str, kind: str, steps: int) -> tuple[dict[str, Any], bool]:
         f"{said['budget_B'] / 1e6:.1f}", f"{said['reserved_B'] / 1e6:.1f}", f"{most_B / 1e6:.1f}", f"{error:+.2%}",
         f"{hits:.4%}", stats["departures"], f"{statistics.median(normal) / statistics.median(plainly):.2f}",
     ]  # fmt: skip
-    warm = len(wall["rss_B"]) // 4
+    warm = len(hard_budget["rss_B"]) // 4
     steady = [
-        name, kind, len(set(wall["reserved_B"][warm:])), len(set(wall["addresses"][warm:])),
+        name, kind, len(set(hard_budget["reserved_B"][warm:])), len(set(hard_budget["addresses"][warm:])),
         f"{drift(normal):.3f} ({drift(plainly):.3f})",
-        f"{growth_MB(wall, 0.25):+.1f} ({growth_MB(plain, 0.25):+.1f})",
-        f"{growth_MB(wall, 0.75):+.1f} ({growth_MB(plain, 0.75):+.1f})",
+        f"{growth_MB(hard_budget, 0.25):+.1f} ({growth_MB(plain, 0.25):+.1f})",
+        f"{growth_MB(hard_budget, 0.75):+.1f} ({growth_MB(plain, 0.75):+.1f})",
     ]  # fmt: skip
-    found = {"predicted": said, "stats": stats, "departures": wall["departures"], "row": row, "steady": steady}
+    found = {"predicted": said, "stats": stats, "departures": hard_budget["departures"], "row": row, "steady": steady}
     return found, not equal or most_B > said["budget_B"]
 
 

@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks import wall_outside, wall_time
+from benchmarks import hard_budget_outside, wall_time
+from benchmarks.hard_budget_prediction import COLUMNS, LABELS, LIMITS, STEPS, TOLERANCE, Prediction
 from benchmarks.networks import FURTHER, SUBJECTS
 from benchmarks.results_file import fresh_profiles, read_numbers, table, write
-from benchmarks.wall_prediction import COLUMNS, LABELS, LIMITS, STEPS, TOLERANCE, Prediction
 from lowtide.device.heap import keep_warm
 
 NETWORKS = SUBJECTS | FURTHER
@@ -27,12 +27,12 @@ def measure(names: list[str], quick: bool) -> tuple[Rows, list[str]]:
     """Everything about some of the networks. Returns the rows of each table, and the promises that were broken."""
     rows: Rows = {k: [] for k in ("prediction", "limits", "time", "growth", "coverage", "probes")}
     broken: list[str] = []
-    outside: dict[str, dict[str, Any]] = {n: {} for n in wall_outside.NETWORKS if n in names}
+    outside: dict[str, dict[str, Any]] = {n: {} for n in hard_budget_outside.NETWORKS if n in names}
     for name, found in outside.items():
-        for scope in wall_outside.SCOPES:
+        for scope in hard_budget_outside.SCOPES:
             _say(f"{name}: what grows outside, scope {scope}")
-            found[scope] = wall_outside.run(name, scope, 10 if quick else 30)
-            rows["growth"].append(wall_outside.growth(name, found[scope]))
+            found[scope] = hard_budget_outside.run(name, scope, 10 if quick else 30)
+            rows["growth"].append(hard_budget_outside.growth(name, found[scope]))
     for name in names:
         _say(f"{name}: capture, profile")
         bench = Prediction(NETWORKS[name])
@@ -49,9 +49,9 @@ def measure(names: list[str], quick: bool) -> tuple[Rows, list[str]]:
             _say(f"{name}: step time")
             rows["time"] += wall_time.measure(NETWORKS[name], 3 if quick else 11)
             gc.collect()
-    if len(outside) == len(wall_outside.NETWORKS):
-        rows["coverage"] = wall_outside.coverage({n: f["step"] for n, f in outside.items()})
-    rows["probes"] = wall_outside.probes()
+    if len(outside) == len(hard_budget_outside.NETWORKS):
+        rows["coverage"] = hard_budget_outside.coverage({n: f["step"] for n, f in outside.items()})
+    rows["probes"] = hard_budget_outside.probes()
     return rows, broken
 
 
@@ -88,9 +88,9 @@ def tables_of(rows: Rows, labels: int) -> list[str]:
             "Budget: what keeping everything needs. Medians of interleaved rounds; A/A is plain eager in the arena against "
             f"itself; the heap of malloc is kept warm. Target: {wall_time.TARGET} in the same arena.",
         ),
-        *_outside(rows, [n for n in wall_outside.NETWORKS if n in names]),
+        *_outside(rows, [n for n in hard_budget_outside.NETWORKS if n in names]),
         table(
-            "Which tensors are in the arena", wall_outside.PROBES, rows["probes"], 14,
+            "Which tensors are in the arena", hard_budget_outside.PROBES, rows["probes"], 14,
             "Measured by the arena's own count.",
         ),
     ]  # fmt: skip
@@ -100,12 +100,12 @@ def _outside(rows: Rows, names: list[str]) -> list[str]:
     """The tables of networks that were trained in processes of their own, where there are any."""
     if not names:
         return []
-    note = f"{wall_outside.NOTE} Target: {wall_outside.TARGET_B / 1e6:.0f} MB."
-    scopes = len(wall_outside.SCOPES)
-    found = [table("Growth outside the arena", wall_outside.GROWTH, rows["growth"], scopes * len(names), note)]
-    if len(names) == len(wall_outside.NETWORKS):
+    note = f"{hard_budget_outside.NOTE} Target: {hard_budget_outside.TARGET_B / 1e6:.0f} MB."
+    scopes = len(hard_budget_outside.SCOPES)
+    found = [table("Growth outside the arena", hard_budget_outside.GROWTH, rows["growth"], scopes * len(names), note)]
+    if len(names) == len(hard_budget_outside.NETWORKS):
         note = "Measured in the runs above; plain eager: its first step in an arena, per network."
-        found.append(table("What is not covered, and why", wall_outside.COVERAGE, rows["coverage"], 9, note))
+        found.append(table("What is not covered, and why", hard_budget_outside.COVERAGE, rows["coverage"], 9, note))
     return found
 
 

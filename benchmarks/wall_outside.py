@@ -16,8 +16,8 @@ import numpy
 import torch
 
 from benchmarks._outside_run import BUDGET, WARM_UPS
+from benchmarks.hard_budget_prediction import mb
 from benchmarks.own_process import answer_of
-from benchmarks.wall_prediction import mb
 from lowtide.device.arena import Arena
 
 NETWORKS = ("gpt2", "resnet50")
@@ -64,7 +64,7 @@ def coverage(step: dict[str, dict[str, Any]]) -> list[list[object]]:
         row(
             "parameters and buffers that cannot be moved",
             "shared with NumPy or another process; counted in the budget, left where they are; the others move in",
-            lambda r: mb(r["beside_B"]),
+            lambda r: mb(r["concurrent_B"]),
         ),
         row(
             "the batch",
@@ -143,7 +143,7 @@ def probes() -> list[list[object]]:
     x = torch.ones(_MiB // 4)
     pickled = pickle.dumps(x)
     default = "torch takes its default allocator by name, not the one in force"
-    ways: list[tuple[str, Callable[[], object], str]] = [
+    candidates: list[tuple[str, Callable[[], object], str]] = [
         ("an operator, `clone`, `tensor.resize_`", x.clone, ""),
         ("`torch.tensor(list)`", lambda: torch.tensor([1.0] * (_MiB // 4)), ""),
         ("`torch.load`", _loaded(x), ""),
@@ -158,9 +158,9 @@ def probes() -> list[list[object]]:
         ("another thread, scope \"step\"", _threaded(x.clone), "may be anybody's; the arena counts its bytes as `outside`"),
         ("a forked worker", _forked, "a process of its own, without an arena"),
     ]  # fmt: skip
-    arena = Arena(64 * _MiB, small_zone_B=2**16, home_B=0)
-    rows = [[way, f"{_held_B(arena, make) / _MiB:.2f}", remark or "-"] for way, make, remark in ways]
-    open_to_all = Arena(64 * _MiB, small_zone_B=2**16, home_B=0, all_threads=True)
+    arena = Arena(64 * _MiB, small_zone_B=2**16, persistent_B=0)
+    rows = [[candidate, f"{_held_B(arena, make) / _MiB:.2f}", remark or "-"] for candidate, make, remark in candidates]
+    open_to_all = Arena(64 * _MiB, small_zone_B=2**16, persistent_B=0, all_threads=True)
     held_B = _held_B(open_to_all, _threaded(x.clone))
     return [*rows, ['another thread, scope "process"', f"{held_B / _MiB:.2f}", "-"]]
 

@@ -111,7 +111,7 @@ class Prediction:
     def _plain(self, subject: Subject) -> ArenaStats:
         """Plain eager in an arena with room for everything."""
         model = subject.build()
-        arena = Arena(4 * self.keep_all.reserved_B, small_zone_B=2**20, home_B=0)
+        arena = Arena(4 * self.keep_all.reserved_B, small_zone_B=2**20, persistent_B=0)
         with arena.engaged():
             train(model, adamw(model), self.batch, 2)
         return arena.stats()
@@ -157,7 +157,7 @@ class Prediction:
         assert record.layout is not None
         return [
             *head, mb(said.reserved_B), mb(seen.reserved_B), f"{error:+.2%}", mb(seen.peak_B), f"{record.layout.packing:.4f}",
-            f"{seen.planned_hits / max(1, seen.planned_hits + seen.departures):.2%}", seen.departures, seen.spills,
+            f"{seen.planned_hits / max(1, seen.planned_hits + seen.misplaced_allocations):.2%}", seen.misplaced_allocations, seen.spills,
             f"{said.overhead:.1%}", "equal" if equal else "DIFFERENT",
         ], broken  # fmt: skip
 

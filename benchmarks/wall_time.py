@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 import lowtide
+from benchmarks.hard_budget_prediction import UNLIMITED_B, adamw
 from benchmarks.networks import Subject, loss_in
 from benchmarks.stopwatch import interleave, ratio, spread
-from benchmarks.wall_prediction import UNLIMITED_B, adamw
 from lowtide.device.arena import Arena
 
 STRETCHES = ("forward and backward", "whole step")
@@ -49,14 +49,14 @@ def measure(subject: Subject, rounds: int) -> list[list[object]]:
     model = subject.build()
     optimizer = adamw(model)
     keep_all = lowtide.plan(model, kwargs=batch, budget=UNLIMITED_B, optimizer=optimizer)
-    wall = Side(lowtide.fit(model, plan=keep_all, budget=keep_all.reserved_B, optimizer=optimizer), optimizer)
-    arena = Arena(4 * keep_all.reserved_B, small_zone_B=2**20, home_B=0)
+    hard_budget = Side(lowtide.fit(model, plan=keep_all, budget=keep_all.reserved_B, optimizer=optimizer), optimizer)
+    arena = Arena(4 * keep_all.reserved_B, small_zone_B=2**20, persistent_B=0)
     plain, on_malloc = subject.build(), subject.build()
     in_arena, stock = Side(plain, adamw(plain), arena), Side(on_malloc, adamw(on_malloc))
-    sides = {"wall": wall, "arena": in_arena, "arena again": in_arena, "malloc": stock}
+    sides = {"wall": hard_budget, "arena": in_arena, "arena again": in_arena, "malloc": stock}
     found = interleave({f"{n}, {s}": side.variant(batch, s) for n, side in sides.items() for s in STRETCHES}, rounds)
     stats = lowtide.memory_stats(model)
-    assert stats.departures == stats.spills == 0, "what left its place is not what is to be timed"
+    assert stats.misplaced_allocations == stats.spills == 0, "what left its place is not what is to be timed"
     return [
         [
             subject.name, stretch, f"{found[f'arena, {stretch}'].median_s:.3f}",

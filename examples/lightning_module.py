@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import lowtide
 
 BUDGET = "80% of plain"
-Way = Literal["plain", "fit", "compile"]
+Candidate = Literal["plain", "fit", "compile"]
 Result = tuple[list[float], dict[str, torch.Tensor]]  # losses, and the weights at the end
 
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
@@ -43,7 +43,7 @@ class Net(nn.Module):
 class Classifier(L.LightningModule):
     """An ordinary module; the only lines about lowtide are in `configure_optimizers`."""
 
-    def __init__(self, way: Way = "plain") -> None:
+    def __init__(self, way: Candidate = "plain") -> None:
         super().__init__()
         self.save_hyperparameters()
         self.way = way
@@ -78,7 +78,7 @@ def loader(count: int, seed: int) -> DataLoader:
     return DataLoader(TensorDataset(x, y), batch_size=256)
 
 
-def train(way: Way, folder: Path) -> Result:
+def train(way: Candidate, folder: Path) -> Result:
     """Automatic optimisation with accumulated and clipped gradients, evaluation, and a checkpoint callback."""
     L.seed_everything(0, verbose=False)
     model = Classifier(way)

@@ -62,7 +62,7 @@ _LONG = (
     "ir/test_properties.py",
     "planners/test_joint.py",
     "runtime/test_routines.py",
-    "api/test_wall.py",
+    "api/test_hard_budget.py",
     "api/test_equality.py",
     "api/test_train_step.py",
     "planners/test_frontier.py",

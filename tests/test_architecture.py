@@ -19,7 +19,7 @@ LAYERS = [
     {"ops"},
     {"device"},
     {"capture", "profile", "planners", "placers", "runtime", "report", "eager_engine"},
-    {"ground"},
+    {"constraints"},
     {"tightening"},
     {"record"},
     {"pipeline"},
@@ -36,7 +36,7 @@ TORCH_FREE_FILES = {
     PACKAGE / name
     for name in (
         "profile/roofline.py",
-        "ground.py",
+        "constraints.py",
         "tightening.py",
         "record.py",
         "eager_engine/eager_stats.py",

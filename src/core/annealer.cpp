@@ -10,7 +10,7 @@ namespace lowtide {
 namespace {
 
 constexpr Index MIRRORED = 12;   // percent of the proposals, where layers repeat
-constexpr Index OTHER_WAY = 25;  // percent of the proposals, where values can be fetched
+constexpr Index OTHER_CANDIDATE = 25;  // percent of the proposals, where values can be fetched
 constexpr std::size_t MOST = 4096;  // changes in one proposal
 
 // Per stage how many stretches begin at it or before, less those that ended before it.
@@ -29,10 +29,10 @@ std::vector<Index> stretches_over(Index stages, const std::vector<StageRange>& f
 }  // namespace
 
 // The seed is mixed first: neighbouring seeds would walk through the same numbers, one step apart.
-Annealer::Annealer(Retention& state, const Cooling& cooling, Twins twins, const std::vector<StageRange>& focus)
+Annealer::Annealer(Retention& state, const AnnealingRun& annealing_run, Twins twins, const std::vector<StageRange>& focus)
     : state_(&state),
-      cooling_(cooling),
-      random_(Random(cooling.seed).next()),
+      annealing_run_(annealing_run),
+      random_(Random(annealing_run.seed).next()),
       twins_(std::move(twins)),
       lowest_peak_(state.peak()) {
   const Program& program = state.program();
@@ -49,15 +49,15 @@ Annealer::Annealer(Retention& state, const Cooling& cooling, Twins twins, const 
     const bool last = g - program.first_gap(value) == program.uses[value].size();
     // Between neighbouring stages nothing lies idle.
     if (program.is_free(g) && (last || program.gap_end(g) > program.gap_start(g) + 1)) free_.push_back(g);
-    if (state.tau(g) != KEEP) note_dropped(g);
+    if (state.retention(g) != KEEP) note_dropped(g);
   }
   Picos total = 0;
   for (Picos t : program.run_time) total += t;
   scale_ = std::max(1.0, static_cast<double>(total) / std::max<Index>(1, program.stage_count()));
   weight_ = std::max(1.0, static_cast<double>(total)) / std::max<double>(1.0, static_cast<double>(state.budget()));
-  temperature_ = cooling.start * scale_;
-  const double steps = std::max(1.0, static_cast<double>(cooling.moves));
-  cool_ = std::pow(std::max(1e-9, cooling.end) / std::max(1e-9, cooling.start), 1.0 / steps);
+  temperature_ = annealing_run.start * scale_;
+  const double steps = std::max(1.0, static_cast<double>(annealing_run.moves));
+  cool_ = std::pow(std::max(1e-9, annealing_run.end) / std::max(1e-9, annealing_run.start), 1.0 / steps);
   energy_ = energy();
   lowest_taus_ = state.taus();
   remember();
@@ -95,7 +95,7 @@ void Annealer::note_dropped(Index gap) {
 Index Annealer::pick_dropped() {
   while (!dropped_.empty()) {
     const std::size_t i = at(random_.below(static_cast<Index>(dropped_.size())));
-    if (state_->tau(dropped_[i]) != KEEP) return dropped_[i];
+    if (state_->retention(dropped_[i]) != KEEP) return dropped_[i];
     listed_[at(dropped_[i])] = 0;
     dropped_[i] = dropped_.back();
     dropped_.pop_back();
@@ -106,76 +106,76 @@ Index Annealer::pick_dropped() {
 void Annealer::flip(Index gap) {
   const Program& program = state_->program();
   const Index start = program.gap_start(gap), end = program.gap_end(gap);
-  const Index now = state_->tau(gap);
+  const Index now = state_->retention(gap);
   const Index dice = random_.below(100);
-  Index tau;
+  Index retention;
   if (now == KEEP) {
-    tau = dice < 75 ? start + 1 : dice < 85 ? NEVER : start + 1 + random_.below(std::max<Index>(1, end - start));
+    retention = dice < 75 ? start + 1 : dice < 85 ? NEVER : start + 1 + random_.below(std::max<Index>(1, end - start));
   } else if (dice < 60) {
-    tau = KEEP;
+    retention = KEEP;
   } else {
-    tau = dice < 70 ? NEVER : dice < 80 ? start + 1 : start + 1 + random_.below(std::max<Index>(1, end - start));
+    retention = dice < 70 ? NEVER : dice < 80 ? start + 1 : start + 1 + random_.below(std::max<Index>(1, end - start));
   }
-  if (tau > KEEP) tau = in_its_way(*state_, gap, tau);
-  if (tau != now) changes_.push_back({gap, tau});
+  if (retention > KEEP) retention = blocking(*state_, gap, retention);
+  if (retention != now) changes_.push_back({gap, retention});
 }
 
 // Says how what the proposal drops comes back: by fetch if that costs at most so many reruns of its producer.
-void Annealer::choose_ways() {
+void Annealer::choose_candidates() {
   constexpr double FEW[] = {0.0, 0.5, 1.0, 2.0, 4.0};
   const Program& program = state_->program();
   const Index dice = random_.below(8);
   if (dice >= 5) return;
-  const double reruns = FEW[dice];
+  const double recomputations = FEW[dice];
   for (Change& c : changes_) {
     const Index value = program.gap_value[at(c.gap)];
-    if (c.tau == KEEP || !program.can_fetch(value) || !program.can_rerun(c.gap)) continue;
-    const Picos rerun = program.rerun_time[at(program.producer[at(value)])];
-    const bool fetch = static_cast<double>(fetch_time(*state_, value)) <= reruns * static_cast<double>(rerun);
-    if (fetch != is_by_fetch(c.tau)) c.tau = by_fetch(c.tau);
+    if (c.retention == KEEP || !program.can_fetch(value) || !program.can_recompute(c.gap)) continue;
+    const Picos recompute = program.recompute_time[at(program.producer[at(value)])];
+    const bool fetch = static_cast<double>(fetch_time(*state_, value)) <= recomputations * static_cast<double>(recompute);
+    if (fetch != is_by_fetch(c.retention)) c.retention = by_fetch(c.retention);
   }
 }
 
 // A gap that is not kept, one with a fetch if a few tries find any.
 Index Annealer::pick_fetched() {
   Index gap = pick_dropped();
-  for (int i = 0; i < 6 && gap >= 0 && !is_by_fetch(state_->tau(gap)); ++i) gap = pick_dropped();
+  for (int i = 0; i < 6 && gap >= 0 && !is_by_fetch(state_->retention(gap)); ++i) gap = pick_dropped();
   return gap;
 }
 
 // Keeps what is fetched, and drops others across the same stage until as many bytes are gone.
 void Annealer::keep_for_others(Index gap, Index stage) {
   const Program& program = state_->program();
-  Bytes room = -program.size[at(program.gap_value[at(gap)])];
+  Bytes capacity = -program.size[at(program.gap_value[at(gap)])];
   changes_.push_back({gap, KEEP});
-  for (int i = 0; i < 48 && room < 0; ++i) {
+  for (int i = 0; i < 48 && capacity < 0; ++i) {
     const Index other = pick_gap(), value = program.gap_value[at(other)];
     if (other == gap || program.gap_start(other) >= stage || program.gap_end(other) <= stage) continue;
     const std::size_t before = changes_.size();
     if (!drop_across(*state_, value, stage, changes_)) continue;
     drop_parents(*state_, value, stage, random_.below(3), changes_);
     for (std::size_t c = before; c < changes_.size(); ++c)
-      room += program.size[at(program.gap_value[at(changes_[c].gap)])];
+      capacity += program.size[at(program.gap_value[at(changes_[c].gap)])];
   }
 }
 
 // Lets what is dropped come back in the other way: made again, with what it is made of if that was fetched; or fetched,
 // without what it is made of. Or keeps what was fetched, and drops others.
-void Annealer::change_way() {
+void Annealer::change_candidate() {
   const Program& program = state_->program();
   const Index gap = random_.below(2) == 0 ? pick_fetched() : pick_dropped();
   if (gap < 0) return;
   const Index value = program.gap_value[at(gap)], stage = program.gap_end(gap);
   if (!program.can_fetch(value)) return;
-  const bool fetched = is_by_fetch(state_->tau(gap));
+  const bool fetched = is_by_fetch(state_->retention(gap));
   if (fetched && random_.below(3) == 0) return keep_for_others(gap, pick_stage(gap));
-  if (!program.can_rerun(gap)) return;
-  changes_.push_back({gap, by_fetch(state_->tau(gap))});
+  if (!program.can_recompute(gap)) return;
+  changes_.push_back({gap, by_fetch(state_->retention(gap))});
   const Index depth = random_.below(4);
   if (!fetched) {
     drop_parents(*state_, value, stage, depth, changes_);
   } else if (random_.below(2) == 0) {
-    rerun_parents(*state_, value, stage, depth, changes_);
+    recompute_parents(*state_, value, stage, depth, changes_);
   } else if (depth > 0) {
     for (Index parent : program.reads[program.producer[at(value)]])
       keep_across(*state_, parent, stage, depth - 1, changes_);
@@ -198,33 +198,33 @@ void Annealer::slide(Index gap) {
     other = made[random_.below(made.size())];
   }
   if (program.producer[at(other)] >= stage) return;
-  const Index beside = program.gap_at(other, stage);
-  if (beside == gap || !program.is_free(beside)) return;
+  const Index adjacent = program.gap_at(other, stage);
+  if (adjacent == gap || !program.is_free(adjacent)) return;
   const auto moved = [&](Index from, Index to) {
-    Index tau = state_->tau(from);
-    if (tau == KEEP) return tau;
-    const bool fetched = program.can_fetch(program.gap_value[at(to)]) && (is_by_fetch(tau) || !program.can_rerun(to));
-    if (is_by_fetch(tau)) tau = by_fetch(tau);
-    if (tau == program.gap_start(from) + 1) {
-      tau = program.gap_start(to) + 1;
-    } else if (tau != NEVER) {
-      tau = std::max(program.gap_start(to) + 1, std::min(tau, program.gap_end(to)));
+    Index retention = state_->retention(from);
+    if (retention == KEEP) return retention;
+    const bool fetched = program.can_fetch(program.gap_value[at(to)]) && (is_by_fetch(retention) || !program.can_recompute(to));
+    if (is_by_fetch(retention)) retention = by_fetch(retention);
+    if (retention == program.gap_start(from) + 1) {
+      retention = program.gap_start(to) + 1;
+    } else if (retention != NEVER) {
+      retention = std::max(program.gap_start(to) + 1, std::min(retention, program.gap_end(to)));
     }
-    return fetched ? by_fetch(tau) : tau;
+    return fetched ? by_fetch(retention) : retention;
   };
-  const Index here = moved(beside, gap), there = moved(gap, beside);
-  if (here == state_->tau(gap) && there == state_->tau(beside)) return;
+  const Index here = moved(adjacent, gap), there = moved(gap, adjacent);
+  if (here == state_->retention(gap) && there == state_->retention(adjacent)) return;
   changes_.push_back({gap, here});
-  changes_.push_back({beside, there});
+  changes_.push_back({adjacent, there});
 }
 
 void Annealer::propose() {
   const Program& program = state_->program();
   changes_.clear();
   if (program.fetches) {
-    if (random_.below(100) < OTHER_WAY) return change_way();
+    if (random_.below(100) < OTHER_CANDIDATE) return change_candidate();
     propose_drops();
-    return choose_ways();
+    return choose_candidates();
   }
   propose_drops();
 }
@@ -288,12 +288,12 @@ void Annealer::mirror() {
     for (const Change& c : here) {
       const Index twin = c.gap == pivot ? row[i] : twins_.shifted(program, c.gap, shift);
       if (twin < 0 || changed_[at(twin)] || !program.is_free(twin)) continue;
-      const Index tau = translated(program, c.gap, c.tau, twin);
-      if (tau == state_->tau(twin)) continue;
-      if (is_by_fetch(tau) ? !program.can_fetch(program.gap_value[at(twin)]) : tau != KEEP && !program.can_rerun(twin))
+      const Index retention = translated(program, c.gap, c.retention, twin);
+      if (retention == state_->retention(twin)) continue;
+      if (is_by_fetch(retention) ? !program.can_fetch(program.gap_value[at(twin)]) : retention != KEEP && !program.can_recompute(twin))
         continue;
       changed_[at(twin)] = 1;
-      changes_.push_back({twin, tau});
+      changes_.push_back({twin, retention});
     }
   }
   for (const Change& c : changes_) changed_[at(c.gap)] = 0;
@@ -332,7 +332,7 @@ bool Annealer::run(std::int64_t moves) {
       ++accepted_;
       energy_ = energy;
       for (const Change& c : changes_)
-        if (c.tau != KEEP) note_dropped(c.gap);
+        if (c.retention != KEEP) note_dropped(c.gap);
       state_->commit();
       remember();
     } else {

@@ -18,7 +18,7 @@
 
 namespace lowtide {
 
-struct Cooling {
+struct AnnealingRun {
   std::uint64_t seed = 0;
   std::int64_t moves = 100000;  // proposals until cold
   double start = 0.5;           // first temperature, in mean run times of a stage
@@ -35,7 +35,7 @@ struct StageRange {
 class Annealer {
  public:
   // Without twins nothing is mirrored; without stretches every gap is in focus.
-  Annealer(Retention& state, const Cooling& cooling, Twins twins = {}, const std::vector<StageRange>& focus = {});
+  Annealer(Retention& state, const AnnealingRun& annealing_run, Twins twins = {}, const std::vector<StageRange>& focus = {});
   // At most `moves` more proposals; true when the cooling is complete or a result is good enough.
   bool run(std::int64_t moves);
 
@@ -50,15 +50,15 @@ class Annealer {
 
  private:
   static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
-  bool done() const { return tried_ >= cooling_.moves || (found_ && best_time_ <= cooling_.enough); }
+  bool done() const { return tried_ >= annealing_run_.moves || (found_ && best_time_ <= annealing_run_.enough); }
   double energy() const;
   void propose();
   void mirror();
   void slide(Index gap);
   void flip(Index gap);
   void propose_drops();
-  void choose_ways();
-  void change_way();
+  void choose_candidates();
+  void change_candidate();
   void keep_for_others(Index gap, Index stage);
   Index pick_fetched();
   Index pick_gap();
@@ -69,7 +69,7 @@ class Annealer {
   void adapt();
 
   Retention* state_;
-  Cooling cooling_;
+  AnnealingRun annealing_run_;
   Random random_;
   Twins twins_;
   std::vector<Index> free_;      // gaps in focus worth changing

@@ -96,7 +96,7 @@ void Arena::serve(const Spans::Place& place, Bytes size_B, std::uint64_t tag, En
 
 void Arena::note_failure(Bytes need_B, Range range) {
   const Bytes free_B = range.hi_B - range.lo_B - spans_.usage(range.lo_B, range.hi_B).in_use_B;
-  ++(free_B < need_B ? failures_for_room_ : failures_for_contiguity_);
+  ++(free_B < need_B ? failures_for_capacity_ : failures_for_contiguity_);
 }
 
 void Arena::note_reach(SpanId block) {
@@ -202,7 +202,7 @@ ArenaStatistics Arena::statistics() const {
   s.frees = frees_;
   s.moves = moves_;
   s.moved_B = moved_B_;
-  s.failures_for_room = failures_for_room_;
+  s.failures_for_capacity = failures_for_capacity_;
   s.failures_for_contiguity = failures_for_contiguity_;
   s.refusals = refusals_;
   return s;

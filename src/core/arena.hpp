@@ -64,7 +64,7 @@ struct ArenaStatistics {
   std::int64_t blocks, holes;
   std::int64_t allocations, frees, moves;
   Bytes moved_B;
-  std::int64_t failures_for_room;        // the free bytes did not suffice
+  std::int64_t failures_for_capacity;        // the free bytes did not suffice
   std::int64_t failures_for_contiguity;  // they did, in pieces
   std::int64_t refusals;                 // allocate_at: some byte was taken
 };
@@ -155,7 +155,7 @@ class Arena {
   Spans spans_;
   Bytes peak_in_use_B_ = 0, peak_requested_B_ = 0, low_high_B_ = 0, top_depth_B_ = 0, moved_B_ = 0;
   std::int64_t allocations_ = 0, frees_ = 0, moves_ = 0;
-  std::int64_t failures_for_room_ = 0, failures_for_contiguity_ = 0, refusals_ = 0;
+  std::int64_t failures_for_capacity_ = 0, failures_for_contiguity_ = 0, refusals_ = 0;
 };
 
 }  // namespace lowtide

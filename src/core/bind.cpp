@@ -57,14 +57,14 @@ Index checked(Index i, Index count) {
   return i;
 }
 
-void check_change(const Program& program, Index gap, Index tau) {
+void check_change(const Program& program, Index gap, Index retention) {
   checked(gap, program.gap_count());
-  const bool fetched = is_by_fetch(tau);
-  const Index stage = fetched ? by_fetch(tau) : tau;
+  const bool fetched = is_by_fetch(retention);
+  const Index stage = fetched ? by_fetch(retention) : retention;
   require(stage <= program.stage_count() || stage == NEVER, "a tau past the last stage");
-  const bool let_go = program.is_lost(gap) && tau == program.lost_tau(gap);  // what KEEP becomes there
-  const bool can = fetched ? program.can_fetch(program.gap_value[static_cast<std::size_t>(gap)]) : program.can_rerun(gap);
-  require(tau == KEEP || let_go || (program.is_free(gap) && can && stage > program.gap_start(gap)),
+  const bool let_go = program.is_lost(gap) && retention == program.lost_retention(gap);  // what KEEP becomes there
+  const bool can = fetched ? program.can_fetch(program.gap_value[static_cast<std::size_t>(gap)]) : program.can_recompute(gap);
+  require(retention == KEEP || let_go || (program.is_free(gap) && can && stage > program.gap_start(gap)),
           "a tau that its gap cannot have");
 }
 
@@ -103,9 +103,9 @@ std::vector<StageRange> stretches_of(const std::vector<std::pair<Index, Index>>&
 
 nb::tuple rows_to_numpy(const Rows& rows) { return nb::make_tuple(to_numpy(rows.begin), to_numpy(rows.item)); }
 
-nb::tuple reruns(const Retention& state) {
+nb::tuple recomputations(const Retention& state) {
   Rows rows;
-  for (Index t = 0; t < state.program().stage_count(); ++t) rows.push_row(state.reruns(t));
+  for (Index t = 0; t < state.program().stage_count(); ++t) rows.push_row(state.recomputations(t));
   return rows_to_numpy(rows);
 }
 
@@ -131,18 +131,18 @@ void bind_program(nb::module_& m) {
   nb::class_<Program>(m, "Program")
       .def("__init__",
            [](Program* self, const Ints& output_begin, const Ints& output, const Ints& read_begin, const Ints& read,
-              const Longs& run_time, const Longs& rerun_time, const Longs& trace_peak, const Longs& rerun_peak,
-              const Ints& rerun_through, const Ints& part, const Longs& size, const Ints& pinned_from,
+              const Longs& run_time, const Longs& recompute_time, const Longs& trace_peak, const Longs& recompute_peak,
+              const Ints& recompute_through, const Ints& part, const Longs& size, const Ints& pinned_from,
               const Ints& lost_from, const Ints& takeover_begin, const Ints& takeover, const Longs& takeover_peak,
               const Ints& opened, const Longs& fetch_B, const Longs& send_B, Bytes fixed) {
              auto program = std::make_unique<Program>();
              program->outputs = rows_of(output_begin, output);
              program->reads = rows_of(read_begin, read);
              program->run_time = copy_of<Picos>(run_time);
-             program->rerun_time = copy_of<Picos>(rerun_time);
+             program->recompute_time = copy_of<Picos>(recompute_time);
              program->trace_peak = copy_of<Bytes>(trace_peak);
-             program->rerun_peak = copy_of<Bytes>(rerun_peak);
-             program->rerun_through = copy_of<Index>(rerun_through);
+             program->recompute_peak = copy_of<Bytes>(recompute_peak);
+             program->recompute_through = copy_of<Index>(recompute_through);
              program->part = copy_of<Index>(part);
              program->size = copy_of<Bytes>(size);
              program->pinned_from = copy_of<Index>(pinned_from);
@@ -172,7 +172,7 @@ void bind_program(nb::module_& m) {
            [](const Program& p, Index g) {
              return p.can_fetch(p.gap_value[static_cast<std::size_t>(checked(g, p.gap_count()))]);
            })
-      .def("can_rerun", [](const Program& p, Index g) { return p.can_rerun(checked(g, p.gap_count())); })
+      .def("can_recompute", [](const Program& p, Index g) { return p.can_recompute(checked(g, p.gap_count())); })
       .def("is_free", [](const Program& p, Index g) { return p.is_free(checked(g, p.gap_count())); })
       .def("least_peak", [](const Program& p, Index t) { return p.least_peak(checked(t, p.stage_count())); })
       .def("operator_floors", [](const Program& p) { return to_numpy(operator_floors(p)); })
@@ -200,7 +200,7 @@ void bind_search(nb::module_& m) {
       .def_prop_ro("is_possible", &Retention::is_possible)
       .def_prop_ro("fits", &Retention::fits)
       .def("live_B", [](const Retention& s) { return to_numpy(live(s)); })
-      .def("reruns", &reruns)
+      .def("recomputations", &recomputations)
       .def("spans", &spans)
       .def("is_valid", &Retention::is_valid);
   nb::class_<Greedy>(m, "Greedy")
@@ -211,8 +211,8 @@ void bind_search(nb::module_& m) {
       .def("__init__",
            [](Annealer* self, Retention& state, std::uint64_t seed, std::int64_t moves, double start, double end,
               Picos enough, const std::optional<Ints>& twins, const std::vector<std::pair<Index, Index>>& focus) {
-             const Cooling cooling{seed, moves, start, end, enough};
-             new (self) Annealer(state, cooling, twins_of(state.program(), twins), stretches_of(focus));
+             const AnnealingRun annealing_run{seed, moves, start, end, enough};
+             new (self) Annealer(state, annealing_run, twins_of(state.program(), twins), stretches_of(focus));
            },
            nb::arg("state"), nb::arg("seed"), nb::arg("moves"), nb::arg("start"), nb::arg("end"),
            nb::arg("enough_ps") = 0, nb::arg("twins") = nb::none(), nb::arg("focus") = nb::make_tuple(),

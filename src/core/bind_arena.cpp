@@ -121,7 +121,7 @@ void bind_answers(nb::module_& m) {
       .def_ro("frees", &ArenaStatistics::frees)
       .def_ro("moves", &ArenaStatistics::moves)
       .def_ro("moved_B", &ArenaStatistics::moved_B)
-      .def_ro("failures_for_room", &ArenaStatistics::failures_for_room)
+      .def_ro("failures_for_capacity", &ArenaStatistics::failures_for_capacity)
       .def_ro("failures_for_contiguity", &ArenaStatistics::failures_for_contiguity)
       .def_ro("refusals", &ArenaStatistics::refusals);
 }

@@ -31,7 +31,7 @@ ReplayResult run(const Tape& tape, const std::string& policy, Bytes budget_B, co
 }
 
 template <class Field>
-auto counted(Field KeeperStatistics::*field) {
+auto counted(Field EvictionStatistics::*field) {
   return [field](const ReplayResult& result) { return result.statistics.*field; };
 }
 
@@ -46,7 +46,7 @@ void bind_eager(nb::module_& m) {
       .def_prop_ro("contents", &Tape::contents)
       .def_prop_ro("time_ns", &Tape::time_ns);
   nb::class_<ReplayResult>(m, "Replayed")
-      .def_prop_ro("out_of_room", [](const ReplayResult& r) { return r.end == ReplayResult::End::out_of_room; })
+      .def_prop_ro("out_of_capacity", [](const ReplayResult& r) { return r.end == ReplayResult::End::out_of_capacity; })
       .def_prop_ro("too_slow", [](const ReplayResult& r) { return r.end == ReplayResult::End::too_slow; })
       .def_ro("event", &ReplayResult::event)
       .def_ro("need_B", &ReplayResult::need_B)
@@ -55,18 +55,18 @@ void bind_eager(nb::module_& m) {
       .def_ro("pinned_B", &ReplayResult::pinned_B)
       .def_ro("peak_B", &ReplayResult::peak_B)
       .def_ro("weighed", &ReplayResult::weighed)
-      .def_prop_ro("evictions", counted(&KeeperStatistics::evictions))
-      .def_prop_ro("evicted_B", counted(&KeeperStatistics::evicted_B))
-      .def_prop_ro("reruns", counted(&KeeperStatistics::reruns))
-      .def_prop_ro("rerun_ns", counted(&KeeperStatistics::rerun_ns))
-      .def_prop_ro("searches", counted(&KeeperStatistics::searches))
-      .def_prop_ro("search_s", counted(&KeeperStatistics::search_s))
-      .def_prop_ro("moves", counted(&KeeperStatistics::moves))
-      .def_prop_ro("moved_B", counted(&KeeperStatistics::moved_B))
-      .def_prop_ro("sent_B", counted(&KeeperStatistics::sent_B))
-      .def_prop_ro("fetched_B", counted(&KeeperStatistics::fetched_B))
+      .def_prop_ro("evictions", counted(&EvictionStatistics::evictions))
+      .def_prop_ro("evicted_B", counted(&EvictionStatistics::evicted_B))
+      .def_prop_ro("recomputations", counted(&EvictionStatistics::recomputations))
+      .def_prop_ro("recompute_ns", counted(&EvictionStatistics::recompute_ns))
+      .def_prop_ro("searches", counted(&EvictionStatistics::searches))
+      .def_prop_ro("search_s", counted(&EvictionStatistics::search_s))
+      .def_prop_ro("moves", counted(&EvictionStatistics::moves))
+      .def_prop_ro("moved_B", counted(&EvictionStatistics::moved_B))
+      .def_prop_ro("sent_B", counted(&EvictionStatistics::sent_B))
+      .def_prop_ro("fetched_B", counted(&EvictionStatistics::fetched_B))
       .def_prop_ro("fragmentation", [](const ReplayResult& r) { return r.statistics.fragmentation(); })
-      .def_prop_ro("digest", counted(&KeeperStatistics::digest));
+      .def_prop_ro("digest", counted(&EvictionStatistics::digest));
   m.def(
       "replay",
       [](const Tape& tape, const std::string& policy, Bytes budget_B, bool addresses, bool forgets, Bytes alignment_B,

@@ -17,15 +17,15 @@ void bind_foresight(nb::module_& m) {
   using namespace nb::literals;
   nb::class_<Rehearsed>(m, "Rehearsed")
       .def_ro("unguided_ns", &Rehearsed::unguided_ns)
-      .def_ro("ways", &Rehearsed::ways)
+      .def_ro("candidates", &Rehearsed::candidates)
       .def_prop_ro("spent_ns", [](const Rehearsed& r) {
         std::vector<Nanoseconds> spent_ns;
         for (const Rehearsed::Tried& gain : r.gains) spent_ns.push_back(gain.spent_ns);
         return spent_ns;
       })
-      .def("plans", [](const Rehearsed& r, std::size_t gain) { return r.gains.at(gain).way.plans; }, "gain"_a)
-      .def("is_linear", [](const Rehearsed& r, std::size_t gain) { return r.gains.at(gain).way.is_linear; }, "gain"_a)
-      .def("prepare", [](const Rehearsed& r, std::size_t gain) { r.prepare(r.gains.at(gain).way); }, "gain"_a)
+      .def("plans", [](const Rehearsed& r, std::size_t gain) { return r.gains.at(gain).candidate.plans; }, "gain"_a)
+      .def("is_linear", [](const Rehearsed& r, std::size_t gain) { return r.gains.at(gain).candidate.is_linear; }, "gain"_a)
+      .def("prepare", [](const Rehearsed& r, std::size_t gain) { r.prepare(r.gains.at(gain).candidate); }, "gain"_a)
       .def_prop_ro("stages", [](const Rehearsed& r) { return r.foresight->stages(); })
       .def("find",
            [](const Rehearsed& r, std::int64_t name, const std::vector<Bytes>& sizes_B, lowtide::Index next) {

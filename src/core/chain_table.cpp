@@ -96,11 +96,11 @@ ChainPlan ChainTable::decode(Index slots) const {
   ChainPlan plan{std::vector<Index>(count, ChainPlan::NOT), std::vector<Index>(count, ChainPlan::NOT),
                  std::vector<Index>(count, ChainPlan::NOT)};
   struct Stretch {
-    Index first, last, free, moment;
+    Index first, last, free, cut_point;
   };
   std::vector<Stretch> stack{{0, costs_.links() - 1, slots, ChainPlan::FROM_START}};
   while (!stack.empty()) {
-    const auto [first, last, free, moment] = stack.back();
+    const auto [first, last, free, cut_point] = stack.back();
     stack.pop_back();
     if (first == last) continue;
     float least = NO;
@@ -117,12 +117,12 @@ ChainPlan ChainTable::decode(Index slots) const {
     });
     if (chosen >= 0) {
       plan.option[at(first)] = chosen - costs_.option_begin[at(first)];
-      plan.saved_from[at(first)] = plan.crossing_from[at(first)] = moment;
-      stack.push_back({first + 1, last, left, moment});
+      plan.saved_from[at(first)] = plan.crossing_from[at(first)] = cut_point;
+      stack.push_back({first + 1, last, left, cut_point});
     } else {
       const Index s = -1 - chosen;
-      plan.crossing_from[at(s - 1)] = moment;
-      stack.push_back({s, last, left, moment});
+      plan.crossing_from[at(s - 1)] = cut_point;
+      stack.push_back({s, last, left, cut_point});
       stack.push_back({first, s - 1, m, s - 1});
     }
   }

@@ -15,9 +15,9 @@ class Flow {
  public:
   explicit Flow(std::size_t nodes) : arcs_of_(nodes), level_(nodes), next_(nodes) {}
 
-  void add(Index from, Index to, Bytes room) {
+  void add(Index from, Index to, Bytes capacity) {
     arcs_of_[at(from)].push_back(static_cast<Index>(arcs_.size()));
-    arcs_.push_back({to, room});
+    arcs_.push_back({to, capacity});
     arcs_of_[at(to)].push_back(static_cast<Index>(arcs_.size()));
     arcs_.push_back({from, 0});
   }
@@ -34,7 +34,7 @@ class Flow {
  private:
   struct Arc {
     Index to;
-    Bytes room;
+    Bytes capacity;
   };
 
   bool layer(Index source, Index sink) {
@@ -44,7 +44,7 @@ class Flow {
     for (std::size_t i = 0; i < queue_.size(); ++i)
       for (Index a : arcs_of_[at(queue_[i])]) {
         const Arc& arc = arcs_[at(a)];
-        if (arc.room == 0 || level_[at(arc.to)] >= 0) continue;
+        if (arc.capacity == 0 || level_[at(arc.to)] >= 0) continue;
         level_[at(arc.to)] = level_[at(queue_[i])] + 1;
         queue_.push_back(arc.to);
       }
@@ -66,20 +66,20 @@ class Flow {
       }
       const Index a = arcs_of_[at(node)][next];
       const Arc& arc = arcs_[at(a)];
-      if (arc.room > 0 && level_[at(arc.to)] == level_[at(node)] + 1) {
+      if (arc.capacity > 0 && level_[at(arc.to)] == level_[at(node)] + 1) {
         path_.push_back(a);
         node = arc.to;
       } else {
         ++next;
       }
     }
-    Bytes room = UNBOUNDED;
-    for (Index a : path_) room = std::min(room, arcs_[at(a)].room);
+    Bytes capacity = UNBOUNDED;
+    for (Index a : path_) capacity = std::min(capacity, arcs_[at(a)].capacity);
     for (Index a : path_) {
-      arcs_[at(a)].room -= room;
-      arcs_[at(a ^ 1)].room += room;
+      arcs_[at(a)].capacity -= capacity;
+      arcs_[at(a ^ 1)].capacity += capacity;
     }
-    return room;
+    return capacity;
   }
 
   std::vector<Arc> arcs_;
@@ -94,7 +94,7 @@ bool is_forced(const Program& program, Index value, Index stage) {
   if (program.producer[at(value)] >= stage) return false;
   if (std::binary_search(uses.begin(), uses.end(), stage)) return true;
   if (uses.size() == 0 || uses[uses.size() - 1] < stage) return false;
-  const bool lost = !program.can_fetch(value) && program.rerun_through[at(program.producer[at(value)])] <= stage;
+  const bool lost = !program.can_fetch(value) && program.recompute_through[at(program.producer[at(value)])] <= stage;
   return lost || program.gap_start(program.gap_at(value, stage)) >= program.pinned_from[at(value)];
 }
 
@@ -114,7 +114,7 @@ std::vector<Bytes> operator_floors(const Program& program) {
     // From here on every stage up to the last use finds it live; before, only the stages that read it.
     Index forced = NEVER;
     if (!program.can_fetch(v))
-      forced = std::max(program.producer[at(v)] + 1, program.rerun_through[at(program.producer[at(v)])]);
+      forced = std::max(program.producer[at(v)] + 1, program.recompute_through[at(program.producer[at(v)])]);
     if (program.pinned_from[at(v)] != NEVER) {
       const auto pinned = std::lower_bound(uses.begin(), uses.end(), program.pinned_from[at(v)]);
       if (program.producer[at(v)] >= program.pinned_from[at(v)]) forced = program.producer[at(v)] + 1;
@@ -156,12 +156,12 @@ Bytes cut_floor(const Program& program, Index stage) {
     if (program.can_fetch(v)) continue;
     const Slice uses = program.uses[v];
     if (uses.size() > 0 && uses[uses.size() - 1] > stage) flow.add(source, v, UNBOUNDED);
-    const bool lost = program.rerun_through[at(recipe)] <= stage;
+    const bool lost = program.recompute_through[at(recipe)] <= stage;
     flow.add(v, lost ? sink : node_of(recipe), v == taken ? std::min(spared, program.size[at(v)]) : program.size[at(v)]);
   }
   for (Index r = 0; r < stage; ++r)
     for (Index v : program.reads[r])
-      if (!forced[at(v)] && program.rerun_through[at(r)] > stage) flow.add(node_of(r), v, UNBOUNDED);
+      if (!forced[at(v)] && program.recompute_through[at(r)] > stage) flow.add(node_of(r), v, UNBOUNDED);
   return floor + flow.maximum(source, sink);
 }
 

@@ -38,7 +38,7 @@ void Greedy::rank(Index stage) {
     const Index gap = changes_[0].gap;
     const Index next = std::min(span->end, program.gap_end(gap));
     const double length = static_cast<double>(next - program.gap_start(gap));
-    Picos back = program.can_rerun(gap) ? closure_time(*state_, v, next, 32) : fetch_time(*state_, v);
+    Picos back = program.can_recompute(gap) ? closure_time(*state_, v, next, 32) : fetch_time(*state_, v);
     if (program.can_fetch(v)) back = std::min(back, fetch_time(*state_, v));
     const double time = static_cast<double>(back) + 1.0;
     const double size = static_cast<double>(program.size[static_cast<std::size_t>(v)]);
@@ -73,8 +73,8 @@ void Greedy::consider_fetch(Index value, Index stage) {
   const Program& program = state_->program();
   changes_.clear();
   if (!program.can_fetch(value) || !drop_across(*state_, value, stage, changes_)) return;
-  if (is_by_fetch(changes_[0].tau)) return;
-  changes_[0].tau = by_fetch(changes_[0].tau);
+  if (is_by_fetch(changes_[0].retention)) return;
+  changes_[0].retention = by_fetch(changes_[0].retention);
   consider(stage);
 }
 

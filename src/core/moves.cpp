@@ -19,17 +19,17 @@ bool drop_for_takeover(const Retention& state, Index gap, Index stage, std::vect
   const Slice takeovers = program.takeovers[stage];
   if (std::find(takeovers.begin(), takeovers.end(), value) == takeovers.end()) return false;
   if (gap - program.first_gap(value) == program.uses[value].size() || !program.is_free(next)) return false;
-  if (state.tau(next) != KEEP || has_change(changes, next)) return false;
-  changes.push_back({next, in_its_way(state, next, stage + 1)});
+  if (state.retention(next) != KEEP || has_change(changes, next)) return false;
+  changes.push_back({next, blocking(state, next, stage + 1)});
   return true;
 }
 
 }  // namespace
 
-Index in_its_way(const Retention& state, Index gap, Index tau) {
-  if (!state.program().fetches) return tau;
-  const bool fetched = is_by_fetch(state.tau(gap)) || !state.program().can_rerun(gap);
-  return tau > KEEP && fetched ? by_fetch(tau) : tau;
+Index blocking(const Retention& state, Index gap, Index retention) {
+  if (!state.program().fetches) return retention;
+  const bool fetched = is_by_fetch(state.retention(gap)) || !state.program().can_recompute(gap);
+  return retention > KEEP && fetched ? by_fetch(retention) : retention;
 }
 
 bool drop_across(const Retention& state, Index value, Index stage, std::vector<Change>& changes) {
@@ -45,7 +45,7 @@ bool drop_across(const Retention& state, Index value, Index stage, std::vector<C
   if (!stays && !state.available(value, stage)) return false;
   // Brought back at or before this stage and kept since: keep it only from later on.
   const bool brought = span && span->start > start;
-  changes.push_back({gap, in_its_way(state, gap, brought ? stage + 1 : start + 1)});
+  changes.push_back({gap, blocking(state, gap, brought ? stage + 1 : start + 1)});
   return true;
 }
 
@@ -63,15 +63,15 @@ void drop_siblings(const Retention& state, Index value, Index stage, std::vector
     if (sibling != value) drop_across(state, sibling, stage, changes);
 }
 
-void rerun_parents(const Retention& state, Index value, Index stage, Index depth, std::vector<Change>& changes) {
+void recompute_parents(const Retention& state, Index value, Index stage, Index depth, std::vector<Change>& changes) {
   if (depth == 0 || changes.size() >= 64) return;
   const Program& program = state.program();
   for (Index parent : program.reads[program.producer[at(value)]]) {
     if (program.producer[at(parent)] >= stage) continue;
     const Index gap = program.gap_at(parent, stage);
-    if (!is_by_fetch(state.tau(gap)) || !program.can_rerun(gap) || has_change(changes, gap)) continue;
-    changes.push_back({gap, by_fetch(state.tau(gap))});
-    rerun_parents(state, parent, stage, depth - 1, changes);
+    if (!is_by_fetch(state.retention(gap)) || !program.can_recompute(gap) || has_change(changes, gap)) continue;
+    changes.push_back({gap, by_fetch(state.retention(gap))});
+    recompute_parents(state, parent, stage, depth - 1, changes);
   }
 }
 
@@ -79,7 +79,7 @@ void keep_across(const Retention& state, Index value, Index stage, Index depth, 
   const Program& program = state.program();
   if (program.producer[at(value)] >= stage || changes.size() >= 64) return;
   const Index gap = program.gap_at(value, stage);
-  if (state.tau(gap) == KEEP || has_change(changes, gap)) return;
+  if (state.retention(gap) == KEEP || has_change(changes, gap)) return;
   changes.push_back({gap, KEEP});
   if (depth == 0) return;
   for (Index parent : program.reads[program.producer[at(value)]])
@@ -91,11 +91,11 @@ Picos closure_time(const Retention& state, Index value, Index stage, Index limit
   std::vector<Index> found{program.producer[at(value)]};
   Picos time = 0;
   for (std::size_t i = 0; i < found.size() && i < at(limit); ++i) {
-    time += program.rerun_time[at(found[i])];
+    time += program.recompute_time[at(found[i])];
     for (Index parent : program.reads[found[i]]) {
       const Index recipe = program.producer[at(parent)];
       if (state.available(parent, stage)) continue;
-      if (program.fetches && is_by_fetch(state.tau(program.gap_at(parent, stage)))) {
+      if (program.fetches && is_by_fetch(state.retention(program.gap_at(parent, stage)))) {
         time += program.price(0, program.fetch_B[at(parent)]);
         continue;
       }
@@ -107,7 +107,7 @@ Picos closure_time(const Retention& state, Index value, Index stage, Index limit
 
 Picos fetch_time(const Retention& state, Index value) {
   const Program& program = state.program();
-  const bool sent = !state.rerun_at(program.stage_count() + value).empty();
+  const bool sent = !state.recompute_at(program.stage_count() + value).empty();
   return program.price(sent ? 0 : program.send_B[at(value)], program.fetch_B[at(value)]);
 }
 

@@ -7,7 +7,7 @@
 namespace lowtide {
 
 // A tau of `gap` with which the value comes back in the way in which it does now, or in the only one there is.
-Index in_its_way(const Retention& state, Index gap, Index tau);
+Index blocking(const Retention& state, Index gap, Index retention);
 
 // Appends the change that makes `value` absent across `stage`, or only passing through if it is brought back there, or
 // absent behind it where the stage's base recipe can take it over; false if its gap there is not free, the base recipe
@@ -23,7 +23,7 @@ void drop_siblings(const Retention& state, Index value, Index stage, std::vector
 
 // Appends, for what the producer of `value` reads and fetches bring back across `stage`, that reruns do; `depth`
 // levels deep.
-void rerun_parents(const Retention& state, Index value, Index stage, Index depth, std::vector<Change>& changes);
+void recompute_parents(const Retention& state, Index value, Index stage, Index depth, std::vector<Change>& changes);
 
 // Appends KEEP for the gap of `value` at `stage`, and for what its producer reads, `depth` levels deep.
 void keep_across(const Retention& state, Index value, Index stage, Index depth, std::vector<Change>& changes);

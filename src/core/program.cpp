@@ -13,28 +13,28 @@ Index Program::gap_at(Index value, Index stage) const {
   return first_gap(value) + static_cast<Index>(std::lower_bound(use.begin(), use.end(), stage) - use.begin());
 }
 
-bool Program::can_rerun(Index gap) const {
-  return rerun_through[at(producer[at(gap_value[at(gap)])])] > gap_start(gap);
+bool Program::can_recompute(Index gap) const {
+  return recompute_through[at(producer[at(gap_value[at(gap)])])] > gap_start(gap);
 }
 
 bool Program::is_free(Index gap) const {
   const Index value = gap_value[at(gap)];
   const Index start = gap_start(gap);
-  return gap_end(gap) > start && start < pinned_from[at(value)] && (can_rerun(gap) || can_fetch(value));
+  return gap_end(gap) > start && start < pinned_from[at(value)] && (can_recompute(gap) || can_fetch(value));
 }
 
 bool Program::is_lost(Index gap) const { return gap_start(gap) == lost_from[at(gap_value[at(gap)])]; }
 
-Index Program::lost_tau(Index gap) const {
+Index Program::lost_retention(Index gap) const {
   const Index at_once = gap_start(gap) + 1;
-  return !can_rerun(gap) && can_fetch(gap_value[at(gap)]) ? by_fetch(at_once) : at_once;
+  return !can_recompute(gap) && can_fetch(gap_value[at(gap)]) ? by_fetch(at_once) : at_once;
 }
 
 bool Program::may_take(Index stage, Index value) const {
   const Index gap = gap_at(value, stage) + 1, maker = producer[at(value)];
   const bool is_last = gap - first_gap(value) == uses[value].size();
   const bool in_time =
-      maker >= opened[at(stage)] || rerun_through[at(maker)] >= opened[at(stage)] || can_fetch(value);
+      maker >= opened[at(stage)] || recompute_through[at(maker)] >= opened[at(stage)] || can_fetch(value);
   return in_time && (is_last || is_free(gap));
 }
 
@@ -69,8 +69,8 @@ void Program::index() {
 bool Program::is_valid() const {
   const std::size_t n = at(stage_count());
   if (!outputs.is_valid() || !reads.is_valid() || reads.size() != stage_count() || fixed < 0) return false;
-  if (run_time.size() != n || rerun_time.size() != n || trace_peak.size() != n || rerun_peak.size() != n ||
-      rerun_through.size() != n || part.size() != n || pinned_from.size() != size.size() ||
+  if (run_time.size() != n || recompute_time.size() != n || trace_peak.size() != n || recompute_peak.size() != n ||
+      recompute_through.size() != n || part.size() != n || pinned_from.size() != size.size() ||
       lost_from.size() != size.size())
     return false;
   if (fetch_B.size() != size.size() || send_B.size() != size.size() || !(send_price >= 0) || !(fetch_price >= 0))
@@ -81,8 +81,8 @@ bool Program::is_valid() const {
     return false;
   std::vector<Index> made(size.size(), -1);
   for (Index t = 0; t < stage_count(); ++t) {
-    if (run_time[at(t)] < 0 || rerun_time[at(t)] < 0 || trace_peak[at(t)] < 0 || rerun_peak[at(t)] < 0) return false;
-    if (takeover_peak[at(t)] < 0 || takeover_peak[at(t)] > std::min(trace_peak[at(t)], rerun_peak[at(t)])) return false;
+    if (run_time[at(t)] < 0 || recompute_time[at(t)] < 0 || trace_peak[at(t)] < 0 || recompute_peak[at(t)] < 0) return false;
+    if (takeover_peak[at(t)] < 0 || takeover_peak[at(t)] > std::min(trace_peak[at(t)], recompute_peak[at(t)])) return false;
     if (opened[at(t)] < 0 || opened[at(t)] > t) return false;
     const Slice read = reads[t];
     for (Index v : takeovers[t])

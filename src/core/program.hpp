@@ -33,24 +33,24 @@ constexpr Index NEVER = std::numeric_limits<Index>::max();
 
 // What becomes of a value in a gap is one number, tau (see retention.hpp). The complement of a tau that brings the
 // value back by reruns is the tau that brings it back at the same stages by fetches.
-constexpr bool is_by_fetch(Index tau) { return tau < KEEP; }
-constexpr Index by_fetch(Index tau) { return ~tau; }  // and back
+constexpr bool is_by_fetch(Index retention) { return retention < KEEP; }
+constexpr Index by_fetch(Index retention) { return ~retention; }  // and back
 
 struct Program {
   // Given.
   Rows outputs;                       // stage -> values
   Rows reads;                         // stage -> values, without repetition, all produced earlier
   std::vector<Picos> run_time;        // stage -> time of its first run
-  std::vector<Picos> rerun_time;      // stage -> time of a rerun
+  std::vector<Picos> recompute_time;      // stage -> time of a rerun
   std::vector<Bytes> trace_peak;      // stage -> most bytes its run allocates by itself, outputs included
-  std::vector<Bytes> rerun_peak;      // stage -> the same for a rerun
-  std::vector<Index> rerun_through;   // stage -> last stage that may rerun it; -1 for never
+  std::vector<Bytes> recompute_peak;      // stage -> the same for a rerun
+  std::vector<Index> recompute_through;   // stage -> last stage that may rerun it; -1 for never
   std::vector<Index> part;            // stage -> a rerun of one part happens only in stages of that part
   std::vector<Bytes> size;            // value -> bytes
   std::vector<Index> pinned_from;     // value -> gaps that start at this stage or later cannot be dropped; NEVER
   std::vector<Index> lost_from;       // value -> at the end of this stage the caller lets go of it; NEVER
   Rows takeovers;                     // stage -> those of its reads that a run may overwrite, the preferred first
-  std::vector<Bytes> takeover_peak;   // stage -> most bytes such a run allocates; at most trace_peak and rerun_peak
+  std::vector<Bytes> takeover_peak;   // stage -> most bytes such a run allocates; at most trace_peak and recompute_peak
   std::vector<Index> opened;          // stage -> the first stage of its segment
   std::vector<Bytes> fetch_B;         // value -> bytes that a fetch moves; -1 if it cannot be fetched
   std::vector<Bytes> send_B;          // value -> bytes that have to be sent before the first fetch
@@ -76,13 +76,13 @@ struct Program {
   Index gap_at(Index value, Index stage) const;
   bool can_fetch(Index value) const { return fetches && fetch_B[static_cast<std::size_t>(value)] >= 0; }
   // Whether reruns can bring the value back in this gap.
-  bool can_rerun(Index gap) const;
+  bool can_recompute(Index gap) const;
   // Whether dropping in this gap can ever be legal and useful.
   bool is_free(Index gap) const;
   // Whether the value cannot be kept through this gap: the caller lets go of it where the gap begins.
   bool is_lost(Index gap) const;
   // What KEEP stands for there: at once, by fetch where no rerun can.
-  Index lost_tau(Index gap) const;
+  Index lost_retention(Index gap) const;
   // What it costs to move so much.
   Picos price(Bytes sent, Bytes fetched) const {
     if ((sent | fetched) == 0) return 0;

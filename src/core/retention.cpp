@@ -27,7 +27,7 @@ void difference(std::vector<Index> before, std::vector<Index> after, Gone gone, 
 
 void Retention::Journal::clear() {
   taus.clear();
-  reruns.clear();
+  recomputations.clear();
   spans.clear();
   local.clear();
 }
@@ -35,16 +35,16 @@ void Retention::Journal::clear() {
 Retention::Retention(const Program& program, Bytes budget, Index closure_cap)
     : program_(&program), budget_(budget), closure_cap_(at(closure_cap)), work_cap_(16 * at(closure_cap)) {
   const std::size_t n = at(program.stage_count()), m = at(program.value_count());
-  tau_.assign(at(program.gap_count()), KEEP);
+  retention_.assign(at(program.gap_count()), KEEP);
   rec_.resize(n);
-  rerun_at_.resize(program.fetches ? n + m : n);
+  recompute_at_.resize(program.fetches ? n + m : n);
   spans_.resize(m);
   live_.reset(program.stage_count(), program.fixed, budget);
   local_.assign(n, 0);
   is_dirty_.assign(n, 0);
   stage_touched_.assign(n, 0);
   value_touched_.assign(m, 0);
-  seen_.assign(rerun_at_.size(), 0);
+  seen_.assign(recompute_at_.size(), 0);
   last_read_.assign(m, -1);
   for (Picos t : program.run_time) cost_.compute += t;
   for (Index v = 0; v < program.value_count(); ++v) {
@@ -78,21 +78,21 @@ const Span* Retention::span_at(Index value, Index stage) const {
 
 bool Retention::available(Index value, Index stage) const {
   const Index gap = program_->gap_at(value, stage);
-  Index tau = tau_[at(gap)];
-  if (tau == KEEP) return true;
+  Index retention = retention_[at(gap)];
+  if (retention == KEEP) return true;
   Index item = program_->producer[at(value)];
-  if (is_by_fetch(tau)) tau = by_fetch(tau), item = program_->stage_count() + value;
-  if (tau == NEVER) return false;
-  const std::vector<Index>& reruns = rerun_at_[at(item)];
-  const auto after = std::lower_bound(reruns.begin(), reruns.end(), stage);
+  if (is_by_fetch(retention)) retention = by_fetch(retention), item = program_->stage_count() + value;
+  if (retention == NEVER) return false;
+  const std::vector<Index>& recomputations = recompute_at_[at(item)];
+  const auto after = std::lower_bound(recomputations.begin(), recomputations.end(), stage);
   // A rerun before the gap cannot count: tau is larger than the gap's start whenever it is not KEEP.
-  return after != reruns.begin() && *(after - 1) >= tau;
+  return after != recomputations.begin() && *(after - 1) >= retention;
 }
 
 // --- closures -------------------------------------------------------------------------------------------------
 
 bool Retention::enter(Index recipe, Index stage, std::size_t size) {
-  if (stage > program_->rerun_through[at(recipe)] || program_->part[at(recipe)] != program_->part[at(stage)])
+  if (stage > program_->recompute_through[at(recipe)] || program_->part[at(recipe)] != program_->part[at(stage)])
     return false;
   if (size + stack_.size() >= closure_cap_) return false;
   seen_[at(recipe)] = closure_number_;
@@ -145,14 +145,14 @@ void Retention::ask_again(Index value, Index gap, Index after) {
   const bool last_gap = gap - program_->first_gap(value) == uses.size();
   if (!last_gap && high > low) push_stage(high);
   for (Index reader : uses) {
-    const std::vector<Index>& stages = rerun_at_[at(reader)];
+    const std::vector<Index>& stages = recompute_at_[at(reader)];
     for (auto s = std::upper_bound(stages.begin(), stages.end(), low); s != stages.end() && *s <= high; ++s)
       push_stage(*s);
   }
 }
 
-void Retention::note_rerun(Index item, Index stage, bool added) {
-  std::vector<Index>& stages = rerun_at_[at(item)];
+void Retention::note_recompute(Index item, Index stage, bool added) {
+  std::vector<Index>& stages = recompute_at_[at(item)];
   const auto where = std::lower_bound(stages.begin(), stages.end(), stage);
   if (added) {
     stages.insert(where, stage);
@@ -161,7 +161,7 @@ void Retention::note_rerun(Index item, Index stage, bool added) {
   }
   if (program_->fetches && item >= program_->stage_count())
     return note_fetch(item - program_->stage_count(), added, stages.size() == (added ? 1 : 0));
-  cost_.compute += added ? program_->rerun_time[at(item)] : -program_->rerun_time[at(item)];
+  cost_.compute += added ? program_->recompute_time[at(item)] : -program_->recompute_time[at(item)];
 }
 
 // `only`: there is no other fetch of the value.
@@ -172,17 +172,17 @@ void Retention::note_fetch(Index value, bool added, bool only) {
 }
 
 // Makes `order` the reruns of the stage and leaves the old ones in it.
-void Retention::replace_reruns(Index stage, std::vector<Index>& order) {
+void Retention::replace_recomputations(Index stage, std::vector<Index>& order) {
   std::vector<Index>& now = rec_[at(stage)];
   const auto changed = [&](Index recipe, bool added) {
-    note_rerun(recipe, stage, added);
+    note_recompute(recipe, stage, added);
     if (program_->fetches && recipe >= program_->stage_count()) return refetched(recipe - program_->stage_count(), stage);
     for (Index v : program_->reads[recipe]) touch_value(v);
     for (Index v : program_->outputs[recipe]) {
       touch_value(v);
       const Index gap = program_->gap_at(v, stage);
       // A rerun before tau is transient: nobody later can tell.
-      if (tau_[at(gap)] > KEEP && tau_[at(gap)] <= stage) ask_again(v, gap, stage);
+      if (retention_[at(gap)] > KEEP && retention_[at(gap)] <= stage) ask_again(v, gap, stage);
     }
   };
   difference(now, order, [&](Index r) { changed(r, false); }, [&](Index r) { changed(r, true); });
@@ -193,8 +193,8 @@ void Retention::replace_reruns(Index stage, std::vector<Index>& order) {
 void Retention::refetched(Index value, Index stage) {
   touch_value(value);
   for (const Span& span : spans_[at(value)]) touch_stage(span.end);  // where a run may take it over or not
-  const Index gap = program_->gap_at(value, stage), tau = tau_[at(gap)];
-  if (is_by_fetch(tau) && by_fetch(tau) <= stage) ask_again(value, gap, stage);
+  const Index gap = program_->gap_at(value, stage), retention = retention_[at(gap)];
+  if (is_by_fetch(retention) && by_fetch(retention) <= stage) ask_again(value, gap, stage);
 }
 
 // --- changes ----------------------------------------------------------------------------------------------------
@@ -214,10 +214,10 @@ void Retention::touch_stage(Index stage) {
 bool Retention::change(const std::vector<Change>& changes) {
   journal_.cost = cost_;
   work_ = 0;
-  for (const auto [gap, tau] : changes) {
+  for (const auto [gap, retention] : changes) {
     const Index value = program_->gap_value[at(gap)];
-    journal_.taus.push_back({gap, tau_[at(gap)]});
-    tau_[at(gap)] = tau == KEEP && program_->is_lost(gap) ? program_->lost_tau(gap) : tau;
+    journal_.taus.push_back({gap, retention_[at(gap)]});
+    retention_[at(gap)] = retention == KEEP && program_->is_lost(gap) ? program_->lost_retention(gap) : retention;
     touch_value(value);
     ask_again(value, gap, -1);
   }
@@ -232,8 +232,8 @@ bool Retention::change(const std::vector<Change>& changes) {
     possible = possible && work_ <= work_cap_;
     if (!possible || order_ == rec_[at(stage)]) continue;
     touch_stage(stage);
-    replace_reruns(stage, order_);
-    journal_.reruns.emplace_back(stage, order_);
+    replace_recomputations(stage, order_);
+    journal_.recomputations.emplace_back(stage, order_);
   }
   return possible;
 }
@@ -267,13 +267,13 @@ void Retention::undo() {
   for (auto e = journal_.spans.rbegin(); e != journal_.spans.rend(); ++e) set_spans(e->first, e->second);
   for (Index t : touched_stages_) stage_touched_[at(t)] = 0;
   touched_stages_.clear();
-  for (auto e = journal_.reruns.rbegin(); e != journal_.reruns.rend(); ++e) {
+  for (auto e = journal_.recomputations.rbegin(); e != journal_.recomputations.rend(); ++e) {
     std::vector<Index>& now = rec_[at(e->first)];
-    difference(now, e->second, [&](Index r) { note_rerun(r, e->first, false); },
-               [&](Index r) { note_rerun(r, e->first, true); });
+    difference(now, e->second, [&](Index r) { note_recompute(r, e->first, false); },
+               [&](Index r) { note_recompute(r, e->first, true); });
     now.swap(e->second);
   }
-  for (auto e = journal_.taus.rbegin(); e != journal_.taus.rend(); ++e) tau_[at(e->gap)] = e->tau;
+  for (auto e = journal_.taus.rbegin(); e != journal_.taus.rend(); ++e) retention_[at(e->gap)] = e->retention;
   cost_ = journal_.cost;
   journal_.clear();
 }
@@ -281,7 +281,7 @@ void Retention::undo() {
 bool Retention::assign(const std::vector<Index>& taus) {
   std::vector<Change> changes;
   for (Index g = 0; g < program_->gap_count(); ++g)
-    if (taus[at(g)] != tau_[at(g)]) changes.push_back({g, taus[at(g)]});
+    if (taus[at(g)] != retention_[at(g)]) changes.push_back({g, taus[at(g)]});
   work_cap_ = std::numeric_limits<std::size_t>::max();
   const bool possible = apply(changes);
   work_cap_ = 16 * closure_cap_;
@@ -291,11 +291,11 @@ bool Retention::assign(const std::vector<Index>& taus) {
 
 bool Retention::is_valid() const {
   Retention fresh(*program_, budget_, static_cast<Index>(closure_cap_));
-  if (!possible_ || !fresh.assign(tau_)) return false;
+  if (!possible_ || !fresh.assign(retention_)) return false;
   if (!live_.is_valid() || fresh.excess() != excess()) return false;
   for (Index t = 0; t < program_->stage_count(); ++t)
     if (fresh.live(t) != live(t)) return false;
-  return fresh.rec_ == rec_ && fresh.rerun_at_ == rerun_at_ && fresh.spans_ == spans_ && fresh.cost_ == cost_;
+  return fresh.rec_ == rec_ && fresh.recompute_at_ == recompute_at_ && fresh.spans_ == spans_ && fresh.cost_ == cost_;
 }
 
 }  // namespace lowtide

@@ -15,7 +15,7 @@
 // in depth-first post-order, each once; then its base recipe runs. What comes by fetch comes right before the first run
 // that reads it. In the list of reruns, a fetch of value v is the ITEM stage_count + v. A value is resident over SPANS
 // [start, end]: from the run or fetch that brings it (in stage `start`) to its last use (in stage `end`) before it is
-// dropped. A run of stage r needs what is live plus trace_peak[r] (a rerun: rerun_peak[r]); afterwards its outputs that
+// dropped. A run of stage r needs what is live plus trace_peak[r] (a rerun: recompute_peak[r]); afterwards its outputs that
 // begin a span are live. An output that begins no span dies with its run. A run that can take over a value (see
 // program.hpp) does so: it is the value's last reader in the stage with which its span ends, and no later fetch needs
 // the copy elsewhere. `live(t)` is the most bytes at once during stage t: a fetched value is there from its fetch on,
@@ -40,7 +40,7 @@ namespace lowtide {
 
 struct Change {
   Index gap;
-  Index tau;
+  Index retention;
 };
 
 struct Span {
@@ -66,10 +66,10 @@ class Retention {
   // All taus at once (one per gap); false, and nothing changed, if that is impossible.
   [[nodiscard]] bool assign(const std::vector<Index>& taus);
 
-  const std::vector<Index>& taus() const { return tau_; }
-  Index tau(Index gap) const { return tau_[at(gap)]; }
-  const std::vector<Index>& reruns(Index stage) const { return rec_[at(stage)]; }       // items, in order
-  const std::vector<Index>& rerun_at(Index item) const { return rerun_at_[at(item)]; }  // stages, sorted
+  const std::vector<Index>& taus() const { return retention_; }
+  Index retention(Index gap) const { return retention_[at(gap)]; }
+  const std::vector<Index>& recomputations(Index stage) const { return rec_[at(stage)]; }       // items, in order
+  const std::vector<Index>& recompute_at(Index item) const { return recompute_at_[at(item)]; }  // stages, sorted
   const std::vector<Span>& spans(Index value) const { return spans_[at(value)]; }
   // The span of `value` that contains `stage`, or nullptr.
   const Span* span_at(Index value, Index stage) const;
@@ -98,7 +98,7 @@ class Retention {
   // What undo() puts back. Vectors are swapped, not copied.
   struct Journal {
     std::vector<Change> taus;
-    std::vector<std::pair<Index, std::vector<Index>>> reruns;
+    std::vector<std::pair<Index, std::vector<Index>>> recomputations;
     std::vector<std::pair<Index, std::vector<Span>>> spans;
     std::vector<std::pair<Index, Bytes>> local;
     Cost cost;
@@ -110,12 +110,12 @@ class Retention {
   bool enter(Index recipe, Index stage, std::size_t size);
   void fetch_missing(Index recipe, Index stage, std::vector<Index>& order);
   void refetched(Index value, Index stage);
-  void replace_reruns(Index stage, std::vector<Index>& order);
-  void note_rerun(Index item, Index stage, bool added);
+  void replace_recomputations(Index stage, std::vector<Index>& order);
+  void note_recompute(Index item, Index stage, bool added);
   void note_fetch(Index value, bool added, bool only);
   // Whether what reruns make of the value at `stage`, after it was produced, is dropped at once.
   bool is_fetched(Index value, Index stage) const {
-    return program_->can_fetch(value) && is_by_fetch(tau_[at(program_->gap_at(value, stage))]);
+    return program_->can_fetch(value) && is_by_fetch(retention_[at(program_->gap_at(value, stage))]);
   }
   const std::vector<Index>& arrivals(Index value);
   void ask_again(Index value, Index gap, Index after);
@@ -134,9 +134,9 @@ class Retention {
   Bytes budget_;
   std::size_t closure_cap_;
   std::size_t work_cap_;  // most reruns met in one apply()
-  std::vector<Index> tau_;
+  std::vector<Index> retention_;
   std::vector<std::vector<Index>> rec_;
-  std::vector<std::vector<Index>> rerun_at_;  // item -> the stages before which it comes
+  std::vector<std::vector<Index>> recompute_at_;  // item -> the stages before which it comes
   std::vector<std::vector<Span>> spans_;
   Levels live_;
   std::vector<Bytes> local_;

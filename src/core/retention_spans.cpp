@@ -7,10 +7,10 @@ namespace lowtide {
 
 // The stages in which the value is brought again: by reruns, or by fetches in the gaps that have them.
 const std::vector<Index>& Retention::arrivals(Index value) {
-  const std::vector<Index>& reruns = rerun_at_[at(program_->producer[at(value)])];
-  if (!program_->can_fetch(value)) return reruns;
-  arrivals_ = rerun_at_[at(program_->stage_count() + value)];
-  for (Index stage : reruns)
+  const std::vector<Index>& recomputations = recompute_at_[at(program_->producer[at(value)])];
+  if (!program_->can_fetch(value)) return recomputations;
+  arrivals_ = recompute_at_[at(program_->stage_count() + value)];
+  for (Index stage : recomputations)
     if (!is_fetched(value, stage)) arrivals_.push_back(stage);
   std::sort(arrivals_.begin(), arrivals_.end());
   return arrivals_;
@@ -20,37 +20,37 @@ void Retention::build_spans(Index value, std::vector<Span>& spans) {
   spans.clear();
   const Index producer = program_->producer[at(value)];
   const Slice uses = program_->uses[value];
-  const std::vector<Index>& reruns = arrivals(value);
+  const std::vector<Index>& recomputations = arrivals(value);
   events_.assign(uses.begin(), uses.end());
-  for (Index reader : uses) events_.insert(events_.end(), rerun_at_[at(reader)].begin(), rerun_at_[at(reader)].end());
+  for (Index reader : uses) events_.insert(events_.end(), recompute_at_[at(reader)].begin(), recompute_at_[at(reader)].end());
   std::sort(events_.begin(), events_.end());
   events_.erase(std::unique(events_.begin(), events_.end()), events_.end());
 
   Span span{producer, producer};
   bool used = false;
   Index k = 0, last = producer;
-  auto rerun = reruns.begin();
+  auto recompute = recomputations.begin();
   auto event = events_.begin();
   const auto open = [&](Index stage) {
     if (used) spans.push_back(span);
     span = {stage, stage};
     used = false;
   };
-  while (event != events_.end() || rerun != reruns.end()) {
-    const Index stage = std::min(event == events_.end() ? NEVER : *event, rerun == reruns.end() ? NEVER : *rerun);
+  while (event != events_.end() || recompute != recomputations.end()) {
+    const Index stage = std::min(event == events_.end() ? NEVER : *event, recompute == recomputations.end() ? NEVER : *recompute);
     const bool is_use = event != events_.end() && *event == stage;
-    const bool is_rerun = rerun != reruns.end() && *rerun == stage;
-    const Index tau = tau_[at(program_->first_gap(value) + k)];
-    const bool available = last >= (is_by_fetch(tau) ? by_fetch(tau) : tau);
-    if (is_rerun && !available) open(stage);
+    const bool is_recompute = recompute != recomputations.end() && *recompute == stage;
+    const Index retention = retention_[at(program_->first_gap(value) + k)];
+    const bool available = last >= (is_by_fetch(retention) ? by_fetch(retention) : retention);
+    if (is_recompute && !available) open(stage);
     if (is_use) {
       span.end = stage;
       used = true;
       ++event;
     }
-    if (is_rerun) {
+    if (is_recompute) {
       last = stage;
-      ++rerun;
+      ++recompute;
     }
     if (k < uses.size() && uses[k] == stage) {
       last = stage;
@@ -96,7 +96,7 @@ Index Retention::taken(Index recipe, Index stage, Index run) const {
   for (Index v : program_->takeovers[recipe]) {
     if (last_read_[at(v)] != run) continue;
     if (program_->can_fetch(v)) {
-      const std::vector<Index>& fetches = rerun_at_[at(program_->stage_count() + v)];
+      const std::vector<Index>& fetches = recompute_at_[at(program_->stage_count() + v)];
       if (!fetches.empty() && fetches.back() > stage) continue;
     }
     const Span* span = span_at(v, stage);
@@ -106,9 +106,9 @@ Index Retention::taken(Index recipe, Index stage, Index run) const {
 }
 
 Bytes Retention::simulate(Index stage) {
-  const std::vector<Index>& reruns = rec_[at(stage)];
-  const Index count = static_cast<Index>(reruns.size()) + 1;
-  const auto recipe_at = [&](Index i) { return i + 1 == count ? stage : reruns[at(i)]; };
+  const std::vector<Index>& recomputations = rec_[at(stage)];
+  const Index count = static_cast<Index>(recomputations.size()) + 1;
+  const auto recipe_at = [&](Index i) { return i + 1 == count ? stage : recomputations[at(i)]; };
   const Index stages = program_->stage_count();
   const auto reads_at = [&](Index i) {
     return recipe_at(i) < stages ? program_->reads[recipe_at(i)] : Slice{nullptr, nullptr};
@@ -126,7 +126,7 @@ Bytes Retention::simulate(Index stage) {
     const Index gone = taken(recipe, stage, i);
     const std::vector<Bytes>& peak = gone >= 0         ? program_->takeover_peak
                                      : recipe == stage ? program_->trace_peak
-                                                       : program_->rerun_peak;
+                                                       : program_->recompute_peak;
     top = std::max(top, live + peak[at(recipe)]);
     if (gone >= 0) live -= program_->size[at(gone)];
     for (Index v : program_->outputs[recipe]) {

@@ -29,7 +29,7 @@ Skyline::Skyline(const Lifetimes& lifetimes, Bytes capacity)
       change_(at(sections_.count) + 1, 0) {
   const auto count = static_cast<Index>(size_.size());
   for (Index i = 0; i < count; ++i) {
-    if (given_[at(i)] != FREE) obstacles_.push_back(i);
+    if (given_[at(i)] != FREE) live_blocks_.push_back(i);
     const Index steps = sections_.length[at(i)];
     sections_.walk(sections_.start[at(i)], steps, [&](Index s) { left_[at(s)] += size_[at(i)]; });
     sections_.walk(sections_.start[at(i)], sections_.endless[at(i)] ? steps : steps - 1,
@@ -50,7 +50,7 @@ Skyline::Skyline(const Lifetimes& lifetimes, Bytes capacity)
 Bytes Skyline::past_given(Index buffer, Bytes low) const {
   for (bool again = true; again;) {
     again = false;
-    for (Index other : obstacles_) {
+    for (Index other : live_blocks_) {
       const Bytes offset = given_[at(other)], top = offset + size_[at(other)];
       if (low >= top || low + size_[at(buffer)] <= offset || placed_[at(other)]) continue;
       if (!Lifetimes::meet(sections_.start[at(buffer)], sections_.length[at(buffer)], sections_.start[at(other)],
@@ -136,7 +136,7 @@ bool Skyline::lift(Index first, Index steps, Bytes floor) {
   if (!possible) return false;
   std::sort(lifted_.begin(), lifted_.end());
   for (const auto& [before, i] : lifted_) {
-    set(low_[at(i)], obstacles_.empty() ? floor : past_given(i, floor));
+    set(low_[at(i)], live_blocks_.empty() ? floor : past_given(i, floor));
     if (low_[at(i)] == floor) level_.push_back(i);
   }
   return true;

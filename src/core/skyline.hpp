@@ -76,7 +76,7 @@ class Skyline {
   Sections sections_;
   Bytes capacity_;
   std::vector<Bytes> size_, given_;    // by buffer
-  std::vector<Index> obstacles_;       // buffers with given offsets
+  std::vector<Index> live_blocks_;       // buffers with given offsets
   std::vector<Bytes> low_;             // by buffer
   std::vector<Index> placed_;          // by buffer
   std::vector<Bytes> floor_, left_;    // by section

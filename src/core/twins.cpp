@@ -37,12 +37,12 @@ bool Twins::is_valid() const {
   return true;
 }
 
-Index translated(const Program& program, Index gap, Index tau, Index twin) {
+Index translated(const Program& program, Index gap, Index retention, Index twin) {
   const Index start = program.gap_start(gap), end = program.gap_end(gap);
-  if (is_by_fetch(tau)) return by_fetch(translated(program, gap, by_fetch(tau), twin));
-  if (tau == KEEP || tau == NEVER) return tau;
+  if (is_by_fetch(retention)) return by_fetch(translated(program, gap, by_fetch(retention), twin));
+  if (retention == KEEP || retention == NEVER) return retention;
   const Index first = program.gap_start(twin), last = program.gap_end(twin);
-  const Index moved = tau - start <= end - tau ? first + (tau - start) : last - (end - tau);
+  const Index moved = retention - start <= end - retention ? first + (retention - start) : last - (end - retention);
   return std::max(first + 1, std::min(moved, last));
 }
 

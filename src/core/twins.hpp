@@ -34,6 +34,6 @@ class Twins {
 };
 
 // What a tau of `gap` is in its twin.
-Index translated(const Program& program, Index gap, Index tau, Index twin);
+Index translated(const Program& program, Index gap, Index retention, Index twin);
 
 }  // namespace lowtide

@@ -143,9 +143,9 @@ Count worth_a_thread(const Windows& w) { return std::max<Count>(1, WORTH_A_THREA
 struct Inside {
   Count first, last;
   Inside(const Windows& w, std::size_t dimension, Count corner) {
-    const Count step = w.dilation[dimension], room = w.input[dimension] - corner;
+    const Count step = w.dilation[dimension], capacity = w.input[dimension] - corner;
     first = corner < 0 ? (-corner + step - 1) / step : 0;
-    last = (w.kernel[dimension] - 1) * step < room ? w.kernel[dimension] : (room + step - 1) / step;
+    last = (w.kernel[dimension] - 1) * step < capacity ? w.kernel[dimension] : (capacity + step - 1) / step;
   }
 };
 
@@ -192,9 +192,9 @@ void pool_run(T* y, Writer& writer, const T* block, const Windows& w, const Walk
         const Count column = corner[2] + v * w.dilation[2], step = in_rows ? w.stride[2] : 1;
         const auto tap = static_cast<std::uint32_t>((d * w.kernel[1] + h) * w.kernel[2] + v);
         if (!in_rows && (column < 0 || column >= w.input[2])) continue;
-        const Count room = w.input[2] - column;
+        const Count capacity = w.input[2] - column;
         const Count first = in_rows && column < 0 ? (-column + step - 1) / step : 0;
-        const Count last = !in_rows || (count - 1) * step < room ? count : std::max<Count>(0, (room + step - 1) / step);
+        const Count last = !in_rows || (count - 1) * step < capacity ? count : std::max<Count>(0, (capacity + step - 1) / step);
         maxima.look(block + (row * w.input[2] + column) * w.inner, step, first, last, tap);
       }
   for (Count k = 0; k < count; ++k) {

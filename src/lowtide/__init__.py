@@ -34,7 +34,7 @@ _HOME = {
     "memory_stats": "lowtide.api.memory",
     "MemoryStats": "lowtide.api.memory",
     "snapshot": "lowtide.api.memory",
-    "departures": "lowtide.api.memory",
+    "misplaced_allocations": "lowtide.api.memory",
     "transfers": "lowtide.api.transfers",
     "Transfers": "lowtide.api.transfers",
     "TransferStats": "lowtide.device.transfer_stats",
@@ -71,8 +71,8 @@ if TYPE_CHECKING:
     from lowtide.api.max_batch.max_batch import MaxBatch as MaxBatch
     from lowtide.api.max_batch.max_batch import max_batch as max_batch
     from lowtide.api.memory import MemoryStats as MemoryStats
-    from lowtide.api.memory import departures as departures
     from lowtide.api.memory import memory_stats as memory_stats
+    from lowtide.api.memory import misplaced_allocations as misplaced_allocations
     from lowtide.api.memory import snapshot as snapshot
     from lowtide.api.plan import plan as plan
     from lowtide.api.plan_file import plan_file as plan_file

@@ -20,10 +20,10 @@ class Program:
         read_begin: Ints,
         read: Ints,
         run_time: Longs,
-        rerun_time: Longs,
+        recompute_time: Longs,
         trace_peak: Longs,
-        rerun_peak: Longs,
-        rerun_through: Ints,
+        recompute_peak: Longs,
+        recompute_through: Ints,
         part: Ints,
         size: Longs,
         pinned_from: Ints,
@@ -41,7 +41,7 @@ class Program:
     def gap_end(self, gap: int) -> int: ...
     def gap_at(self, value: int, stage: int) -> int: ...
     def can_fetch(self, gap: int) -> bool: ...
-    def can_rerun(self, gap: int) -> bool: ...
+    def can_recompute(self, gap: int) -> bool: ...
     def is_free(self, gap: int) -> bool: ...
     def least_peak(self, stage: int) -> int: ...
     def operator_floors(self) -> Longs: ...
@@ -65,7 +65,7 @@ class Retention:
     def undo(self) -> None: ...
     def assign(self, taus: Ints) -> bool: ...
     def live_B(self) -> Longs: ...
-    def reruns(self) -> tuple[Ints, Ints]: ...
+    def recomputations(self) -> tuple[Ints, Ints]: ...
     def spans(self) -> tuple[Ints, Ints]: ...
     def is_valid(self) -> bool: ...
 
@@ -177,7 +177,7 @@ class ArenaStatistics:
     frees: int
     moves: int
     moved_B: int
-    failures_for_room: int
+    failures_for_capacity: int
     failures_for_contiguity: int
     refusals: int
 
@@ -285,7 +285,7 @@ class Tape:
 class Replayed:
     """What came of a replay: see `src/core/eager/replay.hpp`. `event` is -1 where it ended with what is kept."""
 
-    out_of_room: bool
+    out_of_capacity: bool
     too_slow: bool
     event: int
     capacity_B: int
@@ -296,8 +296,8 @@ class Replayed:
     weighed: int
     evictions: int
     evicted_B: int
-    reruns: int
-    rerun_ns: int
+    recomputations: int
+    recompute_ns: int
     searches: int
     search_s: float
     moves: int

@@ -26,7 +26,7 @@ from lowtide.profile.exactness import Exactness
 from lowtide.profile.machines import links_of, load_machine
 from lowtide.profile.measure import profile_graph
 from lowtide.profile.roofline import predict_graph
-from lowtide.record import Ground, PlanOptions, Start, budget_in_B, make_record
+from lowtide.record import Constraints, PlanOptions, Start, budget_in_B, make_record
 from lowtide.units import Budget
 
 SHAPE_LIMIT_s = 2.0  # what people get who do not say otherwise
@@ -111,7 +111,7 @@ def plan_graph(
     graph: Graph,
     options: PlanOptions,
     *,
-    ground: Ground,
+    constraints: Constraints,
     device: str,
     covers: Covers,
     agreed_B: int | None = None,
@@ -131,7 +131,7 @@ def plan_graph(
     return make_record(
         graph,
         options,
-        ground=ground,
+        constraints=constraints,
         covers=covers,
         environment=environment(device),
         device_B=lambda: device_memory_B(device),

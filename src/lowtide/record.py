@@ -12,14 +12,14 @@ from dataclasses import replace
 
 import msgspec
 
+from lowtide.constraints import Constraints as Constraints
+from lowtide.constraints import PlanOptions as PlanOptions
+from lowtide.constraints import Start as Start
 from lowtide.errors import IllegalPlan, InfeasibleBudget, PlanError, PlanMismatch
-from lowtide.ground import Ground as Ground
-from lowtide.ground import PlanOptions as PlanOptions
-from lowtide.ground import Start as Start
 from lowtide.ir.check import check
 from lowtide.ir.graph import Graph, Recipe
 from lowtide.ir.housing import housed
-from lowtide.ir.layout import ALIGNMENT_B, Obstacle
+from lowtide.ir.layout import ALIGNMENT_B, LiveBlock
 from lowtide.ir.plan import Covers, Environment, Outcome, PlanRecord, Status
 from lowtide.ir.same_program import SameProgram, same_program
 from lowtide.ir.schedule import HOST, Schedule
@@ -37,7 +37,7 @@ def make_record(
     graph: Graph,
     options: PlanOptions,
     *,
-    ground: Ground,
+    constraints: Constraints,
     covers: Covers,
     environment: Environment,
     device_B: Callable[[], int],
@@ -53,7 +53,7 @@ def make_record(
     the bytes reserved, holes included, stay within the budget.
 
     Arguments:
-        ground: what the plan has to leave room for.
+        constraints: what the plan has to leave room for.
         environment: in which the graph was profiled.
         device_B: finds out the bytes of the device, for a budget that is a share of them.
         agreed_B: what the budget came to before; None to find out.
@@ -66,27 +66,27 @@ def make_record(
             known, or found without a look at this budget, so that whoever asks again with that one is given a plan.
     """
     plain = simulate(graph, keep_all_schedule(graph))
-    beside_B = ground.outside_B + ground.obstacles_B
+    concurrent_B = constraints.outside_B + constraints.live_blocks_B
     if agreed_B is None:
-        agreed_B = budget_in_B(options.budget, lambda: plain_B(graph, ground), device_B)
+        agreed_B = budget_in_B(options.budget, lambda: plain_B(graph, constraints), device_B)
     budget_B = max(at_least_B, agreed_B)
-    room_B = ground.room_B(graph, budget_B, at_least_B)
+    free_B = constraints.free_B(graph, budget_B, at_least_B)
     claims = msgspec.structs.replace(
-        _claims(graph, ground, budget_B, plain, environment, covers),
+        _claims(graph, constraints, budget_B, plain, environment, covers),
         numerics=options.numerics,
         without=tuple(sorted(options.without)),
         host_budget_B=options.host_budget_B,
         link_Bps=options.link_Bps,
         links=() if options.moves is None else options.links,
     )
-    live_B = budget_B - ground.fixed_B(graph)
+    live_B = budget_B - constraints.fixed_B(graph)
 
     still = None
-    if options.moves is not None and not options.homes:
+    if options.moves is not None and not options.host_resident:
         still = Solver(graph, replace(options, host_budget_B=0), None, watch).solve
     for begin in (None,) if start is None else (start, None):
         solver = Solver(graph, options, begin, watch)
-        tightening = Tightening(claims, ground, room_B, solver.solve, options.seed, still)
+        tightening = Tightening(claims, constraints, free_B, solver.solve, options.seed, still)
         record = tightening.run(live_B)
         if record is not None:
             break
@@ -97,9 +97,11 @@ def make_record(
         record = least if least is not None and tightening.fits(least) else None
         if record is None:
             beyond = _beyond_the_host(graph, options, anew.hurried)
-            raise _infeasible(graph, tightening.last, budget_B, ground, least or tightening.lowest, options, beyond)
-    room_B = min(record.peak_B, budget_B) - beside_B
-    check(record.graph, record.schedule, room_B, record.layout, options.host_budget_B if record.links else None)
+            raise _infeasible(
+                graph, tightening.last, budget_B, constraints, least or tightening.lowest, options, beyond
+            )
+    free_B = min(record.peak_B, budget_B) - concurrent_B
+    check(record.graph, record.schedule, free_B, record.layout, options.host_budget_B if record.links else None)
     return record if begin is None else msgspec.structs.replace(record, begun_from=begin.shapes)
 
 
@@ -107,7 +109,7 @@ def carried_over(
     saved: PlanRecord,
     graph: Graph,
     *,
-    ground: Ground,
+    constraints: Constraints,
     budget_B: int,
     covers: Covers,
     environment: Environment,
@@ -122,7 +124,7 @@ def carried_over(
     Arguments:
         saved: from anywhere, its graph well-formed.
         graph: profiled, with every implementation that may be used here.
-        ground: what the plan has to leave room for.
+        constraints: what the plan has to leave room for.
         budget_B: what it may take.
         covers, environment: of plans made here.
         any_numbers: whether numbers among the arguments of operators may differ.
@@ -143,7 +145,7 @@ def carried_over(
         ) from error
     plain = simulate(graph, keep_all_schedule(graph))
     claims = msgspec.structs.replace(
-        _claims(graph, ground, budget_B, plain, environment, covers),
+        _claims(graph, constraints, budget_B, plain, environment, covers),
         begun_from=saved.begun_from,
         numerics=saved.numerics,
         without=saved.without,
@@ -161,11 +163,11 @@ def carried_over(
     )
     if not _allocates_alike(saved.graph, graph, alike):
         outcome = msgspec.structs.replace(outcome, floor_B=0, floor_recipes=(), smallest_B=None)
-    record = carried_out(claims, outcome, ground)
-    if not ground.enforced or saved.layout is None:
+    record = carried_out(claims, outcome, constraints)
+    if not constraints.enforced or saved.layout is None:
         return record
     layout = at_known_places(
-        record.graph, schedule, saved.layout, after_B=ground.optimizer_B, alignment_B=ground.alignment_B
+        record.graph, schedule, saved.layout, after_B=constraints.optimizer_B, alignment_B=constraints.alignment_B
     )
     if layout is None:
         return record
@@ -199,7 +201,7 @@ def _bound_s(saved: PlanRecord, graph: Graph, alike: SameProgram, keep_all_s: fl
 
 
 def _claims(
-    graph: Graph, ground: Ground, budget_B: int, plain: Timeline, environment: Environment, covers: Covers
+    graph: Graph, constraints: Constraints, budget_B: int, plain: Timeline, environment: Environment, covers: Covers
 ) -> PlanRecord:
     """A plan's claims before there is a schedule."""
     return PlanRecord(
@@ -209,31 +211,31 @@ def _claims(
         budget_B=budget_B,
         peak_B=0,
         time_s=0.0,
-        keep_all_peak_B=plain.peak_B + ground.outside_B,
+        keep_all_peak_B=plain.peak_B + constraints.outside_B,
         keep_all_time_s=plain.time_s,
-        outside_B=ground.outside_B,
-        budget_kind="enforced" if ground.enforced else "accounted",
+        outside_B=constraints.outside_B,
+        budget_kind="enforced" if constraints.enforced else "accounted",
         covers=covers,
         environment=environment,
-        reserve_B=ground.reserve_B,
-        optimizer_B=ground.optimizer_B,
+        reserve_B=constraints.reserve_B,
+        optimizer_B=constraints.optimizer_B,
     )
 
 
-def place_around(record: PlanRecord, obstacles: tuple[Obstacle, ...], room_B: int) -> PlanRecord | None:
-    """The same schedule at addresses around what is in the way; None if it does not fit below `room_B` so."""
+def place_around(record: PlanRecord, live_blocks: tuple[LiveBlock, ...], free_B: int) -> PlanRecord | None:
+    """The same schedule at addresses around what is in the way; None if it does not fit below `free_B` so."""
     layout = lay_out(
         record.graph,
         record.schedule,
-        obstacles=obstacles,
+        live_blocks=live_blocks,
         after_B=record.optimizer_B,
-        capacity_B=room_B,
+        capacity_B=free_B,
         alignment_B=ALIGNMENT_B if record.layout is None else record.layout.alignment_B,
     )
-    if layout.height_B > room_B:
+    if layout.height_B > free_B:
         return None
     check(record.graph, record.schedule, layout=layout)
-    return msgspec.structs.replace(record, layout=layout, peak_B=record.peak_B + sum(o.size_B for o in obstacles))
+    return msgspec.structs.replace(record, layout=layout, peak_B=record.peak_B + sum(o.size_B for o in live_blocks))
 
 
 def budget_in_B(budget: Budget, plain_B: Callable[[], int], device_B: Callable[[], int]) -> int:
@@ -245,15 +247,15 @@ def budget_in_B(budget: Budget, plain_B: Callable[[], int], device_B: Callable[[
     return int((budget.of_device or 0.0) * device_B())
 
 
-def plain_B(graph: Graph, ground: Ground) -> int:
+def plain_B(graph: Graph, constraints: Constraints) -> int:
     """What the step needs when nothing is recomputed; with holes and the optimizer's step where there are addresses."""
     keep_all = keep_all_schedule(graph)
     live_B = simulate(graph, keep_all).peak_B
-    if not ground.enforced:
-        return live_B + ground.outside_B
-    layout = lay_out(graph, keep_all, after_B=ground.optimizer_B)
-    placed_B = graph.persistent_B + ground.outside_B + ground.reserve_B + layout.height_B
-    return max(placed_B, live_B + ground.fixed_B(graph))  # a planner counts tiny tensors, which have no place
+    if not constraints.enforced:
+        return live_B + constraints.outside_B
+    layout = lay_out(graph, keep_all, after_B=constraints.optimizer_B)
+    placed_B = graph.persistent_B + constraints.outside_B + constraints.reserve_B + layout.height_B
+    return max(placed_B, live_B + constraints.fixed_B(graph))  # a planner counts tiny tensors, which have no place
 
 
 def _beyond_the_host(graph: Graph, options: PlanOptions, hurried: bool) -> tuple[int, int] | None:
@@ -278,7 +280,7 @@ def _infeasible(
     graph: Graph,
     outcome: Outcome,
     budget_B: int,
-    ground: Ground,
+    constraints: Constraints,
     least: PlanRecord | None,
     options: PlanOptions,
     beyond: tuple[int, int] | None,
@@ -289,36 +291,36 @@ def _infeasible(
         least: the plan that shows it.
         beyond: device and host bytes of a plan that needs more of the host than it may have.
     """
-    floor_B = outcome.floor_B + ground.fixed_B(graph)
+    floor_B = outcome.floor_B + constraints.fixed_B(graph)
     smallest_B = None
     if least is not None:
-        smallest_B = smallest_for_B(least, ground)
+        smallest_B = smallest_for_B(least, constraints)
         least = msgspec.structs.replace(least, budget_B=smallest_B)
-    elif outcome.smallest_B is not None and not ground.enforced:
-        smallest_B = outcome.smallest_B + ground.outside_B + ground.obstacles_B
+    elif outcome.smallest_B is not None and not constraints.enforced:
+        smallest_B = outcome.smallest_B + constraints.outside_B + constraints.live_blocks_B
     setters = [graph.recipes[r] for r in outcome.floor_recipes]
     names = tuple(_whereabouts(r) for r in setters[:3])
     lines = [
         f"a budget of {format_B(budget_B)} ({budget_B:,} B) is too small for this step; nothing has been changed.",
         f"Proved floor ({outcome.floor_class}): {format_B(floor_B)} ({floor_B:,} B), of which parameters, buffers, "
-        f"inputs and optimizer state are {format_B(graph.persistent_B + ground.outside_B)}.",
+        f"inputs and optimizer state are {format_B(graph.persistent_B + constraints.outside_B)}.",
     ]
-    if ground.obstacles:
+    if constraints.live_blocks:
         lines.append(
-            f"Tensors of earlier steps hold {format_B(ground.obstacles_B)} of it: gradients that were not zeroed, "
-            "outputs that a variable still names, what a forward keeps until its backward has run. Set them to None, "
-            "or run each backward, before the next step."
+            f"Tensors of earlier steps hold {format_B(constraints.live_blocks_B)} of it: gradients that were not "
+            "zeroed, outputs that a variable still names, what a forward keeps until its backward has run. Set them to "
+            "None, or run each backward, before the next step."
         )
-    if ground.enforced:
+    if constraints.enforced:
         lines.append(
-            f"Beside the plan, {format_B(ground.reserve_B)} are set aside for tiny tensors and code between the "
-            f"segments, and the optimizer's step needs {format_B(ground.optimizer_B)}."
+            f"Beside the plan, {format_B(constraints.reserve_B)} are set aside for tiny tensors and code between the "
+            f"segments, and the optimizer's step needs {format_B(constraints.optimizer_B)}."
         )
     if smallest_B is not None:
         lines.append(f"Smallest budget for which a plan was found: {format_B(smallest_B)}; use budget={smallest_B}.")
     host_B = options.host_budget_B
     if options.moves is not None:
-        lines.append(_of_the_host(host_B, smallest_B, beyond, ground))
+        lines.append(_of_the_host(host_B, smallest_B, beyond, constraints))
     if names:
         lines.append("The floor is set by: " + "; ".join(names) + ".")
     if smallest_B is None and budget_B >= floor_B:
@@ -338,17 +340,19 @@ def _infeasible(
     )
 
 
-def _of_the_host(host_B: int | None, smallest_B: int | None, beyond: tuple[int, int] | None, ground: Ground) -> str:
+def _of_the_host(
+    host_B: int | None, smallest_B: int | None, beyond: tuple[int, int] | None, constraints: Constraints
+) -> str:
     """What the other wall has to do with it."""
     if host_B is None:
         return "The host has no wall: only the device is too small."
-    wall = f"The host's wall is at {format_B(host_B)} ({host_B:,} B)"
+    hard_budget = f"The host's wall is at {format_B(host_B)} ({host_B:,} B)"
     if beyond is None:
-        return f"{wall}; more host memory was not found to help."
-    device_B = beyond[0] + ground.outside_B + ground.obstacles_B + ground.reserve_B
+        return f"{hard_budget}; more host memory was not found to help."
+    device_B = beyond[0] + constraints.outside_B + constraints.live_blocks_B + constraints.reserve_B
     if smallest_B is not None and device_B >= smallest_B:
-        return f"{wall}; more host memory was not found to help."
+        return f"{hard_budget}; more host memory was not found to help."
     return (
-        f"{wall}, which is in the way as well: with host_budget={beyond[1]} a plan was found that needs about "
+        f"{hard_budget}, which is in the way as well: with host_budget={beyond[1]} a plan was found that needs about "
         f"{format_B(device_B)} of the device."
     )

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from lowtide.ground import Ground, PlanOptions, Start
+from lowtide.constraints import Constraints, PlanOptions, Start
 from lowtide.ir.graph import Graph
 from lowtide.ir.housing import housed, movable_values
 from lowtide.ir.layout import SMALL_B
@@ -57,7 +57,7 @@ class Solver:
             self.begin,
             options.moves,
             options.host_budget_B,
-            options.homes,
+            options.host_resident,
         )
         outcome = update_on_the_host(problem, options.planner.solve(problem, self.watch))
         if self.hurried and outcome.status is Status.FEASIBLE:
@@ -83,7 +83,7 @@ class Tightening:
 
     Arguments:
         claims: the plan without a schedule.
-        room_B: what the addresses may take.
+        free_B: what the addresses may take.
         solve: plans for so many live bytes.
         still: the same where nothing moves; None where `solve` moves nothing either, or some homes have to be away.
     """
@@ -91,13 +91,13 @@ class Tightening:
     def __init__(
         self,
         claims: PlanRecord,
-        ground: Ground,
-        room_B: int,
+        constraints: Constraints,
+        free_B: int,
         solve: Callable[[int], Outcome],
         seed: int,
         still: Callable[[int], Outcome] | None = None,
     ) -> None:
-        self.claims, self.ground, self.room_B, self.solve, self.seed = claims, ground, room_B, solve, seed
+        self.claims, self.constraints, self.free_B, self.solve, self.seed = claims, constraints, free_B, solve, seed
         self.still = still
         self.lowest: PlanRecord | None = None
         self.last = claims.outcome
@@ -116,34 +116,34 @@ class Tightening:
                 self.last = outcome if late is None else late.outcome
                 return late
             self.last = outcome
-            record = self._placed(outcome, self._room_for(outcome))
-            room_B = self._room_for(outcome)
-            if record.layout is None or record.layout.height_B <= room_B:
+            record = self._placed(outcome, self._free_for(outcome))
+            free_B = self._free_for(outcome)
+            if record.layout is None or record.layout.height_B <= free_B:
                 return record if late is None or record.time_s <= late.time_s else late
             if late is not None:
                 return late
-            late = self._instead_of(record, room_B, whole_B)
-            excess_B = record.reserved_B - record.fixed_B - room_B
-            live_B = min(live_B, record.peak_B - self.ground.outside_B - self.ground.obstacles_B) - excess_B
+            late = self._instead_of(record, free_B, whole_B)
+            excess_B = record.reserved_B - record.fixed_B - free_B
+            live_B = min(live_B, record.peak_B - self.constraints.outside_B - self.constraints.live_blocks_B) - excess_B
         return late
 
-    def _instead_of(self, record: PlanRecord, room_B: int, live_B: int) -> PlanRecord | None:
+    def _instead_of(self, record: PlanRecord, free_B: int, live_B: int) -> PlanRecord | None:
         """The faster of the same plan with late copies and one that moves nothing; None where neither fits."""
         if not moves(record.schedule):
             return None
-        found = [self._with_late_copies(record, room_B)]
+        found = [self._with_late_copies(record, free_B)]
         if self.still is not None:
-            unmoved = Tightening(self.claims, self.ground, self.room_B, self.still, self.seed)
+            unmoved = Tightening(self.claims, self.constraints, self.free_B, self.still, self.seed)
             unmoved.bound_s = self.bound_s
             found.append(_as_one_that_may_move(unmoved.run(live_B), record.outcome))
         return min((f for f in found if f is not None), key=lambda f: f.time_s, default=None)
 
-    def _with_late_copies(self, record: PlanRecord, room_B: int) -> PlanRecord | None:
+    def _with_late_copies(self, record: PlanRecord, free_B: int) -> PlanRecord | None:
         """The same plan with copies as late as can be; None where that is not within both walls."""
         outcome = msgspec.structs.replace(record.outcome, schedule=lean(record.graph, record.schedule))
-        found = self._placed(outcome, room_B)
+        found = self._placed(outcome, free_B)
         host_B = self.claims.host_budget_B
-        fits = found.layout is not None and found.layout.height_B <= room_B
+        fits = found.layout is not None and found.layout.height_B <= free_B
         return found if fits and (host_B is None or found.host_peak_B <= host_B) else None
 
     def least(self, known: PlanRecord | None, solve: Callable[[int], Outcome]) -> PlanRecord | None:
@@ -163,7 +163,7 @@ class Tightening:
         if failed.smallest_B is None:
             return None
         found = msgspec.structs.replace(failed, schedule=failed.smallest, smallest=None, status=Status.FEASIBLE)
-        if self.ground.enforced:  # it has to be placed before anybody is told that it fits
+        if self.constraints.enforced:  # it has to be placed before anybody is told that it fits
             solved = self._bounded(solve(failed.smallest_B))
             found = found if solved.schedule is None else solved
         if found.schedule is None:
@@ -175,20 +175,20 @@ class Tightening:
     def _lowest_of(self, outcome: Outcome) -> PlanRecord | None:
         """The plan of an outcome that moves values, with late copies if the host has room for those."""
         assert outcome.schedule is not None
-        late = lean(carried_out(self.claims, outcome, self.ground).graph, outcome.schedule)
+        late = lean(carried_out(self.claims, outcome, self.constraints).graph, outcome.schedule)
         found = self._placed(msgspec.structs.replace(outcome, schedule=late), None)
         host_B = self.claims.host_budget_B
         return found if host_B is None or found.host_peak_B <= host_B else self._placed(outcome, None)
 
     def fits(self, record: PlanRecord) -> bool:
         """Whether a plan is within the budget: tiny tensors need no addresses, but bytes."""
-        return smallest_for_B(record, self.ground) <= self.claims.budget_B and (
-            record.layout is None or record.layout.height_B <= self._room_for(record.outcome)
+        return smallest_for_B(record, self.constraints) <= self.claims.budget_B and (
+            record.layout is None or record.layout.height_B <= self._free_for(record.outcome)
         )
 
-    def _room_for(self, outcome: Outcome) -> int:
+    def _free_for(self, outcome: Outcome) -> int:
         """What the addresses of a plan may take: where homes are on the host, their bytes as well."""
-        return max(0, self.room_B + sum(self.claims.graph.values[v].size_B for v in outcome.hosted))
+        return max(0, self.free_B + sum(self.claims.graph.values[v].size_B for v in outcome.hosted))
 
     def _taken_over(self, known: PlanRecord) -> PlanRecord:
         """A plan found before, with the claims of now; at its own addresses, if nothing is in their way."""
@@ -202,19 +202,19 @@ class Tightening:
             stats=known.outcome.stats,
         )
         if not self._is_for_here(known):
-            return self._placed(outcome, self._room_for(outcome))
-        record = carried_out(self.claims, outcome, self.ground)
+            return self._placed(outcome, self._free_for(outcome))
+        record = carried_out(self.claims, outcome, self.constraints)
         return msgspec.structs.replace(record, peak_B=known.peak_B, layout=known.layout)
 
     def _is_for_here(self, known: PlanRecord) -> bool:
-        ground, layout = self.ground, known.layout
-        around = layout is not None and (layout.obstacles or layout.alignment_B != ground.alignment_B)
+        constraints, layout = self.constraints, known.layout
+        around = layout is not None and (layout.live_blocks or layout.alignment_B != constraints.alignment_B)
         kept_B = (known.outside_B, known.reserve_B, known.optimizer_B)
-        same = kept_B == (ground.outside_B, ground.reserve_B, ground.optimizer_B)
-        return same and not ground.obstacles and not around and (layout is not None) == ground.enforced
+        same = kept_B == (constraints.outside_B, constraints.reserve_B, constraints.optimizer_B)
+        return same and not constraints.live_blocks and not around and (layout is not None) == constraints.enforced
 
     def _bounded(self, outcome: Outcome) -> Outcome:
-        outcome = _at_the_end(outcome, self.claims, self.ground)
+        outcome = _at_the_end(outcome, self.claims, self.constraints)
         if self.bound_s is None:
             self.bound_s = outcome.bound_s
         if outcome.bound_s <= self.bound_s * (1.0 + _EQUAL):
@@ -222,9 +222,9 @@ class Tightening:
         status = Status.FEASIBLE if outcome.status is Status.OPTIMAL else outcome.status
         return msgspec.structs.replace(outcome, bound_s=self.bound_s, status=status)
 
-    def _placed(self, outcome: Outcome, room_B: int | None) -> PlanRecord:
+    def _placed(self, outcome: Outcome, free_B: int | None) -> PlanRecord:
         """The plan for an outcome, as low as is enough, or as low as it goes."""
-        record = _with_addresses(self.claims, outcome, self.ground, room_B, self.seed)
+        record = _with_addresses(self.claims, outcome, self.constraints, free_B, self.seed)
         if self.lowest is None or record.reserved_B < self.lowest.reserved_B:
             self.lowest = record
         return record
@@ -244,27 +244,27 @@ def _as_one_that_may_move(record: PlanRecord | None, other: Outcome) -> PlanReco
     return msgspec.structs.replace(record, outcome=outcome)
 
 
-def smallest_for_B(record: PlanRecord, ground: Ground) -> int:
+def smallest_for_B(record: PlanRecord, constraints: Constraints) -> int:
     """The least budget that a plan fits: its addresses, its live bytes, and without addresses what its search needs."""
-    beside_B = ground.outside_B + ground.obstacles_B
-    live_B = record.peak_B - beside_B + ground.fixed_B(record.graph)
-    searched_B = 0 if ground.enforced else (record.outcome.smallest_B or 0) + beside_B
+    concurrent_B = constraints.outside_B + constraints.live_blocks_B
+    live_B = record.peak_B - concurrent_B + constraints.fixed_B(record.graph)
+    searched_B = 0 if constraints.enforced else (record.outcome.smallest_B or 0) + concurrent_B
     return max(record.reserved_B, live_B, searched_B)
 
 
-def _at_the_end(outcome: Outcome, claims: PlanRecord, ground: Ground) -> Outcome:
+def _at_the_end(outcome: Outcome, claims: PlanRecord, constraints: Constraints) -> Outcome:
     """Raises the floor to what is there when the optimizer steps: its temporaries beside all that the caller holds."""
     graph = claims.graph if claims.machine is None else housed(claims.graph, movable_values(claims.graph))
-    least_B = SMALL_B if ground.enforced else 0  # tiny ones have their place in the reserve
+    least_B = SMALL_B if constraints.enforced else 0  # tiny ones have their place in the reserve
     leaving = (v for v in graph.values if v.leaves is not None and v.held and not v.persistent and v.replaces is None)
     held_B = sum(v.size_B for v in leaving if v.size_B >= least_B)
-    end_B = graph.persistent_B + held_B + ground.optimizer_B
-    if end_B <= outcome.floor_B or not ground.optimizer_B:
+    end_B = graph.persistent_B + held_B + constraints.optimizer_B
+    if end_B <= outcome.floor_B or not constraints.optimizer_B:
         return outcome
     return msgspec.structs.replace(outcome, floor_B=end_B, floor_class="any schedule", floor_recipes=())
 
 
-def carried_out(claims: PlanRecord, outcome: Outcome, ground: Ground) -> PlanRecord:
+def carried_out(claims: PlanRecord, outcome: Outcome, constraints: Constraints) -> PlanRecord:
     """The plan for an outcome: its graph, with the homes that were chosen, and what it comes to."""
     assert outcome.schedule is not None
     graph = housed(claims.graph, outcome.hosted) if outcome.hosted else claims.graph
@@ -274,7 +274,7 @@ def carried_out(claims: PlanRecord, outcome: Outcome, ground: Ground) -> PlanRec
         graph=graph,
         schedule=outcome.schedule,
         outcome=outcome,
-        peak_B=timed.peak_B + ground.outside_B + ground.obstacles_B,
+        peak_B=timed.peak_B + constraints.outside_B + constraints.live_blocks_B,
         time_s=timed.time_s,
         host_peak_B=timed.host_peak_B,
         sent_B=timed.sent_B,
@@ -283,18 +283,20 @@ def carried_out(claims: PlanRecord, outcome: Outcome, ground: Ground) -> PlanRec
     )
 
 
-def _with_addresses(claims: PlanRecord, outcome: Outcome, ground: Ground, room_B: int | None, seed: int) -> PlanRecord:
+def _with_addresses(
+    claims: PlanRecord, outcome: Outcome, constraints: Constraints, free_B: int | None, seed: int
+) -> PlanRecord:
     """The plan for an outcome, its allocations placed if they are to be."""
-    record = carried_out(claims, outcome, ground)
-    if not ground.enforced:
+    record = carried_out(claims, outcome, constraints)
+    if not constraints.enforced:
         return record
     layout = lay_out(
         record.graph,
         record.schedule,
-        obstacles=ground.obstacles,
-        after_B=ground.optimizer_B,
-        capacity_B=room_B,
-        alignment_B=ground.alignment_B,
+        live_blocks=constraints.live_blocks,
+        after_B=constraints.optimizer_B,
+        capacity_B=free_B,
+        alignment_B=constraints.alignment_B,
         seed=seed,
     )
     return msgspec.structs.replace(record, layout=layout)

@@ -165,7 +165,7 @@ WRONG: dict[Callable[..., object], dict[str, list[Any]]] = {
     lambda **k: lowtide.unfit(*k.values()): {"model": ODD},
     lambda **k: lowtide.memory_stats(*k.values()): {"model": ODD[1:]},
     lambda **k: lowtide.snapshot(*k.values()): {"model": ODD[1:]},
-    lambda **k: lowtide.departures(*k.values()): {"model": ODD[1:]},
+    lambda **k: lowtide.misplaced_allocations(*k.values()): {"model": ODD[1:]},
     lambda **k: lowtide.transfers(*k.values()): {"model": ODD[1:]},
     lambda **k: lowtide.install_cuda(*k.values()): {"budget": ODD},
     lambda **k: lowtide.Plan.load(*k.values()): {"path": [None, len, 0, True]},

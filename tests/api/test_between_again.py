@@ -50,4 +50,4 @@ def test_a_larger_budget_gives_the_room_that_a_smaller_one_had_not() -> None:
     for _ in range(3):
         _step(model, x)
     assert lowtide.memory_stats(model).spills == before
-    assert lowtide.departures(model) == ()
+    assert lowtide.misplaced_allocations(model) == ()

@@ -58,7 +58,7 @@ def test_training_evaluation_and_shapes_share_one_budget() -> None:
     assert stats.budget_kind == "enforced"
     assert stats.forwards == 3
     assert stats.backwards == 2
-    assert stats.departures == stats.spills == 0
+    assert stats.misplaced_allocations == stats.spills == 0
     assert stats.reserved_B <= stats.budget_B
 
 

@@ -10,7 +10,7 @@ import torch
 from msgspec.structs import replace
 
 from lowtide.device import cuda
-from lowtide.session.budget_scope import Enclosure, Scope
+from lowtide.session.budget_scope import BudgetScope, Scope
 from tests.report.plan_records import record
 
 MiB = 2**20
@@ -22,7 +22,7 @@ def arena_of(capacity_B: int) -> Any:
 
 
 def said(scope: Scope, device: str, budget_B: int) -> str:
-    return Enclosure(scope).said(replace(record(), budget_B=budget_B), device).budget_kind
+    return BudgetScope(scope).said(replace(record(), budget_B=budget_B), device).budget_kind
 
 
 def test_without_the_arena_a_budget_on_a_gpu_is_capped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,8 +54,8 @@ def test_a_capped_plan_caps_the_allocator(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", fraction)
     plan = replace(record(), budget_B=16 * MiB)
-    Enclosure("step").limit(plan)
+    BudgetScope("step").limit(plan)
     assert asked == []
-    Enclosure("step").limit(replace(plan, budget_kind="capped"))
+    BudgetScope("step").limit(replace(plan, budget_kind="capped"))
     assert asked == [(0.25, 0)]
     assert cuda.level() == "capped"

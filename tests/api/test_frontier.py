@@ -35,7 +35,7 @@ def test_a_plan_of_the_frontier_trains_within_its_budget() -> None:
     lowtide.fit(fitted, plan=plan)
     assert differences(train(plain, MIXED.loss, batches), train(fitted, MIXED.loss, batches)) == []
     assert lowtide.memory_stats(fitted).peak_B <= found.smallest_B
-    assert lowtide.departures(fitted) == ()
+    assert lowtide.misplaced_allocations(fitted) == ()
 
 
 def test_keep_all_needs_what_plain_is_a_share_of() -> None:

@@ -118,7 +118,7 @@ def test_one_pixel_with_channels_last_or_not() -> None:
     batches = [x.contiguous(memory_format=f) for x in (small, large) for f in _FORMATS]
     expected = train(plain, lambda m, x: m(x).square().mean(), batches)
     assert differences(expected, train(fitted, lambda m, x: m(x).square().mean(), batches)) == []
-    assert lowtide.departures(fitted) == ()
+    assert lowtide.misplaced_allocations(fitted) == ()
 
 
 _FORMATS = (torch.contiguous_format, torch.channels_last)

@@ -117,11 +117,11 @@ def test_a_weight_whose_gradient_comes_in_shares_moves_into_the_arena() -> None:
     for _ in range(2):
         model(torch.randn(64, 64)).sum().backward()
         model.zero_grad()
-    wall = model.lowtide.session.enclosure.wall
-    if wall is None:
+    hard_budget = model.lowtide.session.budget_scope.hard_budget
+    if hard_budget is None:
         pytest.skip("no compiler")
-    assert storages.home_of(linear.weight.untyped_storage(), wall.arena) is not None
-    assert lowtide.memory_stats(model).departures == 0
+    assert storages.place_of(linear.weight.untyped_storage(), hard_budget.arena) is not None
+    assert lowtide.memory_stats(model).misplaced_allocations == 0
 
 
 def _language(**options: str) -> tuple[nn.Module, nn.Module, torch.Tensor]:

@@ -13,7 +13,7 @@ from torch import nn
 import lowtide
 from lowtide.api.size_search import largest
 from lowtide.device.arena import Arena
-from lowtide.device.storage import home_of
+from lowtide.device.storage import place_of
 from lowtide.session.inputs import read_batch, vary
 from tests.networks import Mixed, Tied
 
@@ -86,7 +86,7 @@ def test_it_finds_tries_and_leaves_no_trace() -> None:
     arenas = [o for o in gc.get_objects() if type(o) is Arena and id(o) not in earlier]
     state = [t for entry in optimizer.state.values() for t in entry.values()]
     left = [t.untyped_storage() for t in (*model.parameters(), *model.buffers(), *state)]
-    assert all(home_of(storage, arena) is None for storage in left for arena in arenas)
+    assert all(place_of(storage, arena) is None for storage in left for arena in arenas)
     assert found.verified
     assert 0 < found.plain_size < found.size
     assert found.plan.reserved_B <= found.plan.budget_B == 256 * 1024

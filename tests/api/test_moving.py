@@ -91,7 +91,7 @@ def test_a_fitted_model_moves_what_pays_and_keeps_its_bits() -> None:
     assert found.observed.to_host.copies == 2 * sent > 0
     assert found.observed.to_host.moved_B == 2 * found.predicted.sent_B
     stats = lowtide.memory_stats(model)
-    assert (stats.departures, stats.host_in_use_B) == (0, 0)
+    assert (stats.misplaced_allocations, stats.host_in_use_B) == (0, 0)
     assert 0 < stats.host_peak_B <= stats.host_budget_B == 2**26
     said = plan.explain(100)
     assert "moved to the host once" in said
@@ -142,8 +142,8 @@ def test_the_backend_moves_too() -> None:
     assert torch.equal(loss, expected[0])
     assert all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), expected[1:], strict=True))  # type: ignore[arg-type]
     session = next(s for s in compiled_sessions() if s.options.host_budget_B == 64 * 2**20)
-    assert session.enclosure.engines is not None
-    assert session.enclosure.engines.stats().to_host.copies > 0
+    assert session.budget_scope.engines is not None
+    assert session.budget_scope.engines.stats().to_host.copies > 0
 
 
 def test_a_file_moves_over_a_link_that_is_named(saved: Path) -> None:

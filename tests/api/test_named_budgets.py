@@ -18,7 +18,7 @@ from lowtide.ir.graph import Graph
 from lowtide.ir.plan import Covers, Environment, Outcome, PlanRecord, Problem, Status
 from lowtide.plan_cache import store
 from lowtide.planners.base import AbstractPlanner, Watch
-from lowtide.record import Ground, PlanOptions, make_record
+from lowtide.record import Constraints, PlanOptions, make_record
 from lowtide.units import Budget
 from tests.api.test_equality import smallest
 from tests.networks import NETWORKS
@@ -26,7 +26,7 @@ from tests.planners.menus import with_backwards
 from tests.planners.tape import gpt, random_graph, unet
 
 ROOT = Path(__file__).resolve().parents[2]
-GROUND = Ground(outside_B=1000, enforced=True, reserve_B=4096, optimizer_B=640)
+CONSTRAINTS = Constraints(outside_B=1000, enforced=True, reserve_B=4096, optimizer_B=640)
 GRAPHS = {
     "gpt": lambda: with_backwards(gpt(blocks=2, batch=1, tokens=64, width=64)),
     "unet": lambda: unet(depth=2, batch=1, width=8, side=32),
@@ -92,12 +92,12 @@ def test_a_later_process_is_given_the_plan_that_the_first_one_named(
     assert fitted.lowtide.plan.record.budget_B == named_B
 
 
-def record_at(graph: Graph, budget_B: int, ground: Ground, known: PlanRecord | None = None) -> PlanRecord:
+def record_at(graph: Graph, budget_B: int, constraints: Constraints, known: PlanRecord | None = None) -> PlanRecord:
     """A plan that begins from nothing, as in a new process."""
     return make_record(
         graph,
         PlanOptions(budget=Budget(size_B=budget_B), work=500),
-        ground=ground,
+        constraints=constraints,
         covers=Covers(),
         environment=Environment(),
         device_B=lambda: 0,
@@ -105,15 +105,15 @@ def record_at(graph: Graph, budget_B: int, ground: Ground, known: PlanRecord | N
     )
 
 
-@pytest.mark.parametrize("ground", [GROUND, Ground(outside_B=1000)], ids=["enforced", "accounted"])
+@pytest.mark.parametrize("constraints", [CONSTRAINTS, Constraints(outside_B=1000)], ids=["enforced", "accounted"])
 @pytest.mark.parametrize("name", GRAPHS)
-def test_what_is_named_does_not_depend_on_what_was_asked_for(name: str, ground: Ground) -> None:
+def test_what_is_named_does_not_depend_on_what_was_asked_for(name: str, constraints: Constraints) -> None:
     graph = GRAPHS[name]()
     named: set[int] = set()
     asked_B = 1
     for _ in range(3):
         with pytest.raises(lowtide.InfeasibleBudget) as caught:
-            record_at(graph, asked_B, ground)
+            record_at(graph, asked_B, constraints)
         proof = caught.value.proof
         assert isinstance(proof, PlanRecord)
         assert caught.value.smallest_B is not None
@@ -124,10 +124,10 @@ def test_what_is_named_does_not_depend_on_what_was_asked_for(name: str, ground: 
     (named_B,) = named
     assert proof.budget_B == named_B
     for known in (None, proof):
-        record = record_at(graph, named_B, ground, known)
+        record = record_at(graph, named_B, constraints, known)
         assert record.reserved_B <= named_B
-        assert (record.layout is not None) == ground.enforced
-    roomier = dataclasses.replace(ground, reserve_B=ground.reserve_B + 64)
+        assert (record.layout is not None) == constraints.enforced
+    roomier = dataclasses.replace(constraints, reserve_B=constraints.reserve_B + 64)
     assert record_at(graph, named_B + 64, roomier, proof).reserved_B <= named_B + 64
 
 
@@ -159,9 +159,9 @@ def name_and_plan() -> Iterator[str]:
     """What is named for every graph, and the plan at that budget, in a line."""
     for graph in (make() for make in GRAPHS.values()):
         with pytest.raises(lowtide.InfeasibleBudget) as caught:
-            record_at(graph, 1, GROUND)
+            record_at(graph, 1, CONSTRAINTS)
         assert caught.value.smallest_B is not None
-        record = record_at(graph, caught.value.smallest_B, GROUND)
+        record = record_at(graph, caught.value.smallest_B, CONSTRAINTS)
         assert record.layout is not None
         yield f"{caught.value.smallest_B} {record.schedule} {record.layout.offsets_B}\n"
 

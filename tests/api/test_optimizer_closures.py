@@ -12,16 +12,16 @@ from lowtide.session.optimizer_hooks import STEPPING
 
 def _phases_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the stretches of the caller's code that rest inside the wall, as they begin."""
-    from lowtide.runtime.wall import Wall
+    from lowtide.runtime.hard_budget import HardBudget
 
     seen: list[str] = []
-    original = Wall.rest
+    original = HardBudget.rest
 
-    def rest(self: Wall, name: str) -> None:
+    def rest(self: HardBudget, name: str) -> None:
         original(self, name)
         seen.append(name)
 
-    monkeypatch.setattr(Wall, "rest", rest)
+    monkeypatch.setattr(HardBudget, "rest", rest)
     return seen
 
 
@@ -55,7 +55,7 @@ def test_the_step_after_a_closure_allocates_inside(monkeypatch: pytest.MonkeyPat
     # before and after every closure; the wall is made inside the first one
     assert rests == [STEPPING] * 5
     stats = lowtide.memory_stats(fitted)
-    assert stats.spills == stats.departures == 0
+    assert stats.spills == stats.misplaced_allocations == 0
     assert stats.reserved_B <= stats.budget_B
 
 

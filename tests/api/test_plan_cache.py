@@ -25,7 +25,7 @@ from lowtide.ir.plan import Covers, PlanRecord, Status
 from lowtide.plan_cache import lookup, store
 from lowtide.plan_cache.key import revived
 from lowtide.plan_cache.store import Header, PlanCache, default_folder, default_limit_B
-from lowtide.record import Ground
+from lowtide.record import Constraints
 from tests.networks import twin
 from tests.report.plan_records import record
 
@@ -178,12 +178,12 @@ def test_clearing_by_age(cache: PlanCache) -> None:
     for key, age_s in (("a" * 16, 1000.0), ("b" * 16, 0.0)):
         cache.put(header(key), record())
         os.utime(cache.folder / f"feedfeedfeedfeed-{key}.plan", (time.time() - age_s,) * 2)
-    draft = cache.folder / "left.draft"
-    draft.touch()
-    os.utime(draft, (0, 0))
+    unfinished = cache.folder / "left.unfinished"
+    unfinished.touch()
+    os.utime(unfinished, (0, 0))
     assert cache.clear(older_than_s=500)[0] == 1
     assert [e.header.key for e in cache.entries()] == ["b" * 16]
-    assert not draft.exists()
+    assert not unfinished.exists()
 
 
 @pytest.mark.parametrize("problem", [errno.ENOSPC, errno.EROFS, errno.EACCES])
@@ -361,13 +361,13 @@ def test_infeasible_budgets_and_interrupted_searches_are_not_kept(
 
 def test_seconds_that_moved_a_little_are_worked_into_the_claims_and_others_refused() -> None:
     old = record()
-    ground, covers = Ground(outside_B=old.outside_B), Covers()
+    constraints, covers = Constraints(outside_B=old.outside_B), Covers()
 
     def slower(factor: float) -> PlanRecord | None:
         recipes = tuple(msgspec.structs.replace(r, time_s=r.time_s * factor) for r in old.graph.recipes)
         graph = msgspec.structs.replace(old.graph, recipes=recipes)
         assert memory(graph) == memory(old.graph)
-        return revived(old, graph, ground, covers, "cpu", 0)
+        return revived(old, graph, constraints, covers, "cpu", 0)
 
     assert structure(old.graph) == structure(msgspec.structs.replace(old.graph, name="other"))
     near = slower(1.05)
@@ -456,7 +456,7 @@ def test_a_number_that_changes_in_every_step_costs_no_search(
 ) -> None:
     """A temperature that cools: the program and its bytes stay, an operator's constant does not."""
 
-    class Cooling(nn.Module):
+    class AnnealingRun(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.body, self.temperature = nn.Linear(16, 64), 2.0
@@ -466,10 +466,10 @@ def test_a_number_that_changes_in_every_step_costs_no_search(
             return (self.body(x) / self.temperature).softmax(-1).square().mean()
 
     torch.manual_seed(0)
-    plain = Cooling()
+    plain = AnnealingRun()
     expected = [trained_step(plain) for _ in range(6)]
     torch.manual_seed(0)
-    fitted = lowtide.fit(Cooling(), budget="1MiB")
+    fitted = lowtide.fit(AnnealingRun(), budget="1MiB")
     with caplog.at_level(logging.WARNING, "lowtide"):
         found = [trained_step(fitted) for _ in range(6)]
     assert all(

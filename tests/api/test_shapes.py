@@ -15,11 +15,11 @@ from lowtide.ir.plan import Covers, PlanRecord, Status
 from lowtide.ir.schedule import Drop
 from lowtide.pipeline import plan_graph
 from lowtide.plan_cache import store
-from lowtide.plan_cache.lookup import Knowledge, Request
+from lowtide.plan_cache.lookup import PlanLookup, Request
 from lowtide.plan_cache.store import PlanCache
 from lowtide.profile.cache import ProfileCache
 from lowtide.profile.measurement import Measurement
-from lowtide.record import Ground, PlanOptions, Start
+from lowtide.record import Constraints, PlanOptions, Start
 from lowtide.report.explain import explain, render
 from lowtide.session.handle import Fitted
 from lowtide.units import Budget
@@ -76,7 +76,7 @@ def test_many_lengths_in_one_run(dynamic: bool | None, lengths: tuple[int, ...])
     programs = {structure(r.graph) for r in made}  # of the smallest sizes, less can run in place or in parts
     assert len(programs) <= 4
     assert sum(bool(r.begun_from) for r in made) >= len(lengths) - len(programs)
-    assert lowtide.memory_stats(fitted).departures == 0
+    assert lowtide.memory_stats(fitted).misplaced_allocations == 0
 
 
 def test_fixed_sizes_are_captured_and_planned_one_by_one() -> None:
@@ -119,7 +119,7 @@ def test_a_long_sequence_after_a_short_one_has_one_wall() -> None:
     for r in records(fitted):
         check(r.graph, r.schedule, r.budget_B - r.outside_B, r.layout)
     assert all(torch.equal(p, q) for p, q in zip(plain.parameters(), fitted.parameters(), strict=True))
-    assert lowtide.memory_stats(fitted).departures == 0
+    assert lowtide.memory_stats(fitted).misplaced_allocations == 0
 
 
 def test_a_shape_that_fits_no_budget_is_refused_and_the_others_train_on() -> None:
@@ -166,33 +166,39 @@ def _request(graph: Any, share: float, limit_s: float | None = 2.0) -> Request:
     budget = Budget(of_plain=share)
     options = PlanOptions(budget=budget, work=4_000, shape_limit_s=limit_s)
     return Request(
-        graph=graph, options=options, ground=Ground(), device="cpu", covers=Covers(), agreed_B=None, at_least_B=0
+        graph=graph,
+        options=options,
+        constraints=Constraints(),
+        device="cpu",
+        covers=Covers(),
+        agreed_B=None,
+        at_least_B=0,
     )
 
 
 def test_the_nearest_shape_serves_from_this_session_and_from_the_disk(tmp_path: Any) -> None:
     small, middle, large = (scaled(gpt(2), f) for f in (2, 5, 6))
-    first = Knowledge(PlanCache(tmp_path))
+    first = PlanLookup(PlanCache(tmp_path))
     assert not first.plan(_request(small, 0.7), None).begun_from
     first.plan(_request(large, 0.7), None)
-    again = Knowledge(PlanCache(tmp_path))
+    again = PlanLookup(PlanCache(tmp_path))
     record = again.plan(_request(middle, 0.7), None)
     check(middle, record.schedule, record.budget_B)
     assert record.outcome.stats.get("start_s") is not None
     (kept,) = [e for e in PlanCache(tmp_path).entries() if e.header.budget_B == record.budget_B]
     assert kept.header.structure == structure(middle)
-    assert Knowledge(PlanCache(tmp_path)).plan(_request(middle, 0.7), None) == record
-    alone = Knowledge(PlanCache(tmp_path)).plan(_request(middle, 0.7, None), None)
+    assert PlanLookup(PlanCache(tmp_path)).plan(_request(middle, 0.7), None) == record
+    alone = PlanLookup(PlanCache(tmp_path)).plan(_request(middle, 0.7, None), None)
     assert alone.outcome.stats.get("start_s") is None  # asked to search in full, it takes no plan that was not
 
 
 def test_no_time_at_all_still_gives_a_plan_that_the_checker_passes() -> None:
     small, large = gpt(2), scaled(gpt(2), 3)
     options = _request(small, 0.7).options
-    ground = Ground(enforced=True)
-    known = plan_graph(small, options, ground=ground, device="cpu", covers=Covers())
+    constraints = Constraints(enforced=True)
+    known = plan_graph(small, options, constraints=constraints, device="cpu", covers=Covers())
     start = Start(schedule=known.schedule, shapes="small", limit_s=0.0)
-    record = plan_graph(large, options, ground=ground, device="cpu", covers=Covers(), start=start)
+    record = plan_graph(large, options, constraints=constraints, device="cpu", covers=Covers(), start=start)
     assert record.layout is not None
     check(large, record.schedule, record.budget_B, record.layout)
     assert (record.begun_from, record.outcome.stats["winner"]) == ("small", "start")
@@ -203,20 +209,20 @@ def test_no_time_at_all_still_gives_a_plan_that_the_checker_passes() -> None:
 def test_a_start_that_leads_nowhere_does_not_hide_a_plan() -> None:
     graph = gpt(2)
     options = _request(graph, 0.7).options
-    whole = plan_graph(graph, options, ground=Ground(), device="cpu", covers=Covers())
+    whole = plan_graph(graph, options, constraints=Constraints(), device="cpu", covers=Covers())
     useless = msgspec.structs.replace(
         whole.schedule, steps=tuple(s for s in whole.schedule.steps if not isinstance(s, Drop))
     )
     start = Start(schedule=useless, shapes="other", limit_s=0.0)
-    record = plan_graph(graph, options, ground=Ground(), device="cpu", covers=Covers(), start=start)
+    record = plan_graph(graph, options, constraints=Constraints(), device="cpu", covers=Covers(), start=start)
     check(graph, record.schedule, record.budget_B)
 
 
 def test_plans_of_another_program_or_another_budget_are_no_neighbours(tmp_path: Any) -> None:
-    known = Knowledge(PlanCache(tmp_path))
+    known = PlanLookup(PlanCache(tmp_path))
     known.plan(_request(gpt(2), 0.7), None)
     assert not known.plan(_request(gpt(3), 0.7), None).begun_from
-    other = Knowledge(PlanCache(tmp_path)).plan(_request(scaled(gpt(2), 2), 0.8), None)
+    other = PlanLookup(PlanCache(tmp_path)).plan(_request(scaled(gpt(2), 2), 0.8), None)
     assert other.outcome.stats.get("start_s") is None
 
 

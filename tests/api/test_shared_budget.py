@@ -70,7 +70,7 @@ def test_an_adversarial_pair_trains_inside_one_budget() -> None:
     for model in ours:
         plan = model.lowtide.plan
         assert plan.record.fixed_B >= 3 * weights_B  # weights and two moments of both
-        assert lowtide.departures(model) == ()
+        assert lowtide.misplaced_allocations(model) == ()
 
 
 def test_joining_makes_the_plans_of_the_others_again_and_leaving_does_too() -> None:

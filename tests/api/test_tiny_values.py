@@ -29,13 +29,13 @@ def test_the_room_for_tiny_values_holds_bits_instead_of_activations() -> None:
     fitted = lowtide.fit(Residuals(), budget="1GiB", work=2_000)
     fitted(torch.ones(32, 32)).backward()
     graph = fitted.lowtide.plan.record.graph
-    room_B = fitted.lowtide.session.enclosure.allowance.small_B
+    free_B = fitted.lowtide.session.budget_scope.reserve.small_B
     plain_B = small_peak_B(blocks_of(graph, keep_all_schedule(graph), small_B=0))
     tiny_B = []
     for option in range(max(len(g.options) for g in graph.groups)):
         chosen = choose(graph, {i: min(option, len(g.options) - 1) for i, g in enumerate(graph.groups)})
         tiny_B.append(small_peak_B(blocks_of(chosen, keep_all_schedule(chosen), small_B=0)))
-    assert plain_B + 1024 < max(tiny_B) <= room_B, "more than the slack"
+    assert plain_B + 1024 < max(tiny_B) <= free_B, "more than the slack"
 
 
 class Normed(nn.Module):
@@ -56,9 +56,9 @@ def test_a_plan_leaves_free_what_a_zone_made_for_another_graph_has_no_room_for()
     fitted = lowtide.fit(Normed(), budget="8MiB", work=200)
     with torch.no_grad():
         fitted(torch.ones(100, 64))
-    allowance = fitted.lowtide.session.enclosure.allowance
-    zone_B = allowance.small_B
+    reserve = fitted.lowtide.session.budget_scope.reserve
+    zone_B = reserve.small_B
     fitted(torch.ones(100, 64)).backward()
     record = fitted.lowtide.plan.record
     tiny_B = small_peak_B(blocks_of(record.graph, record.schedule, small_B=0))
-    assert allowance.small_B == zone_B < tiny_B <= record.reserve_B
+    assert reserve.small_B == zone_B < tiny_B <= record.reserve_B

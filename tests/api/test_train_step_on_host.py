@@ -57,8 +57,8 @@ def smallest(step: lowtide.TrainStep, batch: tuple[Any, ...]) -> int:
 
 
 def in_arena(step: lowtide.TrainStep, tensor: torch.Tensor) -> bool:
-    wall = step._handle.session.enclosure.wall
-    return wall is not None and storages.home_of(tensor.untyped_storage(), wall.arena) is not None
+    hard_budget = step._handle.session.budget_scope.hard_budget
+    return hard_budget is not None and storages.place_of(tensor.untyped_storage(), hard_budget.arena) is not None
 
 
 def test_training_in_less_than_the_parameters_take() -> None:
@@ -73,7 +73,7 @@ def test_training_in_less_than_the_parameters_take() -> None:
     stats, plan = step.memory_stats(), step.plan
     assert plan is not None
     assert stats.reserved_B <= low_B
-    assert stats.departures == stats.spills == 0
+    assert stats.misplaced_allocations == stats.spills == 0
     assert plan.record.graph.hosted_B > kept_B(model) / 2
     assert plan.record.outcome.stats["host_updates"] > 0
     assert low_B < 1.02 * plan.floor_B  # which no update sets that the host can do
@@ -127,10 +127,10 @@ def test_clipping_and_accumulation(options: dict[str, Any]) -> None:
     expected = plainly(plain, adamw(plain), batches(5), loss_fn=F.mse_loss, clip=clip, accumulate=accumulate)
     step = stepped(model, optimizer, kept_B(model), **options)
     assert wholly(step, model, optimizer, batches(5)).apart(expected) == []
-    assert step.memory_stats().departures == step.memory_stats().spills == 0
-    homes = [p.record.graph.hosted_B for p in step.plans]
-    assert len(homes) == accumulate
-    assert min(homes) == max(homes) > 0
+    assert step.memory_stats().misplaced_allocations == step.memory_stats().spills == 0
+    host_resident = [p.record.graph.hosted_B for p in step.plans]
+    assert len(host_resident) == accumulate
+    assert min(host_resident) == max(host_resident) > 0
 
 
 def test_parameters_that_share_a_storage() -> None:

@@ -336,7 +336,7 @@ def counted_verifications(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     verified = verified_steps.verified
 
     def noted(subject: Any, *args: Any) -> Any:
-        made.append(subject.ways is not None)
+        made.append(subject.gradient_layouts is not None)
         return verified(subject, *args)
 
     monkeypatch.setattr(verified_steps, "verified", noted)

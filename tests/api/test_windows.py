@@ -52,7 +52,7 @@ def _step(model: nn.Module, optimizer: torch.optim.Optimizer, batch: int = 256) 
 
 
 def _windows(model: Layers) -> int:
-    return model.lowtide.session.enclosure.wall.arena.slab.engagements  # type: ignore[union-attr, no-any-return]
+    return model.lowtide.session.budget_scope.hard_budget.arena.slab.engagements  # type: ignore[union-attr, no-any-return]
 
 
 def test_evaluating_under_inference_mode_while_gradients_are_alive() -> None:
@@ -63,7 +63,7 @@ def test_evaluating_under_inference_mode_while_gradients_are_alive() -> None:
         assert torch.isfinite(model(INDEX)).all()
     model.train()
     _step(model, optimizer)
-    assert lowtide.memory_stats(model).departures == 0
+    assert lowtide.memory_stats(model).misplaced_allocations == 0
 
 
 def test_a_larger_shape_makes_a_larger_arena_for_all() -> None:
@@ -75,7 +75,7 @@ def test_a_larger_shape_makes_a_larger_arena_for_all() -> None:
         assert stats.reserved_B <= stats.budget_B
         budgets.append(stats.budget_B)
     assert budgets[0] == budgets[1] < budgets[2] == budgets[-1]
-    assert lowtide.memory_stats(model).departures == 0
+    assert lowtide.memory_stats(model).misplaced_allocations == 0
 
 
 def test_what_is_learnt_does_not_raise_the_budget() -> None:
@@ -122,7 +122,9 @@ def test_an_error_on_one_thread_leaves_the_windows_of_others_alone() -> None:
     thread.join()
     assert seen == [IndexError]
     assert _windows(model) == 1
-    assert len(model.lowtide.session.enclosure.wall._open) == 1  # the passage that this thread's backward waits for
+    assert (
+        len(model.lowtide.session.budget_scope.hard_budget._open) == 1
+    )  # the passage that this thread's backward waits for
     loss.backward()
     del loss
     gc.collect()
@@ -141,7 +143,7 @@ def test_an_interrupted_optimizer_step_ends_with_the_next_segment() -> None:
         _step(model, optimizer)
     hook.remove()
     _step(model, optimizer)
-    assert lowtide.memory_stats(model).departures == 0
+    assert lowtide.memory_stats(model).misplaced_allocations == 0
     assert _windows(model) == 0
 
 
@@ -169,16 +171,16 @@ def test_what_is_no_optimizer_is_refused_at_once() -> None:
 def test_a_step_without_room_for_its_inputs_names_a_budget_that_has_it() -> None:
     model, optimizer = _new("120% of plain")
     _step(model, optimizer)
-    wall = model.lowtide.session.enclosure.wall
-    assert wall is not None
-    inputs_B = wall.arena.capacity_B // 2
-    wall.arena.plan_top_B = 0
+    hard_budget = model.lowtide.session.budget_scope.hard_budget
+    assert hard_budget is not None
+    inputs_B = hard_budget.arena.capacity_B // 2
+    hard_budget.arena.plan_top_B = 0
     with pytest.raises(lowtide.InfeasibleBudget) as caught:
-        wall.keep_free(inputs_B)
+        hard_budget.keep_free(inputs_B)
     assert caught.value.smallest_B is not None
     assert f"budget={caught.value.smallest_B}" in str(caught.value)
     model, optimizer = _new(str(caught.value.smallest_B))
     _step(model, optimizer)
-    wall = model.lowtide.session.enclosure.wall
-    assert wall is not None
-    wall.keep_free(inputs_B)
+    hard_budget = model.lowtide.session.budget_scope.hard_budget
+    assert hard_budget is not None
+    hard_budget.keep_free(inputs_B)

@@ -107,7 +107,7 @@ def test_sliding_makes_room_exactly_when_compaction_would(
                 tags.append(made)
     sliding, compacting = arenas
     movable = {b.offset_B for b in sliding.blocks() if b.tag not in pinned}
-    stay = {b.tag: b.offset_B for b in sliding.blocks() if b.tag in pinned}
+    lifetime = {b.tag: b.offset_B for b in sliding.blocks() if b.tag in pinned}
     hole_B, moves = sliding.slide_for(need_B, movable)
     whole = compacting.compact(movable)
     assert (hole_B is not None) == (compacting.statistics().largest_hole_B >= rounded(need_B))
@@ -115,6 +115,6 @@ def test_sliding_makes_room_exactly_when_compaction_would(
     assert sum(size_B for _, _, size_B in moves) <= sum(size_B for _, _, size_B in whole) or hole_B is None
     for arena in arenas:
         assert arena.check() == ""
-        assert {b.tag: b.offset_B for b in arena.blocks() if b.tag in pinned} == stay
+        assert {b.tag: b.offset_B for b in arena.blocks() if b.tag in pinned} == lifetime
     if hole_B is not None:
         assert sliding.allocate_at(hole_B, need_B)

@@ -85,7 +85,7 @@ def test_every_branch_is_the_one_that_eager_takes(dynamic: bool | None) -> None:
     expected = train(plain, lambda m, b: m(**b), _batches())
     assert differences(expected, train(fitted, lambda m, b: m(**b), _batches())) == []
     assert not fitted.lowtide.session.broken
-    assert lowtide.departures(fitted) == ()
+    assert lowtide.misplaced_allocations(fitted) == ()
 
 
 def test_a_fact_that_no_longer_holds_is_noticed_in_place() -> None:

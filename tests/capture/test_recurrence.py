@@ -31,7 +31,7 @@ def test_training_is_unchanged(kind: type[nn.RNNBase], options: dict[str, bool])
     batches = [torch.randn(5, 3, 8) for _ in range(2)]
     expected = train(plain, lambda m, x: m(x), batches)
     assert differences(expected, train(fitted, lambda m, x: m(x), batches)) == []
-    assert lowtide.departures(fitted) == ()
+    assert lowtide.misplaced_allocations(fitted) == ()
     with torch.no_grad():
         torch.manual_seed(3)
         alone = plain(batches[0])

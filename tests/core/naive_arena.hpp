@@ -125,12 +125,12 @@ struct Arena {
     for (std::size_t i = 0; i < all.size(); ++i)
       for (std::size_t j = i; j < all.size(); ++j) {
         Best slide{true, 0, 0, all[i].lo_B, all[j].hi_B};
-        Bytes room_B = 0;
-        for (std::size_t k = i; k <= j; ++k) room_B += all[k].size_B();
+        Bytes available_B = 0;
+        for (std::size_t k = i; k <= j; ++k) available_B += all[k].size_B();
         for (const Block& b : blocks)
           if (b.offset_B >= slide.lo_B && b.offset_B < slide.hi_B)
             slide.cost += movable(b) ? static_cast<double>(b.requested_B) : std::numeric_limits<double>::infinity();
-        if (room_B < need_B || std::isinf(slide.cost)) continue;
+        if (available_B < need_B || std::isinf(slide.cost)) continue;
         if (!best.found || slide.cost < best.cost) best = slide;
       }
     return best;

@@ -32,10 +32,10 @@ struct Builder {
     program.outputs.push_row(outputs);
     program.reads.push_row(reads);
     program.run_time.push_back(time);
-    program.rerun_time.push_back(time);
+    program.recompute_time.push_back(time);
     program.trace_peak.push_back(total);
-    program.rerun_peak.push_back(total);
-    program.rerun_through.push_back(rerunnable ? lowtide::NEVER : -1);
+    program.recompute_peak.push_back(total);
+    program.recompute_through.push_back(rerunnable ? lowtide::NEVER : -1);
     program.part.push_back(0);
     program.takeovers.push_row({});
     program.takeover_peak.push_back(0);

@@ -47,7 +47,7 @@ void ranges_clip_holes() {
   EXPECT(arena.allocate(64, 130, 1024, End::low) == 192);
   EXPECT(arena.allocate(64, 0, 1000, End::high) == 128);    // 0 .. 192 is smaller than 256 .. 960
   EXPECT(arena.allocate(128, 100, 320, End::low) == -1);    // nothing but 256 .. 320
-  EXPECT(arena.statistics().failures_for_room == 1);
+  EXPECT(arena.statistics().failures_for_capacity == 1);
   EXPECT(arena.allocate(192, 0, 320, End::low) == -1);      // 0 .. 128 and 256 .. 320: enough, in pieces
   EXPECT(arena.statistics().failures_for_contiguity == 1);
   EXPECT(arena.allocate(1, 500, 400, End::low) == -1 && arena.allocate(1, -50, 0, End::low) == -1);

@@ -75,9 +75,9 @@ class Trace {
     EXPECT(arena_.allocate(size_B, range.lo_B, range.hi_B, end, tag) == expected_B);
     if (expected_B >= 0) return served(expected_B, size_B, tag, end);
     const ArenaStatistics after = arena_.statistics();
-    const bool room = naive_.free_B(naive_.bounds(range.lo_B, range.hi_B)) >= naive_.rounded(size_B);
-    EXPECT(after.failures_for_room - before.failures_for_room == (room ? 0 : 1));
-    EXPECT(after.failures_for_contiguity - before.failures_for_contiguity == (room ? 1 : 0));
+    const bool capacity = naive_.free_B(naive_.bounds(range.lo_B, range.hi_B)) >= naive_.rounded(size_B);
+    EXPECT(after.failures_for_capacity - before.failures_for_capacity == (capacity ? 0 : 1));
+    EXPECT(after.failures_for_contiguity - before.failures_for_contiguity == (capacity ? 1 : 0));
   }
 
   void allocate_at() {

@@ -112,7 +112,7 @@ void test_planned_places() {
   std::thread([&] { gpu->release(a, A); }).join();
   gpu->release(b, A);
   gpu->release(c, A);
-  EXPECT(slab.tallies().planned_hits == 2 && slab.departures().size() == 1);
+  EXPECT(slab.tallies().planned_hits == 2 && slab.misplaced_allocations().size() == 1);
 }
 
 void test_a_runtime_that_fails() {

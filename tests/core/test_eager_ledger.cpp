@@ -92,7 +92,7 @@ void candidates_are_filed_when_they_become_evictable() {
   ledger.unpin(a);
   EXPECT(ledger[a].is_evictable() && ledger[a].filed > ledger[b].filed);
   ledger.displace(a);
-  ledger.set_home(b);
+  ledger.set_place(b);
   EXPECT(ledger.candidates().empty() && ledger[a].is_evicted());
   ledger.place(a, 64);
   EXPECT(ledger.candidates().size() == 1 && ledger.check().empty());

@@ -20,7 +20,7 @@ constexpr std::uint64_t PROGRAMS = 20;
 
 bool is_equal(const ReplayResult& a, const ReplayResult& b) {
   return a.end == b.end && a.event == b.event && a.statistics.digest == b.statistics.digest && a.peak_B == b.peak_B &&
-         a.statistics.rerun_ns == b.statistics.rerun_ns && a.weighed == b.weighed;
+         a.statistics.recompute_ns == b.statistics.recompute_ns && a.weighed == b.weighed;
 }
 
 ReplayResult play(const Tape& tape, const std::string& name, Bytes budget_B, const Rules& rules) {
@@ -37,7 +37,7 @@ void every_policy_keeps_the_books(std::uint64_t seed) {
       for (const bool forgets : {true, false}) {
         const Rules rules{addresses, forgets, 64, 256, 5.0};  // far below the floor, reruns multiply
         const ReplayResult whole = play(tape, name, enough_B, rules);
-        EXPECT(whole.end == ReplayResult::End::finished && whole.statistics.reruns == 0 && whole.statistics.evictions == 0);
+        EXPECT(whole.end == ReplayResult::End::finished && whole.statistics.recomputations == 0 && whole.statistics.evictions == 0);
         for (const int percent : {80, 50, 25}) {
           const Bytes budget_B = std::max<Bytes>(whole.peak_B * percent / 100, 64);
           const ReplayResult result = play(tape, name, budget_B, rules);
@@ -54,7 +54,7 @@ void a_limit_ends_it() {
     const Bytes budget_B = play(tape, "lru", 2 * program.total_B + 64, {false, true, 64, 0, 0}).peak_B / 2;
     const ReplayResult free = play(tape, "lru", budget_B, {false, true, 64, 0, 9.0});
     const ReplayResult held = play(tape, "lru", budget_B, {false, true, 64, 0, 1.0});
-    if (free.statistics.rerun_ns > 0) EXPECT(held.end == ReplayResult::End::too_slow && held.statistics.rerun_ns == 0);
+    if (free.statistics.recompute_ns > 0) EXPECT(held.end == ReplayResult::End::too_slow && held.statistics.recompute_ns == 0);
   }
 }
 
@@ -70,7 +70,7 @@ void deep_recoveries_need_no_deep_stack() {
   words.insert(words.end(), {2, LENGTH + 2});
   const Tape tape(words, {LENGTH + 1});
   const ReplayResult result = play(tape, "lru", 48, {false, true, 64, 0, 0});
-  EXPECT(result.end == ReplayResult::End::finished && result.statistics.reruns == LENGTH);
+  EXPECT(result.end == ReplayResult::End::finished && result.statistics.recomputations == LENGTH);
 }
 
 bool is_refused(std::vector<std::int64_t> words, std::vector<std::int64_t> kept = {}) {

@@ -4,7 +4,7 @@
 #include <thread>
 #include <vector>
 
-#include "eager/keeper.hpp"
+#include "eager/eviction_manager.hpp"
 #include "eager/policies/families.hpp"
 #include "expect.hpp"
 #include "random.hpp"
@@ -26,17 +26,17 @@ constexpr int TURNS = 4000;
 #endif
 
 // A value's content is its own number, in memory that threads read and write without the lock, as kernels do.
-struct House final : Performer {
-  House() : policy(make_dtr_classes({})), keeper(ledger, room, *policy, *this) {}
+struct House final : Executor {
+  House() : policy(make_dtr_classes({})), manager(ledger, capacity, *policy, *this) {}
 
-  void release(ValueId id) override { room.free(ledger[id].offset_B, ledger[id].size_B); }
+  void release(ValueId id) override { capacity.free(ledger[id].offset_B, ledger[id].size_B); }
   void forget_value(ValueId) override { ++forgotten; }
 
   std::mutex mutex;
   Ledger ledger;
-  Addresses room{CAPACITY_B, 64, 0};
+  Addresses capacity{CAPACITY_B, 64, 0};
   std::unique_ptr<Policy> policy;
-  Keeper keeper;
+  EvictionManager manager;
   std::vector<std::int64_t> memory = std::vector<std::int64_t>(CAPACITY_B / 8);
   std::atomic<int> torn{0}, refused{0};
   int forgotten = 0;
@@ -44,25 +44,25 @@ struct House final : Performer {
 
 class Worker {
  public:
-  Worker(House& house, int number) : house_(house), recovery_(house.keeper), dice_(static_cast<std::uint64_t>(number)) {}
+  Worker(House& house, int number) : house_(house), recovery_(house.manager), dice_(static_cast<std::uint64_t>(number)) {}
 
   void work() {
     {
       const std::lock_guard<std::mutex> guard(house_.mutex);
-      const Bytes offset_B = house_.keeper.allocate(SIZE_B, NO_TAG, 0);
+      const Bytes offset_B = house_.manager.allocate(SIZE_B, NO_TAG, 0);
       chain_.push_back({house_.ledger.leaf(SIZE_B, offset_B), 0});
       write(offset_B, 0);
     }
     for (int turn = 0; turn < TURNS; ++turn) {
       if (chain_.size() > LONGEST) {
         const std::lock_guard<std::mutex> guard(house_.mutex);
-        for (std::size_t i = chain_.size(); i-- > 1;) house_.keeper.died(chain_[i].id);
+        for (std::size_t i = chain_.size(); i-- > 1;) house_.manager.died(chain_[i].id);
         chain_.resize(1);
       }
       step(static_cast<std::size_t>(dice_.below(static_cast<Index>(chain_.size()))));
     }
     const std::lock_guard<std::mutex> guard(house_.mutex);
-    for (std::size_t i = chain_.size(); i-- > 0;) house_.keeper.died(chain_[i].id);
+    for (std::size_t i = chain_.size(); i-- > 0;) house_.manager.died(chain_[i].id);
   }
 
  private:
@@ -75,9 +75,9 @@ class Worker {
   void step(std::size_t from) {
     std::unique_lock<std::mutex> lock(house_.mutex);
     const Slice<ValueId> input(&chain_[from].id, 1);
-    if (!house_.keeper.enter(0, input) && !recover(lock, input)) return;
+    if (!house_.manager.enter(0, input) && !recover(lock, input)) return;
     const Bytes in_B = house_.ledger[chain_[from].id].offset_B;
-    const Bytes out_B = house_.keeper.allocate(SIZE_B, NO_TAG, 10);
+    const Bytes out_B = house_.manager.allocate(SIZE_B, NO_TAG, 10);
     if (out_B != NOWHERE) {
       lock.unlock();
       if (read(in_B) != chain_[from].content) ++house_.torn;
@@ -88,14 +88,14 @@ class Worker {
       spec.cost_ns = 10;
       spec.inputs = input;
       spec.outputs = {&made, 1};
-      const CallId call = house_.keeper.record(spec, {&out_B, 1});
+      const CallId call = house_.manager.record(spec, {&out_B, 1});
       const ValueId value = house_.ledger.call(call).outputs[0].value;
-      house_.room.set_tag(out_B, tag_of(value));
-      house_.keeper.leave(input);
+      house_.capacity.set_tag(out_B, tag_of(value));
+      house_.manager.leave(input);
       chain_.push_back({value, chain_[from].content + 1});
     } else {
       ++house_.refused;
-      house_.keeper.leave(input);
+      house_.manager.leave(input);
     }
     EXPECT(house_.ledger.check().empty());
   }
@@ -105,7 +105,7 @@ class Worker {
     while (const Job job = recovery_.next()) {
       const ValueId source = house_.ledger.call(job.call).inputs[0].value;
       const Bytes in_B = house_.ledger[source].offset_B;
-      const Bytes out_B = house_.keeper.allocate(SIZE_B, NO_TAG, 10);
+      const Bytes out_B = house_.manager.allocate(SIZE_B, NO_TAG, 10);
       if (out_B == NOWHERE) {
         recovery_.abandon();
         ++house_.refused;
@@ -115,9 +115,9 @@ class Worker {
       write(out_B, read(in_B) + 1);
       lock.lock();
       if (!recovery_.keeps(0)) {
-        house_.room.free(out_B, SIZE_B);
+        house_.capacity.free(out_B, SIZE_B);
       } else {
-        house_.room.set_tag(out_B, tag_of(house_.ledger.call(job.call).outputs[0].value));
+        house_.capacity.set_tag(out_B, tag_of(house_.ledger.call(job.call).outputs[0].value));
       }
       recovery_.done({&out_B, 1});
     }
@@ -147,7 +147,7 @@ int main() {
   std::vector<std::thread> threads;
   for (int i = 0; i < THREADS; ++i) threads.emplace_back([&house, i] { Worker(house, i).work(); });
   for (std::thread& thread : threads) thread.join();
-  EXPECT(house.torn == 0 && house.ledger.values() == 0 && house.ledger.calls() == 0 && house.room.in_use_B() == 0);
-  EXPECT(house.keeper.statistics().evictions > 0 && house.keeper.statistics().reruns > 0 && house.forgotten > 0);
+  EXPECT(house.torn == 0 && house.ledger.values() == 0 && house.ledger.calls() == 0 && house.capacity.in_use_B() == 0);
+  EXPECT(house.manager.statistics().evictions > 0 && house.manager.statistics().recomputations > 0 && house.forgotten > 0);
   return TEST_RESULT;
 }

@@ -16,7 +16,7 @@ void floors_are_below_all_that_is_reached() {
     const std::vector<Bytes> floors = operator_floors(program);
     Retention state(program, 0);
     Greedy(state).run(100000);
-    Annealer annealer(state, Cooling{seed, 2000, 5.0, 0.5, 0});
+    Annealer annealer(state, AnnealingRun{seed, 2000, 5.0, 0.5, 0});
     annealer.run(2000);
     for (Index t = 0; t < program.stage_count(); ++t) {
       const Bytes floor = floors[static_cast<std::size_t>(t)], cut = cut_floor(program, t);

@@ -15,11 +15,11 @@ std::vector<Change> random_changes(const Program& program, Random& dice) {
     if (!program.is_free(gap) || std::any_of(changes.begin(), changes.end(), same)) continue;
     const Index start = program.gap_start(gap), end = program.gap_end(gap);
     const Index choice[] = {KEEP, start + 1, NEVER, start + 1 + dice.below(std::max(1, end - start))};
-    Index tau = choice[dice.below(4)];
+    Index retention = choice[dice.below(4)];
     const bool fetched = program.can_fetch(program.gap_value[static_cast<std::size_t>(gap)]) &&
-                         (!program.can_rerun(gap) || dice.below(2) == 0);
-    if (tau != KEEP && fetched) tau = by_fetch(tau);
-    changes.push_back({gap, tau});
+                         (!program.can_recompute(gap) || dice.below(2) == 0);
+    if (retention != KEEP && fetched) retention = by_fetch(retention);
+    changes.push_back({gap, retention});
   }
   return changes;
 }
@@ -39,12 +39,12 @@ void one_dropped_value() {
   Retention state(chain, 0);
   const Index gap = chain.gap_at(2, 4);  // x2 between f3 and its backward at stage 5
   EXPECT(state.apply({{gap, chain.gap_start(gap) + 1}}));
-  EXPECT((state.reruns(5) == std::vector<Index>{2}));
+  EXPECT((state.recomputations(5) == std::vector<Index>{2}));
   EXPECT(state.time() == 110);
   EXPECT((state.spans(2) == std::vector<Span>{{2, 3}, {5, 5}}));
   EXPECT(state.live(4) == 400 && state.live(5) == 500);
   state.undo();
-  EXPECT(state.reruns(5).empty() && state.time() == 100 && state.live(4) == 500);
+  EXPECT(state.recomputations(5).empty() && state.time() == 100 && state.live(4) == 500);
   EXPECT(state.is_valid());
 }
 
@@ -57,14 +57,14 @@ void one_fetched_value() {
   Retention state(chain, 0);
   const Index gap = chain.gap_at(2, 4), at_once = chain.gap_start(gap) + 1;
   EXPECT(state.apply({{gap, by_fetch(at_once)}}));
-  EXPECT((state.reruns(5) == std::vector<Index>{chain.stage_count() + 2}));
+  EXPECT((state.recomputations(5) == std::vector<Index>{chain.stage_count() + 2}));
   EXPECT(state.time() == 100 + 25 + 50 && state.compute() == 100 && state.sent() == 100 && state.fetched() == 100);
   EXPECT((state.spans(2) == std::vector<Span>{{2, 3}, {5, 5}}));
   EXPECT(state.live(4) == 400 && state.live(5) == 500);
   chain.fetch_price = 2;
   EXPECT(state.time() == 100 + 25 + 200);
   state.undo();
-  EXPECT(state.reruns(5).empty() && state.time() == 100 && state.sent() == 0 && state.live(4) == 500);
+  EXPECT(state.recomputations(5).empty() && state.time() == 100 && state.sent() == 0 && state.live(4) == 500);
   EXPECT(state.is_valid());
 }
 
@@ -83,7 +83,7 @@ void any_number_of_values_may_be_let_go() {
   for (std::size_t v = 0; v < 40000; ++v) {
     chain.fetch_B[v] = 100;
     chain.lost_from[v] = static_cast<Index>(v);
-    chain.rerun_through[v] = -1;
+    chain.recompute_through[v] = -1;
   }
   chain.index();
   const Retention state(chain, 0);
@@ -134,8 +134,8 @@ void what_the_caller_lets_go_of_is_brought_back() {
   const Program program = b.finish();
   Retention state(program, 0);
   EXPECT(state.is_possible() && state.is_valid());
-  EXPECT((state.reruns(3) == std::vector<Index>{1}));
-  b.program.rerun_through[1] = -1;
+  EXPECT((state.recomputations(3) == std::vector<Index>{1}));
+  b.program.recompute_through[1] = -1;
   const Program lost = b.finish();
   EXPECT(!Retention(lost, 0).is_possible());
 }
@@ -168,7 +168,7 @@ void what_is_read_later_is_not_overwritten_until_it_is_dropped() {
   // The second goes behind the third's run and comes back for the backward, from x, in place of the first.
   const Index second = program.gap_at(2, 4), first = program.gap_at(1, 4);
   EXPECT(state.apply({{second, 4}, {first, 3}}));
-  EXPECT((state.reruns(4) == std::vector<Index>{1, 2}));
+  EXPECT((state.recomputations(4) == std::vector<Index>{1, 2}));
   EXPECT(state.live(3) == 11 && state.live(4) == 30);
   state.commit();
   EXPECT(state.is_valid());
@@ -179,7 +179,7 @@ void what_came_in_another_segment_is_not_overwritten() {
   program.opened = {0, 0, 2, 2, 2};
   const Retention state(program, 0);
   EXPECT(state.live(2) == 20 && state.live(3) == 10);
-  program.rerun_through[1] = 1;  // and it cannot come anew
+  program.recompute_through[1] = 1;  // and it cannot come anew
   EXPECT(program.least_peak(2) == 10);
 }
 

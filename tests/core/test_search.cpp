@@ -30,8 +30,8 @@ void annealing_is_the_same_however_it_is_sliced() {
     const Program program = programs::random(seed, 40, true, seed >= 4);
     const Bytes budget = Retention(program, 0).peak() * 7 / 10;
     Retention whole_state(program, budget), sliced_state(program, budget);
-    const Cooling cooling{seed, 4000, 2.0, 0.02, 0};
-    Annealer whole(whole_state, cooling), sliced(sliced_state, cooling);
+    const AnnealingRun annealing_run{seed, 4000, 2.0, 0.02, 0};
+    Annealer whole(whole_state, annealing_run), sliced(sliced_state, annealing_run);
     whole.run(4000);
     while (!sliced.run(1 + static_cast<std::int64_t>(seed) * 7)) {
     }
@@ -54,7 +54,7 @@ void annealing_improves_on_greedy() {
   Greedy(state).run(100000);
   EXPECT(state.fits());
   const Picos greedy = state.time();
-  Annealer annealer(state, Cooling{1, 20000, 0.5, 0.005, 0});
+  Annealer annealer(state, AnnealingRun{1, 20000, 0.5, 0.005, 0});
   annealer.run(20000);
   EXPECT(annealer.found() && annealer.best_time() <= greedy);
 }
@@ -66,7 +66,7 @@ void free_fetches_cost_nothing_but_the_floor() {
   Retention state(chain, 300);
   while (!Greedy(state).run(1)) {
   }
-  Annealer annealer(state, Cooling{1, 20000, 0.5, 0.005, 30 * 30 + 10});
+  Annealer annealer(state, AnnealingRun{1, 20000, 0.5, 0.005, 30 * 30 + 10});
   annealer.run(20000);
   EXPECT(annealer.is_valid() && annealer.found() && annealer.best_time() == 30 * 30 + 10);
 }
@@ -74,7 +74,7 @@ void free_fetches_cost_nothing_but_the_floor() {
 void annealing_stops_when_good_enough() {
   const Program chain = programs::chain(20);
   Retention state(chain, 1 << 20);
-  Annealer annealer(state, Cooling{0, 1000, 0.5, 0.005, NEVER});
+  Annealer annealer(state, AnnealingRun{0, 1000, 0.5, 0.005, NEVER});
   EXPECT(annealer.run(1000) && annealer.tried() == 0 && annealer.found());
 }
 
@@ -104,7 +104,7 @@ void mirrored_annealing_stays_exact_and_the_same_for_a_seed() {
   std::vector<Index> taus;
   for (int slice : {100000, 7}) {
     Retention state(program, 1800);
-    Annealer annealer(state, Cooling{3, 5000, 3.0, 0.03, 0}, Twins(program, twins_of_a_chain(program, 40)));
+    Annealer annealer(state, AnnealingRun{3, 5000, 3.0, 0.03, 0}, Twins(program, twins_of_a_chain(program, 40)));
     while (!annealer.run(slice)) EXPECT(slice == 7);
     EXPECT(annealer.is_valid() && annealer.found());
     EXPECT(taus.empty() || taus == annealer.best_taus());
@@ -115,11 +115,11 @@ void mirrored_annealing_stays_exact_and_the_same_for_a_seed() {
 void a_focus_restricts_where_proposals_begin() {
   const Program program = programs::chain(40);
   Retention state(program, 3000);
-  Annealer annealer(state, Cooling{1, 3000, 1.0, 0.01, 0}, {}, {{30, 34}, {60, 1000}});
+  Annealer annealer(state, AnnealingRun{1, 3000, 1.0, 0.01, 0}, {}, {{30, 34}, {60, 1000}});
   annealer.run(3000);
   EXPECT(annealer.is_valid() && annealer.accepted() > 0);
   Retention none(program, 3000);
-  Annealer idle(none, Cooling{1, 3000, 1.0, 0.01, 0}, {}, {{5, 4}});
+  Annealer idle(none, AnnealingRun{1, 3000, 1.0, 0.01, 0}, {}, {{5, 4}});
   EXPECT(idle.run(3000) && idle.tried() == 0);
 }
 

@@ -22,8 +22,8 @@ constexpr int TURNS = 300;
 constexpr int TURNS = 5000;
 #endif
 
-Slab* open(Bytes capacity_B, Bytes small_zone_B = 0, Bytes home_B = 0) {
-  return Slab::open({capacity_B, 64, small_zone_B, home_B, false});
+Slab* open(Bytes capacity_B, Bytes small_zone_B = 0, Bytes persistent_B = 0) {
+  return Slab::open({capacity_B, 64, small_zone_B, persistent_B, false});
 }
 
 std::shared_ptr<const Table> table() {
@@ -53,10 +53,10 @@ void test_places() {
   EXPECT(slab->offset_of(a) == 0 && slab->offset_of(b) == 1024 && slab->offset_of(c) == 4096);
   EXPECT(slab->offset_of(small) == 64 * KiB - 128);
   EXPECT(slab->offset_of(extra) == 52 * KiB - 2048);
-  EXPECT(slab->departures().size() == 1 && text_of(slab->departures()[0].name) == "first");
-  void* home = slab->serve_home(1000);
-  EXPECT(slab->offset_of(home) == 60 * KiB - 1024);
-  for (void* p : {small, a, b, extra, c, home}) slab->release(p);
+  EXPECT(slab->misplaced_allocations().size() == 1 && text_of(slab->misplaced_allocations()[0].name) == "first");
+  void* zone = slab->serve_persistent(1000);
+  EXPECT(slab->offset_of(zone) == 60 * KiB - 1024);
+  for (void* p : {small, a, b, extra, c, zone}) slab->release(p);
   EXPECT(slab->arena().statistics().in_use_B == 0);
   thread.disengage(slab);
   slab->let_go();
@@ -141,7 +141,7 @@ void test_many_threads() {
   for (std::thread& thread : threads) thread.join();
   EXPECT(torn == 0);
   const Tallies tallies = slab->tallies();
-  EXPECT(tallies.planned_hits + tallies.departures == 4 * TURNS);
+  EXPECT(tallies.planned_hits + tallies.misplaced_allocations == 4 * TURNS);
   EXPECT(tallies.workers == 2 * TURNS && tallies.workers_B == 0 && tallies.workers_peak_B > 0);
   EXPECT(slab->arena().statistics().in_use_B == 0 && slab->arena().check().empty());
   slab->let_go();

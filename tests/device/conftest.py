@@ -27,11 +27,11 @@ def module() -> ShimModule:
 @pytest.fixture
 def make_arena(module: ShimModule) -> Iterator[Callable[..., Arena]]:
     """Makes arenas that are whole, and engaged by nobody, when the test is over."""
-    assert module.is_active_plans()
+    assert module.is_in_force()
     made: list[Arena] = []
 
     def make(capacity_B: int = 4 * MiB, **options: Any) -> Arena:
-        made.append(Arena(capacity_B, **{"small_zone_B": 64 * 1024, "home_B": MiB} | options))
+        made.append(Arena(capacity_B, **{"small_zone_B": 64 * 1024, "persistent_B": MiB} | options))
         return made[-1]
 
     yield make

@@ -13,16 +13,16 @@ import torch
 
 from lowtide.device import shim
 from lowtide.device.arena import Arena
-from lowtide.device.storage import GENERAL, HOME, home_of, objection, relocate, reported, use_count
+from lowtide.device.storage import GENERAL, PERSISTENT, objection, place_of, relocate, reported, use_count
 
 __all__ = [
     "GENERAL",
-    "HOME",
+    "PERSISTENT",
     "ValueArena",
     "drop",
-    "home_of",
     "is_dropped",
     "objection",
+    "place_of",
     "relocate",
     "restore",
     "steal",
@@ -34,7 +34,7 @@ class ValueArena(Arena):
     """An arena of values; blocks hold values by number, and 0 is none."""
 
     def __init__(self, capacity_B: int) -> None:
-        super().__init__(capacity_B, small_zone_B=0, home_B=0, values=True)
+        super().__init__(capacity_B, small_zone_B=0, persistent_B=0, values=True)
 
     def set_pressure(self, relieve: Callable[[int], bool] | None) -> None:
         """Says who makes room, inside the operator that asks, when an engaged thread's request finds no place."""

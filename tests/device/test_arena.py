@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from lowtide.device.arena import ALIGNMENT_B, SMALL_B, Arena, nothing_engaged
-from lowtide.device.storage import HOME, home_of, relocate
+from lowtide.device.storage import PERSISTENT, place_of, relocate
 from lowtide.errors import ArenaError, LowtideError
 
 MiB = 2**20
@@ -19,7 +19,7 @@ Make = Callable[..., Arena]
 
 
 def offset(tensor: torch.Tensor, arena: Arena) -> int | None:
-    return home_of(tensor.untyped_storage(), arena)
+    return place_of(tensor.untyped_storage(), arena)
 
 
 def floats(size_B: int) -> torch.Tensor:
@@ -50,16 +50,16 @@ def test_zones(arena: Arena) -> None:
     general_top_B, small_B = 4 * MiB - 64 * 1024 - MiB, 4 * MiB - 64 * 1024
     assert offset(small, arena) == 4 * MiB - SMALL_B
     assert offset(large, arena) == general_top_B - SMALL_B
-    assert relocate(large.untyped_storage(), arena, HOME)
-    home = arena.new_home(2 * SMALL_B)
-    assert home is not None
-    assert home.nbytes() == 2 * SMALL_B
+    assert relocate(large.untyped_storage(), arena, PERSISTENT)
+    place = arena.new_place(2 * SMALL_B)
+    assert place is not None
+    assert place.nbytes() == 2 * SMALL_B
     assert offset(large, arena) == small_B - SMALL_B
-    assert home_of(home, arena) == small_B - 3 * SMALL_B
+    assert place_of(place, arena) == small_B - 3 * SMALL_B
     assert arena.in_use_below(MiB) == 0
     stats = arena.stats()
     assert (stats.small, stats.overflow, stats.blocks) == (1, 0, 3)
-    assert arena.new_home(MiB) is None
+    assert arena.new_place(MiB) is None
 
 
 def test_while_resting_requests_go_home_and_then_to_the_low_end(arena: Arena) -> None:
@@ -88,14 +88,14 @@ def test_bytes_set_aside_are_nobodys(arena: Arena) -> None:
 
 
 def test_what_does_not_fit_its_zone_overflows_before_it_is_refused(make_arena: Make) -> None:
-    arena = make_arena(MiB, small_zone_B=1024, home_B=MiB // 4)
+    arena = make_arena(MiB, small_zone_B=1024, persistent_B=MiB // 4)
     arena.plan_top_B = MiB // 2
     with arena.engaged():
         smalls = [torch.empty(8) for _ in range(17)]
         assert arena.stats().overflow == 0
         first = floats(MiB // 4 - 4096)
         assert arena.stats().overflow == 0
-        homes = floats(MiB // 4 - 4096)
+        places = floats(MiB // 4 - 4096)
         assert arena.stats().overflow == 1
         with pytest.raises(
             torch.OutOfMemoryError
@@ -105,7 +105,7 @@ def test_what_does_not_fit_its_zone_overflows_before_it_is_refused(make_arena: M
         planned = floats(MiB // 4)
         assert arena.stats().overflow == 1
     assert arena.in_use_below(offset(planned, arena) or 0) == 0
-    del smalls, first, homes
+    del smalls, first, places
 
 
 def test_past_the_wall_torch_raises_out_of_memory_and_says_why(arena: Arena) -> None:
@@ -119,7 +119,7 @@ def test_past_the_wall_torch_raises_out_of_memory_and_says_why(arena: Arena) -> 
             assert part in text
         assert "between forward and backward asked for" in text
         assert "Raise the budget" in text
-        assert arena.stats().failures_for_room == 1
+        assert arena.stats().failures_for_capacity == 1
         del kept[0]
         fits = floats(MiB)
     assert arena.stats().peak_B <= arena.stats().capacity_B
@@ -130,24 +130,24 @@ def test_past_the_wall_torch_raises_out_of_memory_and_says_why(arena: Arena) -> 
 def test_absurd_sizes_are_refused_like_any_other(arena: Arena, size_B: int) -> None:
     with arena.engaged(), pytest.raises(torch.OutOfMemoryError, match=f"{size_B} B"):
         torch.empty(size_B, dtype=torch.uint8)
-    assert arena.stats().failures_for_room == 1
+    assert arena.stats().failures_for_capacity == 1
 
 
 def test_room_in_pieces_is_told_apart(make_arena: Make) -> None:
-    arena = make_arena(MiB, small_zone_B=0, home_B=0)
+    arena = make_arena(MiB, small_zone_B=0, persistent_B=0)
     with arena.engaged():
         parts = [floats(MiB // 8) for _ in range(8)]
         del parts[::2]
         with pytest.raises(torch.OutOfMemoryError, match="lie in pieces"):
             floats(MiB // 4)
     stats = arena.stats()
-    assert (stats.failures_for_room, stats.failures_for_contiguity) == (0, 1)
+    assert (stats.failures_for_capacity, stats.failures_for_contiguity) == (0, 1)
     assert stats.largest_hole_B == MiB // 8
 
 
 @pytest.mark.usefixtures("module")
 def test_tensors_outlive_their_arena() -> None:
-    arena = Arena(MiB, small_zone_B=0, home_B=0)
+    arena = Arena(MiB, small_zone_B=0, persistent_B=0)
     with arena.engaged():
         tensor = torch.arange(1000.0)
     slab = arena.slab
@@ -170,7 +170,7 @@ def test_memory_is_given_back_when_the_last_block_is_gone() -> None:
             spans = [line.split()[0].split("-") for line in maps]
         return any(int(lo, 16) <= address < int(hi, 16) for lo, hi in spans)
 
-    arena = Arena(64 * MiB, small_zone_B=0, home_B=0)
+    arena = Arena(64 * MiB, small_zone_B=0, persistent_B=0)
     with arena.engaged():
         tensor = floats(MiB)
     base = arena.slab.base
@@ -182,7 +182,7 @@ def test_memory_is_given_back_when_the_last_block_is_gone() -> None:
 
 @pytest.mark.usefixtures("module")
 def test_an_engaged_arena_cannot_be_closed_and_a_forgotten_one_closes_late() -> None:
-    arena = Arena(MiB, small_zone_B=0, home_B=0)
+    arena = Arena(MiB, small_zone_B=0, persistent_B=0)
     with arena.engaged():
         with pytest.raises(ArenaError, match="still engaged"):
             arena.close()
@@ -197,7 +197,7 @@ def test_an_engaged_arena_cannot_be_closed_and_a_forgotten_one_closes_late() -> 
 
 
 def test_arenas_nest_and_engagements_count(make_arena: Make) -> None:
-    outer, inner = make_arena(MiB, home_B=0), make_arena(MiB, home_B=0)
+    outer, inner = make_arena(MiB, persistent_B=0), make_arena(MiB, persistent_B=0)
 
     def serving() -> Arena | None:
         tensor = floats(1024)
@@ -333,23 +333,23 @@ def test_peaks_restart_and_pages_are_given_back(arena: Arena) -> None:
 
 @pytest.mark.usefixtures("module")
 @pytest.mark.parametrize(
-    ("capacity_B", "small_zone_B", "home_B"),
+    ("capacity_B", "small_zone_B", "persistent_B"),
     [(0, 0, 0), (-1, 0, 0), (MiB, 2 * MiB, 0), (MiB, 0, 2 * MiB), (MiB, -64, 0)],
 )
-def test_arenas_that_cannot_be(capacity_B: int, small_zone_B: int, home_B: int) -> None:
+def test_arenas_that_cannot_be(capacity_B: int, small_zone_B: int, persistent_B: int) -> None:
     with pytest.raises(ArenaError):
-        Arena(capacity_B, small_zone_B=small_zone_B, home_B=home_B)
+        Arena(capacity_B, small_zone_B=small_zone_B, persistent_B=persistent_B)
 
 
 def test_zones_that_cannot_be(arena: Arena) -> None:
     with pytest.raises(ArenaError, match="plan"):
         arena.plan_top_B = 8 * MiB
     with pytest.raises(LowtideError, match="home"):
-        arena.home_B = 4 * MiB
-    assert (arena.plan_top_B, arena.home_B) == (0, MiB)
+        arena.persistent_B = 4 * MiB
+    assert (arena.plan_top_B, arena.persistent_B) == (0, MiB)
 
 
 @pytest.mark.usefixtures("module")
 def test_more_memory_than_an_address_space_has() -> None:
     with pytest.raises(ArenaError, match="reserved"):
-        Arena(2**62, small_zone_B=0, home_B=0)
+        Arena(2**62, small_zone_B=0, persistent_B=0)

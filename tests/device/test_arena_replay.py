@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lowtide.device.arena import Arena, Table, at, enter, fast_at, leave
-from lowtide.device.storage import home_of
+from lowtide.device.storage import place_of
 from lowtide.errors import ArenaError
 
 MiB = 2**20
@@ -21,7 +21,7 @@ def floats(size_B: int) -> torch.Tensor:
 
 
 def offset(tensor: torch.Tensor, arena: Arena) -> int | None:
-    return home_of(tensor.untyped_storage(), arena)
+    return place_of(tensor.untyped_storage(), arena)
 
 
 def table() -> Table:
@@ -41,7 +41,7 @@ def test_every_statement_finds_its_places(arena: Arena) -> None:
         assert leave() == 4
     assert [offset(t, arena) for t in (a, b, c, d)] == [0, 4096, 16384, 20480]
     stats = arena.stats()
-    assert (stats.planned_hits, stats.planned_misses, stats.departures, stats.small) == (4, 0, 0, 1)
+    assert (stats.planned_hits, stats.planned_misses, stats.misplaced_allocations, stats.small) == (4, 0, 0, 1)
     assert [(x.offset_B, x.statement) for x in arena.blocks()[:4]] == [
         (0, "mul"), (4096, "mul"), (16384, "norm"), (20480, "norm"),
     ]  # fmt: skip
@@ -88,7 +88,7 @@ def test_departures_are_named_and_cost_one_statement(arena: Arena) -> None:
     assert [offset(t, arena) for t in (a, b, d)] == [0, 4096, 20480]
     stray = (early, wrong_size, one_more, occupied, unplanned)
     assert all((offset(t, arena) or 0) >= 64 * 1024 for t in stray)
-    assert [(x.statement, x.name, x.size_B, x.reason, x.holder) for x in arena.departures()] == [
+    assert [(x.statement, x.name, x.size_B, x.reason, x.holder) for x in arena.misplaced_allocations()] == [
         (-1, "", 4096, "unexpected", ""),
         (0, "mul", 5000, "size", ""),
         (0, "mul", 4096, "unexpected", ""),
@@ -96,10 +96,10 @@ def test_departures_are_named_and_cost_one_statement(arena: Arena) -> None:
         (2, "view", 1024, "unexpected", ""),
     ]
     stats = arena.stats()
-    assert (stats.planned_hits, stats.planned_misses, stats.departures) == (4, 1, 5)
-    arena.forget_departures()
-    assert arena.departures() == ()
-    assert arena.stats().departures == 5
+    assert (stats.planned_hits, stats.planned_misses, stats.misplaced_allocations) == (4, 1, 5)
+    arena.forget_misplaced_allocations()
+    assert arena.misplaced_allocations() == ()
+    assert arena.stats().misplaced_allocations == 5
     del squatter
 
 
@@ -110,7 +110,7 @@ def test_a_later_place_of_the_statement_serves_what_comes_early(arena: Arena) ->
         b, a = floats(8192), floats(4096)
         assert leave() == 2
     assert (offset(a, arena), offset(b, arena)) == (0, 4096)
-    assert arena.stats().departures == 0
+    assert arena.stats().misplaced_allocations == 0
 
 
 def test_the_list_of_departures_is_bounded(arena: Arena) -> None:
@@ -120,8 +120,8 @@ def test_the_list_of_departures_is_bounded(arena: Arena) -> None:
         for _ in range(300):
             floats(1024)
         leave()
-    assert len(arena.departures()) == 256
-    assert arena.stats().departures == 300
+    assert len(arena.misplaced_allocations()) == 256
+    assert arena.stats().misplaced_allocations == 300
 
 
 def test_segments_nest_and_survive_exceptions(arena: Arena) -> None:
@@ -146,7 +146,7 @@ def test_segments_nest_and_survive_exceptions(arena: Arena) -> None:
         after = floats(4096)
     assert [offset(t, arena) for t in (a, b, c)] == [0, 4096, 32768]
     assert (offset(after, arena) or 0) >= 65536
-    assert (arena.stats().planned_hits, arena.stats().departures) == (3, 0)
+    assert (arena.stats().planned_hits, arena.stats().misplaced_allocations) == (3, 0)
 
 
 def test_a_segment_whose_leave_was_forgotten_ends_with_the_engagement(arena: Arena) -> None:
@@ -170,7 +170,7 @@ def test_another_arena_serves_without_a_plan_meanwhile(make_arena: Callable[...,
         a = floats(4096)
         leave()
     assert offset(elsewhere, other) is not None
-    assert (offset(a, planned), planned.stats().departures) == (0, 0)
+    assert (offset(a, planned), planned.stats().misplaced_allocations) == (0, 0)
 
 
 def test_the_arena_may_be_engaged_and_disengaged_across_a_segment(arena: Arena) -> None:
@@ -255,7 +255,7 @@ def test_a_table_lives_as_long_as_its_segment(arena: Arena) -> None:
 def test_segments_need_an_arena_that_is_large_enough(make_arena: Callable[..., Arena]) -> None:
     with pytest.raises(RuntimeError, match="only while an arena is engaged"):
         enter(table())
-    tiny = make_arena(8192, small_zone_B=0, home_B=0)
+    tiny = make_arena(8192, small_zone_B=0, persistent_B=0)
     with tiny.engaged(), pytest.raises(RuntimeError, match="past the engaged arena"):
         enter(table())
 

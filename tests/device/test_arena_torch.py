@@ -15,13 +15,13 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from lowtide.device.arena import Arena, Table, at, enter, leave
-from lowtide.device.storage import home_of, relocate
+from lowtide.device.storage import place_of, relocate
 
 MiB = 2**20
 
 
 def is_inside(tensor: torch.Tensor, arena: Arena) -> bool:
-    return home_of(tensor.untyped_storage(), arena) is not None
+    return place_of(tensor.untyped_storage(), arena) is not None
 
 
 def profiled_sizes(work: Callable[[], object]) -> list[int]:

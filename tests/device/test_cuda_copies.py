@@ -24,7 +24,7 @@ class FakeStream:
         _LOG.append((self.name, "waits for stream", other.name))
 
     def wait_event(self, event: FakeEvent) -> None:
-        _LOG.append((self.name, "waits for moment", str(event.moment)))
+        _LOG.append((self.name, "waits for moment", str(event.instant)))
 
     def synchronize(self) -> None:
         _LOG.append(("processor", "waits for stream", self.name))
@@ -37,21 +37,21 @@ class FakeEvent:
 
     def __init__(self, enable_timing: bool = False) -> None:
         assert enable_timing
-        self.moment = -1
+        self.instant = -1
 
     def record(self, stream: FakeStream) -> None:
         FakeEvent.clock += 1
-        self.moment = FakeEvent.clock
-        _LOG.append((stream.name, "records", str(self.moment)))
+        self.instant = FakeEvent.clock
+        _LOG.append((stream.name, "records", str(self.instant)))
 
     def query(self) -> bool:
         return False
 
     def synchronize(self) -> None:
-        _LOG.append(("processor", "waits for moment", str(self.moment)))
+        _LOG.append(("processor", "waits for moment", str(self.instant)))
 
     def elapsed_time(self, later: FakeEvent) -> float:
-        return float(later.moment - self.moment)
+        return float(later.instant - self.instant)
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +79,7 @@ def test_a_copy_waits_for_compute_and_for_other_copies() -> None:
     assert isinstance(sent, Recorded)
     assert _LOG[:2] == [
         ("copies", "waits for stream", "compute"),
-        ("copies", "waits for moment", str(sent.event.moment)),
+        ("copies", "waits for moment", str(sent.event.instant)),
     ]  # type: ignore[attr-defined]
     assert torch.equal(target, source)
     _LOG.clear()

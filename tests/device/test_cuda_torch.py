@@ -25,8 +25,8 @@ assert cuda.level() == "planned"
 def header_folder() -> Path | None:
     """Where a CUDA toolkit of this machine has its headers."""
     compiler = shutil.which("nvcc")
-    homes = [os.environ.get("CUDA_HOME", ""), str(Path(compiler).resolve().parents[1]) if compiler else ""]
-    found = (Path(home) / "include" for home in (*homes, "/usr/local/cuda") if home)
+    places = [os.environ.get("CUDA_HOME", ""), str(Path(compiler).resolve().parents[1]) if compiler else ""]
+    found = (Path(place) / "include" for place in (*places, "/usr/local/cuda") if place)
     return next((folder for folder in found if (folder / "cuda_runtime_api.h").is_file()), None)
 
 

@@ -55,7 +55,7 @@ def test_a_setting_that_was_changed_after_the_start_is_neither_the_old_nor_the_n
 def test_what_decides_no_rounding_is_no_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     before = fingerprint().key
     monkeypatch.setenv("MKL_VERBOSE", "0")
-    monkeypatch.setenv("HOME", os.sep)
+    monkeypatch.setenv("PERSISTENT", os.sep)
     assert fingerprint().key == before
 
 

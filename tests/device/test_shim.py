@@ -99,7 +99,7 @@ def output_of(process: subprocess.Popen[str]) -> str:
 def test_the_module_is_there_and_torch_behaves(module: ShimModule) -> None:
     assert shim.available()
     assert shim.loaded() is module is shim.load()
-    assert module.is_active_plans()
+    assert module.is_in_force()
     assert first_failure(module) == ""
 
 

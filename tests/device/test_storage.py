@@ -36,7 +36,7 @@ def test_dropping_frees_the_bytes_and_keeps_everything_else(arena: Arena) -> Non
     assert arena.stats().in_use_B == 0
     assert surgery.is_dropped(storage)
     assert (storage.nbytes(), view.shape, view.stride(), tensor._version) == (4000, shape, strides, version)
-    assert surgery.home_of(storage, arena) is None
+    assert surgery.place_of(storage, arena) is None
     assert surgery.restore(storage)
     assert not surgery.is_dropped(storage)
     tensor.copy_(fresh())
@@ -115,23 +115,23 @@ def test_relocation(arena: Arena) -> None:
     tensor = torch.nn.Parameter(fresh())
     view, storage, version = tensor.detach()[7:], tensor.untyped_storage(), tensor._version
     places = []
-    for where in (surgery.GENERAL, surgery.HOME, 4096, 8192):
+    for where in (surgery.GENERAL, surgery.PERSISTENT, 4096, 8192):
         assert surgery.relocate(storage, arena, where)
-        places.append(surgery.home_of(storage, arena))
+        places.append(surgery.place_of(storage, arena))
         assert view[0].item() == 7.0
         assert arena.stats().blocks == 1
     assert places[2:] == [4096, 8192]
     assert not surgery.relocate(storage, arena, 8192)
-    assert surgery.home_of(storage, arena) == 8192
+    assert surgery.place_of(storage, arena) == 8192
     assert surgery.relocate(storage, None)
-    assert surgery.home_of(storage, arena) is None
+    assert surgery.place_of(storage, arena) is None
     assert arena.stats().blocks == 0
     assert tensor._version == version
     assert torch.equal(tensor.detach(), fresh())
 
 
 def test_relocation_without_room_changes_nothing(make_arena: Callable[..., Arena]) -> None:
-    arena, tensor = make_arena(4096, small_zone_B=0, home_B=0), fresh(2000)
+    arena, tensor = make_arena(4096, small_zone_B=0, persistent_B=0), fresh(2000)
     assert not surgery.relocate(tensor.untyped_storage(), arena)
     assert not surgery.relocate(tensor.untyped_storage(), arena, 0)
     assert torch.equal(tensor, fresh(2000))
@@ -143,16 +143,16 @@ def test_restoring_into_a_place(arena: Arena) -> None:
     tensor = fresh()
     surgery.drop(tensor.untyped_storage(), GONE)
     assert surgery.restore(tensor.untyped_storage(), arena, 4096)
-    assert surgery.home_of(tensor.untyped_storage(), arena) == 4096
+    assert surgery.place_of(tensor.untyped_storage(), arena) == 4096
     other = fresh()
     surgery.drop(other.untyped_storage(), GONE)
     assert not surgery.restore(other.untyped_storage(), arena, 4096)
     assert surgery.is_dropped(other.untyped_storage())
-    assert surgery.restore(other.untyped_storage(), arena, surgery.HOME)
+    assert surgery.restore(other.untyped_storage(), arena, surgery.PERSISTENT)
 
 
 def test_restoring_in_a_full_arena_raises_and_stays_dropped(make_arena: Callable[..., Arena]) -> None:
-    arena, tensor = make_arena(4096, small_zone_B=0, home_B=0), fresh(2000)
+    arena, tensor = make_arena(4096, small_zone_B=0, persistent_B=0), fresh(2000)
     surgery.drop(tensor.untyped_storage(), GONE)
     with arena.engaged(), pytest.raises(torch.OutOfMemoryError):
         surgery.restore(tensor.untyped_storage())
@@ -231,7 +231,7 @@ def test_bytes_that_are_not_the_storages_own_are_left_alone(make: Callable[[], t
     assert surgery.objection(storage)
     for attempt in (
         lambda: surgery.drop(storage, GONE),
-        lambda: surgery.relocate(storage, arena, surgery.HOME),
+        lambda: surgery.relocate(storage, arena, surgery.PERSISTENT),
         lambda: surgery.steal(storage, fresh().untyped_storage()),
     ):
         with pytest.raises(StorageError, match="it is unchanged"):

@@ -33,7 +33,7 @@ def owned(arena: ValueArena, value: int, count: int = 60000) -> torch.Tensor:
 
 
 def offset_of(arena: ValueArena, tensor: torch.Tensor) -> int:
-    offset_B = surgery.home_of(tensor.untyped_storage(), arena)
+    offset_B = surgery.place_of(tensor.untyped_storage(), arena)
     assert offset_B is not None
     return offset_B
 

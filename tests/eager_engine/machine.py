@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
-from tests.oracle.keeper import Keeper, OutOfRoom
+from tests.oracle.capacity import NOBODY, AbstractCapacity, Move
+from tests.oracle.eviction_manager import EvictionManager, OutOfCapacity
 from tests.oracle.ledger import Call, Ledger, Value
 from tests.oracle.policies.base import AbstractPolicy
-from tests.oracle.room import NOBODY, AbstractRoom, Move
 
 ALIGNMENT_B = 64
 
@@ -20,9 +20,9 @@ class Machine:
     that the program can name.
     """
 
-    def __init__(self, room: AbstractRoom, policy: AbstractPolicy) -> None:
-        self.room = room
-        self.keeper = Keeper(Ledger(), room, policy, self)
+    def __init__(self, capacity: AbstractCapacity, policy: AbstractPolicy) -> None:
+        self.capacity = capacity
+        self.manager = EvictionManager(Ledger(), capacity, policy, self)
         self.contents: dict[Value, int] = {}
         self.truth: dict[Value, int] = {}
         self.handles: list[Value] = []
@@ -31,59 +31,59 @@ class Machine:
     # What a program does
 
     def leaf(self, size_B: int, content: int) -> Value:
-        ledger = self.keeper.ledger
-        value = ledger.leaf(size_B, self.keeper.take(size_B, ledger.next_id, 0))
+        ledger = self.manager.ledger
+        value = ledger.leaf(size_B, self.manager.take(size_B, ledger.next_id, 0))
         self.contents[value] = self.truth[value] = content
         self.handles.append(value)
         return value
 
     def call(self, name: str, inputs: Sequence[Value], sizes_B: Sequence[int], cost_ns: int = 5) -> tuple[Value, ...]:
-        keeper = self.keeper
-        keeper.enter(inputs, name)
+        manager = self.manager
+        manager.enter(inputs, name)
         try:
             results = [hash((name, place, *self._read(inputs))) for place in range(len(sizes_B))]
-            offsets_B = self._taken(sizes_B, range(keeper.ledger.next_id, keeper.ledger.next_id + len(sizes_B)))
-            call = keeper.record(name, inputs, sizes_B, offsets_B, cost_ns)
+            offsets_B = self._taken(sizes_B, range(manager.ledger.next_id, manager.ledger.next_id + len(sizes_B)))
+            call = manager.record(name, inputs, sizes_B, offsets_B, cost_ns)
             for value, content in zip(call.outputs, results, strict=True):
                 self.contents[value] = self.truth[value] = content
         finally:
-            keeper.leave(inputs)
+            manager.leave(inputs)
         self.handles += call.outputs
         return call.outputs
 
     def write(self, name: str, inputs: Sequence[Value], cost_ns: int = 5) -> None:
         """An operator that writes over its first input."""
-        keeper, old = self.keeper, inputs[0]
+        manager, old = self.manager, inputs[0]
         if old.call is None:
-            keeper.write(old)
-        keeper.enter(inputs, name)
+            manager.write(old)
+        manager.enter(inputs, name)
         try:
             content = hash((name, 0, *self._read(inputs)))
             if old.call is None:
                 self.contents[old] = self.truth[old] = content
-                keeper.ledger.clock += cost_ns
+                manager.ledger.clock += cost_ns
                 return
-            call = keeper.record(name, inputs, [old.size_B], [0], cost_ns, consumes=[(0, 0)])
+            call = manager.record(name, inputs, [old.size_B], [0], cost_ns, consumes=[(0, 0)])
             (new,) = call.outputs
             del self.contents[old]
             self.contents[new] = self.truth[new] = content
             self.handles[self.handles.index(old)] = new
         finally:
-            keeper.leave(inputs)
+            manager.leave(inputs)
 
     def forget(self, value: Value) -> None:
         """The program lets go of a name."""
         self.handles.remove(value)
-        self.keeper.died(value)
+        self.manager.died(value)
 
     def check(self) -> None:
         """The invariants, and that everything resident is what it was."""
-        ledger = self.keeper.ledger
+        ledger = self.manager.ledger
         held = {value for value in ledger.values.values() if value.resident and value.size_B}
         assert {value for value in ledger.values.values() if value.on_host} == set(self.sent)
         assert held == {value for value in self.contents if value.size_B}
         assert all(content == self.truth[value] for value, content in self.contents.items())
-        assert sum(self.room.reserved_B(value.size_B) for value in held) == self.room.in_use_B
+        assert sum(self.capacity.reserved_B(value.size_B) for value in held) == self.capacity.in_use_B
         assert not any(value.pins for value in ledger.values.values())
         assert all(value.alive and value.id in ledger.values for value in self.handles)
         readers = {(call.id, value) for value in ledger.values.values() for call in value.readers.values()}
@@ -98,11 +98,11 @@ class Machine:
         taken: list[int] = []
         try:
             for size_B, owner in zip(sizes_B, owners, strict=True):
-                taken.append(self.keeper.take(size_B, owner, 1))
-        except OutOfRoom:
+                taken.append(self.manager.take(size_B, owner, 1))
+        except OutOfCapacity:
             for offset_B, size_B in zip(taken, sizes_B, strict=False):
                 if size_B:
-                    self.room.free(offset_B)
+                    self.capacity.free(offset_B)
             raise
         return taken
 
@@ -111,12 +111,12 @@ class Machine:
     def release(self, value: Value) -> None:
         self.forgotten(value)
         assert value.offset_B is not None
-        self.room.free(value.offset_B)
+        self.capacity.free(value.offset_B)
 
     def forgotten(self, value: Value) -> None:
         del self.contents[value]
 
-    def rerun(self, call: Call, keep: Callable[[int], bool], over: Mapping[int, Value]) -> Sequence[int]:
+    def recompute(self, call: Call, keep: Callable[[int], bool], over: Mapping[int, Value]) -> Sequence[int]:
         results = [hash((call.name, place, *self._read(call.inputs))) for place in range(len(call.outputs))]
         fresh = [output for output in call.outputs if output.place not in over]
         taken = self._taken([output.size_B for output in fresh], [NOBODY] * len(fresh))
@@ -124,9 +124,9 @@ class Machine:
         for output, offset_B in zip(fresh, taken, strict=True):
             offsets_B[output.place] = offset_B
             if output.size_B and keep(output.place):
-                self.room.retag(offset_B, output.id)
+                self.capacity.retag(offset_B, output.id)
             elif output.size_B:
-                self.room.free(offset_B)
+                self.capacity.free(offset_B)
         for place, source in over.items():
             if keep(place):
                 del self.contents[source]
@@ -147,7 +147,7 @@ class Machine:
         return True
 
     def fetch(self, value: Value) -> int:
-        offset_B = self.keeper.take(value.size_B, value.id, 0)
+        offset_B = self.manager.take(value.size_B, value.id, 0)
         self.contents[value] = self.sent.pop(value)
         return offset_B
 
@@ -170,10 +170,10 @@ def program(machine: Machine, seed: int, steps: int = 60, watch: Callable[[], No
                 case 4 | 5:
                     machine.write("write_", inputs, random.randint(1, 9))
                 case 6:
-                    machine.keeper.commit(inputs[0])
+                    machine.manager.commit(inputs[0])
                 case _ if len(machine.handles) > 3:
                     machine.forget(inputs[0])
-        except OutOfRoom:
+        except OutOfCapacity:
             pass  # and nothing is lost by it
         machine.check()
         watch()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lowtide.eager_engine.replay import ReplayResult, Rules, compiled_replay
 from lowtide.eager_engine.tape import Tape
 from tests.eager_engine import tapes
-from tests.oracle.keeper import refusal
+from tests.oracle.eviction_manager import refusal
 from tests.oracle.ledger import Call, Value
 from tests.oracle.policies.base import AbstractPolicy, Scene
 from tests.oracle.policies.catalogue import POLICIES
@@ -53,8 +53,8 @@ def watched(name: str) -> type[AbstractPolicy]:
 def in_order(scene: Scene) -> None:
     """The room has what is resident, within the wall; evictable is what may be."""
     held = [value for value in scene.ledger.values.values() if value.resident and not value.is_view]
-    assert sum(scene.room.reserved_B(value.size_B) for value in held if value.size_B) <= scene.room.in_use_B
-    assert scene.room.in_use_B <= scene.room.capacity_B
+    assert sum(scene.capacity.reserved_B(value.size_B) for value in held if value.size_B) <= scene.capacity.in_use_B
+    assert scene.capacity.in_use_B <= scene.capacity.capacity_B
     evictable = {value.id for value in held if not value.pins and value.call is not None}
     assert set(scene.ledger.evictable) == evictable
 
@@ -63,7 +63,7 @@ def play(name: str, tape: Tape, share: float, rules: Rules) -> ReplayResult:
     """A replay; where it is refused, what cannot be evicted and the request exceed the wall, or holes do not meet."""
     budget_B = max(64, int(tape.peak_B * share))
     policy = watched(name)()
-    with patch("tests.oracle.keeper.refusal", side_effect=refusal) as refused:
+    with patch("tests.oracle.eviction_manager.refusal", side_effect=refusal) as refused:
         result = replay(tape, policy, budget_B, rules)
     assert result.peak_B <= budget_B
     if result.refused and "out of memory" in result.refused:

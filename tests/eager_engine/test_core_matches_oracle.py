@@ -71,5 +71,9 @@ def test_the_same_values_wait_on_the_host(name: str, host_share: float) -> None:
     read = replay(tape, policy_of(name, **options), budget_B, Rules(limit=None))
     compiled = _core.replay(compiled_tape(tape), name, budget_B, limit=0.0, **options)
     assert read.sent_B > 0
-    assert (read.sent_B, read.fetched_B, read.reruns) == (compiled.sent_B, compiled.fetched_B, compiled.reruns)
+    assert (read.sent_B, read.fetched_B, read.recomputations) == (
+        compiled.sent_B,
+        compiled.fetched_B,
+        compiled.recomputations,
+    )
     assert read.digest == f"{compiled.digest:016x}"

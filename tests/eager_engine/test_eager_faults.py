@@ -70,7 +70,7 @@ def test_evicted_tensors_come_back_whoever_asks() -> None:
 
 def test_leaving_brings_everything_back_and_says_what_lies_beside() -> None:
     plain = chain(big())
-    with pytest.warns(lowtide.BudgetWarning, match="found no room in the budget"), context() as run:
+    with pytest.warns(lowtide.BudgetWarning, match="did not fit into the budget"), context() as run:
         kept = chain(big())
     assert same(kept, plain)
     assert run.stats().spilled_B > 0

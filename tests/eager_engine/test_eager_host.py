@@ -32,10 +32,10 @@ def test_what_returns_sooner_from_the_host_waits_there() -> None:
     budget_B = int(free.peak_B * 0.7)
     found, near = train(budget_B, host_budget="64MiB", link="100GB/s")
     assert near.fetches > 0
-    assert near.reruns == 0
+    assert near.recomputations == 0
     assert near.peak_B <= budget_B
     again, far = train(budget_B, host_budget="64MiB", link="10MB/s")
-    assert far.fetches == 0 < far.reruns
+    assert far.fetches == 0 < far.recomputations
     for values in (found, again):
         assert all(torch.equal(a, b) for a, b in zip(expected, values, strict=True))
 
@@ -51,7 +51,7 @@ def test_host_memory_has_a_budget_of_its_own(policy: str) -> None:
     """Some results wait there, the others are recomputed."""
     expected, free = train("1GiB")
     found, run = train(int(free.peak_B * 0.6), host_budget=600_000, link="100GB/s", policy=policy)
-    assert run.reruns > 0 < run.fetches
+    assert run.recomputations > 0 < run.fetches
     assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
 
 

@@ -41,4 +41,4 @@ def test_lazy_tensors_come_back_as_they_were() -> None:
             del kept, views
             assert torch.equal(use(x), expected)
         assert torch.equal(_norm(x), plain[-1])
-    assert run.stats().reruns
+    assert run.stats().recomputations

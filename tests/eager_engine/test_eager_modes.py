@@ -69,5 +69,5 @@ def test_what_is_inside_of_a_subclass_is_dropped_and_made_again() -> None:
         results = chain(Boxed(torch.linspace(0, 1, WIDTH)))
         assert all(type(t) is Boxed for t in results)
         assert [float(t.inner.sum()) for t in results] == sums  # type: ignore[attr-defined]
-        assert context.stats().reruns > 0
+        assert context.stats().recomputations > 0
         del results

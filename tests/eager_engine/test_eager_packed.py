@@ -58,7 +58,7 @@ def squeezed(network: EagerNetwork, share: float, policy: str) -> EagerStats:
 
 def test_bits_of_packed_sequences() -> None:
     network = EagerNetwork("packed", Packed, sgd, _sentences, descend)
-    assert squeezed(network, 0.9, "tide").reruns > 0
+    assert squeezed(network, 0.9, "tide").recomputations > 0
 
 
 def test_sequences_that_were_packed_outside() -> None:

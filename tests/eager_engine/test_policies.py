@@ -11,7 +11,7 @@ from lowtide.eager_engine.replay import ReplayResult, Rules, compiled_replay, co
 from lowtide.eager_engine.tape import Died, Event, Leaf, Ran, Tape
 from tests.eager_engine import tapes
 from tests.eager_engine.networks import NETWORKS
-from tests.oracle.keeper import OutOfRoom
+from tests.oracle.eviction_manager import OutOfCapacity
 from tests.oracle.ledger import Call, Value
 from tests.oracle.policies.base import Scene
 from tests.oracle.policies.catalogue import POLICIES
@@ -70,7 +70,7 @@ def test_a_window_frees_bytes_that_meet() -> None:
     tape = tape_of(*events, made(8, 100, 1), *(made(1, 1, i) for i in range(2, 10)))
     budget_B = 33 * _MiB
     windows, single = (replay(tape, POLICIES[name](), budget_B, _RULES) for name in ("coop", "coop-no-windows"))
-    assert windows.evictions < single.evictions or windows.rerun_ns < single.rerun_ns
+    assert windows.evictions < single.evictions or windows.recompute_ns < single.recompute_ns
 
 
 def test_dear_and_cheap_calls_grow_from_opposite_ends() -> None:
@@ -101,7 +101,7 @@ def test_what_nobody_wants_is_idle() -> None:
     assert not is_idle(parent)  # it has a handle
     parent.alive = False
     assert is_idle(parent)
-    player.keeper.evict(child)
+    player.manager.evict(child)
     assert not is_idle(parent)  # the child would need it
 
 
@@ -111,9 +111,9 @@ def test_what_only_a_bridge_to_a_resident_value_would_need_is_idle() -> None:
     assert player.play() is None
     _, first, bridge, last = player.values
     first.alive = bridge.alive = False
-    player.keeper.evict(bridge)
+    player.manager.evict(bridge)
     assert is_idle(first)
-    player.keeper.evict(last)
+    player.manager.evict(last)
     assert not is_idle(first)  # the last would need it, through the bridge
 
 
@@ -124,13 +124,13 @@ def test_values_go_to_the_host_where_that_is_quicker(link_Bps: float, goes: bool
     assert result.refused is None
     assert (result.sent_B > 0) == goes
     assert (result.fetched_B > 0) == goes
-    assert (result.reruns == 0) == goes
+    assert (result.recomputations == 0) == goes
     assert replay(tape, Tide(0, link_Bps), int(tape.peak_B * 0.5), _RULES).sent_B == 0
 
 
 @pytest.mark.parametrize(("share", "of_coop"), [(0.7, 1), (0.5, 0.8)])
 def test_tide_recomputes_less_than_coop_and_with_memory_less_again(unet: Tape, share: float, of_coop: float) -> None:
-    coop, tide, memory = (run(name, unet, share).rerun_ns for name in ("coop", "tide", "tide-memory"))
+    coop, tide, memory = (run(name, unet, share).recompute_ns for name in ("coop", "tide", "tide-memory"))
     assert tide <= coop
     assert memory <= tide
     assert memory <= of_coop * coop
@@ -152,10 +152,10 @@ def test_a_record_is_the_tape_again(unet: Tape) -> None:
 
     player = _Player(unet, Recording(), 2 * unet.peak_B, _RULES)
     assert player.play() is None
-    step = record.take(player.keeper.room)
+    step = record.take(player.manager.capacity)
     again = _core.replay(step.tape, "tide", 2 * unet.peak_B)
     assert again.evictions == 0
-    assert again.peak_B <= player.keeper.room.peak_B
+    assert again.peak_B <= player.manager.capacity.peak_B
     assert step.tape.time_ns <= unet.time_ns
 
 
@@ -165,8 +165,8 @@ def test_after_a_step_that_departs_the_record_is_doubted_once() -> None:
     budget_B = int(long.peak_B * 0.5)
     player = _Player(long, policy, budget_B, _RULES)
     assert player.play() is None  # two steps alike
-    player.keeper.step_ended()
-    assert policy.departures == 0
+    player.manager.step_ended()
+    assert policy.divergences == 0
     for tape, doubted in ((short, False), (short, True), (short, False)):
         player.tape = tape
         player._leave()
@@ -201,7 +201,7 @@ def test_rehearsals_choose_the_way_that_spends_least() -> None:
     found = _core.rehearse(compiled_tape(tape), budget_B)
     assert 0 <= found.spent_ns[0] < found.unguided_ns
     assert found.spent_ns == sorted(found.spent_ns)
-    assert _core.rehearse(compiled_tape(tape), 2 * tape.peak_B).ways == 0  # nothing to choose
+    assert _core.rehearse(compiled_tape(tape), 2 * tape.peak_B).candidates == 0  # nothing to choose
     assert found.find(-1, [], 1) == 0
 
 
@@ -210,8 +210,8 @@ def test_rehearsals_take_no_longer_than_what_they_could_save() -> None:
     cheap = forward_and_back(700)
     dear = [e if not isinstance(e, Ran) else msgspec.structs.replace(e, cost_ns=e.cost_ns * 1000) for e in cheap.events]
     tapes = (cheap, tape_of(*dear, kept=cheap.kept))
-    ways = [_core.rehearse(compiled_tape(tape), int(tape.peak_B * 0.2)).ways for tape in tapes]
-    assert ways[0] < ways[1]
+    candidates = [_core.rehearse(compiled_tape(tape), int(tape.peak_B * 0.2)).candidates for tape in tapes]
+    assert candidates[0] < candidates[1]
 
 
 def recorded(tape: Tape, budget_B: int) -> tuple[Step, int]:
@@ -234,7 +234,7 @@ def recorded(tape: Tape, budget_B: int) -> tuple[Step, int]:
 
     player = _Player(tape, Recording(), budget_B, _RULES)
     assert player.play() is None
-    return record.take(player.keeper.room), player.keeper.statistics.rerun_ns
+    return record.take(player.manager.capacity), player.manager.statistics.recompute_ns
 
 
 def test_rehearsals_know_what_stays_from_a_write_on() -> None:
@@ -269,17 +269,17 @@ def test_a_way_that_spends_more_than_was_foreseen_gives_way() -> None:
     tape = forward_and_back(24)
     player = _Player(tape, policy, int(tape.peak_B * 0.35), _RULES)
     assert player.play() is None
-    liar, honest = policy._choices[0], policy._followed
+    wrong_schema, honest = policy._choices[0], policy._followed
     assert honest is not None
-    liar.spent_ns, liar.foreseen_ns = None, 0
-    policy._follow_choice(liar)
+    wrong_schema.spent_ns, wrong_schema.foreseen_ns = None, 0
+    policy._follow_choice(wrong_schema)
     for expected in (honest, honest):
         player._leave()
-        assert policy._followed is (liar if expected is None else policy._cheapest())
+        assert policy._followed is (wrong_schema if expected is None else policy._cheapest())
         assert player._pass() is None
     assert policy._followed is honest
-    assert liar.spent_ns is not None
-    assert liar.spent_ns > honest.worth_ns
+    assert wrong_schema.spent_ns is not None
+    assert wrong_schema.spent_ns > honest.worth_ns
 
 
 def test_batch_norms_do_not_depart_from_the_record() -> None:
@@ -289,7 +289,7 @@ def test_batch_norms_do_not_depart_from_the_record() -> None:
     with lowtide.eager(500_000, policy="tide-memory", model=module, optimizer=optimizers) as context:
         for batch in network.batches(4):
             network.step(module, optimizers, batch)
-        assert context.stats().departures == 0
+        assert context.stats().divergences == 0
 
 
 def test_results_that_fence_each_other_are_given_one_hole() -> None:
@@ -308,7 +308,7 @@ def test_what_is_in_use_is_not_counted_on(policy: str) -> None:
         Leaf(_MiB), made(1, 100_000, 1), made(1, 100, 2), made(1, 300, 1), made(1, 10, 2), Died(2), Died(5),
         made(1, 10, 3), Died(6), made(1, 10, 4), kept=(7,),
     )  # fmt: skip
-    assert replay(tape, POLICIES[policy](), 4 * _MiB + 2**16, _RULES).rerun_ns == 300
+    assert replay(tape, POLICIES[policy](), 4 * _MiB + 2**16, _RULES).recompute_ns == 300
 
 
 def test_nothing_goes_where_all_of_it_would_make_no_place() -> None:
@@ -316,7 +316,7 @@ def test_nothing_goes_where_all_of_it_would_make_no_place() -> None:
     fence = [made(3, 10), made(1, 10), made(2, 10), Leaf(2 * _MiB), made(3, 10)]
     player = _Player(tape_of(*fence), Tide(), 11 * _MiB + 2**17, _RULES)
     assert player.play() is None
-    player.keeper.scene.movable = lambda value: value.call is not None
-    with pytest.raises(OutOfRoom):
-        player.keeper.make_room(7 * _MiB)
-    assert player.keeper.statistics.evictions == 0
+    player.manager.scene.movable = lambda value: value.call is not None
+    with pytest.raises(OutOfCapacity):
+        player.manager.make_free(7 * _MiB)
+    assert player.manager.statistics.evictions == 0

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide._core import Arena
+from tests.oracle.capacity import Addresses, End
 from tests.oracle.policies.window import Piece, Window, cheapest_window, moved_for, pieces
-from tests.oracle.room import Addresses, End
 
 _PIECES = st.lists(
     st.builds(
@@ -20,8 +20,8 @@ _PIECES = st.lists(
 )
 
 
-def _every_run(room: list[Piece], need_B: int) -> list[tuple[float, int]]:
-    runs = [room[i : j + 1] for i in range(len(room)) for j in range(i, len(room))]
+def _every_run(capacity: list[Piece], need_B: int) -> list[tuple[float, int]]:
+    runs = [capacity[i : j + 1] for i in range(len(capacity)) for j in range(i, len(capacity))]
     return [
         (sum(piece.cost for piece in run), sum(piece.evicted_B for piece in run))
         for run in runs
@@ -29,9 +29,9 @@ def _every_run(room: list[Piece], need_B: int) -> list[tuple[float, int]]:
     ]
 
 
-@given(room=_PIECES, need_B=st.integers(1, 30))
-def test_no_run_is_cheaper(room: list[Piece], need_B: int) -> None:
-    window, runs = cheapest_window(room, need_B), _every_run(room, need_B)
+@given(capacity=_PIECES, need_B=st.integers(1, 30))
+def test_no_run_is_cheaper(capacity: list[Piece], need_B: int) -> None:
+    window, runs = cheapest_window(capacity, need_B), _every_run(capacity, need_B)
     if not runs:
         assert window is None
     else:
@@ -40,11 +40,11 @@ def test_no_run_is_cheaper(room: list[Piece], need_B: int) -> None:
 
 
 def test_a_room_is_read_by_address_and_what_slides_is_priced() -> None:
-    room = Addresses(Arena(1024, 64))
-    offsets = [room.allocate(128, End.LOW, owner) for owner in (1, 2, 3, 4)]
-    room.free(offsets[1] or 0)
+    capacity = Addresses(Arena(1024, 64))
+    offsets = [capacity.allocate(128, End.LOW, owner) for owner in (1, 2, 3, 4)]
+    capacity.free(offsets[1] or 0)
     costs = {1: 5.0, 3: 1.0}
-    read = pieces(room, lambda owner: costs.get(owner, math.inf))
+    read = pieces(capacity, lambda owner: costs.get(owner, math.inf))
     assert [(piece.size_B, piece.owner) for piece in read] == [(128, 1), (128, 0), (128, 3), (128, 4), (512, 0)]
     assert cheapest_window(read, 256) == Window((), 0.0, 0)
     assert cheapest_window(read, 640) is None  # 4 stays

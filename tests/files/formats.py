@@ -15,10 +15,10 @@ import msgspec
 import pytest
 
 from lowtide._core import eager_policies
+from lowtide.constraints import Constraints, PlanOptions
 from lowtide.device.fingerprint import fingerprint
 from lowtide.eager_engine.tape import load_tape
 from lowtide.errors import LowtideError
-from lowtide.ground import Ground, PlanOptions
 from lowtide.ir.bundle import Part, merge
 from lowtide.ir.geometry import Geometry
 from lowtide.ir.graph import Graph
@@ -123,7 +123,7 @@ def _planned(graph: Graph, enforced: bool) -> PlanRecord:
     return make_record(
         graph,
         PlanOptions(budget=Budget(of_plain=1.0), work=50),
-        ground=Ground(enforced=enforced, optimizer_B=700 if enforced else 0),
+        constraints=Constraints(enforced=enforced, optimizer_B=700 if enforced else 0),
         covers=Covers(("this",), ("that",)),
         environment=Environment("2.13", "cpu", 2, "0.1"),
         device_B=lambda: 2**30,
@@ -166,7 +166,7 @@ def carry(record: PlanRecord, graph: Graph) -> PlanRecord:
     found = carried_over(
         record,
         graph,
-        ground=Ground(enforced=True),
+        constraints=Constraints(enforced=True),
         budget_B=2**30,
         covers=Covers(),
         environment=Environment(),
@@ -209,7 +209,7 @@ def _use_machine(path: Path) -> None:
     make_record(
         predict_graph(examples.visiting_update(), machine),
         PlanOptions(budget=Budget(of_plain=1.0), work=20, links=links, host_budget_B=None),
-        ground=Ground(),
+        constraints=Constraints(),
         covers=Covers(),
         environment=Environment(),
         device_B=lambda: 2**30,

@@ -25,10 +25,10 @@ def mutated_tree(tree: Any, dice: random.Random) -> Any:
     changed = copy.deepcopy(tree)
     for _ in range(dice.choice((1, 1, 1, 2, 3))):
         inside = isinstance(changed, dict) and changed.get("body") and dice.random() < 0.95
-        home = changed["body"] if inside else changed
-        path = _somewhere(home, dice)
+        place = changed["body"] if inside else changed
+        path = _somewhere(place, dice)
         if path:
-            _change(home, path, dice)
+            _change(place, path, dice)
     return changed
 
 
@@ -43,34 +43,34 @@ def _somewhere(tree: Any, dice: random.Random) -> Path:
 
 
 def _change(tree: Any, path: Path, dice: random.Random) -> None:
-    home = tree
+    place = tree
     for step in path[:-1]:
-        home = home[step]
-    last, old = path[-1], home[path[-1]]
+        place = place[step]
+    last, old = path[-1], place[path[-1]]
     how = dice.random()
     if how < 0.1:
-        del home[last]
-    elif how < 0.2 and isinstance(home, list):
-        other = dice.randrange(len(home))
-        home[last], home[other] = home[other], home[last]
-    elif how < 0.25 and isinstance(home, list):
-        home.insert(dice.randrange(len(home) + 1), copy.deepcopy(old))
-    elif how < 0.3 and isinstance(home, dict):
-        home[f"{last}{dice.choice(('', 's', ESCAPES))}x"] = home.pop(last)
+        del place[last]
+    elif how < 0.2 and isinstance(place, list):
+        other = dice.randrange(len(place))
+        place[last], place[other] = place[other], place[last]
+    elif how < 0.25 and isinstance(place, list):
+        place.insert(dice.randrange(len(place) + 1), copy.deepcopy(old))
+    elif how < 0.3 and isinstance(place, dict):
+        place[f"{last}{dice.choice(('', 's', ESCAPES))}x"] = place.pop(last)
     elif how < 0.55 and type(old) is int:
-        home[last] = old + dice.choice((1, -1, 2, 8, -8, 64, 1000, -old, -2 * old, 2**40))
+        place[last] = old + dice.choice((1, -1, 2, 8, -8, 64, 1000, -old, -2 * old, 2**40))
     elif how < 0.6 and isinstance(old, float):
-        home[last] = old * dice.choice((-1.0, 0.0, 0.5, 2.0, 1e9, 1e-9))
+        place[last] = old * dice.choice((-1.0, 0.0, 0.5, 2.0, 1e9, 1e-9))
     elif how < 0.65 and isinstance(old, list):
-        home[last] = dice.choice((old[::-1], old[:-1], old + old, old[1:]))
+        place[last] = dice.choice((old[::-1], old[:-1], old + old, old[1:]))
     elif how < 0.75:
         found = _somewhere(tree, dice)
         value = tree
         for step in found:
             value = value[step]
-        home[last] = copy.deepcopy(value) if len(repr(value)) < 10_000 else None
+        place[last] = copy.deepcopy(value) if len(repr(value)) < 10_000 else None
     else:
-        home[last] = copy.deepcopy(dice.choice(_ODD))
+        place[last] = copy.deepcopy(dice.choice(_ODD))
 
 
 def mutated_bytes(data: bytes, dice: random.Random) -> bytes:

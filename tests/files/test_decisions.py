@@ -165,9 +165,9 @@ def test_seconds_and_traces_of_a_file_are_not_taken_for_those_here(
     graph = plan.record.graph
 
     def without_temporaries(trace: MiniTrace) -> MiniTrace:
-        homes = [h for h in trace.outputs if h is not None]
-        sizes_B = [[e for e in trace.events if e >= 0][h] for h in homes]
-        numbers = iter(range(len(homes)))
+        host_resident = [h for h in trace.outputs if h is not None]
+        sizes_B = [[e for e in trace.events if e >= 0][h] for h in host_resident]
+        numbers = iter(range(len(host_resident)))
         return MiniTrace(tuple(sizes_B), tuple(None if h is None else next(numbers) for h in trace.outputs))
 
     recipes = tuple(
@@ -185,7 +185,7 @@ def test_seconds_and_traces_of_a_file_are_not_taken_for_those_here(
     assert used.schedule == plan.record.schedule
     assert [r.trace for r in used.graph.recipes] == [r.trace for r in graph.recipes]
     assert used.time_s < plan.record.time_s * 3
-    assert lowtide.memory_stats(fitted).departures == 0
+    assert lowtide.memory_stats(fitted).misplaced_allocations == 0
 
 
 def test_an_implementation_that_is_not_here_does_not_matter_to_a_plan_that_does_not_run_it(

@@ -105,14 +105,14 @@ class Interpreter:
         self.memories: dict[str, dict[int, Storage]] = {DEVICE: {}}
         self.gone: set[int] = set()
         self.held: dict[int, Storage] = {}
-        self.homes: dict[int, Storage] = {}
+        self.bases: dict[int, Storage] = {}
         self.jobs: list[_Job] = []
         self.segment = -1
         self.now_B = 0
         for value in graph.values:
             if value.persistent:
                 self.memories[DEVICE][value.id] = self._allocate(value.size_B, given(value.id))
-                self.homes[value.id] = self.memories[DEVICE][value.id]
+                self.bases[value.id] = self.memories[DEVICE][value.id]
 
     def run(self, schedule: Schedule, choose: Choose = min) -> Result:
         """Issues every step, then executes them in an order picked by `choose` among the queues that may go on.
@@ -144,7 +144,7 @@ class Interpreter:
 
     def _look_again(self) -> None:
         """The caller looks once more at what it holds: it finds what it was given, or what took its place."""
-        for value, storage in {**self.held, **self.homes}.items():
+        for value, storage in {**self.held, **self.bases}.items():
             expected = [self.result.handed_over[v] for v, s in self.held.items() if s is storage]
             expected += [given(value)] if self.graph.values[value].persistent else []
             limited = self.graph.values[value].readable_through is not None
@@ -178,10 +178,10 @@ class Interpreter:
         reads = {v: self._find(v) for v in recipe.read_values}
         taken = {t.value: self._find(t.value) for t in recipe.consumes}
         state_B = self.graph.values[recipe.state].size_B if recipe.state is not None else 0
-        homes: dict[int, Storage] = {}
+        bases: dict[int, Storage] = {}
         scratch = None
         if recipe.effect is Effect.RANDOM and recipe.state in step.keep and recipe.state is not None:
-            homes[recipe.state] = self._allocate(state_B)
+            bases[recipe.state] = self._allocate(state_B)
         elif recipe.effect is Effect.PURE and recipe.state is not None:
             scratch = self._allocate(state_B)  # the generator's own state, put aside
         workers = self._allocate(recipe.trace.workers_B)
@@ -196,15 +196,15 @@ class Interpreter:
                 self._release(extra)
         heirs = {t.output: t.value for t in recipe.consumes}
         for position, value in enumerate(recipe.outputs):
-            if value in homes or value == recipe.state:
+            if value in bases or value == recipe.state:
                 continue
-            home = recipe.trace.outputs[position] if position < len(recipe.trace.outputs) else None
-            homes[value] = taken[heirs[position]] if position in heirs else Storage(0) if home is None else blocks[home]
+            base = recipe.trace.outputs[position] if position < len(recipe.trace.outputs) else None
+            bases[value] = taken[heirs[position]] if position in heirs else Storage(0) if base is None else blocks[base]
         for value in taken:
             del self.memories[DEVICE][value]
             if self.graph.values[value].arrives is not None:
                 self.gone.add(value)
-        for value, storage in homes.items():
+        for value, storage in bases.items():
             if value not in step.keep:
                 self._release(storage)
             elif value in self.memories[DEVICE] or value in self.gone:
@@ -214,7 +214,7 @@ class Interpreter:
         for takeover in recipe.consumes:
             if takeover.output is None:
                 self._release(taken[takeover.value])
-        self._job(index, recipe.engine, step.after, lambda: self._compute(recipe, reads, list(taken.values()), homes))
+        self._job(index, recipe.engine, step.after, lambda: self._compute(recipe, reads, list(taken.values()), bases))
 
     def _issue_copy(self, index: int, step: Send | Fetch, source: str, target: str, queue: str) -> None:
         origin = self._find(step.value, source)
@@ -284,15 +284,15 @@ class Interpreter:
         self.result.handed_over[value] = self._content(value, storage)
 
     def _compute(
-        self, recipe: Recipe, reads: dict[int, Storage], taken: list[Storage], homes: dict[int, Storage]
+        self, recipe: Recipe, reads: dict[int, Storage], taken: list[Storage], bases: dict[int, Storage]
     ) -> None:
         contents = {v: self._content(v, s) for v, s in reads.items()}
         draw: int | None = None
         if recipe.effect is Effect.RANDOM:
             draw = self.result.generator
             self.result.generator += 1
-            if recipe.state in homes:
-                homes[recipe.state].content = draw
+            if recipe.state in bases:
+                bases[recipe.state].content = draw
         elif recipe.state is not None:
             saved = contents[recipe.state]
             assert isinstance(saved, int)
@@ -301,10 +301,10 @@ class Interpreter:
         if recipe.effect is Effect.OPAQUE:
             self.result.effects.append(tuple(made.items()))
         for value, content in made.items():
-            if not any(homes[value] is storage for storage in taken):
-                self._write(value, homes[value], content)
+            if not any(bases[value] is storage for storage in taken):
+                self._write(value, bases[value], content)
         for storage in taken:
             storage.content = POISON
         for value, content in made.items():
-            if any(homes[value] is storage for storage in taken):
-                homes[value].content = content
+            if any(bases[value] is storage for storage in taken):
+                bases[value].content = content

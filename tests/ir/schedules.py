@@ -163,12 +163,12 @@ class Writer:
             self.busy.setdefault(value, []).append(len(self.steps) - 1)
             self.device.add(value)
             return
-        ways = [self.graph.recipes[r] for r in self.graph.producers[value]]
-        ways = [r for r in ways if self._may_run(r) and (r.effect is Effect.PURE or r.id not in self.ran)]
-        ways = [r for r in ways if r.effect is Effect.PURE or r.segment == self.segment]
-        if not ways:
+        candidates = [self.graph.recipes[r] for r in self.graph.producers[value]]
+        candidates = [r for r in candidates if self._may_run(r) and (r.effect is Effect.PURE or r.id not in self.ran)]
+        candidates = [r for r in candidates if r.effect is Effect.PURE or r.segment == self.segment]
+        if not candidates:
             raise DeadEnd
-        self._run(self.random.choice(ways), depth)
+        self._run(self.random.choice(candidates), depth)
         if value not in self.device:
             raise DeadEnd
 

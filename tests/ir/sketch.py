@@ -73,13 +73,13 @@ class Sketch:
             consumes: pairs of a value id and the index of the output that takes its storage over.
         """
         heirs = {output for _, output in consumes if output is not None}
-        events, homes = list(inner_B), []
+        events, bases = list(inner_B), []
         for index, output in enumerate(outputs):
             size_B = self.values[output].size_B
             if index in heirs or size_B == 0:
-                homes.append(None)
+                bases.append(None)
             else:
-                homes.append(len(events))
+                bases.append(len(events))
                 events.append(size_B)
         events += [-(k + 1) for k in range(len(inner_B))]
         read_list = tuple(r if isinstance(r, Read) else Read(r) for r in reads)
@@ -98,7 +98,7 @@ class Sketch:
                 consumes=tuple(Takeover(v, o) for v, o in consumes),
                 engine=engine,
                 time_s=time_s,
-                trace=MiniTrace(tuple(events), tuple(homes), workers_B, measured=True),
+                trace=MiniTrace(tuple(events), tuple(bases), workers_B, measured=True),
                 state=state,
             )
         )

@@ -35,7 +35,7 @@ def test_keeping_or_remaking_an_activation() -> None:
     dropped = [B0, Run(0, (2,)), Run(1, (3,)), Drop(2), Run(2, (4,)), Drop(3), B1]
     remade = _carry_out(graph, *dropped, Run(0, (2,)), Run(1, (3,)), Drop(2), Run(3, (6,)))
     assert remade.time_s == 10.5
-    assert remade.moments[6].live_after_B == kept.moments[5].live_after_B - 20
+    assert remade.instants[6].live_after_B == kept.instants[5].live_after_B - 20
 
 
 def test_a_convolution_is_quick_with_workspace_or_slow_without() -> None:
@@ -50,7 +50,7 @@ def test_dropout_keeps_a_mask_or_packs_it_or_replays_it() -> None:
     mask = _carry_out(graph, B0, Run(0, (1, 2)), B1, Run(1, (6,)))
     packed = _carry_out(graph, B0, Run(5, (1, 3)), B1, Run(6, (6,)))
     replayed = _carry_out(graph, B0, Run(0, (1, 4)), B1, Run(2, (2,)), Run(1, (6,)))
-    saved_B = [t.moments[1].live_after_B - 1600 for t in (mask, packed, replayed)]
+    saved_B = [t.instants[1].live_after_B - 1600 for t in (mask, packed, replayed)]
     assert saved_B == [200, 25, 16]
     with pytest.raises(IllegalPlan, match="'group'"):
         check(graph, Schedule((B0, Run(5, (1, 3)), B1, Run(4, (2,)), Run(1, (6,)))))
@@ -74,8 +74,8 @@ def test_a_relu_in_place_needs_no_second_storage_and_destroys_its_input() -> Non
     beside = _carry_out(graph, B0, Run(0, (1,)), Run(1, (2,)))
     onto = _carry_out(graph, B0, Run(0, (1,)), Run(2, (2,)))
     assert (beside.peak_B, onto.peak_B) == (120, 80)
-    stays = residencies(graph, Schedule((B0, Run(0, (1,)), Run(2, (2,)))))
-    assert [(s.value, s.start, s.stop) for s in stays] == [(0, 0, 3), (1, 1, 3)]
+    lifetimes = residencies(graph, Schedule((B0, Run(0, (1,)), Run(2, (2,)))))
+    assert [(s.value, s.start, s.stop) for s in lifetimes] == [(0, 0, 3), (1, 1, 3)]
     for late in (Run(1, ()), Drop(1), Send(1, "host")):
         steps = Schedule((B0, Run(0, (1,)), Run(2, (2,)), late))
         with pytest.raises(IllegalPlan):
@@ -109,7 +109,7 @@ def test_offload_and_prefetch() -> None:
         Run(3, (6,), (8,)),
     )
     assert timeline.memory_peaks_B == (("device", 239), ("host", 20))
-    assert timeline.moments[7].live_after_B == 100 + 10 + 4
+    assert timeline.instants[7].live_after_B == 100 + 10 + 4
 
 
 def test_without_its_edge_a_copy_is_refused_and_fails() -> None:

@@ -65,23 +65,23 @@ def test_a_visit_is_legal_and_counted(steps: list[Step]) -> None:
     peaks = dict(timeline.memory_peaks_B)
     assert peaks == {"device": 120, "host": 40 if steps is ON_DEVICE else 80}
     check(graph, schedule, 120, host_budget_B=peaks["host"])
-    for walls in ((119, 1000), (1000, peaks["host"] - 1)):
+    for limits in ((119, 1000), (1000, peaks["host"] - 1)):
         with pytest.raises(IllegalPlan, match="budget"):
-            check(graph, schedule, walls[0], host_budget_B=walls[1])
+            check(graph, schedule, limits[0], host_budget_B=limits[1])
 
 
 def test_what_visits_is_an_allocation_and_what_is_updated_in_it_stays_there() -> None:
     blocks = blocks_of(_hosted(), Schedule(tuple(ON_DEVICE)), small_B=0)
     assert [(b.step, b.value) for b in blocks] == [(1, NEW), (2, GRAD)]
-    stays = residencies(_hosted(), Schedule(tuple(ON_DEVICE)))
-    assert [(r.value, r.start, r.stop, r.engine) for r in stays if r.value in (WEIGHT, NEW)] == [
+    lifetimes = residencies(_hosted(), Schedule(tuple(ON_DEVICE)))
+    assert [(r.value, r.start, r.stop, r.engine) for r in lifetimes if r.value in (WEIGHT, NEW)] == [
         (WEIGHT, 1, 6, "from_host")
     ]
 
 
 def test_copies_run_beside_compute_and_are_waited_for() -> None:
     timeline = simulate(_hosted(), Schedule(tuple(ON_DEVICE)), MACHINE)
-    assert [(m.engine, m.start_s, m.stop_s) for m in timeline.moments[1:]] == [
+    assert [(m.engine, m.start_s, m.stop_s) for m in timeline.instants[1:]] == [
         ("from_host", 0.0, 4.0),
         ("compute", 4.0, 5.0),
         ("compute", 5.0, 6.0),
@@ -89,7 +89,7 @@ def test_copies_run_beside_compute_and_are_waited_for() -> None:
         ("to_host", 6.0, 8.0),
         ("compute", 8.0, 8.0),
     ]
-    beside = simulate(_hosted(), Schedule(tuple(ON_HOST)), MACHINE).moments
+    beside = simulate(_hosted(), Schedule(tuple(ON_HOST)), MACHINE).instants
     assert (beside[6].engine, beside[6].start_s, beside[6].stop_s) == ("host", 7.0, 8.0)
 
 

@@ -10,7 +10,7 @@ from lowtide.ir.check import check
 from lowtide.ir.check_graph import check_graph
 from lowtide.ir.geometry import Geometry
 from lowtide.ir.graph import Graph, Role
-from lowtide.ir.in_place import in_place_ways, plain_ways
+from lowtide.ir.in_place import in_place_candidates, plain_candidates
 from lowtide.ir.schedule import Boundary, Drop, Run, Schedule
 from lowtide.ir.sequence import blocks_of
 from tests.ir.layouts import stacked
@@ -29,27 +29,27 @@ def _rectified(**facts: object) -> Sketch:
 
 def test_a_way_stands_for_the_recipe_that_does_the_same() -> None:
     graph = _rectified().build()
-    assert in_place_ways(graph) == {1: (2,)}
-    assert plain_ways(graph) == {2: 1}
+    assert in_place_candidates(graph) == {1: (2,)}
+    assert plain_candidates(graph) == {2: 1}
 
 
 def test_what_belongs_to_the_caller_or_to_a_group_is_no_way() -> None:
-    assert in_place_ways(_rectified(leaves=0).build()) == {}
+    assert in_place_candidates(_rectified(leaves=0).build()) == {}
     grouped = _rectified()
     grouped.group("relu", [1], [2])
-    assert in_place_ways(grouped.build()) == {}
+    assert in_place_candidates(grouped.build()) == {}
     sketch = Sketch()
     x, y = sketch.value(8, Role.INPUT, "x", arrives=0), sketch.value(8, name="y")
     sketch.again(sketch.recipe("relu", [x], [y]), consumes=[(x, 0)])
-    assert in_place_ways(sketch.build()) == {}
+    assert in_place_candidates(sketch.build()) == {}
 
 
 def test_of_two_that_do_the_same_the_program_s_own_is_meant() -> None:
     sketch = _rectified()
     sketch.again(1)
     graph = sketch.build()
-    assert in_place_ways(graph) == {1: (2,), 3: (2,)}
-    assert plain_ways(graph) == {2: 1}
+    assert in_place_candidates(graph) == {1: (2,), 3: (2,)}
+    assert plain_candidates(graph) == {2: 1}
 
 
 def _handed() -> tuple[Graph, list[Boundary | Run | Drop]]:

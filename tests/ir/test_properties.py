@@ -105,11 +105,11 @@ def test_residencies_are_the_live_bytes(graph: Graph, seed: int) -> None:
         check(graph, schedule)
     except IllegalPlan:
         return
-    stays = residencies(graph, schedule)
-    for moment in simulate(graph, schedule).moments[1:]:
-        before = [r for r in stays if r.start < moment.step <= r.stop]
-        through = [r for r in before if r.stop > moment.step]  # without what the last step gave up, or this one drops
-        assert sum(r.size_B for r in through) <= moment.live_before_B <= sum(r.size_B for r in before)
+    lifetimes = residencies(graph, schedule)
+    for instant in simulate(graph, schedule).instants[1:]:
+        before = [r for r in lifetimes if r.start < instant.step <= r.stop]
+        through = [r for r in before if r.stop > instant.step]  # without what the last step gave up, or this one drops
+        assert sum(r.size_B for r in through) <= instant.live_before_B <= sum(r.size_B for r in before)
     check(graph, schedule, layout=stacked(graph, schedule))
 
 
@@ -123,7 +123,7 @@ def test_the_sequence_holds_the_live_bytes(graph: Graph, seed: int) -> None:
     except IllegalPlan:
         return
     blocks = blocks_of(graph, schedule, small_B=0)
-    stays = [s for s in residencies(graph, schedule) if isinstance(schedule.steps[s.start], Run | Fetch)]
-    assert sum(s.size_B for s in stays) == sum(b.size_B for b in blocks if b.value is not None and b.size_B)
+    lifetimes = [s for s in residencies(graph, schedule) if isinstance(schedule.steps[s.start], Run | Fetch)]
+    assert sum(s.size_B for s in lifetimes) == sum(b.size_B for b in blocks if b.value is not None and b.size_B)
     for block in blocks:
         assert block.start < block.stop

@@ -14,7 +14,7 @@ from lowtide.ir.call import Read, Ref
 from lowtide.ir.check import check
 from lowtide.ir.check_graph import check_graph
 from lowtide.ir.graph import Effect, Graph, Group, MiniTrace, Option, Recipe, Role, Segment, Takeover, Value
-from lowtide.ir.layout import Layout, Obstacle
+from lowtide.ir.layout import Layout, LiveBlock
 from lowtide.ir.rules import GRAPH_RULES, LAYOUT_RULES, SCHEDULE_RULES
 from lowtide.ir.schedule import Boundary, Drop, Fetch, Run, Schedule, Send, Step
 from tests.ir import examples
@@ -249,7 +249,7 @@ def test_the_same_allocation_twice_is_refused() -> None:
 
 def test_nothing_lies_on_an_obstacle() -> None:
     graph, schedule = _two_engines()
-    layout = replace(stacked(graph, schedule), obstacles=(Obstacle(0, 8),))
+    layout = replace(stacked(graph, schedule), live_blocks=(LiveBlock(0, 8),))
     with pytest.raises(IllegalPlan, match="what was there before"):
         check(graph, schedule, layout=layout)
 

@@ -25,8 +25,8 @@ def test_an_empty_schedule_holds_what_persists() -> None:
 
 
 def test_bytes_of_a_run() -> None:
-    moments = simulate(examples.chain(), Schedule((B0, Run(0, (2,)), Drop(1)))).moments
-    assert [(m.live_before_B, m.peak_B, m.live_after_B) for m in moments] == [
+    instants = simulate(examples.chain(), Schedule((B0, Run(0, (2,)), Drop(1)))).instants
+    assert [(m.live_before_B, m.peak_B, m.live_after_B) for m in instants] == [
         (100, 110, 110),
         (110, 160, 130),
         (130, 130, 120),
@@ -37,7 +37,7 @@ def test_workers_and_what_is_not_kept_count_while_the_recipe_runs() -> None:
     sketch = Sketch()
     a, b = sketch.value(10), sketch.value(20)
     sketch.recipe("split", [], [a, b], inner_B=[5], workers_B=7)
-    (_, run) = simulate(sketch.build(), Schedule((B0, Run(0, (b,))))).moments
+    (_, run) = simulate(sketch.build(), Schedule((B0, Run(0, (b,))))).instants
     assert (run.peak_B, run.live_after_B) == (42, 20)
 
 
@@ -47,9 +47,9 @@ def test_a_generator_state_is_saved_before_and_put_aside_in_a_replay() -> None:
     first = sketch.recipe("noise", [], [y], effect=Effect.RANDOM, state=state)
     sketch.again(first, effect=Effect.PURE)
     graph = sketch.build()
-    without = simulate(graph, Schedule((B0, Run(0, (y,))))).moments[1]
+    without = simulate(graph, Schedule((B0, Run(0, (y,))))).instants[1]
     assert (without.peak_B, without.live_after_B) == (100, 100)
-    saved, _, replay = simulate(graph, Schedule((B0, Run(0, (y, state)), Drop(y), Run(1, (y,))))).moments[1:]
+    saved, _, replay = simulate(graph, Schedule((B0, Run(0, (y, state)), Drop(y), Run(1, (y,))))).instants[1:]
     assert (saved.peak_B, saved.live_after_B) == (116, 116)
     assert (replay.live_before_B, replay.peak_B, replay.live_after_B) == (16, 132, 116)
 
@@ -57,15 +57,15 @@ def test_a_generator_state_is_saved_before_and_put_aside_in_a_replay() -> None:
 def test_what_leaves_unheld_dies_at_the_boundary_and_what_is_held_stays() -> None:
     graph = examples.fused_loss()
     timeline = simulate(graph, Schedule((B0, Run(3, (3,)), B1, Run(4, (5,)))))
-    assert timeline.moments[2].live_after_B == 150 + 4 + 4
+    assert timeline.instants[2].live_after_B == 150 + 4 + 4
     timeline = simulate(examples.dropout(), Schedule((B0, Run(0, (1, 2)), B1, Run(1, (6,)))))
-    assert (timeline.moments[1].live_after_B, timeline.moments[2].live_after_B) == (1800, 1800)
+    assert (timeline.instants[1].live_after_B, timeline.instants[2].live_after_B) == (1800, 1800)
 
 
 def test_copies_run_beside_the_steps_issued_after_them() -> None:
     schedule = Schedule((B0, Run(0, (2,)), Send(2, "host", (1,)), Run(1, (3,), (2,)), Run(2, (4,))))
     waiting = simulate(examples.chain(), schedule, LINKED)
-    assert [(m.start_s, m.stop_s, m.engine) for m in waiting.moments[1:]] == [
+    assert [(m.start_s, m.stop_s, m.engine) for m in waiting.instants[1:]] == [
         (0.0, 2.0, "compute"),
         (2.0, 4.5, "to_host"),
         (4.5, 5.5, "compute"),
@@ -73,14 +73,14 @@ def test_copies_run_beside_the_steps_issued_after_them() -> None:
     ]
     schedule = Schedule((B0, Run(0, (2,)), Send(2, "host", (1,)), Run(1, (3,)), Run(2, (4,))))
     beside = simulate(examples.chain(), schedule, LINKED)
-    assert [m.start_s for m in beside.moments] == [0.0, 0.0, 2.0, 2.0, 3.0]
+    assert [m.start_s for m in beside.instants] == [0.0, 0.0, 2.0, 2.0, 3.0]
     assert beside.time_s == 4.5
 
 
 def test_a_reader_waits_for_what_is_fetched_and_engines_keep_their_order() -> None:
     schedule = Schedule((B0, Send(1, "host"), Send(0, "host"), Drop(1), Fetch(1, "host", (1,)), Run(0, (2,))))
     timeline = simulate(examples.chain(), schedule, LINKED)
-    assert [(m.start_s, m.stop_s) for m in timeline.moments] == [
+    assert [(m.start_s, m.stop_s) for m in timeline.instants] == [
         (0.0, 0.0),
         (0.0, 1.5),
         (1.5, 12.0),
@@ -107,8 +107,8 @@ def test_nonsense_is_refused(step: Drop | Send | Fetch) -> None:
 
 def test_residencies() -> None:
     schedule = Schedule((B0, Run(0, (2,)), Run(1, (3,)), Drop(2), Run(2, (4,)), B1, Run(3, (6,))))
-    stays = residencies(examples.chain(), schedule)
-    assert [(s.value, s.start, s.stop, s.size_B) for s in stays] == [
+    lifetimes = residencies(examples.chain(), schedule)
+    assert [(s.value, s.start, s.stop, s.size_B) for s in lifetimes] == [
         (0, 0, 7, 100),
         (1, 0, 7, 10),
         (2, 1, 3, 20),

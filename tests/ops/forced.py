@@ -22,7 +22,7 @@ from lowtide.capture.captured_call import Rounds
 from lowtide.capture.exchange import interfaces_of
 from lowtide.ir.check import check
 from lowtide.ir.graph import Graph
-from lowtide.ir.in_place import plain_ways
+from lowtide.ir.in_place import plain_candidates
 from lowtide.ir.interface import Interface, filled
 from lowtide.ir.numerics import Numerics
 from lowtide.ir.schedule import Schedule
@@ -170,15 +170,15 @@ def step(module: nn.Module, inputs: Sequence[Any], call: Callable[..., Any]) -> 
 
 def overwriting(graph: Graph) -> tuple[int, ...]:
     """The program with recipes in place wherever what they overwrite is not read again."""
-    way_of = {plain: way for way, plain in plain_ways(graph).items()}
+    candidate_of = {plain: candidate for candidate, plain in plain_candidates(graph).items()}
     program = list(graph.program)
     for place, recipe in enumerate(program):
-        way = way_of.get(recipe)
-        if way is None:
+        candidate = candidate_of.get(recipe)
+        if candidate is None:
             continue
-        lost = graph.recipes[way].consumes[0].value
+        lost = graph.recipes[candidate].consumes[0].value
         if all(lost not in graph.recipes[r].read_values for r in program[place + 1 :]):
-            program[place] = way
+            program[place] = candidate
     return tuple(program)
 
 

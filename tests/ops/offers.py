@@ -11,7 +11,7 @@ from lowtide.api.captured_graph import captured_graph
 from lowtide.ir.graph import Graph, Group, Option
 from lowtide.ir.numerics import Numerics
 from lowtide.ops.base import KINDS, AbstractFamily
-from lowtide.ops.draft import Draft
+from lowtide.ops.builder import GraphBuilder
 from lowtide.profile.recording import isolation
 from lowtide.profile.rehearsal import Rehearsal
 
@@ -20,10 +20,10 @@ def offered(
     model: torch.nn.Module, args: Sequence[Any], *families: AbstractFamily, numerics: Numerics = Numerics.LOSSY
 ) -> Graph:
     """A module's step with what some families add, and nothing else."""
-    draft = Draft(captured_graph(model, args, machine="a100", without=KINDS))
+    builder = GraphBuilder(captured_graph(model, args, machine="a100", without=KINDS))
     for family in families:
-        family.add(draft, numerics)
-    return draft.finish()
+        family.add(builder, numerics)
+    return builder.finish()
 
 
 def difference(graph: Graph, group: Group, option: Option) -> str:

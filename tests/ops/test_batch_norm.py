@@ -10,7 +10,7 @@ import torch
 from lowtide.errors import FaintScale
 from lowtide.ops.batch_norm import batch_norm_again, batch_norm_backward_from_output
 from lowtide.ops.batch_norm_in_place import batch_norm_backward_from_output_over, batch_norm_backward_over
-from lowtide.ops.scale import declines, faint_channels, put_aside, room
+from lowtide.ops.scale import capacity, declines, faint_channels, put_aside
 
 aten = torch.ops.aten
 F32, F64, BF16 = torch.float32, torch.float64, torch.bfloat16
@@ -82,7 +82,7 @@ def test_gradients_from_output_are_as_accurate_as_those_from_input(
         weight[channel] = scale
     y, mean, invstd = aten._native_batch_norm_legit.no_stats(x, weight, bias, True, 0.1, 1e-5)
     aside = put_aside(x, weight, bias)
-    assert aside.shape == (room(32), shape[0], *shape[2:])
+    assert aside.shape == (capacity(32), shape[0], *shape[2:])
     assert faint_channels(weight, bias) == list(faint)
     found = batch_norm_backward_from_output(gradient, y, weight, bias, mean, invstd, aside, [True] * 3)
     torchs = aten.native_batch_norm_backward(gradient, x, weight, None, None, mean, invstd, True, 1e-5, [True] * 3)
@@ -135,7 +135,7 @@ def test_more_faint_channels_than_room_stop_the_forward() -> None:
     weight[:3] = 0.0
     with pytest.raises(FaintScale, match="3 of a normalisation's 32 scales"):
         put_aside(x, weight, torch.zeros(32))
-    assert room(32) == 2
+    assert capacity(32) == 2
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 import lowtide
 from lowtide.ir.graph import Graph
-from lowtide.ir.in_place import plain_ways
+from lowtide.ir.in_place import plain_candidates
 from lowtide.ir.numerics import Numerics
 from lowtide.ops.catalogue import FAMILIES, kernels
 from lowtide.ops.in_place import InPlace
@@ -72,7 +72,7 @@ def finds(example: Example, graph: Graph) -> None:
     operators = {r.op for r in graph.recipes}
     busy = {f.name for f in FAMILIES if any(g.startswith(f"{f.name} ") for g in groups)}
     busy |= {f.name for f in FAMILIES if any(f"lowtide.{kernel}" in operators for kernel in f.kernels)}
-    if plain_ways(graph):
+    if plain_candidates(graph):
         busy.add(InPlace.name)
     assert set(example.families) <= busy, f"families with nothing to do; groups are {groups}"
     assert set(example.kernels) <= operators

@@ -14,9 +14,9 @@ from lowtide.device.observer import observe
 from lowtide.ir.geometry import Geometry
 from lowtide.ir.graph import Graph, Group
 from lowtide.ir.numerics import Numerics
+from lowtide.ops.builder import GraphBuilder
 from lowtide.ops.convolution import BACKWARD, Convolution, _without_bytes
 from lowtide.ops.convolution_algorithms import ConvolutionAlgorithms
-from lowtide.ops.draft import Draft
 from lowtide.profile.flops import flops
 from tests.ops.offers import difference, offered, read_by
 
@@ -200,8 +200,8 @@ def test_settings_are_as_before_and_devices_have_their_own_ways() -> None:
     constants = (None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
     run = ConvolutionAlgorithms.kernels["convolution_by"].run
     expected = torch.ops.aten.convolution(x, w, *constants)
-    for way in ("native", "channels-last", "benchmarked", "deterministic", "without cuDNN"):
-        found = run(x, w, *constants, way)
+    for candidate in ("native", "channels-last", "benchmarked", "deterministic", "without cuDNN"):
+        found = run(x, w, *constants, candidate)
         assert torch.allclose(found, expected, rtol=1e-4, atol=1e-5)
         assert found.stride() == expected.stride()
     assert torch.backends.mkldnn.enabled == before
@@ -223,13 +223,13 @@ def _on_a_gpu(graph: Graph) -> Graph:
 
 def test_on_a_gpu_cudnn_has_its_ways() -> None:
     make, given = _LARGE["3x3"]
-    draft = Draft(_on_a_gpu(offered(_Between(make()), (given(),))))
-    Convolution().add(draft, Numerics.LOSSY)
-    ConvolutionAlgorithms().add(draft, Numerics.LOSSY)
-    ways = ["benchmarked", "deterministic", "without cuDNN"]
-    assert [[o.name for o in g.options] for g in draft.groups] == [
-        ["program", "one by one", *ways],
-        ["program", *ways],
+    builder = GraphBuilder(_on_a_gpu(offered(_Between(make()), (given(),))))
+    Convolution().add(builder, Numerics.LOSSY)
+    ConvolutionAlgorithms().add(builder, Numerics.LOSSY)
+    candidates = ["benchmarked", "deterministic", "without cuDNN"]
+    assert [[o.name for o in g.options] for g in builder.groups] == [
+        ["program", "one by one", *candidates],
+        ["program", *candidates],
     ]
 
 

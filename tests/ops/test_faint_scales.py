@@ -11,7 +11,7 @@ from torch import nn
 import lowtide
 from lowtide.errors import FaintScale
 from lowtide.ir.graph import Graph
-from lowtide.ops.scale import room
+from lowtide.ops.scale import capacity
 from lowtide.profile.exactness import Exactness
 from tests.ops.examples import Normed, normal
 from tests.ops.forced import Forced
@@ -43,7 +43,7 @@ def test_scales_that_fade_are_followed_as_far_as_there_is_room(name: str) -> Non
     choice = from_output(bench.graph)
     assert len(choice) == 1
     weight = bench.state["norm.weight"]
-    for faint in (0, 1, room(WIDTH)):
+    for faint in (0, 1, capacity(WIDTH)):
         weight.copy_(torch.linspace(0.5, 2.0, WIDTH))
         weight[:faint] = torch.tensor([0.0, 1e-12, -1e-15, 1e-30])[:faint]
         made, truth = bench.run(choice), bench.run({})
@@ -51,8 +51,8 @@ def test_scales_that_fade_are_followed_as_far_as_there_is_room(name: str) -> Non
             assert ours is not None
             assert theirs is not None
             assert distance(ours, theirs) <= 1e-5 * float(theirs.norm())
-    weight[: room(WIDTH) + 1] = 0.0
-    with pytest.raises(FaintScale, match=f"{room(WIDTH) + 1} of a normalisation's {WIDTH} scales"):
+    weight[: capacity(WIDTH) + 1] = 0.0
+    with pytest.raises(FaintScale, match=f"{capacity(WIDTH) + 1} of a normalisation's {WIDTH} scales"):
         bench.run(choice)
 
 

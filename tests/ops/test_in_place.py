@@ -13,10 +13,10 @@ from lowtide.ir.call import Read, Ref, View
 from lowtide.ir.check_graph import check_graph
 from lowtide.ir.geometry import Geometry
 from lowtide.ir.graph import Graph, MiniTrace, Recipe, Role, Segment, Value
-from lowtide.ir.in_place import plain_ways
+from lowtide.ir.in_place import plain_candidates
 from lowtide.ir.numerics import Numerics
-from lowtide.ops.draft import Draft
-from lowtide.ops.in_place import WAYS, InPlace
+from lowtide.ops.builder import GraphBuilder
+from lowtide.ops.in_place import CANDIDATES, InPlace
 from lowtide.profile.in_place import settled
 
 SHAPE, STRIDE = (4, 8, 16), (128, 16, 1)
@@ -55,18 +55,18 @@ def _arguments(op: str, dtype: torch.dtype, layout: torch.memory_format) -> list
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=["rows", "channels-last"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
-@pytest.mark.parametrize("op", [op for op in WAYS if op.startswith("aten.")])
+@pytest.mark.parametrize("op", [op for op in CANDIDATES if op.startswith("aten.")])
 def test_the_bits_are_those_of_the_plain_operator(op: str, dtype: torch.dtype, layout: torch.memory_format) -> None:
-    if layout is torch.channels_last and any(way.rows for way in WAYS[op]):
+    if layout is torch.channels_last and any(candidate.rows for candidate in CANDIDATES[op]):
         pytest.skip("only added where rows lie one after the other")
     args = _arguments(op, dtype, layout)
     with torch.no_grad():
         expected = resolve(op)(*args)
-        for way in WAYS[op]:
+        for candidate in CANDIDATES[op]:
             own = [a.clone() if isinstance(a, torch.Tensor) else a for a in args]
-            over = own[way.over]
+            over = own[candidate.over]
             with observe() as seen:
-                got = resolve(way.op)(*own, **({} if way.into is None else {way.into: over}))
+                got = resolve(candidate.op)(*own, **({} if candidate.into is None else {candidate.into: over}))
             assert got.data_ptr() == over.data_ptr()
             assert got.dtype == expected.dtype
             assert torch.equal(got.nan_to_num(), expected.nan_to_num())
@@ -101,12 +101,12 @@ def _graph(
     return Graph(values, recipes, (0, 1), (Segment("forward"),))
 
 
-def _ways(graph: Graph) -> list[str]:
-    draft = Draft(graph)
-    InPlace().add(draft, Numerics.EXACT)
-    enlarged = draft.finish()
+def _candidates(graph: Graph) -> list[str]:
+    builder = GraphBuilder(graph)
+    InPlace().add(builder, Numerics.EXACT)
+    enlarged = builder.finish()
     check_graph(enlarged)
-    return [enlarged.recipes[w].op for w in plain_ways(enlarged)]
+    return [enlarged.recipes[w].op for w in plain_candidates(enlarged)]
 
 
 G = Geometry("float32", SHAPE, STRIDE)
@@ -115,7 +115,7 @@ FLAT = View("aten.view.default", (Ref(0),))
 
 
 @pytest.mark.parametrize(
-    ("graph", "ways"),
+    ("graph", "candidates"),
     [
         (_graph("aten.relu.default", (Read(1, (), G),), G), ["aten.relu_.default"]),
         (_graph("aten.add.Tensor", (Read(1, (), G), Read(0, (), G)), G), ["aten.add_.Tensor"]),
@@ -155,19 +155,19 @@ FLAT = View("aten.view.default", (Ref(0),))
         ),
     ],
 )
-def test_ways_are_added_where_the_bytes_are_the_same(graph: Graph, ways: list[str]) -> None:
-    assert _ways(graph) == ways
+def test_ways_are_added_where_the_bytes_are_the_same(graph: Graph, candidates: list[str]) -> None:
+    assert _candidates(graph) == candidates
 
 
 def test_a_way_that_turns_out_not_to_fit_is_withdrawn() -> None:
     """What is measured has the last word on strides; and the same work takes the same time."""
-    draft = Draft(_graph("aten.relu.default", (Read(1, (), G),), G))
-    InPlace().add(draft, Numerics.EXACT)
-    draft.recipes[1] = _timed(draft.recipes[1], 2e-3)
-    graph = draft.finish()
+    builder = GraphBuilder(_graph("aten.relu.default", (Read(1, (), G),), G))
+    InPlace().add(builder, Numerics.EXACT)
+    builder.recipes[1] = _timed(builder.recipes[1], 2e-3)
+    graph = builder.finish()
     assert settled(graph).recipes[2].time_s == 2e-3
-    draft.values[2] = Value(2, "b", G.extent_B, Role.ACTIVATION, Geometry("float32", SHAPE, (1, 4, 32)))
-    withdrawn = settled(draft.finish())
+    builder.values[2] = Value(2, "b", G.extent_B, Role.ACTIVATION, Geometry("float32", SHAPE, (1, 4, 32)))
+    withdrawn = settled(builder.finish())
     assert not withdrawn.recipes[2].consumes
     assert withdrawn.recipes[2].op == "aten.relu.default"
     check_graph(withdrawn)

@@ -8,7 +8,7 @@ import torch
 from lowtide.errors import FaintScale
 from lowtide.ops.group_norm import group_norm_again, group_norm_backward_from_output
 from lowtide.ops.layer_norm import layer_norm_backward_from_output
-from lowtide.ops.scale import put_aside, put_aside_columns, room
+from lowtide.ops.scale import capacity, put_aside, put_aside_columns
 from tests.ops.test_batch_norm import error, normal
 
 aten = torch.ops.aten
@@ -69,7 +69,7 @@ def test_layer_norm_from_output_is_as_accurate(
     bias = shift if biased else None
     y, mean, rstd = aten.native_layer_norm(x, list(shape), weight, bias, 1e-5)
     aside = put_aside_columns(x, weight, bias)
-    assert aside.shape == (room(weight.numel()), mean.numel())
+    assert aside.shape == (capacity(weight.numel()), mean.numel())
     found = layer_norm_backward_from_output(gradient, y, weight, bias, mean, rstd, aside, [True, True, biased])
     torchs = aten.native_layer_norm_backward(gradient, x, list(shape), mean, rstd, weight, bias, [True, True, biased])
     leaves = [t.double().detach().requires_grad_() for t in (x, weight, *([shift] if biased else []))]

@@ -80,7 +80,7 @@ class Call:
         outputs: what it made. Some may have become leaves since: then `output.call` is no longer this call.
         temps_B: workspaces that it takes and gives back.
         consumes: pairs (index of an input, index of an output): the output is written over the input's bytes.
-        closure: how to run it; the performer's.
+        replay_record: how to run it; the performer's.
     """
 
     id: int
@@ -89,7 +89,7 @@ class Call:
     cost_ns: int
     temps_B: tuple[int, ...] = ()
     consumes: tuple[tuple[int, int], ...] = ()
-    closure: Any = field(default=None, repr=False)
+    replay_record: Any = field(default=None, repr=False)
     outputs: tuple[Value, ...] = field(default=(), repr=False)
 
     def makes(self, value: Value) -> bool:
@@ -124,17 +124,17 @@ class Ledger:
         views: Mapping[int, Value] | None = None,
         temps_B: Sequence[int] = (),
         consumes: Sequence[tuple[int, int]] = (),
-        closure: object = None,
+        replay_record: object = None,
     ) -> Call:
         """Notes an operator. Its outputs are not resident yet: see `hold`.
 
         Arguments:
             sizes_B: of its outputs.
             views: outputs that are views, by index, with what they are views of.
-            temps_B, consumes, closure: see `Call`.
+            temps_B, consumes, replay_record: see `Call`.
         """
         views = views or {}
-        call = Call(self._next_call, name, tuple(inputs), cost_ns, tuple(temps_B), tuple(consumes), closure)
+        call = Call(self._next_call, name, tuple(inputs), cost_ns, tuple(temps_B), tuple(consumes), replay_record)
         self._next_call += 1
         roots: dict[int, Value] = {}
         outputs = []

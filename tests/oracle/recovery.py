@@ -21,7 +21,7 @@ class Host(Protocol):
     def touch(self, value: Value) -> None: ...
     def leave(self, inputs: Sequence[Value]) -> None: ...
     def fetch(self, root: Value) -> None: ...
-    def rerun(self, call: Call, wanted: Value, awaited: Set[int]) -> None: ...
+    def recompute(self, call: Call, wanted: Value, awaited: Set[int]) -> None: ...
 
 
 @dataclass(slots=True)
@@ -40,14 +40,14 @@ class _Frame:
 class _Stack:
     """The frames under way. Invariant: `awaited` counts what they still wait for, by id, without zeros."""
 
-    keeper: Host
+    manager: Host
     frames: list[_Frame] = field(default_factory=list)
     awaited: dict[int, int] = field(default_factory=dict)
 
     def begin(self, frame: _Frame) -> None:
         self.frames.append(frame)
         for value in frame.inputs:
-            self.keeper.touch(value)
+            self.manager.touch(value)
         for value in frame.inputs:
             if value.resident:
                 self.pin(value)
@@ -65,7 +65,7 @@ class _Stack:
                 frame.next += 1
                 self._await_less(value)
             elif value.root.on_host:
-                self.keeper.fetch(value.root)
+                self.manager.fetch(value.root)
             else:
                 assert value.call is not None, f"value {value.id} is a leaf without bytes"
                 self.begin(_Frame(value.call.inputs, value.call, value))
@@ -73,13 +73,13 @@ class _Stack:
         if frame.call is None:
             return False
         assert frame.wanted is not None
-        self.keeper.rerun(frame.call, frame.wanted, self.awaited.keys())
-        self.keeper.leave(frame.inputs)
+        self.manager.recompute(frame.call, frame.wanted, self.awaited.keys())
+        self.manager.leave(frame.inputs)
         self.frames.pop()
         return True
 
     def pin(self, value: Value) -> None:
-        self.keeper.pin(value)
+        self.manager.pin(value)
         self.frames[-1].pinned.append(value)
 
     def _await_less(self, value: Value) -> None:
@@ -88,19 +88,19 @@ class _Stack:
             del self.awaited[value.id]
 
 
-def bring(inputs: Sequence[Value], keeper: Host) -> None:
+def bring(inputs: Sequence[Value], manager: Host) -> None:
     """Makes values resident and pins each as often as it is named.
 
     Raises: what a rerun raises; then nothing is pinned more than before.
 
     O(calls run again).
     """
-    stack = _Stack(keeper)
+    stack = _Stack(manager)
     try:
         stack.begin(_Frame(inputs))
         while stack.advance():
             pass
     except BaseException:
         for frame in reversed(stack.frames):
-            keeper.leave(frame.pinned)
+            manager.leave(frame.pinned)
         raise

@@ -13,14 +13,14 @@ from lowtide._core import Arena
 from lowtide.eager_engine.replay import ReplayResult, Rules
 from lowtide.eager_engine.tape import Died, Leaf, Ran, Tape
 from lowtide.units import format_percent
-from tests.oracle.keeper import Keeper, OutOfRoom
+from tests.oracle.capacity import NOBODY, AbstractCapacity, Addresses, End, Move, Tank
+from tests.oracle.eviction_manager import EvictionManager, OutOfCapacity
 from tests.oracle.ledger import Call, Ledger, Value
 from tests.oracle.policies.base import AbstractPolicy
-from tests.oracle.room import NOBODY, AbstractRoom, Addresses, End, Move, Tank
 from tests.oracle.statistics import Statistics
 
 
-def room_of(rules: Rules, capacity_B: int) -> AbstractRoom:
+def capacity_of(rules: Rules, capacity_B: int) -> AbstractCapacity:
     """An empty room, as the rules of a replay say."""
     if rules.accounting == "bytes":
         return Tank(capacity_B)
@@ -39,20 +39,20 @@ def replay(tape: Tape, policy: AbstractPolicy, budget_B: int, rules: Rules | Non
     rules = rules or Rules()
     player = _Player(tape, policy, budget_B, rules)
     refused = player.play()
-    keeper = player.keeper
-    done = keeper.statistics
+    manager = player.manager
+    done = manager.statistics
     return ReplayResult(
         policy=policy.name,
         budget_B=budget_B,
-        peak_B=keeper.room.peak_B,
-        overhead=1 + done.rerun_ns / max(1, tape.time_ns),
+        peak_B=manager.capacity.peak_B,
+        overhead=1 + done.recompute_ns / max(1, tape.time_ns),
         refused=refused,
         evictions=done.evictions,
         evicted_B=done.evicted_B,
-        reruns=done.reruns,
-        rerun_ns=done.rerun_ns,
+        recomputations=done.recomputations,
+        recompute_ns=done.recompute_ns,
         searches=done.searches,
-        candidates=keeper.scene.candidates,
+        candidates=manager.scene.candidates,
         search_s=done.search_s,
         fragmentation=done.fragmentation,
         moved_B=done.moved_B,
@@ -75,14 +75,14 @@ class _Player:
     policy: AbstractPolicy
     budget_B: int
     rules: Rules
-    keeper: Keeper = field(init=False)
+    manager: EvictionManager = field(init=False)
     values: list[Value] = field(init=False, default_factory=list)  # by number - 1
     most_ns: float = field(init=False)  # of reruns in this pass
     limit_ns: float = field(init=False)
 
     def __post_init__(self) -> None:
-        room = room_of(self.rules, self.budget_B)
-        self.keeper = Keeper(Ledger(), room, self.policy, self, forgets=self.rules.forgets)
+        capacity = capacity_of(self.rules, self.budget_B)
+        self.manager = EvictionManager(Ledger(), capacity, self.policy, self, forgets=self.rules.forgets)
         limit = self.rules.limit
         self.most_ns = float("inf")
         self.limit_ns = float("inf") if limit is None else (limit - 1) * self.tape.time_ns
@@ -99,16 +99,16 @@ class _Player:
 
     def _leave(self) -> None:
         """A step is over: no name means anything any more, and nothing was counted."""
-        keeper = self.keeper
+        manager = self.manager
         for number in self.tape.kept:
-            keeper.leave((self.values[number - 1],))
-        keeper.step_ended()
+            manager.leave((self.values[number - 1],))
+        manager.step_ended()
         for value in self.values:
             if value.root.alive and not value.is_view:
-                keeper.died(value)
+                manager.died(value)
         self.values.clear()
-        keeper.statistics = Statistics()
-        keeper.scene.candidates = 0
+        manager.statistics = Statistics()
+        manager.scene.candidates = 0
 
     def _pass(self) -> str | None:
         where = "at the start"
@@ -121,11 +121,11 @@ class _Player:
                     case Ran():
                         self._run(event)
                     case Died(number):
-                        self.keeper.died(self.values[number - 1].root)
+                        self.manager.died(self.values[number - 1].root)
             where = "when the results were asked for"
             for number in self.tape.kept:
-                self.keeper.enter((self.values[number - 1],))
-        except OutOfRoom as error:
+                self.manager.enter((self.values[number - 1],))
+        except OutOfCapacity as error:
             return f"out of memory {where}: {error}"
         except _TooSlow:
             limit = format_percent(self.rules.limit or 0.0)
@@ -133,38 +133,38 @@ class _Player:
         return None
 
     def _leaf(self, size_B: int) -> None:
-        ledger = self.keeper.ledger
-        self.values.append(ledger.leaf(size_B, self.keeper.take(size_B, ledger.next_id, 0)))
+        ledger = self.manager.ledger
+        self.values.append(ledger.leaf(size_B, self.manager.take(size_B, ledger.next_id, 0)))
 
     def _run(self, ran: Ran) -> None:
         """One call; what it writes over that nothing makes again stays the same value, with other bytes."""
-        keeper = self.keeper
+        manager = self.manager
         if not ran.sizes_B:  # aliases alone
-            keeper.ledger.clock += ran.cost_ns
+            manager.ledger.clock += ran.cost_ns
             return
         inputs = tuple(self.values[number - 1] for number in ran.inputs)
         written = {output: inputs[source] for source, output in ran.consumes if inputs[source].call is None}
         for leaf in written.values():
-            keeper.write(leaf)
-        keeper.enter(inputs, ran.name)
+            manager.write(leaf)
+        manager.enter(inputs, ran.name)
         if len(written) == len(ran.sizes_B):  # nothing new
-            keeper.used(ran.name, inputs, ran.cost_ns)
+            manager.used(ran.name, inputs, ran.cost_ns)
             self.values.extend(written.values())
         else:
             self._record(ran, inputs, written)
-        keeper.leave(inputs)
+        manager.leave(inputs)
 
     def _record(self, ran: Ran, inputs: Sequence[Value], written: Mapping[int, Value]) -> None:
-        keeper = self.keeper
+        manager = self.manager
         fresh = [output for output in range(len(ran.sizes_B)) if output not in written]
         consumes = {fresh.index(output): source for source, output in ran.consumes if output not in written}
         views = {fresh.index(output): self.values[number - 1] for output, number in ran.views}
         sizes_B = [ran.sizes_B[output] for output in fresh]
-        next_id = keeper.ledger.next_id
+        next_id = manager.ledger.next_id
         wanted = {i: (size_B, next_id + i) for i, size_B in enumerate(sizes_B) if i not in consumes and i not in views}
         taken_B = dict(zip(wanted, self._run_kernel(list(wanted.values()), ran.temps_B, ran.cost_ns), strict=True))
         offsets_B = [taken_B.get(i, 0) for i in range(len(sizes_B))]
-        call = keeper.record(
+        call = manager.record(
             ran.name,
             inputs,
             sizes_B,
@@ -179,47 +179,47 @@ class _Player:
             self.values.append(written[output] if output in written else next(made))
         if written:  # run again, it would read what it wrote
             for value in call.outputs:
-                keeper.commit(value)
+                manager.commit(value)
 
     def _run_kernel(self, wanted: Sequence[tuple[int, int]], temps_B: Sequence[int], cost_ns: int) -> list[int]:
         """Bytes for what a call makes, as in `_take`, and for its workspaces, which it gives back."""
         taken = self._take([*wanted, *((size_B, NOBODY) for size_B in temps_B)], cost_ns)
         for offset_B, size_B in zip(taken[len(wanted) :], temps_B, strict=True):
             if size_B:
-                self.keeper.room.free(offset_B)
+                self.manager.capacity.free(offset_B)
         return taken[: len(wanted)]
 
     def _take(self, wanted: Sequence[tuple[int, int]], cost_ns: int) -> list[int]:
         """Bytes for a call: (size, owner). Where its own blocks fence those that it still wants, though the free bytes
         suffice or nothing else can go, once more from the start, in one hole for all of them: as the runtime admits an
         operator."""
-        keeper, room = self.keeper, self.keeper.room
+        manager, capacity = self.manager, self.manager.capacity
         slides = self.policy.slides or self.policy.slides_at_last
-        rest_B = all_B = sum(room.reserved_B(size_B) for size_B, _ in wanted if size_B)
+        rest_B = all_B = sum(capacity.reserved_B(size_B) for size_B, _ in wanted if size_B)
         taken: list[int] = []
         try:
             for size_B, owner in wanted:
-                if taken and size_B and slides and room.free_B >= rest_B and not room.fits(size_B):
-                    raise keeper.refusal(size_B)
-                taken.append(keeper.take(size_B, owner, cost_ns))
-                rest_B -= room.reserved_B(size_B) if size_B else 0
-        except OutOfRoom:
+                if taken and size_B and slides and capacity.free_B >= rest_B and not capacity.fits(size_B):
+                    raise manager.refusal(size_B)
+                taken.append(manager.take(size_B, owner, cost_ns))
+                rest_B -= capacity.reserved_B(size_B) if size_B else 0
+        except OutOfCapacity:
             for offset_B, (size_B, _) in zip(taken, wanted, strict=False):
                 if size_B:
-                    room.free(offset_B)
+                    capacity.free(offset_B)
             if not taken or not slides:
                 raise
-            keeper.make_room(all_B)
-            taken = [(room.allocate(size_B, End.LOW, owner) or 0) if size_B else 0 for size_B, owner in wanted]
+            manager.make_free(all_B)
+            taken = [(capacity.allocate(size_B, End.LOW, owner) or 0) if size_B else 0 for size_B, owner in wanted]
         return taken
 
     # As a performer
 
     def release(self, value: Value) -> None:
         assert value.offset_B is not None
-        self.keeper.room.free(value.offset_B)
+        self.manager.capacity.free(value.offset_B)
 
-    def rerun(self, call: Call, keep: Callable[[int], bool], over: Mapping[int, Value]) -> Sequence[int]:
+    def recompute(self, call: Call, keep: Callable[[int], bool], over: Mapping[int, Value]) -> Sequence[int]:
         fresh = [output for output in call.outputs if not output.is_view and output.place not in over]
         offsets_B = [0] * len(call.outputs)
         taken_B = self._run_kernel([(output.size_B, NOBODY) for output in fresh], call.temps_B, call.cost_ns)
@@ -227,10 +227,10 @@ class _Player:
             offsets_B[output.place] = offset_B
         for output in fresh:
             if output.size_B and keep(output.place):
-                self.keeper.room.retag(offsets_B[output.place], output.id)
+                self.manager.capacity.retag(offsets_B[output.place], output.id)
             elif output.size_B:
-                self.keeper.room.free(offsets_B[output.place])
-        if self.keeper.statistics.rerun_ns + call.cost_ns > self.most_ns:
+                self.manager.capacity.free(offsets_B[output.place])
+        if self.manager.statistics.recompute_ns + call.cost_ns > self.most_ns:
             raise _TooSlow
         return offsets_B
 
@@ -246,7 +246,7 @@ class _Player:
         return True
 
     def fetch(self, value: Value) -> int:
-        return self.keeper.take(value.size_B, value.id, 0)
+        return self.manager.take(value.size_B, value.id, 0)
 
     def discard(self, value: Value) -> None:
         """There is no copy."""

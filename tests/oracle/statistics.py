@@ -19,7 +19,7 @@ class Statistics:
 
     Arguments:
         evictions, evicted_B: by choice of the policy; values that died are not among them.
-        reruns, rerun_ns: calls run again, and their cost.
+        recomputations, recompute_ns: calls run again, and their cost.
         searches, candidates, search_s: requests that found no place, values weighed for them, time until they did.
         sent_B, fetched_B, fetches: to host memory and back.
         moves, moved_B: of sliding.
@@ -29,8 +29,8 @@ class Statistics:
 
     evictions: int = 0
     evicted_B: int = 0
-    reruns: int = 0
-    rerun_ns: int = 0
+    recomputations: int = 0
+    recompute_ns: int = 0
     searches: int = 0
     candidates: int = 0
     search_s: float = 0.0
@@ -54,8 +54,8 @@ class Statistics:
         self._note(_EVICTED, value.id, clock)
 
     def reran(self, call: Call, clock: int) -> None:
-        self.reruns += 1
-        self.rerun_ns += call.cost_ns
+        self.recomputations += 1
+        self.recompute_ns += call.cost_ns
         self._note(_RERAN, call.id, clock)
 
     def searched(self, elapsed_s: float, candidates: int) -> None:

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from lowtide._core import Tape
+from tests.oracle.capacity import AbstractCapacity
 from tests.oracle.ledger import Call, Value
-from tests.oracle.room import AbstractRoom
 
 _LEAF, _RAN, _DIED, _USED, _SETTLED = range(5)  # as in src/core/eager/tape.hpp
 
@@ -103,7 +103,7 @@ class StepRecord:
             self._events.append(_End(_DIED, place))
         return place is not None
 
-    def take(self, room: AbstractRoom) -> Step:
+    def take(self, capacity: AbstractCapacity) -> Step:
         """What was recorded. What is alive now is what the step leaves."""
         leaves = len(self._leaves_B)
 
@@ -128,7 +128,7 @@ class StepRecord:
             words += event.temps_B
         kept = [1 + leaves + i for i, value in enumerate(self._made) if value.id in self._known and value.alive]
         tape = Tape(np.array(words, dtype=np.int64), np.array(kept, dtype=np.int64))
-        return Step(tape, sum(room.reserved_B(size_B) for size_B in self._leaves_B if size_B))
+        return Step(tape, sum(capacity.reserved_B(size_B) for size_B in self._leaves_B if size_B))
 
     def _place_of(self, root: Value) -> _Place:
         place = self._known.get(root.id)

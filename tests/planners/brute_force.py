@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Iterator
 
 from lowtide.ir.graph import Effect, Graph
-from lowtide.ir.in_place import in_place_ways
+from lowtide.ir.in_place import in_place_candidates
 
 # Position in the plain sequence, resident non-persistent values, place of the last rerun since the last position, and
 # what of the resident values came in an earlier segment: nothing may overwrite that.
@@ -54,8 +54,10 @@ class Exhaustive:
                 if recipe.effect is Effect.PURE and set(recipe.outputs) <= set(graph.recipes[first].outputs):
                     self.stands_for[recipe.id] = first
                     self.place[recipe.id] = self.place[first]
-        self.ways = in_place_ways(graph)
-        self.overwritable = {graph.recipes[w].consumes[0].value for ways in self.ways.values() for w in ways}
+        self.candidates = in_place_candidates(graph)
+        self.overwritable = {
+            graph.recipes[w].consumes[0].value for candidates in self.candidates.values() for w in candidates
+        }
         self.segment_at = list(itertools.accumulate(
             (n if kind != "run" else 0 for kind, n in self.sequence), max))  # fmt: skip
 
@@ -114,10 +116,10 @@ class Exhaustive:
 
     def _run(self, number: int, after: State, segment: int) -> Iterator[tuple[float, State]]:
         """Runs a recipe, or one in place of it; `after` is the state behind it, but for what it keeps."""
-        for way in (number, *self.ways.get(number, ())):
-            gone = frozenset(t.value for t in self.graph.recipes[way].consumes)
+        for candidate in (number, *self.candidates.get(number, ())):
+            gone = frozenset(t.value for t in self.graph.recipes[candidate].consumes)
             if not gone & after[3]:
-                yield from self._run_as(way, after, segment, gone)
+                yield from self._run_as(candidate, after, segment, gone)
 
     def _run_as(self, number: int, after: State, segment: int, gone: frozenset[int]) -> Iterator[tuple[float, State]]:
         position, resident, last, old = after

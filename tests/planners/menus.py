@@ -38,10 +38,10 @@ class Menu:
         sized = [v for v in outputs if self.values[v].size_B]
         inside = (workspace_B,) if workspace_B else ()
         events = (*inside, *(self.values[v].size_B for v in sized), *((-1,) if workspace_B else ()))
-        homes = tuple(len(inside) + sized.index(v) if v in sized else None for v in outputs)
+        host_resident = tuple(len(inside) + sized.index(v) if v in sized else None for v in outputs)
         self.recipes.append(Recipe(
             len(self.recipes), f"other {like.op}", tuple(outputs), tuple(Read(v) for v in dict.fromkeys(reads)),
-            segment=like.segment, time_s=time_s, trace=MiniTrace(events, homes, measured=True),
+            segment=like.segment, time_s=time_s, trace=MiniTrace(events, host_resident, measured=True),
         ))  # fmt: skip
         return len(self.recipes) - 1
 
@@ -73,13 +73,13 @@ def with_backwards(graph: Graph, mask: bool = True) -> Graph:
             continue
         (back,) = backward
         other = [x if v == y else y if v == x else v for v in back.read_values]
-        ways = [[menu.recipe(back, other, back.outputs, back.time_s * (1.0 if key == y else 1.1))]]
+        candidates = [[menu.recipe(back, other, back.outputs, back.time_s * (1.0 if key == y else 1.1))]]
         if mask and key == y:
             bits = menu.value(graph.values[y].size_B // 32)
             pack = menu.recipe(forward, [y], [bits], traffic_s(graph.values[y].size_B))
             packed = [bits if v == y else v for v in back.read_values]
-            ways.append([pack, menu.recipe(back, packed, back.outputs, back.time_s)])
-        menu.group([back.id], *ways)
+            candidates.append([pack, menu.recipe(back, packed, back.outputs, back.time_s)])
+        menu.group([back.id], *candidates)
     return menu.finish()
 
 
@@ -130,11 +130,11 @@ def _one_more(dice: random.Random, graph: Graph) -> Graph | None:
     kind = dice.random()
     if kind < 0.35 and there:
         reads = [dice.choice(there) if dice.random() < 0.6 else v for v in recipe.read_values]
-        ways = [[menu.recipe(recipe, reads, recipe.outputs, time_s, workspace_B)]]
+        candidates = [[menu.recipe(recipe, reads, recipe.outputs, time_s, workspace_B)]]
         if dice.random() < 0.4:
             reads = [dice.choice(there), *recipe.read_values[:1]]
-            ways.append([menu.recipe(recipe, reads, recipe.outputs, time_s + 1e-3, 4096)])
-        menu.group([recipe.id], *ways)
+            candidates.append([menu.recipe(recipe, reads, recipe.outputs, time_s + 1e-3, 4096)])
+        menu.group([recipe.id], *candidates)
     elif kind < 0.65 and there:
         mask, source = menu.value(dice.randint(0, 2) * 4096), dice.choice(there)
         maker = next(graph.recipes[r] for r in before if source in graph.recipes[r].outputs)

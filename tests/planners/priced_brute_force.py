@@ -18,7 +18,7 @@ SEND_ps_per_B, FETCH_ps_per_B = 2e4, 4e4
 State = tuple[int, frozenset[int], frozenset[int]]
 
 
-class Moving:
+class OffloadOptions:
     """Least time with prices; None if nothing fits."""
 
     def __init__(self, graph: Graph, budget_B: int, movable: Collection[int]) -> None:

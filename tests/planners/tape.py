@@ -69,9 +69,9 @@ class Tape:
     ) -> int:
         tensors = outputs[:-1] if effect is Effect.RANDOM and state is not None else outputs
         events = [workspace_B] if workspace_B else []
-        homes = []
+        host_resident = []
         for v in tensors:
-            homes.append(len(events) if self.values[v].size_B else None)
+            host_resident.append(len(events) if self.values[v].size_B else None)
             if self.values[v].size_B:
                 events.append(self.values[v].size_B)
         if workspace_B:
@@ -80,7 +80,7 @@ class Tape:
         reads = tuple(dict.fromkeys(reads))
         self.recipes.append(Recipe(
             index, op, outputs, tuple(Read(v) for v in reads), segment=len(self.segments) - 1, effect=effect,
-            time_s=time_s, trace=MiniTrace(tuple(events), tuple(homes), measured=True), state=state,
+            time_s=time_s, trace=MiniTrace(tuple(events), tuple(host_resident), measured=True), state=state,
         ))  # fmt: skip
         if in_program:
             self.program.append(index)

@@ -16,7 +16,7 @@ from lowtide.planners.offload.movement import fetchable_values
 from lowtide.planners.portfolio import Portfolio
 from lowtide.planners.reductions.stages import StageProgram, stage_program
 from tests.planners.menus import random_menu
-from tests.planners.moving import linked
+from tests.planners.offloading import linked
 from tests.planners.tape import NAMED
 from tests.planners.training import with_updates
 

@@ -18,15 +18,15 @@ from lowtide.planners.offload.movement import fetchable_values
 from lowtide.planners.portfolio import Portfolio
 from lowtide.planners.reductions.begun import read_back
 from lowtide.planners.reductions.stages import stage_program
+from tests.planners.candidates import with_candidates
 from tests.planners.tape import NAMED, chain, gpt, random_graph
 from tests.planners.training import with_updates
-from tests.planners.ways import with_ways
 
 GRAPHS = {
     **NAMED,
     **{f"random{s}": lambda s=s: random_graph(s, 14, 1 + s % 3, True) for s in range(12)},
-    **{f"ways{s}": lambda s=s: with_ways(random_graph(s, 14, 1 + s % 3, True)) for s in range(4)},
-    "unet-ways": lambda: with_ways(NAMED["unet"](), ("relu", "add", "bwd")),
+    **{f"ways{s}": lambda s=s: with_candidates(random_graph(s, 14, 1 + s % 3, True)) for s in range(4)},
+    "unet-ways": lambda: with_candidates(NAMED["unet"](), ("relu", "add", "bwd")),
 }
 every_graph = pytest.mark.parametrize("name", GRAPHS)
 
@@ -61,17 +61,17 @@ def test_reading_back_is_the_inverse_of_lifting(name: str, percent: int) -> None
     assert program.lift(state) == schedule
 
 
-MOVING = {
+OFFLOAD = {
     **{name: GRAPHS[name] for name in ("chain", "bundle", "unet", "random3", "ways2")},
     "step": lambda: with_updates(chain(4)),
     "hosted step": lambda: (lambda g: housed(g, movable_values(g)))(with_updates(chain(4), merged=True)),
 }
 
 
-@pytest.mark.parametrize("name", MOVING)
+@pytest.mark.parametrize("name", OFFLOAD)
 @pytest.mark.parametrize("price", [0.0, 1e3])
 def test_reading_back_fetches_is_the_inverse_of_lifting(name: str, price: float) -> None:
-    graph = MOVING[name]()
+    graph = OFFLOAD[name]()
     program = stage_program(graph, movable=fetchable_values(graph, 1))
     program.core.set_prices(price, price)
     state = program.keep_all(int(program.core.operator_floors().max()))

@@ -130,7 +130,7 @@ def test_the_table_has_the_least_time_of_its_recurrence(seed: int) -> None:
             assert table.time_ps(m) == expected
             option, saved_from, crossing_from = table.decode(m)
             assert len(option) == len(saved_from) == len(crossing_from) == count
-            assert all((o == -2) == (moment == -2) for o, moment in zip(option, saved_from, strict=True))
+            assert all((o == -2) == (cut_point == -2) for o, cut_point in zip(option, saved_from, strict=True))
     with pytest.raises(ValueError, match="slots"):
         table.decode(slots + 1)
 

@@ -16,7 +16,7 @@ from lowtide.ir.simulate import simulate
 from lowtide.planners.bounds.checkmate import CheckmateModel, relaxation_bound
 from lowtide.planners.classic.checkmate import Checkmate
 from lowtide.planners.classic.rounding import LpRounding, RandomRounding
-from lowtide.planners.reductions.residence import RESIDENCE_CLASS, Residence, of_stays, residence
+from lowtide.planners.reductions.residence import RESIDENCE_CLASS, Residence, of_lifetimes, residence
 from lowtide.planners.reductions.stages import StageProgram, stage_program
 from tests.planners.brute_force import Exhaustive
 from tests.planners.tape import chain, gpt, random_graph, unet
@@ -89,7 +89,7 @@ def test_what_runs_again_follows_from_what_stays(name: str) -> None:
         check(graph, schedule)
         assert simulate(graph, schedule).time_s == pytest.approx(plan.time_ps * 1e-12, abs=1e-9)
         assert residence(program, plan.there) == plan
-    assert residence(program, of_stays(program, program.keep_all(0))).time_ps == program.time_ps
+    assert residence(program, of_lifetimes(program, program.keep_all(0))).time_ps == program.time_ps
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -110,7 +110,7 @@ def violation(model: CheckmateModel, plan: Residence) -> float:
     """How far a plan's columns miss their bounds and rows at most."""
     values = model.values(plan)
     program = model.program
-    spent = sum(program.stages[k].rerun_ps for again in plan.rerun_lists for k in again)
+    spent = sum(program.stages[k].recompute_ps for again in plan.recompute_lists for k in again)
     assert float(np.dot(model.cost, values)) == pytest.approx(spent * 1e-9)
     return model.violation(values)
 

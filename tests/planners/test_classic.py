@@ -48,7 +48,7 @@ def masked_chain(steps: int, op: str = "f", saves: str = "mask") -> Graph:
     return tape.graph()
 
 
-def reruns(schedule: Schedule) -> int:
+def recomputations(schedule: Schedule) -> int:
     """How many runs are not first ones."""
     runs = [s.recipe for s in schedule.steps if isinstance(s, Run)]
     return len(runs) - len(set(runs))
@@ -89,7 +89,7 @@ def test_revolve_reruns_as_often_as_the_formula_says(slots: int) -> None:
     assert state.assign(revolve(chain_of(program), slots))
     schedule = program.lift(state)
     check(program.graph, schedule)
-    assert reruns(schedule) == advances(20, slots)
+    assert recomputations(schedule) == advances(20, slots)
 
 
 def test_the_square_root_takes_memory_like_the_square_root() -> None:
@@ -102,7 +102,7 @@ def test_the_square_root_takes_memory_like_the_square_root() -> None:
         assert everything_B > steps * MIB
         assert peak_B <= (2 * math.isqrt(steps) + 5) * MIB
         if outcome.schedule is not None:
-            assert reruns(outcome.schedule) <= steps
+            assert recomputations(outcome.schedule) <= steps
 
 
 def test_articulation_points_are_where_all_ways_meet() -> None:
@@ -126,7 +126,7 @@ def test_checkpointing_all_points_brings_back_each_block_once() -> None:
     again = {r for r in runs if runs.count(r) > 1}
     assert again
     assert again <= {program.stages[t].recipe for t in inner}
-    assert reruns(schedule) == len(again)
+    assert recomputations(schedule) == len(again)
 
 
 def buffered_chain() -> Graph:
@@ -153,7 +153,7 @@ def test_copies_of_buffers_and_labels_are_beside_the_chain_and_are_kept() -> Non
     assert ops == [*["norm", "relu"] * 9, "loss"]
     budget_B = program.keep_all(0).peak_B * 70 // 100
     for planner in (ChenSqrt(), ChenGreedy(), Revolve(), RevolveBlocks(), Rotor()):
-        assert reruns(solve(planner, graph, budget_B)) > 0
+        assert recomputations(solve(planner, graph, budget_B)) > 0
 
 
 def test_methods_for_chains_say_what_is_no_chain() -> None:
@@ -195,12 +195,12 @@ def test_superneurons_rebuilds_segments_at_once_or_layer_by_layer() -> None:
     assert [len(segment) for segment in segments(half)] == [4, 4]
     budget_B = program.keep_all(0).peak_B - 1
     speed = solve(SpeedCentric(), graph, budget_B)
-    assert reruns(speed) == 8  # each cheap layer once
+    assert recomputations(speed) == 8  # each cheap layer once
     memory = solve(MemoryCentric(), graph, budget_B)
-    assert reruns(memory) > 8
+    assert recomputations(memory) > 8
     assert simulate(graph, memory).peak_B <= simulate(graph, speed).peak_B
     cost = solve(CostAware(), graph, budget_B)
-    assert reruns(speed) <= reruns(cost) <= reruns(memory)
+    assert recomputations(speed) <= recomputations(cost) <= recomputations(memory)
     ops = {graph.recipes[s.recipe].op for s in memory.steps if isinstance(s, Run)}
     runs = [s.recipe for s in memory.steps if isinstance(s, Run) and graph.recipes[s.recipe].op == "conv"]
     assert "relu" in ops
@@ -256,11 +256,11 @@ def test_published_baselines_on_graphs_with_skips() -> None:
     graph = training(layers, "unet")
     points = articulation_points(layers)
     assert len(points) < len(layers)
-    room_B = 16e9 - 8 * sum(layer.parameters for layer in layers)
+    free_B = 16e9 - 8 * sum(layer.parameters for layer in layers)
     for checkpoints, batch in ((points, 16), (range(len(layers)), 22)):
         schedule = baseline(graph, checkpoints)
         check(graph, schedule)
-        assert room_B // simulate(graph, schedule).peak_B == batch
+        assert free_B // simulate(graph, schedule).peak_B == batch
     sets = [greedy(layers, points, k * 50e6) for k in range(8)]
     assert all(set(a) <= set(points) for a in sets)
     assert len(sets[0]) > len(sets[-1])

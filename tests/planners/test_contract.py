@@ -26,9 +26,9 @@ from lowtide.planners.reductions.residence import RESIDENCE_CLASS
 from lowtide.planners.reductions.stages import stage_program
 from lowtide.planners.search import BOUND_CLASS, CHOSEN_CLASS
 from tests.planners.brute_force import Exhaustive
+from tests.planners.candidates import with_candidates
 from tests.planners.menus import MENUS, random_menu
 from tests.planners.tape import NAMED, chain, random_graph, resnet, unet
-from tests.planners.ways import with_ways
 
 TINY = {seed: (5 + seed % 4, 1 + seed % 3) for seed in (0, 1, 2, 6, 9, 10, 13, 18, 20, 25, 30, 31, 32, 35, 38)}
 GRAPHS = {
@@ -36,8 +36,8 @@ GRAPHS = {
     **MENUS,
     "random menu": functools.partial(random_menu, 6, 14, 2),
     **{f"random{s}": functools.partial(random_graph, s, 14, 1 + s % 3, True) for s in range(8)},
-    **{f"ways{s}": lambda s=s: with_ways(random_graph(s, 14, 1 + s % 3, True)) for s in range(3)},
-    "resnet-ways": lambda: with_ways(NAMED["resnet"](), ("relu", "add")),
+    **{f"ways{s}": lambda s=s: with_candidates(random_graph(s, 14, 1 + s % 3, True)) for s in range(3)},
+    "resnet-ways": lambda: with_candidates(NAMED["resnet"](), ("relu", "add")),
 }
 every_planner = pytest.mark.parametrize("planner", [*PLANNERS, *CLASSICS], ids=lambda p: p.name)
 every_graph = pytest.mark.parametrize("name", GRAPHS)
@@ -51,7 +51,7 @@ def graph_of(name: str) -> Graph:
 @functools.cache
 def tiny(seed: int, in_place: bool = False) -> Graph:
     graph = random_graph(seed, *TINY[seed], mirrored=True)
-    return with_ways(graph) if in_place else graph
+    return with_candidates(graph) if in_place else graph
 
 
 @functools.cache

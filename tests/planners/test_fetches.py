@@ -16,11 +16,11 @@ from lowtide.ir.schedule import DEVICE, HOST, Drop, Fetch, Run, Schedule, Send
 from lowtide.ir.simulate import simulate
 from lowtide.planners.offload.movement import fetchable_values
 from lowtide.planners.reductions.stages import StageProgram, stage_program
-from tests.planners.priced_brute_force import FETCH_ps_per_B, Moving, SEND_ps_per_B
+from tests.planners.candidates import with_candidates
+from tests.planners.priced_brute_force import FETCH_ps_per_B, OffloadOptions, SEND_ps_per_B
 from tests.planners.tape import Tape, chain, gpt, random_graph, resnet, unet
 from tests.planners.test_retention import assert_same, plain_peak_B, random_change
 from tests.planners.training import with_updates
-from tests.planners.ways import with_ways
 
 
 def at_host(graph: Graph, seed: int) -> Graph:
@@ -36,11 +36,11 @@ def everywhere(graph: Graph) -> Graph:
 
 GRAPHS = [
     *(pytest.param(lambda s=s: random_graph(s, 6 + s % 12, 1 + s % 3), id=f"random{s}") for s in range(18)),
-    *(pytest.param(lambda s=s: with_ways(random_graph(s, 14, 2, True)), id=f"mirrored{s}") for s in range(12)),
+    *(pytest.param(lambda s=s: with_candidates(random_graph(s, 14, 2, True)), id=f"mirrored{s}") for s in range(12)),
     pytest.param(lambda: chain(5, parts=2), id="bundle"),
-    pytest.param(lambda: with_ways(chain(5, parts=2)), id="bundle-ways"),
+    pytest.param(lambda: with_candidates(chain(5, parts=2)), id="bundle-ways"),
     pytest.param(lambda: gpt(2), id="gpt"),
-    pytest.param(lambda: with_ways(resnet((1, 1)), ("relu", "add")), id="resnet-ways"),
+    pytest.param(lambda: with_candidates(resnet((1, 1)), ("relu", "add")), id="resnet-ways"),
     *(pytest.param(lambda s=s: at_host(with_updates(chain(5)), s), id=f"step{s}") for s in range(4)),
     pytest.param(lambda: everywhere(with_updates(gpt(1), states=2)), id="gpt-step"),
     pytest.param(lambda: everywhere(with_updates(chain(4), at_end=True, merged=True)), id="at-end"),
@@ -88,7 +88,7 @@ def assert_lifted(reduced: StageProgram, state: _core.Retention) -> None:
     peak_B = plain_peak_B(reduced, schedule)
     assert peak_B == state.peak_B
     assert_moves(reduced, state, schedule)
-    compute_s = sum(m.stop_s - m.start_s for m in timeline.moments if m.engine == "compute")
+    compute_s = sum(m.stop_s - m.start_s for m in timeline.instants if m.engine == "compute")
     assert compute_s >= state.compute_ps * 1e-12 - 1e-9
 
 
@@ -191,4 +191,4 @@ def test_the_search_finds_what_trying_everything_finds(recipes: int, seed: int) 
     annealer = _core.Annealer(reduced.keep_all(budget_B), 1, 6000, 3.0, 0.01)
     annealer.run(6000)
     best_ps = float(annealer.best_time_ps) if annealer.found else None
-    assert best_ps == pytest.approx(Moving(graph, budget_B, movable).least_ps(), abs=1.0)
+    assert best_ps == pytest.approx(OffloadOptions(graph, budget_B, movable).least_ps(), abs=1.0)

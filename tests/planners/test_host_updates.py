@@ -12,7 +12,7 @@ from lowtide.ir.schedule import HOST_ENGINE, Run
 from lowtide.planners.offload.host_updates import host_twins, update_on_the_host
 from lowtide.planners.offload.transfers import measured
 from lowtide.planners.portfolio import Portfolio
-from tests.planners.moving import linked
+from tests.planners.offloading import linked
 from tests.planners.tape import chain
 from tests.planners.training import with_updates
 
@@ -30,8 +30,8 @@ def step_graph(time_s: float, graph: Graph | None = None) -> Graph:
 
 def solved(graph: Graph) -> tuple[Problem, Outcome]:
     """A plan in little more than what is needed at the least."""
-    homes = movable_values(graph)
-    problem = Problem(graph, 1, work=2_000, machine=linked(RATE_Bps), host_budget_B=None, homes=homes)
+    host_resident = movable_values(graph)
+    problem = Problem(graph, 1, work=2_000, machine=linked(RATE_Bps), host_budget_B=None, host_resident=host_resident)
     least_B = Portfolio().solve(problem).smallest_B
     assert least_B is not None
     problem = replace(problem, budget_B=least_B + least_B // 8)

@@ -16,7 +16,7 @@ from lowtide.ir.simulate import simulate
 from lowtide.planners.bounds.joint_cut import JOINT_CLASS
 from lowtide.planners.first_plan import FirstPlan
 from lowtide.planners.frontier import trace
-from lowtide.planners.implementations.candidates import all_ways
+from lowtide.planners.implementations.candidates import all_candidates
 from lowtide.planners.implementations.choice import choose, chosen_options
 from lowtide.planners.implementations.dominance import better_options, exact_only, reduced, thrifty
 from lowtide.planners.implementations.menu import restricted
@@ -81,7 +81,7 @@ def test_jointly_is_faster_than_one_after_the_other() -> None:
     graph = with_backwards(resnet((2, 2, 2, 2)))
     budget_B = keep_all_B(graph) * 45 // 100
     joint = time_s(graph, plan(graph, budget_B))
-    implementations_first = choose(graph, thrifty(all_ways(graph)))
+    implementations_first = choose(graph, thrifty(all_candidates(graph)))
     after = time_s(graph, plan(replace(implementations_first, groups=()), budget_B))
     alone = time_s(graph, plan(choose_first(graph), budget_B))
     assert joint < 0.99 * after
@@ -129,11 +129,11 @@ def test_a_larger_menu_does_not_end_slower(name: str, percent: int) -> None:
 
 def test_among_exact_options_nothing_else_is_settled_on() -> None:
     graph = with_other_bits(graph_of("resnet menu"))
-    ways = exact_only(all_ways(graph))
-    assert set(ways.options) == {g for g in range(len(graph.groups)) if g % 2 == 0}
-    assert set(thrifty(ways)) <= set(ways.options)
-    assert {g for g, _ in better_options(ways)} <= set(ways.options)
-    assert set(reduced(ways)[0].options) <= set(ways.options)
+    candidates = exact_only(all_candidates(graph))
+    assert set(candidates.options) == {g for g in range(len(graph.groups)) if g % 2 == 0}
+    assert set(thrifty(candidates)) <= set(candidates.options)
+    assert {g for g, _ in better_options(candidates)} <= set(candidates.options)
+    assert set(reduced(candidates)[0].options) <= set(candidates.options)
 
 
 def test_where_everything_fits_the_fastest_options_run() -> None:
@@ -195,9 +195,9 @@ def test_a_gradient_in_two_parts_stands_for_one_in_one() -> None:
     of_weight = menu.recipe(back, [gradient, value], back.outputs[1:], half_s)
     of_value = menu.recipe(back, [gradient, weight], back.outputs[:1], half_s)
     menu.group([back.id], [of_weight, of_value])
-    ways = all_ways(menu.finish())
-    assert better_options(ways) == {(0, 0): 1}
-    fewer, settled = reduced(ways)
+    candidates = all_candidates(menu.finish())
+    assert better_options(candidates) == {(0, 0): 1}
+    fewer, settled = reduced(candidates)
     assert settled == {0: 1}
-    assert fewer.least_ps == ways.least_ps
-    assert back.id not in {w.recipe for w in fewer.ways}
+    assert fewer.least_ps == candidates.least_ps
+    assert back.id not in {w.recipe for w in fewer.candidates}

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from lowtide.ir.graph import Graph
+from lowtide.planners.bounds.cut_points import CutPoint, end_of
 from lowtide.planners.bounds.highs import Effort
 from lowtide.planners.bounds.joint_cut import JointCut
 from lowtide.planners.bounds.joint_floor import joint_floor
-from lowtide.planners.bounds.moments import Moment, end_of
-from lowtide.planners.implementations.candidates import Ways, all_ways
+from lowtide.planners.implementations.candidates import Candidates, all_candidates
 from lowtide.planners.implementations.choice import choose
 from lowtide.planners.reductions.stages import stage_program
 from tests.planners.brute_force import Exhaustive
@@ -43,28 +43,28 @@ def budget_B(seed: int, percent: int) -> int:
     return stage_program(menu(seed)).keep_all(0).peak_B * percent // 100
 
 
-def moments(ways: Ways) -> Iterator[Moment]:
-    for place, segment in enumerate(ways.segment_of):
-        yield Moment(segment, place)
-    for segment in range(len(ways.graph.segments)):
-        yield end_of(ways, segment)
+def cut_points(candidates: Candidates) -> Iterator[CutPoint]:
+    for place, segment in enumerate(candidates.segment_of):
+        yield CutPoint(segment, place)
+    for segment in range(len(candidates.graph.segments)):
+        yield end_of(candidates, segment)
 
 
 @pytest.mark.parametrize("seed", PERCENTS)
 def test_no_schedule_of_any_choice_beats_a_cut(seed: int) -> None:
-    ways = all_ways(menu(seed))
-    every = list(moments(ways))
+    candidates = all_candidates(menu(seed))
+    every = list(cut_points(candidates))
     for percent in PERCENTS[seed]:
         best_s = optimum_s(seed, percent)
         for cuts in [*([m] for m in every), every[:: 1 + seed % 3], every[1::4]]:
-            found = JointCut(ways, cuts, budget_B(seed, percent)).solve(budget_B(seed, percent), Effort())
+            found = JointCut(candidates, cuts, budget_B(seed, percent)).solve(budget_B(seed, percent), Effort())
             assert best_s is not None
             assert not found.impossible
-            assert found.bound_ps <= best_s * 1e12 + len(ways.ways)
+            assert found.bound_ps <= best_s * 1e12 + len(candidates.candidates)
 
 
 @pytest.mark.parametrize("seed", PERCENTS)
 def test_no_schedule_of_any_choice_lives_in_less_than_the_floor(seed: int) -> None:
-    floor_B = joint_floor(all_ways(menu(seed))).floor_B
+    floor_B = joint_floor(all_candidates(menu(seed))).floor_B
     for choice in every_choice(menu(seed)):
         assert Exhaustive(choose(menu(seed), choice), floor_B - 1).least_time_s() is None

@@ -12,7 +12,7 @@ from lowtide.ir.graph import Graph
 from lowtide.ir.plan import Outcome, Problem, Status
 from lowtide.planners import lanes, multi_cut, portfolio
 from lowtide.planners.base import Progress
-from lowtide.planners.beside import Beside
+from lowtide.planners.concurrent import Concurrent
 from lowtide.planners.multi_cut import CutLimits, CutsFound
 from lowtide.planners.portfolio import Portfolio
 from lowtide.planners.reductions.stages import stage_program
@@ -77,7 +77,7 @@ def test_who_leaves_without_the_result_stops_the_work() -> None:
         if stop.wait(10.0):
             stopped.set()
 
-    with Beside(work):
+    with Concurrent(work):
         pass
     assert stopped.is_set()
 

@@ -11,7 +11,7 @@ from lowtide.ir.simulate import simulate
 from lowtide.planners.keep_all import keep_all_schedule
 from lowtide.planners.offload.lean import lean, moves
 from lowtide.planners.offload.transfers import timing
-from tests.planners.moving import linked, offloaded
+from tests.planners.offloading import linked, offloaded
 from tests.planners.test_transfers import GRAPHS, there_and_back
 
 

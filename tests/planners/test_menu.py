@@ -6,12 +6,12 @@ from msgspec.structs import replace
 
 from lowtide.ir.check_graph import check_graph
 from lowtide.ir.graph import Graph, Takeover
-from lowtide.ir.in_place import in_place_ways
+from lowtide.ir.in_place import in_place_candidates
 from lowtide.ir.numerics import Numerics
 from lowtide.planners.implementations.menu import restricted
+from tests.planners.candidates import with_candidates
 from tests.planners.menus import with_backwards
 from tests.planners.tape import resnet
-from tests.planners.ways import with_ways
 
 
 def menu() -> Graph:
@@ -52,13 +52,13 @@ def test_kinds_and_families_are_left_out_and_what_has_no_choice_is_no_group() ->
 
 def test_ways_in_place_go_with_what_they_stand_for() -> None:
     plain = menu()
-    graph = with_ways(plain, ("relu", "add"))
+    graph = with_candidates(plain, ("relu", "add"))
     other = next(plain.recipes[o.recipes[-1]] for g in plain.groups for o in g.options[1:2])
     gradient = other.reads[0].value
     twin = replace(other, id=len(graph.recipes), consumes=(Takeover(gradient, 0),))
     trace = replace(twin.trace, events=twin.trace.events[1:], outputs=(None, *twin.trace.outputs[1:]))
     graph = replace(graph, recipes=(*graph.recipes, replace(twin, trace=trace)))
-    assert other.id in in_place_ways(graph)
+    assert other.id in in_place_candidates(graph)
     assert not any(r.consumes for r in restricted(graph, Numerics.LOSSY, ("in-place",)).recipes)
     without = restricted(graph, Numerics.LOSSY, ("saved values", "algorithms"))
     check_graph(without)

@@ -21,9 +21,9 @@ from tests.planners.test_retention import assert_same, random_change
 DICE = st.integers(0, 10**6).map(random.Random)
 
 
-def with_homes(graph: Graph, dice: random.Random) -> Graph:
+def with_host_resident(graph: Graph, dice: random.Random) -> Graph:
     """Any persistent value that no limit bars may live on the host, with what overwrites it."""
-    homes = {
+    host_resident = {
         t.value: r.outputs[t.output]
         for r in (graph.recipes[k] for k in graph.program)
         for t in r.consumes
@@ -33,8 +33,8 @@ def with_homes(graph: Graph, dice: random.Random) -> Graph:
     for value in graph.values:
         if value.persistent and value.readable_through is None:
             values[value.id] = replace(value, movable=True)
-            if value.id in homes:
-                values[homes[value.id]] = replace(values[homes[value.id]], replaces=value.id)
+            if value.id in host_resident:
+                values[host_resident[value.id]] = replace(values[host_resident[value.id]], replaces=value.id)
     movable = replace(graph, values=tuple(values))
     return housed(movable, [v for v in movable_values(movable) if dice.random() < 0.5])
 
@@ -42,7 +42,7 @@ def with_homes(graph: Graph, dice: random.Random) -> Graph:
 @settings(max_examples=30, deadline=None)
 @given(graphs(), DICE)
 def test_any_retention_is_a_legal_schedule(plain: Graph, dice: random.Random) -> None:
-    graph = with_homes(plain, dice)
+    graph = with_host_resident(plain, dice)
     assume(refuses_stages(graph, moving=True) is None)
     assume(not any(v.arrives is not None and graph.producers[v.id] for v in graph.values))  # not one stage program's
     movable = [v for v in sorted(fetchable_values(graph, 1)) if dice.random() < 0.8]

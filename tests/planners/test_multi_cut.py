@@ -43,7 +43,7 @@ def everything(program: StageProgram, stages: Sequence[int], _: Collection[int])
     for t in sorted(set(stages)):
         cut = cut_at(program, t)
         values = tuple(v for v, r in enumerate(program.producer) if r < t and v not in cut.forced)
-        recipes = tuple(r for r in range(t) if program.stages[r].rerun_through > t and program.stages[r].outputs)
+        recipes = tuple(r for r in range(t) if program.stages[r].recompute_through > t and program.stages[r].outputs)
         cuts.append(Cut(program, t, cut.forced, cut.needed, values, (), recipes, cut.free_B))
     return tuple(cuts)
 

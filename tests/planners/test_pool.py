@@ -17,21 +17,21 @@ from lowtide.ir.plan import Outcome, Problem, Status
 from lowtide.ir.schedule import Run
 from lowtide.ir.simulate import simulate
 from lowtide.planners.base import Progress
+from lowtide.planners.bounds.cut_points import CutPoint
 from lowtide.planners.bounds.highs import Effort
-from lowtide.planners.bounds.joint_moving_cut import JointMovingCut
-from lowtide.planners.bounds.moments import Moment
-from lowtide.planners.bounds.moving_cut import MovingCut
+from lowtide.planners.bounds.joint_offload_cut import JointOffloadCut
+from lowtide.planners.bounds.offload_cut import OffloadCut
 from lowtide.planners.bounds.working_set import working_set
 from lowtide.planners.frontier import solver, trace
-from lowtide.planners.implementations.candidates import all_ways
-from lowtide.planners.offload.moving_search import CLOSE
+from lowtide.planners.implementations.candidates import all_candidates
+from lowtide.planners.offload.offload_search import CLOSE
 from lowtide.planners.offload.once import copies_least_s, run_once
 from lowtide.planners.portfolio import Portfolio
 from lowtide.planners.reductions.base_order import base_order
 from lowtide.planners.reductions.stages import stage_program
 from tests.planners.menus import random_menu
-from tests.planners.moving import linked
-from tests.planners.moving_brute_force import MovingExhaustive
+from tests.planners.offload_brute_force import OffloadExhaustive
+from tests.planners.offloading import linked
 from tests.planners.tape import NAMED, random_graph
 from tests.planners.test_transfers import B, there_and_back
 from tests.planners.training import with_updates
@@ -74,15 +74,15 @@ def test_plans_are_legal_within_both_budgets_and_no_slower_than_without_moving(n
     for swiftness, host_budget_B in ((2.0, None), (0.3, stage_program(graph).keep_all(0).peak_B // 4)):
         problem = problem_of(graph, percent, swiftness, host_budget_B=host_budget_B)
         outcome = Portfolio().solve(problem)
-        home = housed(graph, outcome.hosted)
+        lender = housed(graph, outcome.hosted)
         if outcome.schedule is None:
             assert plain.schedule is None
             assert outcome.status is not Status.INFEASIBLE or outcome.floor_B > problem.budget_B
             if outcome.smallest is not None:
-                check(home, outcome.smallest, outcome.smallest_B, host_budget_B=host_budget_B)
+                check(lender, outcome.smallest, outcome.smallest_B, host_budget_B=host_budget_B)
             continue
-        check(home, outcome.schedule, problem.budget_B, host_budget_B=host_budget_B)
-        timeline = simulate(home, outcome.schedule, problem.machine)
+        check(lender, outcome.schedule, problem.budget_B, host_budget_B=host_budget_B)
+        timeline = simulate(lender, outcome.schedule, problem.machine)
         assert outcome.floor_B <= timeline.peak_B
         assert 0.0 < outcome.bound_s <= timeline.time_s
         if plain.schedule is not None:
@@ -121,7 +121,7 @@ def test_the_same_seed_and_work_give_the_same_outcome(name: str) -> None:
 def test_bounds_hold_against_the_true_optimum(runs_s: tuple[float, ...], link_s: float, extra_B: int) -> None:
     graph, budget_B = there_and_back(runs_s, (B, 2 * B)), 3 * B + extra_B
     machine = linked(B / link_s)
-    best_s = MovingExhaustive(graph, budget_B, link_s / B, link_s / B).least_s()
+    best_s = OffloadExhaustive(graph, budget_B, link_s / B, link_s / B).least_s()
     outcome = Portfolio().solve(Problem(graph, budget_B, work=2000, machine=machine, host_budget_B=None))
     assert best_s is not None
     assert outcome.schedule is not None
@@ -131,7 +131,7 @@ def test_bounds_hold_against_the_true_optimum(runs_s: tuple[float, ...], link_s:
     assert time_s <= 1.15 * best_s
     program = stage_program(graph)
     for stage in range(1, len(program.stages)):
-        bound_ps = MovingCut(program, stage, machine).solve(budget_B).bound_ps
+        bound_ps = OffloadCut(program, stage, machine).solve(budget_B).bound_ps
         assert bound_ps * 1e-12 <= best_s * (1 + 1e-9)
 
 
@@ -169,9 +169,9 @@ def test_bounds_for_all_choices_are_below_every_plan(seed: int) -> None:
     assert problem.machine is not None
     assert outcome.schedule is not None
     time_s = simulate(housed(graph, outcome.hosted), outcome.schedule, problem.machine).time_s
-    ways = all_ways(graph)
-    for place, segment in enumerate(ways.segment_of):
-        cut = JointMovingCut(ways, Moment(segment, place), problem.budget_B, problem.machine)
+    candidates = all_candidates(graph)
+    for place, segment in enumerate(candidates.segment_of):
+        cut = JointOffloadCut(candidates, CutPoint(segment, place), problem.budget_B, problem.machine)
         assert cut.solve(problem.budget_B, Effort()).bound_ps * 1e-12 <= time_s * (1 + 1e-9)
 
 

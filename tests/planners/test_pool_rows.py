@@ -53,7 +53,7 @@ def test_whole_steps_update_every_weight_once(name: str) -> None:
     assert not any(v.role is Role.GRADIENT for v in graph.values)
     state_B = sum(v.size_B for v in graph.values if v.role is Role.STATE and v.persistent)
     assert state_B == sum(w.size_B for w in weights)
-    assert floor_B(graph) < floor_B(graph, homes_move=False)
+    assert floor_B(graph) < floor_B(graph, persistent_may_move=False)
 
 
 def test_a_gradient_without_a_weight_is_told() -> None:
@@ -94,8 +94,8 @@ def test_results_are_checked_and_refusals_are_told() -> None:
     assert kept.peak_B <= plain.peak_B
     assert kept.host_B == 0
     gpt2 = load("gpt2")
-    room_B = simulate(gpt2, keep_all_schedule(gpt2)).peak_B * 99 // 100
-    assert ours_once(gpt2, room_B, linked(450e9), work=1000).time_s is not None  # judged by the graph that runs twice
+    free_B = simulate(gpt2, keep_all_schedule(gpt2)).peak_B * 99 // 100
+    assert ours_once(gpt2, free_B, linked(450e9), work=1000).time_s is not None  # judged by the graph that runs twice
     assert result(TensorCache(), Problem(graph, plain.peak_B)).status.startswith("refused: ")
 
 

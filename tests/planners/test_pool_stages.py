@@ -41,11 +41,12 @@ def peaks_by_formula(sizes: list[int], ops: list[str]) -> tuple[int, int, int, i
     n = len(f) - 1
     everything = sum(f) + sum(f[1:])
     liveness = sum(f) + f[n] + f[n - 1]
-    stays = [1, *(0 if op == "conv" else size for op, size in zip(ops[:-1], sizes[:-1], strict=True))]
+    lifetimes = [1, *(0 if op == "conv" else size for op, size in zip(ops[:-1], sizes[:-1], strict=True))]
     backward = [
-        f[n] + sum(stays[:k]) + (f[k - 1] - stays[k - 1]) + f[k] + (f[k - 1] if k > 1 else 0) for k in range(1, n + 1)
+        f[n] + sum(lifetimes[:k]) + (f[k - 1] - lifetimes[k - 1]) + f[k] + (f[k - 1] if k > 1 else 0)
+        for k in range(1, n + 1)
     ]
-    forward = [sum(stays[:k]) + (f[k - 1] - stays[k - 1]) + f[k] for k in range(1, n + 1)]
+    forward = [sum(lifetimes[:k]) + (f[k - 1] - lifetimes[k - 1]) + f[k] for k in range(1, n + 1)]
     largest = max(f[k] + f[k - 1] + f[k] + (f[k - 1] if k > 1 else 0) for k in range(1, n + 1))
     return everything, liveness, max(*backward, *forward), largest
 

@@ -83,13 +83,13 @@ def test_nothing_reads_what_may_no_longer_be_read() -> None:
     )
     program = stage_program(msgspec.structs.replace(graph, values=values, recipes=recipes))
     last_forward = max(t for t, s in enumerate(program.stages) if s.segment == 0)
-    assert all(s.rerun_through == last_forward for s in program.stages if s.recipe in forward[:-1])
+    assert all(s.recompute_through == last_forward for s in program.stages if s.recipe in forward[:-1])
 
 
 def test_reruns_stay_in_their_part_of_a_bundle() -> None:
     program = stage_program(chain(4, parts=2))
     last_of_first = max(t for t, s in enumerate(program.stages) if s.segment <= 1)
-    assert all(s.rerun_through <= last_of_first for s in program.stages if s.segment <= 1)
+    assert all(s.recompute_through <= last_of_first for s in program.stages if s.segment <= 1)
 
 
 def test_groups_keep_their_first_option_and_the_bound_says_so() -> None:

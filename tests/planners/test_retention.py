@@ -17,18 +17,21 @@ from lowtide.ir.simulate import simulate
 from lowtide.planners.keep_all import keep_all_schedule
 from lowtide.planners.reductions.stages import StageProgram, stage_program
 from lowtide.planners.retention import evaluate
+from tests.planners.candidates import with_candidates
 from tests.planners.tape import Tape, chain, gpt, random_graph, resnet, unet
-from tests.planners.ways import with_ways
 
 GRAPHS = [
     *(pytest.param(lambda s=s: random_graph(s, 6 + s % 12, 1 + s % 3), id=f"random{s}") for s in range(40)),
     pytest.param(lambda: chain(5, parts=2), id="bundle"),
     pytest.param(lambda: gpt(2), id="gpt"),
     pytest.param(lambda: unet(2), id="unet"),
-    *(pytest.param(lambda s=s: with_ways(random_graph(s, 6 + s % 12, 1 + s % 3)), id=f"ways{s}") for s in range(40)),
-    *(pytest.param(lambda s=s: with_ways(random_graph(s, 14, 2, True)), id=f"mirrored{s}") for s in range(10)),
-    pytest.param(lambda: with_ways(chain(5, parts=2)), id="bundle-ways"),
-    pytest.param(lambda: with_ways(resnet((1, 1)), ("relu", "add")), id="resnet-ways"),
+    *(
+        pytest.param(lambda s=s: with_candidates(random_graph(s, 6 + s % 12, 1 + s % 3)), id=f"ways{s}")
+        for s in range(40)
+    ),
+    *(pytest.param(lambda s=s: with_candidates(random_graph(s, 14, 2, True)), id=f"mirrored{s}") for s in range(10)),
+    pytest.param(lambda: with_candidates(chain(5, parts=2)), id="bundle-ways"),
+    pytest.param(lambda: with_candidates(resnet((1, 1)), ("relu", "add")), id="resnet-ways"),
 ]
 
 
@@ -36,22 +39,22 @@ def random_change(program: _core.Program, dice: random.Random) -> tuple[list[int
     """A few gaps and new taus for them."""
     count = len(program.gap_value)
     gaps = [g for g in dice.sample(range(count), min(count, dice.randint(1, 6))) if program.is_free(g)]
-    return gaps, [random_tau(program, g, dice) for g in gaps]
+    return gaps, [random_retention(program, g, dice) for g in gaps]
 
 
-def random_tau(program: _core.Program, gap: int, dice: random.Random) -> int:
+def random_retention(program: _core.Program, gap: int, dice: random.Random) -> int:
     """Any that a free gap can have."""
     start, end = program.gap_start(gap), program.gap_end(gap)
-    tau = dice.choice([_core.KEEP, start + 1, _core.NEVER, dice.randint(start + 1, max(start + 1, end))])
-    fetched = program.can_fetch(gap) and (not program.can_rerun(gap) or dice.random() < 0.5)
-    return ~tau if tau != _core.KEEP and fetched else tau
+    retention = dice.choice([_core.KEEP, start + 1, _core.NEVER, dice.randint(start + 1, max(start + 1, end))])
+    fetched = program.can_fetch(gap) and (not program.can_recompute(gap) or dice.random() < 0.5)
+    return ~retention if retention != _core.KEEP and fetched else retention
 
 
 def assert_same(reduced: StageProgram, state: _core.Retention) -> None:
     truth = evaluate(reduced, state.taus.tolist())
     assert truth is not None
-    begin, items = (a.tolist() for a in state.reruns())
-    assert truth.reruns == tuple(tuple(items[a:b]) for a, b in itertools.pairwise(begin))
+    begin, items = (a.tolist() for a in state.recomputations())
+    assert truth.recomputations == tuple(tuple(items[a:b]) for a, b in itertools.pairwise(begin))
     begin, items = (a.tolist() for a in state.spans())
     assert truth.spans == tuple(
         tuple(zip(items[a:b:2], items[a + 1 : b : 2], strict=True)) for a, b in itertools.pairwise(begin)
@@ -106,17 +109,19 @@ def assert_lifted(reduced: StageProgram, state: _core.Retention) -> None:
 def test_what_dies_in_a_run_is_overwritten_by_it() -> None:
     """Of a chain of rectifiers nothing is kept twice; what the backward still reads stays as it is."""
     graph = resnet((1, 1))
-    ways = with_ways(graph, ("relu", "add"))
-    plain, reduced = stage_program(graph), stage_program(ways)
+    candidates = with_candidates(graph, ("relu", "add"))
+    plain, reduced = stage_program(graph), stage_program(candidates)
     schedule = reduced.lift(reduced.keep_all(0))
-    check(ways, schedule)
-    overwritten = {t.value for s in schedule.steps if isinstance(s, Run) for t in ways.recipes[s.recipe].consumes}
-    rectified = {ways.recipes[r].outputs[0] for r in ways.program if ways.recipes[r].op == "relu"}
+    check(candidates, schedule)
+    overwritten = {t.value for s in schedule.steps if isinstance(s, Run) for t in candidates.recipes[s.recipe].consumes}
+    rectified = {candidates.recipes[r].outputs[0] for r in candidates.program if candidates.recipes[r].op == "relu"}
     assert overwritten
     assert not overwritten & rectified  # the backward reads them
     assert reduced.keep_all(0).peak_B < plain.keep_all(0).peak_B
     assert reduced.keep_all(0).time_ps == plain.keep_all(0).time_ps
-    assert simulate(ways, keep_all_schedule(ways)).peak_B == plain.keep_all(0).peak_B  # what the network does by itself
+    assert (
+        simulate(candidates, keep_all_schedule(candidates)).peak_B == plain.keep_all(0).peak_B
+    )  # what the network does by itself
 
 
 def test_what_crosses_a_boundary_is_not_overwritten() -> None:
@@ -131,7 +136,7 @@ def test_what_crosses_a_boundary_is_not_overwritten() -> None:
     tape.recipe("g", (a,), (b,), 1e-3)
     tape.recipe("h", (b,), (c,), 1e-3)
     tape.leave(c, 1, Role.GRADIENT)
-    graph = with_ways(tape.graph())
+    graph = with_candidates(tape.graph())
     schedule = stage_program(graph).lift(stage_program(graph).keep_all(0))
     overwritten = {t.value for s in schedule.steps if isinstance(s, Run) for t in graph.recipes[s.recipe].consumes}
     assert overwritten == {b}

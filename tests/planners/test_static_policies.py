@@ -22,7 +22,7 @@ from lowtide.planners.classic.itinerary import itinerary
 from lowtide.planners.classic.offload_convolutions import ConvolutionOffload, one_ahead
 from lowtide.planners.classic.offload_saved import CheckpointOffload, SavedOffload, saved
 from lowtide.planners.classic.tensor_cache import TensorCache, cached
-from lowtide.planners.classic.traffic import NoRoom, Policy, carried
+from lowtide.planners.classic.traffic import NoCapacity, Policy, carried
 from lowtide.planners.keep_all import keep_all_schedule
 from lowtide.planners.reductions.stages import stage_program
 from tests.planners.tape import MIB, NAMED, Tape, chain
@@ -85,9 +85,9 @@ def test_the_walk_knows_the_time_as_the_simulator_does(policy: object, name: str
     for rate_Bps in RATES_Bps:  # with room to spare, nothing is dropped before its copy is done
         schedule = carried(trip, plan, machine(rate_Bps), 2**40)
         now_s = 0.0
-        for step, moment in zip(schedule.steps, simulate(graph, schedule, machine(rate_Bps)).moments, strict=True):
-            assert not isinstance(step, Drop) or moment.stop_s <= now_s
-            now_s = moment.stop_s if moment.engine == "compute" else now_s
+        for step, cut_point in zip(schedule.steps, simulate(graph, schedule, machine(rate_Bps)).instants, strict=True):
+            assert not isinstance(step, Drop) or cut_point.stop_s <= now_s
+            now_s = cut_point.stop_s if cut_point.engine == "compute" else now_s
 
 
 def convolutions(length: int = 4) -> Graph:
@@ -175,14 +175,14 @@ def test_the_largest_working_set_is_a_floor_that_a_cache_comes_close_to() -> Non
     for name in ("chain", "unet"):
         graph = graph_of(name)
         floor_B = working_set(graph).floor_B
-        stays_B = sum(v.size_B for v in graph.values if v.leaves is not None)  # a cache does not move what leaves
-        assert solve(TensorCache(), problem(graph, floor_B + stays_B)).schedule is not None
+        lifetimes_B = sum(v.size_B for v in graph.values if v.leaves is not None)  # a cache does not move what leaves
+        assert solve(TensorCache(), problem(graph, floor_B + lifetimes_B)).schedule is not None
         assert solve(TensorCache(), problem(graph, floor_B - 1)).status is Status.INFEASIBLE
 
 
 def test_homes_that_move_lower_the_floor() -> None:
     graph = graph_of("step")
-    assert working_set(graph, homes_move=True).floor_B < working_set(graph).floor_B
+    assert working_set(graph, persistent_may_move=True).floor_B < working_set(graph).floor_B
 
 
 @every_mover
@@ -201,5 +201,5 @@ def test_without_anything_to_move_there_is_no_room() -> None:
     program = stage_program(graph_of("chain"))
     schedule: Schedule = program.lift(program.keep_all(0))
     trip = itinerary(program, schedule)
-    with pytest.raises(NoRoom):
+    with pytest.raises(NoCapacity):
         carried(trip, Policy(), machine(), simulate(program.graph, schedule).peak_B - 1)

@@ -19,7 +19,7 @@ from lowtide.ir.simulate import simulate
 from lowtide.planners.keep_all import keep_all_schedule
 from lowtide.planners.offload.transfers import timing
 from lowtide.planners.offload.waits import with_waits
-from tests.planners.moving import linked, offloaded
+from tests.planners.offloading import linked, offloaded
 from tests.planners.tape import NAMED, random_graph
 
 GRAPHS: dict[str, Callable[[], Graph]] = {
@@ -133,8 +133,8 @@ def _fastest_s(graph: Graph, machine: Machine, budget_B: int) -> float:
     """Every order of copies and drops around the runs, of each value or of none."""
     best_s = float("inf")
     places = range(1, len(graph.recipes) + 1)
-    ways = {v: [None, *_ways(graph, v, places)] for v in (0, 1)}
-    for first, second in itertools.product(ways[0], ways[1]):
+    candidates = {v: [None, *_candidates(graph, v, places)] for v in (0, 1)}
+    for first, second in itertools.product(candidates[0], candidates[1]):
         for order in ((0, 1), (1, 0)):
             schedule = _written(graph, {0: first, 1: second}, order)
             if schedule is None:
@@ -148,23 +148,23 @@ def _fastest_s(graph: Graph, machine: Machine, budget_B: int) -> float:
     return best_s
 
 
-Way = tuple[int, int, int]  # the runs before which a value is sent, dropped and fetched
+Candidate = tuple[int, int, int]  # the runs before which a value is sent, dropped and fetched
 
 
-def _ways(graph: Graph, value: int, places: range) -> Iterator[Way]:
+def _candidates(graph: Graph, value: int, places: range) -> Iterator[Candidate]:
     made, read = value, len(graph.recipes) - 1 - value
     for sent, gone, back in itertools.combinations_with_replacement(places, 3):
         if made < sent and back <= read:
             yield sent, gone, back
 
 
-def _written(graph: Graph, ways: dict[int, Way | None], order: tuple[int, ...]) -> Schedule | None:
+def _written(graph: Graph, candidates: dict[int, Candidate | None], order: tuple[int, ...]) -> Schedule | None:
     steps: list[Step] = [Boundary(0)]
     for t, recipe in enumerate(graph.recipes):
         for kind in range(3):
             for v in order:
-                way = ways[v]
-                if way is not None and way[kind] == t:
+                candidate = candidates[v]
+                if candidate is not None and candidate[kind] == t:
                     steps.append((Send(v, HOST), Drop(v), Fetch(v, HOST))[kind])
         steps.append(Run(t, recipe.outputs))
         steps += [Drop(v) for v in recipe.read_values if v < 2]

@@ -50,7 +50,7 @@ def test_nothing_that_reads_a_weight_runs_behind_its_update(make) -> None:
             state.commit()
         assert_same(reduced, state)
         check(graph, reduced.lift(state), budget_B=state.peak_B + reduced.reserve_B)
-    assert any(state.reruns()[1].tolist())
+    assert any(state.recomputations()[1].tolist())
 
 
 def test_a_reader_may_run_again_before_the_update_in_the_very_stage() -> None:
@@ -59,12 +59,12 @@ def test_a_reader_may_run_again_before_the_update_in_the_very_stage() -> None:
     updated_at = _updated_at(graph)
     place = {s.recipe: t for t, s in enumerate(reduced.stages)}
     for t, stage in enumerate(reduced.stages):
-        if stage.recipe >= 0 and stage.rerun_through >= 0:
+        if stage.recipe >= 0 and stage.recompute_through >= 0:
             reads = graph.recipes[stage.recipe].read_values
             limits = [place[updated_at[v]] for v in reads if v in updated_at]
-            assert stage.rerun_through == min([len(reduced.stages) - 1, *limits])
-            assert stage.rerun_through > t or not limits
-    assert np.all([reduced.stages[place[r]].rerun_through == -1 for r in updated_at.values()])
+            assert stage.recompute_through == min([len(reduced.stages) - 1, *limits])
+            assert stage.recompute_through > t or not limits
+    assert np.all([reduced.stages[place[r]].recompute_through == -1 for r in updated_at.values()])
 
 
 def _updated_at(graph: Graph) -> dict[int, int]:

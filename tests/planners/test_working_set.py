@@ -12,7 +12,7 @@ from lowtide.errors import PlanError
 from lowtide.ir.graph import Graph
 from lowtide.ir.schedule import HOST_ENGINE
 from lowtide.planners.bounds.working_set import working_set
-from lowtide.planners.implementations.candidates import all_ways
+from lowtide.planners.implementations.candidates import all_candidates
 from lowtide.planners.implementations.choice import choose
 from tests.planners.menus import MENUS, every_choice, random_menu
 from tests.planners.tape import NAMED
@@ -35,7 +35,7 @@ def floors_B(graph: Graph) -> list[int]:
 @pytest.mark.parametrize("name", GRAPHS)
 def test_no_choice_lives_in_less(name: str) -> None:
     graph = GRAPHS[name]()
-    assert working_set(graph, ways=all_ways(graph)).floor_B <= min(floors_B(graph))
+    assert working_set(graph, candidates=all_candidates(graph)).floor_B <= min(floors_B(graph))
 
 
 def test_the_floor_of_the_programs_own_is_not_one_of_all() -> None:
@@ -48,7 +48,7 @@ def test_an_update_that_the_host_can_do_sets_no_floor() -> None:
     updates = [r for r in graph.recipes if r.consumes]
     twins = [replace(r, id=len(graph.recipes) + i, engine=HOST_ENGINE) for i, r in enumerate(updates)]
     either = replace(graph, recipes=(*graph.recipes, *twins))
-    device = working_set(graph, homes_move=True)
+    device = working_set(graph, persistent_may_move=True)
     assert graph.recipes[device.recipes[0]] in updates
-    assert working_set(either, homes_move=True).floor_B < device.floor_B
+    assert working_set(either, persistent_may_move=True).floor_B < device.floor_B
     assert working_set(either).floor_B == working_set(graph).floor_B

@@ -35,7 +35,7 @@ def dying(graph: Graph) -> dict[int, list[int]]:
 def synthesise(graph: Graph) -> Events:
     """What the traces of the program's recipes say, one after another."""
     events: Events = []
-    home: dict[int, int] = {}
+    base: dict[int, int] = {}
     count = 0
     dead = dying(graph)
     for recipe in (graph.recipes[i] for i in graph.program):
@@ -45,11 +45,11 @@ def synthesise(graph: Graph) -> Events:
             count += event >= 0
         for value, allocation in zip(recipe.outputs, recipe.trace.outputs, strict=False):
             if allocation is not None:
-                home[value] = first + allocation
+                base[value] = first + allocation
         for takeover in recipe.consumes:
-            if takeover.output is not None and takeover.value in home:
-                home[recipe.outputs[takeover.output]] = home.pop(takeover.value)
-        events += [-(home[v] + 1) for v in dead.get(recipe.id, ()) if v in home]
+            if takeover.output is not None and takeover.value in base:
+                base[recipe.outputs[takeover.output]] = base.pop(takeover.value)
+        events += [-(base[v] + 1) for v in dead.get(recipe.id, ()) if v in base]
     return events
 
 

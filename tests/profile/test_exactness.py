@@ -18,7 +18,7 @@ from lowtide.ir.graph import Graph, Option
 from lowtide.ir.numerics import Numerics
 from lowtide.ops import catalogue
 from lowtide.ops.base import SAVED, AbstractFamily, Kernel
-from lowtide.ops.draft import Draft
+from lowtide.ops.builder import GraphBuilder
 from lowtide.pipeline import enlarged
 from lowtide.profile.cache import ProfileCache
 from lowtide.profile.exactness import Exactness
@@ -54,13 +54,13 @@ class Tanh(AbstractFamily):
         "good_tanh": Kernel(_good), "off_tanh": Kernel(_off), "raising_tanh": Kernel(_raising),
     }  # fmt: skip
 
-    def add(self, draft: Draft, numerics: Numerics) -> None:  # noqa: ARG002  # all of them claim to be exact
-        for recipe in list(draft.calls("aten.tanh.default")):
+    def add(self, builder: GraphBuilder, numerics: Numerics) -> None:  # noqa: ARG002  # all of them claim to be exact
+        for recipe in list(builder.calls("aten.tanh.default")):
             options = []
             for kernel in self.kernels:
-                made = draft.recipe(recipe, f"lowtide.{kernel}", outputs=recipe.outputs, reads=recipe.reads)
+                made = builder.recipe(recipe, f"lowtide.{kernel}", outputs=recipe.outputs, reads=recipe.reads)
                 options.append(Option(kernel, (made,)))
-            draft.group(self.kind, f"tanh {recipe.id}", [recipe.id], options)
+            builder.group(self.kind, f"tanh {recipe.id}", [recipe.id], options)
 
 
 class Layers(nn.Module):
@@ -157,15 +157,15 @@ def test_what_is_compared_is_of_one_input() -> None:
     graph = Forced(Gate(), (torch.ones(4, 6).requires_grad_(),)).graph
     backward = next(r for r in graph.recipes if r.op == "aten.threshold_backward.default")
     relu = next(r for r in graph.recipes if r.op == "aten.relu.default")
-    draft = Draft(graph)
+    builder = GraphBuilder(graph)
     reads = (backward.reads[0], relu.reads[0])
-    other = draft.recipe(backward, backward.op, outputs=backward.outputs, reads=reads, args=backward.args)
-    rehearsal = Rehearsal(draft.finish(), (backward.id,), (other,))
+    other = builder.recipe(backward, backward.op, outputs=backward.outputs, reads=reads, args=backward.args)
+    rehearsal = Rehearsal(builder.finish(), (backward.id,), (other,))
     assert rehearsal.before == (relu.id,)
     assert rehearsal.difference([]) == ""
     swapped = (reads[1], reads[0])
-    wrong = draft.recipe(backward, backward.op, outputs=backward.outputs, reads=swapped, args=(Ref(0), Ref(1), 0))
-    assert "elements" in Rehearsal(draft.finish(), (backward.id,), (wrong,)).difference([])
+    wrong = builder.recipe(backward, backward.op, outputs=backward.outputs, reads=swapped, args=(Ref(0), Ref(1), 0))
+    assert "elements" in Rehearsal(builder.finish(), (backward.id,), (wrong,)).difference([])
 
 
 class Gate(nn.Module):

@@ -23,13 +23,13 @@ def test_the_record_claims_what_the_simulator_says() -> None:
 
 def test_fates_follow_every_value() -> None:
     found = fates(graph(), schedule())
-    assert found[B].stays == ((2, 4), (8, 10))
-    assert (found[B].reruns, found[B].replays, found[B].paid_s) == ((6,), 1, 0.002)
+    assert found[B].lifetimes == ((2, 4), (8, 10))
+    assert (found[B].recomputations, found[B].replays, found[B].paid_s) == ((6,), 1, 0.002)
     assert found[B].absence(5) == (4, 8)
     assert found[B].covering(5) is None
-    assert found[A].stays == ((1, 16),)
-    assert found[A].reruns == ()
-    assert found[X].stays == ((0, 17),)
+    assert found[A].lifetimes == ((1, 16),)
+    assert found[A].recomputations == ()
+    assert found[X].lifetimes == ((0, 17),)
     assert found[STATE].redo_s == 0.0
 
 

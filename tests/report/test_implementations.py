@@ -67,8 +67,8 @@ def test_what_was_chosen_what_it_spares_and_what_it_costs() -> None:
     found = implementations(record({0: 1}, in_place=True))
     assert str(found) == "2 of 2 call sites differ from the program's: 1 x activations from bits, 1 x add in place"
     over, bits = sorted(found.sites, key=lambda s: s.what, reverse=True)
-    assert (over.what, over.way, over.numerics, over.spared_B) == ("add", "in place", Numerics.EXACT, 64 * KiB)
-    assert (bits.what, bits.way, bits.numerics) == ("activations", "from bits", Numerics.REASSOCIATED)
+    assert (over.what, over.candidate, over.numerics, over.spared_B) == ("add", "in place", Numerics.EXACT, 64 * KiB)
+    assert (bits.what, bits.candidate, bits.numerics) == ("activations", "from bits", Numerics.REASSOCIATED)
     assert bits.spared_B == 62 * KiB  # of y, that nothing else needs then, less the bits
     assert bits.at_once_B == 8 * KiB
     assert abs(bits.cost_s - 0.0005) < 1e-9

@@ -14,7 +14,7 @@ import pytest
 from matplotlib.image import imread
 
 from lowtide.errors import PlanError
-from lowtide.ir.layout import Layout, Obstacle
+from lowtide.ir.layout import Layout, LiveBlock
 from lowtide.ir.plan import PlanRecord
 from lowtide.ir.simulate import simulate
 from lowtide.placers.addresses import lay_out
@@ -24,11 +24,11 @@ from lowtide.report.html import html_of
 from lowtide.report.rectangles import KINDS, AddressMap, Rectangle, address_map
 from tests.report.plan_records import MiB, graph, record, schedule
 
-HELD = Obstacle(3 * MiB, 2 * MiB)
+HELD = LiveBlock(3 * MiB, 2 * MiB)
 
 
 def placed() -> PlanRecord:
-    layout = lay_out(graph(), schedule(), obstacles=(HELD,))
+    layout = lay_out(graph(), schedule(), live_blocks=(HELD,))
     return msgspec.structs.replace(record(), layout=layout, reserve_B=MiB, budget_kind="enforced")
 
 
@@ -82,13 +82,13 @@ def test_ticks_become_times_inside_their_step() -> None:
     assert times == sorted(times)
     assert times[0] == 0.0
     assert times[-1] == pytest.approx(0.018)
-    moments = {m.step: m for m in simulate(graph(), schedule()).moments}
+    instants = {m.step: m for m in simulate(graph(), schedule()).instants}
     for r in addresses.rectangles:
         if r.step is not None:
-            moment = moments[r.step]
-            assert moment.start_s - 1e-12 <= addresses.time_s(r.start) <= moment.stop_s + 1e-12
+            instant = instants[r.step]
+            assert instant.start_s - 1e-12 <= addresses.time_s(r.start) <= instant.stop_s + 1e-12
             assert addresses.time_s(r.stop) > addresses.time_s(r.start)
-            assert r.name or addresses.time_s(r.stop) <= moment.stop_s + 1e-12
+            assert r.name or addresses.time_s(r.stop) <= instant.stop_s + 1e-12
 
 
 def test_plans_without_addresses_have_no_picture(tmp_path: Path) -> None:

@@ -46,12 +46,12 @@ def recipe(number: int, op: str, reads: tuple[int, ...], output: int, **more: ob
 
 def graph(update: str = "add_.Tensor") -> Graph:
     """y = x * w; the gradient sin(y) updates w on the host; the state is doubled on the device."""
-    home = {"persistent": True, "memory": HOST, "movable": True, "arrives": 0}
+    base = {"persistent": True, "memory": HOST, "movable": True, "arrives": 0}
     new = {"memory": HOST, "leaves": 0}
     values = (
         value(_X, "x", Role.INPUT, arrives=0),
-        value(_WEIGHT, "w", Role.PARAMETER, **home),
-        value(_STATE, "s", Role.STATE, **home),
+        value(_WEIGHT, "w", Role.PARAMETER, **base),
+        value(_STATE, "s", Role.STATE, **base),
         value(_Y, "y", Role.OUTPUT, leaves=0),
         value(_GRADIENT, "g"),
         value(_NEW_WEIGHT, "w'", Role.PARAMETER, replaces=_WEIGHT, **new),

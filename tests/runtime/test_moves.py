@@ -23,7 +23,7 @@ from lowtide.results.plan import Plan
 from tests.moving import away, moved, plan_of, saved_values
 from tests.networks import NETWORKS, Network, differences, train, twin
 
-_ROOM_B = 2**26
+_FREE_B = 2**26
 
 
 class Layers(nn.Module):
@@ -48,7 +48,7 @@ class Twins:
     x: torch.Tensor
     kept: PlanRecord
 
-    def moving(self, link_Bps: float | None = None, host_B: int = _ROOM_B) -> PlanRecord:
+    def moving(self, link_Bps: float | None = None, host_B: int = _FREE_B) -> PlanRecord:
         """Lets the fitted one send everything that it saves to the host."""
         self.model(self.x)  # after an exception it is captured anew
         return moving(self.model, self.kept, link_Bps, host_B)
@@ -97,11 +97,11 @@ def pair(shared: Twins) -> Iterator[Twins]:
 
 def use(model: nn.Module, record: PlanRecord) -> None:
     """Puts a plan in force, with engines of its own."""
-    model.lowtide.session.enclosure.engines = None  # type: ignore[union-attr]
+    model.lowtide.session.budget_scope.engines = None  # type: ignore[union-attr]
     model.lowtide.use(Plan(record))  # type: ignore[union-attr]
 
 
-def moving(model: nn.Module, kept: PlanRecord, link_Bps: float | None = None, host_B: int = _ROOM_B) -> PlanRecord:
+def moving(model: nn.Module, kept: PlanRecord, link_Bps: float | None = None, host_B: int = _FREE_B) -> PlanRecord:
     """Lets a fitted model send everything that it saves to the host, and returns that plan.
 
     Arguments:
@@ -115,7 +115,7 @@ def moving(model: nn.Module, kept: PlanRecord, link_Bps: float | None = None, ho
 
 def engines_of(model: nn.Module) -> Engines:
     """The copy engines of a fitted model."""
-    found = model.lowtide.session.enclosure.engines  # type: ignore[union-attr]
+    found = model.lowtide.session.budget_scope.engines  # type: ignore[union-attr]
     assert isinstance(found, Engines)
     return found
 
@@ -123,11 +123,11 @@ def engines_of(model: nn.Module) -> Engines:
 def is_idle(engines: Engines) -> bool:
     """Whether nothing is under way, and nothing waits on the host."""
     gc.collect()
-    return not engines._under_way and engines.pool.stats().in_use_B == 0
+    return not engines._in_progress and engines.pool.stats().in_use_B == 0
 
 
 def test_a_plan_without_moves_starts_nothing(pair: Twins) -> None:
-    assert pair.model.lowtide.session.enclosure.engines is None  # type: ignore[union-attr]
+    assert pair.model.lowtide.session.budget_scope.engines is None  # type: ignore[union-attr]
     assert str(lowtide.transfers(pair.model)).startswith("to the host: 0 copies")
 
 
@@ -151,7 +151,7 @@ def test_bits_are_those_of_plain(name: str) -> None:
     assert (seen.host_in_use_B, seen.host_peak_B > 0) == (0, True)
     assert after.peak_B < before.peak_B
     stats = lowtide.memory_stats(model)
-    assert (stats.departures, stats.planned_misses, stats.host_budget_B) == (0, 0, _ROOM_B)
+    assert (stats.misplaced_allocations, stats.planned_misses, stats.host_budget_B) == (0, 0, _FREE_B)
 
 
 def test_a_slow_link_stalls_and_is_counted(pair: Twins) -> None:
@@ -218,7 +218,7 @@ def test_a_model_may_go_between_forward_and_backward() -> None:
     x = pair.x.requires_grad_()
     pair.model(x).backward()
     x.grad = None
-    loss, engines = pair.model(x), pair.model.lowtide.session.enclosure.engines  # type: ignore[union-attr]
+    loss, engines = pair.model(x), pair.model.lowtide.session.budget_scope.engines  # type: ignore[union-attr]
     lowtide.unfit(pair.model)
     pair.model = nn.Identity()
     gc.collect()
@@ -230,7 +230,7 @@ def test_a_model_may_go_between_forward_and_backward() -> None:
     assert torch.equal(found, x.grad)
     del loss
     if engines is not None:
-        assert not engines._under_way
+        assert not engines._in_progress
 
 
 def test_saved_tensor_hooks_see_what_was_sent(pair: Twins) -> None:
@@ -317,7 +317,7 @@ def test_a_value_may_stay_on_both_sides(pair: Twins) -> None:
             found += [step, Fetch(step.value, HOST), step, Drop(step.value, HOST)]
         else:
             found.append(step)
-    use(pair.model, moved(record, with_waits(record.graph, found), _ROOM_B))
+    use(pair.model, moved(record, with_waits(record.graph, found), _FREE_B))
     pair.backward()
     assert engines_of(pair.model).stats().from_host.copies >= 3
     assert is_idle(engines_of(pair.model))

@@ -133,11 +133,11 @@ def seeded(make: Callable[[], nn.Module]) -> nn.Module:
 def inside(fitted: nn.Module, recomputes: bool = True, departs: str | tuple[str, ...] = ()) -> None:
     """Holds that everything was served where it was planned, within the budget; arguments as for `same`."""
     stats = lowtide.memory_stats(fitted)
-    assert [d for d in lowtide.departures(fitted) if not departs or not d.name.startswith(departs)] == []
+    assert [d for d in lowtide.misplaced_allocations(fitted) if not departs or not d.name.startswith(departs)] == []
     assert stats.budget_kind == "enforced"
     assert stats.reserved_B <= stats.budget_B
-    assert departs or stats.departures == 0
-    assert stats.spills == stats.refusals_for_room == stats.refusals_for_contiguity == 0
+    assert departs or stats.misplaced_allocations == 0
+    assert stats.spills == stats.refusals_for_capacity == stats.refusals_for_contiguity == 0
     assert stats.planned_hits > 0
     if recomputes:
         assert any(recomputed(fitted)), "nothing was recomputed"

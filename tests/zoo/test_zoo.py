@@ -26,7 +26,7 @@ def _fresh_dynamo() -> None:
 def check(network: Network, fitted: torch.nn.Module, expected: Trace) -> None:
     """Three steps are those of plain PyTorch, and every allocation was served as planned, inside the budget."""
     assert differences(expected, train(fitted, network.loss, network.batches(STEPS))) == []
-    assert lowtide.departures(fitted) == ()
+    assert lowtide.misplaced_allocations(fitted) == ()
     seen = lowtide.memory_stats(fitted)
     assert seen.budget_kind == "enforced"
     assert seen.reserved_B <= seen.budget_B

@@ -20,7 +20,7 @@ struct Stage {
   std::vector<lowtide::Index> outputs, reads, takes;
   Nanoseconds cost_ns = 0;
   Bytes temps_B = 0;
-  bool reruns = false;
+  bool recomputations = false;
 };
 
 void add(Program& program, const Stage& stage) {
@@ -31,11 +31,11 @@ void add(Program& program, const Stage& stage) {
   program.reads.push_row(stage.reads);
   program.takeovers.push_row(stage.takes);
   program.run_time.push_back(stage.cost_ns);
-  program.rerun_time.push_back(stage.cost_ns);
+  program.recompute_time.push_back(stage.cost_ns);
   program.trace_peak.push_back(made_B);
-  program.rerun_peak.push_back(made_B);
+  program.recompute_peak.push_back(made_B);
   program.takeover_peak.push_back(std::max<Bytes>(0, made_B - taken_B));
-  program.rerun_through.push_back(stage.reruns ? NEVER : -1);
+  program.recompute_through.push_back(stage.recomputations ? NEVER : -1);
   program.part.push_back(0);
   program.opened.push_back(0);
 }
@@ -96,7 +96,7 @@ Foresight::Foresight(const Tape& tape) {
       }
       call.cost_ns = event.cost_ns;
       for (Bytes size_B : event.temps_B) call.temps_B += reserved(size_B);
-      call.reruns = event.kind == Tape::RAN;
+      call.recomputations = event.kind == Tape::RAN;
       signatures_.push_back(signature.value());
       all.add(signature.value());
       calls.push_back(std::move(call));
@@ -149,9 +149,9 @@ bool Foresight::is_spare(Tape::Number number, Index last, Index now) const {
   const Index when = last == now ? now + 1 : now;
   if (taus_.empty() || when >= stages() || when <= program_.producer[at(v)]) return false;
   const lowtide::Index gap = program_.gap_at(v, when);
-  lowtide::Index tau = taus_[at(gap)];
-  if (tau == KEEP && program_.is_lost(gap)) tau = program_.lost_tau(gap);
-  return last < tau;
+  lowtide::Index retention = taus_[at(gap)];
+  if (retention == KEEP && program_.is_lost(gap)) retention = program_.lost_retention(gap);
+  return last < retention;
 }
 
 Nanoseconds Foresight::distance_ns(Tape::Number number, Index last, Index now) const {

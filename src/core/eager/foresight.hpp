@@ -14,7 +14,7 @@
 
 namespace lowtide::eager {
 
-struct Way {
+struct Candidate {
   bool plans = false;      // by a retention for `share` of the budget; else by distances alone
   double share = 1;
   bool is_linear = false;  // minds by distance; else by its root

@@ -23,7 +23,7 @@ ValueId Ledger::new_value(Bytes size_B) {
   v.root = id;
   v.place = -1;
   v.alive = true;
-  v.home = v.on_host = false;
+  v.zone = v.on_host = false;
   v.handle = 0;
   v.readers.clear();
   v.views.clear();
@@ -42,12 +42,12 @@ CallId Ledger::new_call() {
   return id;
 }
 
-ValueId Ledger::leaf(Bytes size_B, Bytes offset_B, std::uint64_t handle, bool home) {
+ValueId Ledger::leaf(Bytes size_B, Bytes offset_B, std::uint64_t handle, bool zone) {
   const ValueId id = new_value(size_B);
   Value& v = at(id);
   v.offset_B = offset_B;
   v.handle = handle;
-  v.home = home;
+  v.zone = zone;
   v.last_use = clock_;
   return id;
 }
@@ -96,7 +96,7 @@ CallId Ledger::add(const CallSpec& spec) {
 }
 
 void Ledger::enlist(Value& value, ValueId id) {
-  if (value.place >= 0 || value.is_leaf() || value.home || value.root != id) return;
+  if (value.place >= 0 || value.is_leaf() || value.zone || value.root != id) return;
   value.place = static_cast<Index>(candidates_.size());
   candidates_.push_back(id);
   value.filed = next_filed_++;
@@ -130,8 +130,8 @@ void Ledger::take_over(ValueId old, ValueId made) {
   place(made, offset_B);
 }
 
-void Ledger::set_home(ValueId id) {
-  at(id).home = true;
+void Ledger::set_place(ValueId id) {
+  at(id).zone = true;
   delist(at(id));
 }
 
@@ -252,7 +252,7 @@ std::string Ledger::check() const {
     const ValueId id = static_cast<ValueId>(i);
     if (v.serial < 0) continue;
     if (v.pins < 0) return "a value has fewer than no pins";
-    const bool candidate = v.is_resident() && !v.is_leaf() && !v.home && v.root == id;
+    const bool candidate = v.is_resident() && !v.is_leaf() && !v.zone && v.root == id;
     if (candidate != v.is_candidate()) return "a value that may be evicted is no candidate, or the reverse";
     if (candidate && candidates_[static_cast<std::size_t>(v.place)] != id) return "a candidate is not in its place";
     candidates += candidate;

@@ -57,7 +57,7 @@ struct Value {
   ValueId root;          // itself, unless it is a view
   Index pins;            // of a root
   Index place;           // among the candidates, or -1
-  bool alive, home, on_host;
+  bool alive, zone, on_host;
   std::uint64_t handle;  // the performer's
   std::vector<Reader> readers;
   std::vector<ValueId> views;
@@ -125,7 +125,7 @@ class Ledger {
   void set_witness(Witness* witness) { witness_ = witness; }
 
   // A content that came from elsewhere: resident, alive, used now.
-  ValueId leaf(Bytes size_B, Bytes offset_B, std::uint64_t handle = 0, bool home = false);
+  ValueId leaf(Bytes size_B, Bytes offset_B, std::uint64_t handle = 0, bool zone = false);
   // A call. Its outputs are alive and absent: see place() and take_over().
   CallId add(const CallSpec& spec);
 
@@ -155,7 +155,7 @@ class Ledger {
   void take_over(ValueId old, ValueId made);
   void set_on_host(ValueId id, bool on_host) { at(id).on_host = on_host; }
   // It stays in the arena for good.
-  void set_home(ValueId id);
+  void set_place(ValueId id);
   // The user's last handle is gone, or a handle is there again.
   void set_alive(ValueId id, bool alive) { at(id).alive = alive; }
   // A root becomes a leaf: its producer does not bring it back any more.

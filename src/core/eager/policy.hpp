@@ -12,26 +12,26 @@
 #include <string>
 #include <vector>
 
-#include "kinship.hpp"
+#include "neighbourhood.hpp"
 #include "ledger.hpp"
-#include "performer.hpp"
-#include "room.hpp"
+#include "executor.hpp"
+#include "capacity.hpp"
 
 namespace lowtide::eager {
 
 // What a policy may look at. It counts in `weighed` the values that it weighs.
 struct Scene {
   const Ledger& ledger;
-  const Kinship& kinship;
-  const Room& room;
+  const Neighbourhood& neighbourhood;
+  const Capacity& capacity;
   std::int64_t weighed = 0;
-  Performer* performer = nullptr;
+  Executor* executor = nullptr;
   Bytes moved_B = 0;   // slid so far
-  Nanoseconds rerun_ns = 0;  // of all reruns so far
+  Nanoseconds recompute_ns = 0;  // of all reruns so far
   bool stuck = false;  // sliding was tried for this request, and did not make the place
 
   // Whether a value's bytes may be moved now.
-  bool is_movable(ValueId id) const { return ledger[id].is_resident() && (!performer || performer->is_movable(id)); }
+  bool is_movable(ValueId id) const { return ledger[id].is_resident() && (!executor || executor->is_movable(id)); }
 };
 
 class Policy {
@@ -39,7 +39,7 @@ class Policy {
   virtual ~Policy() = default;
   virtual const char* name() const = 0;
   // What it has to know about neighbours.
-  virtual Kinship::Kept kinship() const { return {false, false}; }
+  virtual Neighbourhood::Kept neighbourhood() const { return {false, false}; }
   // Whether a recovered value that is not alive goes with its last pin; else it waits to be chosen.
   virtual bool sheds() const { return true; }
   // Whether blocks are moved together where the free bytes suffice in pieces.
@@ -58,7 +58,7 @@ class Policy {
   virtual End end_for(Nanoseconds /*cost_ns*/, Bytes /*size_B*/) const { return End::low; }
 
   // Of a policy that follows a record: calls that were not where it has them.
-  virtual std::int64_t departures() const { return 0; }
+  virtual std::int64_t divergences() const { return 0; }
 
   // What happens, as it happens.
   virtual void began(Scene&, std::uint64_t /*name*/, Slice<ValueId> /*inputs*/) {}  // a first run; before inputs are there

@@ -1,13 +1,13 @@
 #include "recovery.hpp"
 
-#include "keeper.hpp"
+#include "eviction_manager.hpp"
 
 namespace lowtide::eager {
 
 void Recovery::begin(Slice<ValueId> wanted) { push(NO_CALL, NO_VALUE, wanted); }
 
 void Recovery::push(CallId call, ValueId wanted, Slice<ValueId> inputs) {
-  Ledger& ledger = keeper_.ledger_;
+  Ledger& ledger = manager_.ledger_;
   Frame frame{call, wanted, pinned_.size(), absent_.size(), absent_.size(), 0};
   for (ValueId input : inputs) ledger.touch(input);
   for (ValueId input : inputs) {
@@ -25,7 +25,7 @@ void Recovery::push(CallId call, ValueId wanted, Slice<ValueId> inputs) {
 }
 
 Job Recovery::next() {
-  Ledger& ledger = keeper_.ledger_;
+  Ledger& ledger = manager_.ledger_;
   while (!frames_.empty()) {
     Frame& frame = frames_.back();
     if (frame.next < frame.absent_end) {
@@ -52,42 +52,42 @@ Job Recovery::next() {
       break;
     }
     prepare(frame);
-    return job_ = {Job::Kind::rerun, frame.call, NO_VALUE};
+    return job_ = {Job::Kind::recompute, frame.call, NO_VALUE};
   }
   return job_ = {};
 }
 
 void Recovery::prepare(const Frame& frame) {
-  const Ledger& ledger = keeper_.ledger_;
+  const Ledger& ledger = manager_.ledger_;
   const Call& call = ledger.call(frame.call);
   over_.assign(call.outputs.size(), NO_VALUE);
   for (const Consumed& c : call.consumed) {
     const ValueId input = call.inputs[static_cast<std::size_t>(c.input)].value;
-    if (keeper_.is_spare(input)) over_[static_cast<std::size_t>(c.output)] = ledger[input].root;
+    if (manager_.is_spare(input)) over_[static_cast<std::size_t>(c.output)] = ledger[input].root;
   }
 }
 
 bool Recovery::keeps(std::size_t i) const {
-  const Ledger& ledger = keeper_.ledger_;
+  const Ledger& ledger = manager_.ledger_;
   const Frame& frame = frames_.back();
   const Output& output = ledger.call(frame.call).outputs[i];
   if (!ledger.makes(output) || ledger[output.value].is_resident() || ledger.root_of(output.value).on_host) return false;
-  return output.value == frame.wanted || ledger.root_of(output.value).alive || !keeper_.policy_.sheds() ||
+  return output.value == frame.wanted || ledger.root_of(output.value).alive || !manager_.policy_.sheds() ||
          is_awaited(output.value);
 }
 
 void Recovery::done(Slice<Bytes> offsets_B) {
   if (job_.kind == Job::Kind::fetch) {
-    keeper_.fetched(job_.value, offsets_B[0]);
+    manager_.fetched(job_.value, offsets_B[0]);
     return;
   }
   const Frame frame = frames_.back();
   keep_.resize(over_.size());
   for (std::size_t i = 0; i < keep_.size(); ++i) keep_[i] = keeps(i);
-  keeper_.rerun(frame.call, frame.wanted, keep_, over_, offsets_B);
+  manager_.recompute(frame.call, frame.wanted, keep_, over_, offsets_B);
   inputs_.clear();
-  for (const Input& input : keeper_.ledger_.call(frame.call).inputs) inputs_.push_back(input.value);
-  keeper_.leave(inputs_);
+  for (const Input& input : manager_.ledger_.call(frame.call).inputs) inputs_.push_back(input.value);
+  manager_.leave(inputs_);
   pinned_.resize(frame.pinned);
   absent_.resize(frame.absent);
   frames_.pop_back();
@@ -100,7 +100,7 @@ void Recovery::abandon() {
     inputs_.assign(pinned_.begin() + static_cast<std::ptrdiff_t>(frames_.back().pinned), pinned_.end());
     pinned_.resize(frames_.back().pinned);
     frames_.pop_back();
-    keeper_.leave(inputs_);
+    manager_.leave(inputs_);
   }
   absent_.clear();
   job_ = {};

@@ -18,11 +18,11 @@
 
 namespace lowtide::eager {
 
-class Keeper;
+class EvictionManager;
 
-// Something to perform. `rerun`: run `call` again; its inputs are resident and pinned. `fetch`: copy `value` back.
+// Something to perform. `recompute`: run `call` again; its inputs are resident and pinned. `fetch`: copy `value` back.
 struct Job {
-  enum class Kind : std::uint8_t { none, rerun, fetch };
+  enum class Kind : std::uint8_t { none, recompute, fetch };
   Kind kind = Kind::none;
   CallId call = NO_CALL;
   ValueId value = NO_VALUE;
@@ -31,7 +31,7 @@ struct Job {
 
 class Recovery {
  public:
-  explicit Recovery(Keeper& keeper) : keeper_(keeper) {}
+  explicit Recovery(EvictionManager& manager) : manager_(manager) {}
   Recovery(const Recovery&) = delete;
   Recovery& operator=(const Recovery&) = delete;
 
@@ -60,7 +60,7 @@ class Recovery {
   void prepare(const Frame& frame);
   bool is_awaited(ValueId value) const;
 
-  Keeper& keeper_;
+  EvictionManager& manager_;
   Job job_;
   std::vector<Frame> frames_;
   std::vector<ValueId> pinned_, absent_, inputs_;

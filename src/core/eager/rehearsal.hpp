@@ -13,17 +13,17 @@ namespace lowtide::eager {
 
 struct Rehearsed {
   struct Tried {
-    Way way;
+    Candidate candidate;
     Nanoseconds spent_ns;  // on reruns and moves
   };
   std::shared_ptr<Foresight> foresight;
   Bytes capacity_B = 0;
   Nanoseconds unguided_ns = -1;  // spent by what knows nothing; -1: it does not fit
   std::vector<Tried> gains;      // the ways that spend less than that, the best first
-  int ways = 0;                  // how many were tried
+  int candidates = 0;                  // how many were tried
 
   // Before a step follows a way: finds its plan, if it has one. Returns what the planner tried.
-  std::int64_t prepare(const Way& way) const;
+  std::int64_t prepare(const Candidate& candidate) const;
 };
 
 // `density`: as known when the next step begins. Deterministic. O(calls x what policies look at), and a thousand

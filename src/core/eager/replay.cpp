@@ -9,25 +9,25 @@ namespace lowtide::eager {
 
 namespace {
 
-struct OutOfRoom {
+struct OutOfCapacity {
   Bytes need_B, in_use_B, pinned_B;
 };
 struct TooSlow {};
 
-std::unique_ptr<Room> room_of(const Rules& rules, Bytes budget_B) {
+std::unique_ptr<Capacity> capacity_of(const Rules& rules, Bytes budget_B) {
   if (rules.addresses) return std::make_unique<Addresses>(budget_B, rules.alignment_B, rules.small_B);
   return std::make_unique<Tank>(budget_B);
 }
 
 // A performer that counts, and the program that it performs.
-class Player final : public Performer {
+class Player final : public Executor {
  public:
   Player(const Tape& tape, Policy& policy, Bytes budget_B, const Rules& rules)
       : tape_(tape),
         policy_(policy),
-        room_(room_of(rules, budget_B)),
-        keeper_(ledger_, *room_, policy, *this, {rules.forgets}),
-        recovery_(keeper_),
+        capacity_(capacity_of(rules, budget_B)),
+        manager_(ledger_, *capacity_, policy, *this, {rules.forgets}),
+        recovery_(manager_),
         limit_ns_(rules.limit > 0 ? (rules.limit - 1) * static_cast<double>(tape.time_ns()) : NEVER) {}
 
   // As often as the policy wants; only the last time counts.
@@ -44,7 +44,7 @@ class Player final : public Performer {
 
   ReplayResult play_once() {
     ReplayResult result;
-    result.capacity_B = room_->capacity_B();
+    result.capacity_B = capacity_->capacity_B();
     try {
       for (const Tape::Event& event : tape_.events()) {
         result.event = &event - tape_.events().data();
@@ -56,21 +56,21 @@ class Player final : public Performer {
         const ValueId value = at(number);
         enter(0, {&value, 1});
       }
-    } catch (const OutOfRoom& refusal) {
-      result.end = ReplayResult::End::out_of_room;
+    } catch (const OutOfCapacity& refusal) {
+      result.end = ReplayResult::End::out_of_capacity;
       result.need_B = refusal.need_B;
       result.in_use_B = refusal.in_use_B;
       result.pinned_B = refusal.pinned_B;
     } catch (const TooSlow&) {
       result.end = ReplayResult::End::too_slow;
     }
-    result.peak_B = room_->peak_B();
-    result.weighed = keeper_.weighed();
-    result.statistics = keeper_.statistics();
+    result.peak_B = capacity_->peak_B();
+    result.weighed = manager_.weighed();
+    result.statistics = manager_.statistics();
     return result;
   }
 
-  void release(ValueId id) override { room_->free(ledger_[id].offset_B, ledger_[id].size_B); }
+  void release(ValueId id) override { capacity_->free(ledger_[id].offset_B, ledger_[id].size_B); }
   bool is_movable(ValueId) override { return true; }  // no kernel is running on the bytes
   bool relocate(ValueId, Bytes, Bytes) override { return true; }
   bool send(ValueId id) override {
@@ -87,17 +87,17 @@ class Player final : public Performer {
   void leave() {
     for (Tape::Number number : tape_.kept()) {
       const ValueId value = at(number);
-      keeper_.leave({&value, 1});
+      manager_.leave({&value, 1});
     }
-    keeper_.step_ended();
+    manager_.step_ended();
     for (std::size_t i = 0; i < values_.size(); ++i) {
       const ValueId id = values_[i];
       const Value& v = ledger_[id];
-      if (v.serial == serials_[i] && v.root == id && v.alive) keeper_.died(id);  // its slot may be another's by now
+      if (v.serial == serials_[i] && v.root == id && v.alive) manager_.died(id);  // its slot may be another's by now
     }
     values_.clear();
     serials_.clear();
-    keeper_.forget_statistics();
+    manager_.forget_statistics();
   }
 
   void number(ValueId id) {
@@ -106,10 +106,10 @@ class Player final : public Performer {
   }
   ValueId at(Tape::Number number) const { return values_[static_cast<std::size_t>(number - 1)]; }
 
-  OutOfRoom refusal(Bytes need_B) const { return {need_B, room_->in_use_B(), pinned_B()}; }
+  OutOfCapacity refusal(Bytes need_B) const { return {need_B, capacity_->in_use_B(), pinned_B()}; }
 
   Bytes allocate(Bytes size_B, Nanoseconds cost_ns) {
-    const Bytes offset_B = keeper_.allocate(size_B, NO_TAG, cost_ns);
+    const Bytes offset_B = manager_.allocate(size_B, NO_TAG, cost_ns);
     if (offset_B == NOWHERE) throw refusal(size_B);
     return offset_B;
   }
@@ -128,16 +128,16 @@ class Player final : public Performer {
     const Bytes all_B = rest_B;
     for (std::size_t k = 0; k < wanted_.size(); ++k) {
       const std::size_t i = wanted_[k];
-      const bool suffices = room_->capacity_B() - room_->in_use_B() >= rest_B;
-      const bool is_fenced = k > 0 && size_of(i) > 0 && slides && suffices && !room_->fits(size_of(i));
+      const bool suffices = capacity_->capacity_B() - capacity_->in_use_B() >= rest_B;
+      const bool is_fenced = k > 0 && size_of(i) > 0 && slides && suffices && !capacity_->fits(size_of(i));
       rest_B -= reserved_B(size_of(i));
-      if (!is_fenced) offsets_B_[i] = keeper_.allocate(size_of(i), NO_TAG, cost_ns);
+      if (!is_fenced) offsets_B_[i] = manager_.allocate(size_of(i), NO_TAG, cost_ns);
       if (offsets_B_[i] != NOWHERE) continue;
-      const OutOfRoom refused = refusal(size_of(i));
+      const OutOfCapacity refused = refusal(size_of(i));
       for (std::size_t before = 0; before < k; ++before) free(offsets_B_[wanted_[before]], size_of(wanted_[before]));
       if (k == 0 || !slides) throw refused;
-      if (!keeper_.make_room(all_B)) throw refusal(all_B);
-      for (std::size_t w : wanted_) offsets_B_[w] = size_of(w) > 0 ? room_->allocate(size_of(w), End::low, NO_TAG) : 0;
+      if (!manager_.make_free(all_B)) throw refusal(all_B);
+      for (std::size_t w : wanted_) offsets_B_[w] = size_of(w) > 0 ? capacity_->allocate(size_of(w), End::low, NO_TAG) : 0;
       return;
     }
   }
@@ -153,13 +153,13 @@ class Player final : public Performer {
     offsets_B_.resize(outputs);
   }
 
-  Bytes reserved_B(Bytes size_B) const { return size_B > 0 ? room_->reserved_for(size_B) : 0; }
+  Bytes reserved_B(Bytes size_B) const { return size_B > 0 ? capacity_->reserved_for(size_B) : 0; }
   void free(Bytes offset_B, Bytes size_B) {
-    if (size_B > 0) room_->free(offset_B, size_B);
+    if (size_B > 0) capacity_->free(offset_B, size_B);
   }
   // The value has this block: who looks for victims by address finds it.
   void own(ValueId id, Bytes offset_B) {
-    if (ledger_[id].size_B > 0 && ledger_[id].root == id) room_->set_tag(offset_B, tag_of(id));
+    if (ledger_[id].size_B > 0 && ledger_[id].root == id) capacity_->set_tag(offset_B, tag_of(id));
   }
 
   void take(const Tape::Event& event) {
@@ -169,15 +169,15 @@ class Player final : public Performer {
       number(ledger_.leaf(size_B, offset_B));
       own(values_.back(), offset_B);
     } else if (event.kind == Tape::DIED) {
-      keeper_.died(at(event.number_or_size));
+      manager_.died(at(event.number_or_size));
     } else if (event.kind == Tape::SETTLED) {
       commit(at(event.number_or_size));
     } else if (event.kind == Tape::USED) {
       inputs_.clear();
       for (Tape::Number number : event.inputs) inputs_.push_back(at(number));
       enter(event.name, inputs_);
-      keeper_.used(event.name, inputs_, event.cost_ns);
-      keeper_.leave(inputs_);
+      manager_.used(event.name, inputs_, event.cost_ns);
+      manager_.leave(inputs_);
     } else if (event.sizes_B.empty()) {  // aliases alone
       ledger_.advance(event.cost_ns);
     } else {
@@ -186,7 +186,7 @@ class Player final : public Performer {
   }
 
   void enter(std::uint64_t name, Slice<ValueId> inputs) {
-    if (!keeper_.enter(name, inputs)) recover(inputs);
+    if (!manager_.enter(name, inputs)) recover(inputs);
   }
 
   void recover(Slice<ValueId> wanted) {
@@ -197,12 +197,12 @@ class Player final : public Performer {
         own(job.value, offsets_B_[0]);
         recovery_.done(offsets_B_);
       } else {
-        rerun(job.call);
+        recompute(job.call);
       }
     }
   }
 
-  void rerun(CallId id) {
+  void recompute(CallId id) {
     const Nanoseconds cost_ns = ledger_.call(id).cost_ns;
     const std::vector<Output>& outputs = ledger_.call(id).outputs;
     const auto is_fresh = [&](std::size_t i) {
@@ -220,7 +220,7 @@ class Player final : public Performer {
       else
         free(offsets_B_[i], outputs[i].size_B);
     }
-    if (is_limited_ && static_cast<double>(keeper_.statistics().rerun_ns + cost_ns) > limit_ns_) throw TooSlow();
+    if (is_limited_ && static_cast<double>(manager_.statistics().recompute_ns + cost_ns) > limit_ns_) throw TooSlow();
     recovery_.done(offsets_B_);
   }
 
@@ -233,8 +233,8 @@ class Player final : public Performer {
     if (ledger_[id].is_leaf()) return;
     const Slice<ValueId> one(&id, 1);
     recover(one);
-    keeper_.commit(id);
-    keeper_.leave(one);
+    manager_.commit(id);
+    manager_.leave(one);
   }
 
   // One call; what it writes over that nothing makes again stays the same value, with other bytes.
@@ -253,12 +253,12 @@ class Player final : public Performer {
       if (leaf != NO_VALUE) write(leaf);
     enter(event.name, inputs_);
     if (written == event.sizes_B.size()) {  // nothing new
-      keeper_.used(event.name, inputs_, event.cost_ns);
+      manager_.used(event.name, inputs_, event.cost_ns);
       for (ValueId leaf : written_) number(leaf);
     } else {
       record(event, written > 0);
     }
-    keeper_.leave(inputs_);
+    manager_.leave(inputs_);
   }
 
   void record(const Tape::Event& event, bool writes) {
@@ -291,7 +291,7 @@ class Player final : public Performer {
     spec.outputs = made_;
     spec.temps_B = event.temps_B;
     spec.consumed = consumed_;
-    const CallId id = keeper_.record(spec, offsets_B_);
+    const CallId id = manager_.record(spec, offsets_B_);
     outputs_.clear();
     for (const Output& output : ledger_.call(id).outputs) outputs_.push_back(output.value);
     for (ValueId made : outputs_) own(made, ledger_[made].offset_B);
@@ -310,10 +310,10 @@ class Player final : public Performer {
     for (std::size_t i = 0; i < ledger_.value_slots(); ++i) {
       const Value& v = ledger_[static_cast<ValueId>(i)];
       const bool has_block = v.serial >= 0 && v.is_resident() && v.size_B > 0 && v.root == static_cast<ValueId>(i);
-      if (has_block) resident_B += room_->reserved_for(v.size_B);
+      if (has_block) resident_B += capacity_->reserved_for(v.size_B);
     }
-    if (broken.empty() && resident_B != room_->in_use_B()) broken = "what is resident is not what is in use";
-    if (broken.empty() && ledger_.values() < MOST_KIN) broken = keeper_.kinship().check();
+    if (broken.empty() && resident_B != capacity_->in_use_B()) broken = "what is resident is not what is in use";
+    if (broken.empty() && ledger_.values() < MOST_KIN) broken = manager_.neighbourhood().check();
     if (!broken.empty()) {
       std::fprintf(stderr, "lowtide: the books of a replay are wrong: %s\n", broken.c_str());
       std::abort();
@@ -333,8 +333,8 @@ class Player final : public Performer {
   const Tape& tape_;
   Policy& policy_;
   Ledger ledger_;
-  std::unique_ptr<Room> room_;
-  Keeper keeper_;
+  std::unique_ptr<Capacity> capacity_;
+  EvictionManager manager_;
   Recovery recovery_;
   double limit_ns_;  // of reruns
   bool is_limited_ = false;

@@ -2,7 +2,7 @@
 #pragma once
 #include <string>
 
-#include "keeper.hpp"
+#include "eviction_manager.hpp"
 #include "tape.hpp"
 
 namespace lowtide::eager {
@@ -17,15 +17,15 @@ struct Rules {
 };
 
 struct ReplayResult {
-  enum class End : std::uint8_t { finished, out_of_room, too_slow };
+  enum class End : std::uint8_t { finished, out_of_capacity, too_slow };
   static constexpr std::int64_t AT_THE_END = -1;
   End end = End::finished;
   std::int64_t event = AT_THE_END;  // where it ended: AT_THE_END while what is kept was asked for
   Bytes capacity_B = 0;
-  Bytes need_B = 0, in_use_B = 0, pinned_B = 0;  // out_of_room: asked for; taken then; of that in use by what was running
+  Bytes need_B = 0, in_use_B = 0, pinned_B = 0;  // out_of_capacity: asked for; taken then; of that in use by what was running
   Bytes peak_B = 0;
   std::int64_t weighed = 0;
-  KeeperStatistics statistics;
+  EvictionStatistics statistics;
 };
 
 // Runs the tape; contents that are named at its end are resident and pinned then. O(calls x what the policy looks at).

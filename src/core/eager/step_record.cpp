@@ -73,14 +73,14 @@ bool StepRecord::died(const Ledger& ledger, ValueId root) {
   return true;
 }
 
-StepRecord::Step StepRecord::take(const Ledger& ledger, const Room& room) {
+StepRecord::Step StepRecord::take(const Ledger& ledger, const Capacity& capacity) {
   Step step;
   std::vector<std::int64_t>& words = step.words;
   const auto leaves = static_cast<std::int64_t>(leaves_B_.size());
   const auto number_of = [&](Place place) { return 1 + place.index + (place.is_leaf ? 0 : leaves); };
   for (Bytes size_B : leaves_B_) {
     words.insert(words.end(), {Tape::LEAF, size_B});
-    if (size_B > 0) step.leaves_B += room.reserved_for(size_B);
+    if (size_B > 0) step.leaves_B += capacity.reserved_for(size_B);
   }
   for (const Event& e : events_) {
     const auto first = static_cast<std::size_t>(e.first);

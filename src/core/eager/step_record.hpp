@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "ledger.hpp"
-#include "room.hpp"
+#include "capacity.hpp"
 #include "tape.hpp"
 
 namespace lowtide::eager {
@@ -29,7 +29,7 @@ class StepRecord {
     Bytes leaves_B = 0;              // of what it found, in the room
   };
   // What was recorded, in words; and begins anew.
-  Step take(const Ledger& ledger, const Room& room);
+  Step take(const Ledger& ledger, const Capacity& capacity);
 
  private:
   // A content by the place where it was first met: leaves and made ones are numbered apart until the tape is written.

@@ -23,7 +23,7 @@ namespace {
 
 // Places that are no offset.
 constexpr Bytes GENERAL = -1;
-constexpr Bytes HOME = -2;
+constexpr Bytes PERSISTENT = -2;
 
 Storage& storage_at(std::uintptr_t address) { return *reinterpret_cast<Storage*>(address); }
 
@@ -32,7 +32,7 @@ c10::DataPtr block_at(const Handle* handle, Bytes where_B, Bytes size_B) {
   if (handle == nullptr) return allocate_outside(static_cast<std::size_t>(size_B));
   Slab& slab = *handle->slab();
   void* p = where_B == GENERAL ? slab.serve_quietly(size_B)
-            : where_B == HOME  ? slab.serve_home(size_B)
+            : where_B == PERSISTENT  ? slab.serve_persistent(size_B)
                                : slab.serve_at(where_B, size_B);
   return p == nullptr ? c10::DataPtr() : adopt(p, size_B);
 }
@@ -130,13 +130,13 @@ void add_storages(py::module_& m) {
 PYBIND11_MODULE(_lowtide_shim, m) {
   m.doc() = "Torch's CPU memory in lowtide's arenas.";
   add_errors();
-  add_slabs(m).def(py::init([](Bytes capacity_B, Bytes alignment_B, Bytes small_zone_B, Bytes home_B, bool all_threads,
+  add_slabs(m).def(py::init([](Bytes capacity_B, Bytes alignment_B, Bytes small_zone_B, Bytes persistent_B, bool all_threads,
                                  bool values) {
-    return std::make_unique<Handle>(Slab::Options{capacity_B, alignment_B, small_zone_B, home_B, all_threads, values});
-  }), py::arg("capacity_B"), py::arg("alignment_B"), py::arg("small_zone_B"), py::arg("home_B"), py::arg("all_threads"),
+    return std::make_unique<Handle>(Slab::Options{capacity_B, alignment_B, small_zone_B, persistent_B, all_threads, values});
+  }), py::arg("capacity_B"), py::arg("alignment_B"), py::arg("small_zone_B"), py::arg("persistent_B"), py::arg("all_threads"),
                     py::arg("values") = false);
   m.attr("GENERAL") = GENERAL;
-  m.attr("HOME") = HOME;
+  m.attr("PERSISTENT") = PERSISTENT;
   add_storages(m);
   if (!add_fast_calls(m.ptr(), &is_in_force)) throw py::error_already_set();
   m.attr("gates") = py::capsule(&gates(), GATES);

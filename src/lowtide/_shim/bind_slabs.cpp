@@ -34,7 +34,7 @@ py::dict stats(const Handle& handle) {
   d["requests"] = tallies.requests;
   d["planned_hits"] = tallies.planned_hits;
   d["planned_misses"] = tallies.planned_misses;
-  d["departures"] = tallies.departures;
+  d["misplaced_allocations"] = tallies.misplaced_allocations;
   d["small"] = tallies.small;
   d["overflow"] = tallies.overflow;
   d["workers"] = tallies.workers;
@@ -44,7 +44,7 @@ py::dict stats(const Handle& handle) {
   d["spilled_B"] = tallies.spilled_B;
   d["outside"] = tallies.outside;
   d["outside_B"] = tallies.outside_B;
-  d["failures_for_room"] = tallies.failures_for_room;
+  d["failures_for_capacity"] = tallies.failures_for_capacity;
   d["failures_for_contiguity"] = tallies.failures_for_contiguity;
   std::map<Name, Bytes> by_phase;
   for (const Block& block : slab.arena().blocks())
@@ -113,10 +113,10 @@ void set_pressure(const Handle& handle, py::object hook) {
   handle.slab()->set_pressure(std::move(pressure));
 }
 
-py::list departures(const Handle& handle) {
+py::list misplaced_allocations(const Handle& handle) {
   static const char* const reasons[] = {"size", "occupied", "unexpected"};
   py::list found;
-  for (const Departure& d : handle.slab()->departures())
+  for (const MisplacedAllocation& d : handle.slab()->misplaced_allocations())
     found.append(py::make_tuple(d.statement, text_of(d.name), d.size_B, reasons[static_cast<int>(d.reason)],
                                 text_of(d.holder)));
   return found;
@@ -160,8 +160,8 @@ py::class_<Handle> add_slabs(py::module_& m) {
           "plan_top_B", [](const Handle& h) { return h.slab()->plan_top(); },
           [](const Handle& h, Bytes top_B) { h.slab()->set_plan_top(top_B); })
       .def_property(
-          "home_B", [](const Handle& h) { return h.slab()->home(); },
-          [](const Handle& h, Bytes home_B) { h.slab()->set_home(home_B); })
+          "persistent_B", [](const Handle& h) { return h.slab()->zone(); },
+          [](const Handle& h, Bytes persistent_B) { h.slab()->set_place(persistent_B); })
       .def("in_use_within",
            [](const Handle& h, Bytes lo_B, Bytes hi_B) { return h.slab()->arena().in_use_within(lo_B, hi_B).in_use_B; })
       .def_property(
@@ -174,7 +174,7 @@ py::class_<Handle> add_slabs(py::module_& m) {
       .def_property_readonly("troubles", [](const Handle& h) { return h.slab()->troubles(); })
       .def("stats", &stats)
       .def("blocks", &blocks)
-      .def("departures", &departures)
+      .def("misplaced_allocations", &misplaced_allocations)
       .def("owners", &owners)
       .def("holes", &holes)
       .def("own", [](const Handle& h, Bytes offset_B, std::uint64_t value, bool keeps) {
@@ -186,7 +186,7 @@ py::class_<Handle> add_slabs(py::module_& m) {
       .def("meter", [](const Handle& h) { h.slab()->meter(); })
       .def("metered", [](const Handle& h) { return h.slab()->metered(); })
       .def("set_pressure", &set_pressure)
-      .def("forget_departures", [](const Handle& h) { h.slab()->forget_departures(); })
+      .def("forget_misplaced_allocations", [](const Handle& h) { h.slab()->forget_misplaced_allocations(); })
       .def("reset_peaks", [](const Handle& h) { h.slab()->reset_peaks(); })
       .def("trim", [](const Handle& h) { return h.slab()->trim(); })
       .def("check", [](const Handle& h) { return h.slab()->arena().check(); })

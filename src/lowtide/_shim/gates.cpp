@@ -24,10 +24,10 @@ const Gates& gates() {
       &is_dropped,
       &objection,
       [](Slab& slab, Bytes size_B) { return held(slab.serve_quietly(size_B), size_B); },
-      [](Slab& slab, Bytes size_B) { return held(slab.serve_home(size_B), size_B); },
+      [](Slab& slab, Bytes size_B) { return held(slab.serve_persistent(size_B), size_B); },
       &allocate_outside,
       &adopt,
-      [](Slab& slab, Bytes home_B) { slab.set_home(home_B); },
+      [](Slab& slab, Bytes persistent_B) { slab.set_place(persistent_B); },
       [] { Thread::mine().suspend(); },
       [] { Thread::mine().resume(); },
   };

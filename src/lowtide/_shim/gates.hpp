@@ -24,11 +24,11 @@ struct Gates {
   std::string (*objection)(const Storage& storage);
   // A block as torch holds it; empty where there is no room. Under no pressure.
   c10::DataPtr (*block)(Slab& slab, Bytes size_B);
-  c10::DataPtr (*home)(Slab& slab, Bytes size_B);
+  c10::DataPtr (*zone)(Slab& slab, Bytes size_B);
   c10::DataPtr (*outside)(std::size_t size_B);
   // A block of the slab that no storage holds any more, for a new one.
   c10::DataPtr (*adopt)(void* p, Bytes size_B);
-  void (*set_home)(Slab& slab, Bytes home_B);
+  void (*set_place)(Slab& slab, Bytes persistent_B);
   void (*suspend)();  // until resume(), nothing serves this thread but the stock allocator
   void (*resume)();
 };

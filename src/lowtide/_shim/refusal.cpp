@@ -14,7 +14,7 @@ std::string Slab::refusal(Bytes size_B, const Run* run, bool worker) {
            " are in use, " + in_units(now.capacity_B - now.in_use_B) + " free, " + in_units(now.largest_hole_B) +
            " of them in one piece. Raise the budget, make the batch smaller, or let go of tensors of earlier steps.";
   const bool is_in_pieces = now.capacity_B - now.in_use_B >= size_B;
-  (is_in_pieces ? no_contiguity_ : no_room_).fetch_add(1, std::memory_order_relaxed);
+  (is_in_pieces ? no_contiguity_ : no_capacity_).fetch_add(1, std::memory_order_relaxed);
   const std::string phase = text_of(phase_.load(std::memory_order_relaxed));
   std::string who;
   if (worker) {

@@ -22,8 +22,8 @@ void check(const Slab::Options& o, const Memory& memory) {
           "the alignment is a power of two from 64 to a page");
   require(o.capacity_B >= o.alignment_B && o.capacity_B % o.alignment_B == 0,
           "the capacity is a positive multiple of the alignment");
-  require(o.small_zone_B >= 0 && o.small_zone_B % o.alignment_B == 0 && o.home_B >= 0 &&
-              o.home_B % o.alignment_B == 0 && o.small_zone_B + o.home_B <= o.capacity_B,
+  require(o.small_zone_B >= 0 && o.small_zone_B % o.alignment_B == 0 && o.persistent_B >= 0 &&
+              o.persistent_B % o.alignment_B == 0 && o.small_zone_B + o.persistent_B <= o.capacity_B,
           "the zones are multiples of the alignment and fit the capacity");
 }
 
@@ -57,7 +57,7 @@ Slab::Slab(const Options& options, Memory& memory, char* base, std::size_t size)
       base_(base),
       size_(size),
       arena_(std::make_unique<Arena>(options.capacity_B, options.alignment_B)) {
-  home_B_ = options.home_B;
+  persistent_B_ = options.persistent_B;
 }
 
 void Slab::set_plan_top(Bytes top_B) {
@@ -66,10 +66,10 @@ void Slab::set_plan_top(Bytes top_B) {
   plan_top_B_.store(top_B, RELAXED);
 }
 
-void Slab::set_home(Bytes home_B) {
-  require(home_B >= 0 && home_B % options_.alignment_B == 0 && home_B <= small_lo(),
+void Slab::set_place(Bytes persistent_B) {
+  require(persistent_B >= 0 && persistent_B % options_.alignment_B == 0 && persistent_B <= small_lo(),
           "the home zone is a multiple of the alignment and fits below the small zone");
-  home_B_.store(home_B, RELAXED);
+  persistent_B_.store(persistent_B, RELAXED);
 }
 
 // Sequentially consistent with close(): either this thread sees the slab closed, or retire_if_done() sees its claim.
@@ -164,9 +164,9 @@ void* Slab::serve_worker_once(Bytes size_B) {
   return at_or_unclaim(offset_B);
 }
 
-void* Slab::serve_home(Bytes size_B) {
+void* Slab::serve_persistent(Bytes size_B) {
   if (!claim()) return nullptr;
-  return at_or_unclaim(arena_->allocate(size_B, home_lo(), small_lo(), End::high, tag(0, false)));
+  return at_or_unclaim(arena_->allocate(size_B, persistent_lo(), small_lo(), End::high, tag(0, false)));
 }
 
 void* Slab::serve_at(Bytes offset_B, Bytes size_B) {
@@ -204,11 +204,11 @@ Bytes Slab::place_small(Bytes size_B, std::uint64_t asker) {
 }
 
 Bytes Slab::place_resting(Bytes size_B, std::uint64_t asker) {
-  Bytes offset_B = arena_->allocate(size_B, home_lo(), small_lo(), End::high, asker);
+  Bytes offset_B = arena_->allocate(size_B, persistent_lo(), small_lo(), End::high, asker);
   // A little one from the other end: in the middle it would split the room that was left for two large ones.
   const End end = size_B < plan_top() / LITTLE ? End::high : End::low;
   if (offset_B == NOWHERE) offset_B = arena_->allocate(size_B, 0, plan_top(), end, asker);
-  return offset_B != NOWHERE ? offset_B : arena_->allocate(size_B, 0, home_lo(), End::low, asker);
+  return offset_B != NOWHERE ? offset_B : arena_->allocate(size_B, 0, persistent_lo(), End::low, asker);
 }
 
 Bytes Slab::place_general(Bytes size_B, std::uint64_t asker, bool anywhere) {
@@ -217,7 +217,7 @@ Bytes Slab::place_general(Bytes size_B, std::uint64_t asker, bool anywhere) {
     if (offset_B != NOWHERE) return offset_B;
   }
   const Bytes top_B = plan_top();
-  Bytes offset_B = arena_->allocate(size_B, top_B, home_lo(), End::high, asker);
+  Bytes offset_B = arena_->allocate(size_B, top_B, persistent_lo(), End::high, asker);
   if (offset_B != NOWHERE) return offset_B;
   offset_B = arena_->allocate(size_B, top_B, options_.capacity_B, End::high, asker);
   if (offset_B == NOWHERE && anywhere) offset_B = arena_->allocate(size_B, 0, options_.capacity_B, End::high, asker);
@@ -256,8 +256,8 @@ void Slab::depart(const Run& run, Bytes size_B, Reason reason, Bytes offset_B) {
       holder = asker.statement != 0 ? asker.statement : asker.phase;
     }
   }
-  const std::lock_guard<std::mutex> hold(departures_mutex_);
-  if (departures_.size() < MOST_DEPARTURES) departures_.push_back({run.statement, run.name(), size_B, reason, holder});
+  const std::lock_guard<std::mutex> hold(misplaced_mutex_);
+  if (misplaced_.size() < MOST_MISPLACED) misplaced_.push_back({run.statement, run.name(), size_B, reason, holder});
 }
 
 void Slab::finish(const Run& run) {
@@ -275,20 +275,20 @@ void Slab::note_outside(Bytes size_B) {
   outside_B_.fetch_add(size_B, RELAXED);
 }
 
-std::vector<Departure> Slab::departures() const {
-  const std::lock_guard<std::mutex> hold(departures_mutex_);
-  return departures_;
+std::vector<MisplacedAllocation> Slab::misplaced_allocations() const {
+  const std::lock_guard<std::mutex> hold(misplaced_mutex_);
+  return misplaced_;
 }
 
-void Slab::forget_departures() {
-  const std::lock_guard<std::mutex> hold(departures_mutex_);
-  departures_.clear();
+void Slab::forget_misplaced_allocations() {
+  const std::lock_guard<std::mutex> hold(misplaced_mutex_);
+  misplaced_.clear();
 }
 
 Tallies Slab::tallies() const {
   return {hits_.load(),    misses_.load(),   departed_.load(),  small_.load(),          workers_.load(),
           overflow_.load(), outside_.load(),  requests_.load(),  workers_B_.load(),      workers_peak_B_.load(),
-          outside_B_.load(), no_room_.load(), no_contiguity_.load(), spills_.load(), spilled_B_.load()};
+          outside_B_.load(), no_capacity_.load(), no_contiguity_.load(), spills_.load(), spilled_B_.load()};
 }
 
 void Slab::reset_peaks() {
@@ -309,7 +309,7 @@ Bytes Slab::trim() {
 }
 
 void Slab::before_fork() {
-  departures_mutex_.lock();
+  misplaced_mutex_.lock();
   values_mutex_.lock();
   arena_->lock();
 }
@@ -317,7 +317,7 @@ void Slab::before_fork() {
 void Slab::after_fork(bool child) {
   arena_->unlock();
   values_mutex_.unlock();
-  departures_mutex_.unlock();
+  misplaced_mutex_.unlock();
   if (child) engagements_ = 0;
 }
 

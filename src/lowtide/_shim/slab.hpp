@@ -1,7 +1,7 @@
 // Slab: the core's arena on real memory, and the rules by which torch's requests find their place in it.
 //
 // ADDRESS MAP
-//   0 .................. plan_top ................... home_lo ........ small_lo ..... capacity
+//   0 .................. plan_top ................... persistent_lo ........ small_lo ..... capacity
 //   | planned places      | general: best fit, carved | homes: on       | requests     |
 //   | (offsets of tables) | from the high end         | demand only     | below 512 B  |
 // A request of a running segment takes its planned place (see table.hpp); whatever has none is served from the general
@@ -52,7 +52,7 @@ namespace lowtide::shim {
 enum class Reason : std::uint8_t { size, occupied, unexpected };
 
 // An allocation of a segment that was not served at a planned place.
-struct Departure {
+struct MisplacedAllocation {
   std::int64_t statement;  // -1: before the first
   Name name;
   Bytes size_B;
@@ -61,9 +61,9 @@ struct Departure {
 };
 
 struct Tallies {
-  std::int64_t planned_hits, planned_misses, departures, small, workers, overflow, outside, requests;
+  std::int64_t planned_hits, planned_misses, misplaced_allocations, small, workers, overflow, outside, requests;
   Bytes workers_B, workers_peak_B, outside_B;
-  std::int64_t failures_for_room, failures_for_contiguity, spills;
+  std::int64_t failures_for_capacity, failures_for_contiguity, spills;
   Bytes spilled_B;
 };
 
@@ -83,7 +83,7 @@ class Slab {
   static constexpr std::uint64_t KEPT = std::uint64_t{1} << 63;
 
   struct Options {
-    Bytes capacity_B, alignment_B, small_zone_B, home_B;
+    Bytes capacity_B, alignment_B, small_zone_B, persistent_B;
     bool all_threads;
     bool values = false;
   };
@@ -99,7 +99,7 @@ class Slab {
   // By best fit as serve() does outside segments, under no pressure; or nullptr.
   void* serve_quietly(Bytes size_B);
   // From the home zone, or nullptr.
-  void* serve_home(Bytes size_B);
+  void* serve_persistent(Bytes size_B);
   // Exactly there, or nullptr.
   void* serve_at(Bytes offset_B, Bytes size_B);
   // p must be a block of this slab.
@@ -118,9 +118,9 @@ class Slab {
   bool is_strict() const { return strict_.load(std::memory_order_relaxed); }
   void set_resting(bool resting) { resting_.store(resting, std::memory_order_relaxed); }
   bool is_resting() const { return resting_.load(std::memory_order_relaxed); }
-  void set_home(Bytes home_B);
-  Bytes home() const { return home_B_.load(std::memory_order_relaxed); }
-  Bytes home_lo() const { return small_lo() - home(); }
+  void set_place(Bytes persistent_B);
+  Bytes zone() const { return persistent_B_.load(std::memory_order_relaxed); }
+  Bytes persistent_lo() const { return small_lo() - zone(); }
   void set_phase(Name phase) { phase_.store(phase, std::memory_order_relaxed); }
 
   bool keeps_values() const { return options_.values; }
@@ -138,10 +138,10 @@ class Slab {
   Arena& arena() { return *arena_; }
   Tallies tallies() const;
   // Departures, refusals and spills so far: whether anything is worth a closer look, at the price of four reads.
-  std::int64_t troubles() const { return departed_.load() + no_room_.load() + no_contiguity_.load() + spills_.load(); }
+  std::int64_t troubles() const { return departed_.load() + no_capacity_.load() + no_contiguity_.load() + spills_.load(); }
   void reset_peaks();
-  std::vector<Departure> departures() const;  // the first ones since they were last forgotten
-  void forget_departures();
+  std::vector<MisplacedAllocation> misplaced_allocations() const;  // the first ones since they were last forgotten
+  void forget_misplaced_allocations();
   void finish(const Run& run);  // adds its hits and misses to the tallies
   void note_outside(Bytes size_B);
   void note_spill(Bytes size_B);
@@ -161,7 +161,7 @@ class Slab {
   void after_fork(bool child);
 
  private:
-  static constexpr std::size_t MOST_DEPARTURES = 256;
+  static constexpr std::size_t MOST_MISPLACED = 256;
   static constexpr Bytes NOWHERE = Arena::NOWHERE;
 
   Slab(const Options& options, Memory& memory, char* base, std::size_t size);
@@ -195,7 +195,7 @@ class Slab {
   char* const base_;
   const std::size_t size_;  // bytes mapped
   std::unique_ptr<Arena> arena_;
-  std::atomic<Bytes> plan_top_B_{0}, home_B_;
+  std::atomic<Bytes> plan_top_B_{0}, persistent_B_;
   std::atomic<Name> phase_{0};
   std::atomic<std::int64_t> claims_{0};
   std::atomic<int> engagements_{0};
@@ -203,11 +203,11 @@ class Slab {
   std::atomic<int> readers_{2};  // of the books: whoever opened it, and its blocks
   std::atomic<bool> closing_{false}, closed_{false}, retired_{false};
   std::atomic<std::int64_t> hits_{0}, misses_{0}, departed_{0}, small_{0}, workers_{0}, overflow_{0}, outside_{0};
-  std::atomic<std::int64_t> requests_{0}, no_room_{0}, no_contiguity_{0}, workers_live_{0};
+  std::atomic<std::int64_t> requests_{0}, no_capacity_{0}, no_contiguity_{0}, workers_live_{0};
   std::atomic<std::int64_t> spills_{0};
   std::atomic<Bytes> workers_B_{0}, workers_peak_B_{0}, outside_B_{0}, spilled_B_{0};
-  mutable std::mutex departures_mutex_;
-  std::vector<Departure> departures_;
+  mutable std::mutex misplaced_mutex_;
+  std::vector<MisplacedAllocation> misplaced_;
   std::atomic<End> side_{End::high};
   std::atomic<bool> has_deaths_{false};
   std::mutex values_mutex_;

@@ -9,7 +9,7 @@ namespace lowtide::shim {
 Bytes Slab::place_value(Bytes size_B) {
   const End end = size_B < LITTLE_B ? End::high : side_.load(std::memory_order_relaxed);
   Bytes offset_B = size_B <= NUMBER_B ? arena_->allocate(size_B, small_lo(), options_.capacity_B, end, 0)
-                                      : arena_->allocate(size_B, 0, home_lo(), end, 0);
+                                      : arena_->allocate(size_B, 0, persistent_lo(), end, 0);
   if (offset_B == NOWHERE) offset_B = arena_->allocate(size_B, 0, options_.capacity_B, end, 0);
   if (offset_B != NOWHERE && size_B >= SMALL_B && meters_.load(std::memory_order_relaxed)) note_served(offset_B, size_B);
   return offset_B;

@@ -16,7 +16,7 @@ from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import DEFAULT_WORK
 from lowtide.pipeline import SHAPE_LIMIT_s
 from lowtide.record import PlanOptions
-from lowtide.session.budget_scope import Enclosure
+from lowtide.session.budget_scope import BudgetScope
 from lowtide.session.compile_sessions import session_for
 from lowtide.session.options import moving, wanted
 from lowtide.session.session import Session
@@ -57,13 +57,13 @@ def lowtide(
         if not isinstance(options, Mapping | None):
             raise ArgumentError(f'options={shown(options)} is no dict: write options={{"budget": "6GiB"}}')
         given = dict(options or {})
-        plan_options, enclosure = _read(given), Enclosure(given.get("scope", "step"))
+        plan_options, budget_scope = _read(given), BudgetScope(given.get("scope", "step"))
     except LowtideError as error:
         return _raising(error)
     torch._dynamo.config.fail_on_recompile_limit_hit = True
     torch._dynamo.config.skip_nnmodule_hook_guards = False
     breaks = ends_at_a_break(gm)
-    session = session_for(options, lambda: Session(plan_options, enclosure), alone=breaks)
+    session = session_for(options, lambda: Session(plan_options, budget_scope), alone=breaks)
     if breaks:
         warnings.warn(
             "the model breaks into several graphs, and torch.compile hands them over one by one: each is planned "

@@ -13,7 +13,7 @@ from lowtide.ir.graph import Graph
 from lowtide.ir.numerics import Numerics
 from lowtide.pipeline import measure
 from lowtide.record import PlanOptions
-from lowtide.session.budget_scope import Enclosure
+from lowtide.session.budget_scope import BudgetScope
 from lowtide.session.dynamo_call import compiled_call, run_loudly
 from lowtide.session.inputs import Inputs
 from lowtide.session.member import member_of
@@ -40,7 +40,7 @@ def captured_step(session: Session, model: torch.nn.Module, inputs: Inputs, mach
     if not calls:
         raise CaptureError(NOTHING_CAPTURED)
     graphs = [measure(c.specialised.graph, c.specialised.held, machine, None) for c in calls]
-    return step_of(calls, graphs, session.enclosure.persistent)
+    return step_of(calls, graphs, session.budget_scope.persistent)
 
 
 def captured_graph(
@@ -70,5 +70,5 @@ def captured_graph(
     options = PlanOptions(budget=Budget(of_plain=1.0), machine=machine, **wanted(numerics, without))
     with with_addresses(model, stand_ins):
         inputs: Inputs = in_place_of((tuple(args), dict(kwargs or {})), stand_ins)
-        session = Session(options, Enclosure("none", [member_of(model, None)]), whole_model=True)
+        session = Session(options, BudgetScope("none", [member_of(model, None)]), whole_model=True)
         return captured_step(session, model, inputs, machine).graph

@@ -27,7 +27,7 @@ from lowtide.errors import BudgetError, BudgetWarning, EagerError, InfeasibleBud
 from lowtide.profile.bandwidth import bandwidth
 from lowtide.profile.cache import ProfileCache
 from lowtide.profile.optimizer import optimizer_needs
-from lowtide.runtime.homes import state_tensors
+from lowtide.runtime.persistent_storages import state_tensors
 from lowtide.session.eager_guard import place
 from lowtide.session.options import HostBudget, Rate, moving
 from lowtide.units import Budget, format_B, parse_budget
@@ -72,7 +72,7 @@ class Eager:
             stack.enter_context(watched(runtime.reach, runtime.share, runtime.write, runtime.unseen))
             for hook in self._optimizer_hooks():
                 stack.callback(hook.remove)
-            self.runtime.bring_home(self._tensors())
+            self.runtime.bring_in(self._tensors())
             self._open = stack.pop_all()
         return self
 
@@ -92,11 +92,12 @@ class Eager:
         stack.close()
 
     def _close(self) -> None:
-        beside_B = self.runtime.close()
-        if beside_B and not self._fails:  # else the error says what matters, and its traceback keeps tensors alive
+        concurrent_B = self.runtime.close()
+        if concurrent_B and not self._fails:  # else the error says what matters, and its traceback keeps tensors alive
             warnings.warn(
-                f"when lowtide.eager was left, {format_B(beside_B)} of evicted tensors that are still alive found no "
-                "room in the budget and lie beside it now. Let go of outputs that are no longer needed before it ends.",
+                f"when lowtide.eager was left, {format_B(concurrent_B)} of evicted tensors that are still alive "
+                "did not fit into the budget and lie outside it now. Free outputs that are no longer needed before it "
+                "ends.",
                 BudgetWarning,
                 stacklevel=4,
             )

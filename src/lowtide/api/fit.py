@@ -25,12 +25,12 @@ from lowtide.pipeline import SHAPE_LIMIT_s
 from lowtide.planners.base import Watch
 from lowtide.record import PlanOptions
 from lowtide.results.plan import Plan
-from lowtide.session.budget_scope import Enclosure, Scope
+from lowtide.session.budget_scope import BudgetScope, Scope
 from lowtide.session.dynamo_call import WholeCall, compiled_call, run_loudly
 from lowtide.session.eager_guard import refuse_in_eager
 from lowtide.session.handle import Fitted, keep
 from lowtide.session.member import Member, check_model, check_module, member_of
-from lowtide.session.options import HostBudget, Moving, Rate, Wanted, moving, wanted
+from lowtide.session.options import HostBudget, ImplementationOptions, OffloadOptions, Rate, moving, wanted
 from lowtide.session.session import Session, inexact
 from lowtide.units import Budget, parse_budget
 
@@ -129,8 +129,8 @@ def fit(
     doubts = (compiled_already(type(model).__name__),) if is_compiled_module(model) else ()
     if doubts and options.numerics is Numerics.EXACT:
         raise inexact(doubts)
-    member, enclosure = _enclosed(model, optimizer, host, scope)
-    session = Session(options, enclosure, None if given is None else given.record, watch, whole_model=True)
+    member, budget_scope = _enclosed(model, optimizer, host, scope)
+    session = Session(options, budget_scope, None if given is None else given.record, watch, whole_model=True)
     session.doubt(*doubts)
     first = None
     if verify:
@@ -142,7 +142,7 @@ def fit(
 
 def _budgets(
     plan: Plan | None, budget: int | str | Budget | None, host_budget: HostBudget, link: Rate
-) -> tuple[int | str | Budget | None, Moving]:
+) -> tuple[int | str | Budget | None, OffloadOptions]:
     """The budget, and what may be moved to the host: as is said, or else as a saved plan was made.
 
     Raises:
@@ -157,19 +157,19 @@ def _budgets(
 
 def _enclosed(
     model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, host: Fitted | None, scope: Scope
-) -> tuple[Member, Enclosure]:
+) -> tuple[Member, BudgetScope]:
     """The model as a member of an enclosure: one of its own, or that of the model whose budget it shares."""
     member = member_of(model, optimizer)
-    enclosure = Enclosure(scope, [member]) if host is None else host.session.enclosure
+    budget_scope = BudgetScope(scope, [member]) if host is None else host.session.budget_scope
     unfit(model)
     if host is not None:
         host.admit(member)
-    weakref.finalize(model, enclosure.leave, member).atexit = False
-    enclosure.watch()  # a first step whose closure calls the model meets the wall when it has begun
-    return member, enclosure
+    weakref.finalize(model, budget_scope.leave, member).atexit = False
+    budget_scope.watch()  # a first step whose closure calls the model meets the wall when it has begun
+    return member, budget_scope
 
 
-def _menu(numerics: str | Numerics | None, without: Collection[str] | None, plan: Plan | None) -> Wanted:
+def _menu(numerics: str | Numerics | None, without: Collection[str] | None, plan: Plan | None) -> ImplementationOptions:
     """Which implementations may be used: as is said, or else as a saved plan was made.
 
     Raises:

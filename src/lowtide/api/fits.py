@@ -30,9 +30,9 @@ from lowtide.planners.smallest import smallest_budget
 from lowtide.profile.foresight import Sample, foreseen_graph
 from lowtide.profile.machines import load_machine, nearest_machine
 from lowtide.profile.optimizer import optimizer_needs
-from lowtide.record import Ground, PlanOptions
+from lowtide.record import Constraints, PlanOptions
 from lowtide.results.plan import Plan
-from lowtide.session.budget_scope import Enclosure
+from lowtide.session.budget_scope import BudgetScope
 from lowtide.session.covers import NO_OPTIMIZER, covers_of
 from lowtide.session.inputs import Inputs, vary
 from lowtide.session.member import check_model, check_optimizer, member_of
@@ -194,7 +194,7 @@ class _Asking:
             check_optimizer(optimizer)
             with contextlib.nullcontext() if card.machine == "cpu" else _stepped_as_on_a_gpu(optimizer):
                 self.needs = optimizer_needs(optimizer, alignment_B=_GRANULE_B)
-        self.session = Session(options, Enclosure("none", [member_of(model, None)]), watch=watch, whole_model=True)
+        self.session = Session(options, BudgetScope("none", [member_of(model, None)]), watch=watch, whole_model=True)
 
     def answer(self, inputs: Inputs, vary_only: Sequence[str]) -> Fits:
         step = self._step(inputs)
@@ -238,18 +238,23 @@ class _Asking:
     def _step(self, inputs: Inputs) -> MeasuredStep:
         return captured_step(self.session, self.model, inputs, self.card.machine)
 
-    def _ground(self, step: MeasuredStep) -> Ground:
+    def _constraints(self, step: MeasuredStep) -> Constraints:
         state_B = temporaries_B = 0
         if self.needs is not None and step.trains:
             state_B, temporaries_B = self.needs.state_B, self.needs.temporaries_B
-        return Ground(outside_B=step.outside_B + state_B, optimizer_B=temporaries_B)
+        return Constraints(outside_B=step.outside_B + state_B, optimizer_B=temporaries_B)
 
     def _plan(self, step: MeasuredStep, options: PlanOptions) -> PlanRecord | InfeasibleBudget:
         """The plan, or why there is none. The floor knows the optimizer's step; a plan alone does not."""
         covers = covers_of(step.trains, self.needs, len(step.calls), "none")
         try:
             record = plan_graph(
-                step.graph, options, ground=self._ground(step), device=step.device, covers=covers, watch=self.watch
+                step.graph,
+                options,
+                constraints=self._constraints(step),
+                device=step.device,
+                covers=covers,
+                watch=self.watch,
             )
         except InfeasibleBudget as error:
             return error
@@ -264,14 +269,14 @@ class _Asking:
         found_B = smallest_budget(Problem(step.graph, 0, seed=self.options.seed))
         if found_B is None:
             return record.peak_B
-        return max(record.floor_B, min(record.peak_B, found_B + self._ground(step).outside_B))
+        return max(record.floor_B, min(record.peak_B, found_B + self._constraints(step).outside_B))
 
     def _plain_B(self, step: MeasuredStep) -> int:
         """Most bytes at once when everything is kept, in the step or in the optimizer's."""
-        ground = self._ground(step)
+        constraints = self._constraints(step)
         timeline = simulate(step.graph, keep_all_schedule(step.graph))
-        held_B = timeline.moments[-1].live_after_B if timeline.moments else 0
-        return ground.outside_B + max(timeline.peak_B, held_B + ground.optimizer_B)
+        held_B = timeline.instants[-1].live_after_B if timeline.instants else 0
+        return constraints.outside_B + max(timeline.peak_B, held_B + constraints.optimizer_B)
 
     def _largest(self, step: MeasuredStep, inputs: Inputs, vary_only: Sequence[str]) -> tuple[int | None, str]:
         """The largest batch below this one that would fit (0 if none would), or why that is not known.

@@ -17,10 +17,10 @@ from lowtide.planners.frontier_search import Watch
 from lowtide.record import PlanOptions
 from lowtide.results.frontier import Frontier as Frontier
 from lowtide.results.make_frontier import Effort, traced
-from lowtide.session.budget_scope import Enclosure, Scope
+from lowtide.session.budget_scope import BudgetScope, Scope
 from lowtide.session.member import member_of
 from lowtide.session.options import HostBudget, Rate, moving, wanted
-from lowtide.session.planning import covers_within, ground_of, measure_step
+from lowtide.session.planning import constraints_of, covers_within, measure_step
 from lowtide.session.session import Session
 from lowtide.units import Budget
 
@@ -85,13 +85,13 @@ def frontier(
     effort = Effort(points=points, baselines=baselines, seed=seed, work=work, time_limit_s=time_limit_s, watch=watch)
     menu, moves = wanted(numerics, without), moving(host_budget, link)
     options = PlanOptions(budget=Budget(of_plain=1.0), seed=seed, work=work, machine=machine, **menu, **moves)
-    enclosure = Enclosure(scope, [member_of(model, optimizer)])
-    session = Session(options, enclosure, whole_model=True)
+    budget_scope = BudgetScope(scope, [member_of(model, optimizer)])
+    session = Session(options, budget_scope, whole_model=True)
     calls = captured_calls(session, model, args, kwargs, dynamic)
     with nothing_engaged():
-        step = measure_step(calls, enclosure.persistent, options, session.cache, session.knowledge)
+        step = measure_step(calls, budget_scope.persistent, options, session.cache, session.lookup)
         session.expect_between(step)
         options = linked(options, step.device, session.cache)
-        ground = ground_of(step, options, enclosure)
-        covers, here = covers_within(ground, step, enclosure), environment(step.device)
-        return traced(step.graph, effort, options, ground=ground, covers=covers, environment=here)
+        constraints = constraints_of(step, options, budget_scope)
+        covers, here = covers_within(constraints, step, budget_scope), environment(step.device)
+        return traced(step.graph, effort, options, constraints=constraints, covers=covers, environment=here)

@@ -14,7 +14,7 @@ from lowtide.ir.plan import Environment
 from lowtide.planners.frontier import POINTS, WORK
 from lowtide.planners.frontier_search import Watch
 from lowtide.planners.implementations.menu import restricted
-from lowtide.record import Ground, PlanOptions
+from lowtide.record import Constraints, PlanOptions
 from lowtide.results.frontier import Frontier
 from lowtide.results.make_frontier import Effort, traced
 from lowtide.session.options import HostBudget, Rate, links_named, moving, wanted
@@ -60,7 +60,7 @@ def frontier_file(
         restricted(read_graph(path), **menu),
         effort,
         options,
-        ground=Ground(),
+        constraints=Constraints(),
         covers=COVERS,
         environment=Environment(lowtide=__version__),
     )

@@ -1,4 +1,4 @@
-"""`lowtide.memory_stats`, `lowtide.snapshot` and `lowtide.departures`: what the wall holds, and who holds it.
+"""`lowtide.memory_stats`, `lowtide.snapshot`, `lowtide.misplaced_allocations`: what the budget holds, and who holds it.
 
 Units: `_B` bytes.
 """
@@ -10,17 +10,18 @@ from typing import Any, Literal
 import msgspec
 import torch
 
-from lowtide.device.arena import ArenaStats, Departure
+from lowtide.device.arena import ArenaStats, MisplacedAllocation
 from lowtide.device.transfer_stats import TransferStats
 from lowtide.errors import LowtideError
-from lowtide.runtime.wall import Wall
+from lowtide.runtime.hard_budget import HardBudget
 from lowtide.session.compile_sessions import compiled_sessions
 from lowtide.session.handle import Fitted, fitted_models
 from lowtide.session.session import Session
 
 _MOVED = ("host_budget_B", "host_in_use_B", "host_peak_B", "stalls", "stalled_s")
 _COUNTED = (
-    "largest_hole_B", "planned_hits", "planned_misses", "departures", "small", "workers", "spills", "spilled_B",
+    "largest_hole_B", "planned_hits", "planned_misses", "misplaced_allocations", "small", "workers", "spills",
+    "spilled_B",
 )  # fmt: skip
 
 
@@ -38,13 +39,14 @@ class MemoryStats(msgspec.Struct, frozen=True):
         largest_hole_B: the largest piece that could still be served.
         planned_hits: allocations of lowtide's own code that were served at their planned address.
         planned_misses: planned addresses that no allocation took.
-        departures: allocations of lowtide's own code that were served elsewhere; `lowtide.departures` names them.
+        misplaced_allocations: allocations of lowtide's own code that were served elsewhere;
+            `lowtide.misplaced_allocations` names them.
         small: requests below 512 B, which are not planned.
         workers: allocations by worker threads of parallel operators.
         overflows: allocations that found no room in the zone meant for them.
         spills, spilled_B: requests of code outside lowtide's graphs that found no room and were served past the arena,
             and their bytes in sum; `BudgetWarning` was given. Never with the scope "process".
-        refusals_for_room, refusals_for_contiguity: requests that did not fit, each an out-of-memory error: too few
+        refusals_for_capacity, refusals_for_contiguity: requests that did not fit, each an out-of-memory error: too few
             free bytes; enough, but in pieces.
         host_budget_B, host_in_use_B, host_peak_B: the wall of what is moved to the host, bytes there now and at most;
             values that live there are not among them. `lowtide.transfers` says more.
@@ -62,13 +64,13 @@ class MemoryStats(msgspec.Struct, frozen=True):
     largest_hole_B: int = 0
     planned_hits: int = 0
     planned_misses: int = 0
-    departures: int = 0
+    misplaced_allocations: int = 0
     small: int = 0
     workers: int = 0
     overflows: int = 0
     spills: int = 0
     spilled_B: int = 0
-    refusals_for_room: int = 0
+    refusals_for_capacity: int = 0
     refusals_for_contiguity: int = 0
     host_budget_B: int = 0
     host_in_use_B: int = 0
@@ -106,7 +108,7 @@ def memory_stats(model: torch.nn.Module | None = None) -> MemoryStats:
     """
     session = session_of(model)
     plans = list(session.active_plans.plans.values())
-    engines, wall = session.enclosure.engines, session.enclosure.wall
+    engines, hard_budget = session.budget_scope.engines, session.budget_scope.hard_budget
     moved = TransferStats() if engines is None else engines.stats()
     common: dict[str, Any] = {
         "predicted_B": max((p.reserved_B for p in (*plans, *session.active_plans.now)), default=0),
@@ -114,19 +116,19 @@ def memory_stats(model: torch.nn.Module | None = None) -> MemoryStats:
         "backwards": session.executors.backwards,
         **{name: getattr(moved, name) for name in _MOVED},
     }
-    if wall is None:
+    if hard_budget is None:
         return MemoryStats(max((p.budget_B for p in plans), default=0), "accounted", **common)
-    seen = wall.arena.stats()
-    beside_B = wall.outside_B
+    seen = hard_budget.arena.stats()
+    concurrent_B = hard_budget.outside_B
     return MemoryStats(
-        budget_B=wall.budget_B,
+        budget_B=hard_budget.budget_B,
         budget_kind="enforced",
-        arena_B=wall.arena.capacity_B,
-        in_use_B=beside_B + seen.in_use_B,
-        peak_B=beside_B + seen.peak_B,
-        reserved_B=_reserved_B(wall, seen),
+        arena_B=hard_budget.arena.capacity_B,
+        in_use_B=concurrent_B + seen.in_use_B,
+        peak_B=concurrent_B + seen.peak_B,
+        reserved_B=_reserved_B(hard_budget, seen),
         overflows=seen.overflow,
-        refusals_for_room=seen.failures_for_room,
+        refusals_for_capacity=seen.failures_for_capacity,
         refusals_for_contiguity=seen.failures_for_contiguity,
         **{name: getattr(seen, name) for name in _COUNTED},
         **common,
@@ -145,16 +147,16 @@ def snapshot(model: torch.nn.Module | None = None) -> tuple[Holding, ...]:
     Raises:
         LowtideError: as for `memory_stats`.
     """
-    wall = session_of(model).enclosure.wall
-    if wall is None:
+    hard_budget = session_of(model).budget_scope.hard_budget
+    if hard_budget is None:
         return ()
     return tuple(
         Holding(b.offset_B, b.requested_B, b.statement or ("a worker thread" if b.worker else b.phase) or "unknown")
-        for b in wall.arena.blocks()
+        for b in hard_budget.arena.blocks()
     )
 
 
-def departures(model: torch.nn.Module | None = None) -> tuple[Departure, ...]:
+def misplaced_allocations(model: torch.nn.Module | None = None) -> tuple[MisplacedAllocation, ...]:
     """Names the allocations of lowtide's own code that were not served where the plan said, the first 256.
 
     Arguments:
@@ -163,12 +165,12 @@ def departures(model: torch.nn.Module | None = None) -> tuple[Departure, ...]:
     Raises:
         LowtideError: as for `memory_stats`.
     """
-    wall = session_of(model).enclosure.wall
-    return () if wall is None else wall.arena.departures()
+    hard_budget = session_of(model).budget_scope.hard_budget
+    return () if hard_budget is None else hard_budget.arena.misplaced_allocations()
 
 
-def _reserved_B(wall: Wall, seen: ArenaStats) -> int:
-    return wall.outside_B + seen.high_water_B
+def _reserved_B(hard_budget: HardBudget, seen: ArenaStats) -> int:
+    return hard_budget.outside_B + seen.high_water_B
 
 
 def session_of(model: torch.nn.Module | None) -> Session:

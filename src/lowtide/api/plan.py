@@ -15,7 +15,7 @@ from lowtide.ir.plan import DEFAULT_WORK
 from lowtide.planners.base import Watch
 from lowtide.record import PlanOptions
 from lowtide.results.plan import Plan
-from lowtide.session.budget_scope import Enclosure, Scope
+from lowtide.session.budget_scope import BudgetScope, Scope
 from lowtide.session.dynamo_call import compiled_call, run_loudly
 from lowtide.session.graph_discovery import Call
 from lowtide.session.member import member_of
@@ -91,8 +91,8 @@ def plan(
         **moving(host_budget, link),
     )
 
-    enclosure = Enclosure(scope, [member_of(model, optimizer)])
-    session = Session(options, enclosure, watch=watch, whole_model=True)
+    budget_scope = BudgetScope(scope, [member_of(model, optimizer)])
+    session = Session(options, budget_scope, watch=watch, whole_model=True)
     calls = captured_calls(session, model, args, kwargs, dynamic)
     return Plan(session.plan_calls(calls, install=False, save_graph=save_graph))
 

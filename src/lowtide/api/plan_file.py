@@ -18,7 +18,7 @@ from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import DEFAULT_WORK, Covers, Environment
 from lowtide.planners.base import Watch
 from lowtide.planners.implementations.menu import restricted
-from lowtide.record import Ground, PlanOptions, make_record
+from lowtide.record import Constraints, PlanOptions, make_record
 from lowtide.results.plan import Plan
 from lowtide.session.options import HostBudget, Rate, links_named, moving, wanted
 from lowtide.units import Budget, parse_budget
@@ -92,7 +92,7 @@ def plan_file(
     record = make_record(
         graph,
         options,
-        ground=Ground(),
+        constraints=Constraints(),
         covers=COVERS,
         environment=environment,
         device_B=_no_device,

@@ -26,7 +26,7 @@ from lowtide.pipeline import SHAPE_LIMIT_s
 from lowtide.planners.base import Watch
 from lowtide.record import PlanOptions
 from lowtide.results.plan import Plan
-from lowtide.session.budget_scope import Enclosure, Scope
+from lowtide.session.budget_scope import BudgetScope, Scope
 from lowtide.session.dynamo_call import compiled_call
 from lowtide.session.handle import Fitted, keep
 from lowtide.session.live_optimizer import LiveOptimizer
@@ -134,8 +134,8 @@ class TrainStep:
         self._steps = Steps(self._live, lambda: _parameters(alive), clip_norm, float(norm_type), accumulate > 1)
         self._steps.moves = moves["host_budget_B"] != 0
         member = _member(self._objective, self._live, accumulate > 1)
-        enclosure = Enclosure(scope, [member], rehouses=moves["host_budget_B"] != 0)
-        session = Session(options, enclosure, None, watch, whole=self._steps, whole_model=True)
+        budget_scope = BudgetScope(scope, [member], rehouses=moves["host_budget_B"] != 0)
+        session = Session(options, budget_scope, None, watch, whole=self._steps, whole_model=True)
         self._handle = keep(Fitted(session, member))
         self._objective.lowtide = self._handle  # type: ignore[assignment]
         self._compiled: Compiled | None = Compiled(
@@ -220,8 +220,8 @@ class TrainStep:
 
     def _step_gathered(self) -> None:
         """Steps parameters whose updates stood in no plan, where plans have left room for it."""
-        wall = self._handle.session.enclosure.wall
-        with wall.rested(STEPPING) if wall is not None else contextlib.nullcontext(), torch.no_grad():
+        hard_budget = self._handle.session.budget_scope.hard_budget
+        with hard_budget.rested(STEPPING) if hard_budget is not None else contextlib.nullcontext(), torch.no_grad():
             self._steps.flush()
 
     def zero_grad(self) -> None:
@@ -243,7 +243,7 @@ class TrainStep:
         self._live.regroup()
         kind = self._layouts.setdefault(self._live.layout(), len(self._layouts))
         self._handle.session.step_key = (kind, self._steps.updates)
-        self._bring_home()
+        self._bring_in()
         return self._compiled
 
     def _run(self, compiled: Compiled, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
@@ -277,11 +277,11 @@ class TrainStep:
     def _loaded(self, _: torch.optim.Optimizer) -> None:
         self._moved = True
 
-    def _bring_home(self) -> None:
+    def _bring_in(self) -> None:
         """Moves state that was loaded to where the state before lay."""
         if self._moved:
             self._moved = False
-            self._handle.session.enclosure.bring_home()
+            self._handle.session.budget_scope.bring_in()
 
     def state_dict(self) -> dict[str, Any]:
         """What model and optimizer do not hold: float32 copies of parameters, and gradients that wait for their step.
@@ -389,13 +389,13 @@ def session_of(step: TrainStep) -> Session:
     return step._handle.session
 
 
-def house(step: TrainStep, homes: frozenset[tuple[int, str]] | None) -> None:
+def house(step: TrainStep, host_resident: frozenset[tuple[int, str]] | None) -> None:
     """Has a step keep on the host what a plan of the same step of another model has put there.
 
     Arguments:
-        homes: by the parameter's place in the objective, and the name.
+        host_resident: by the parameter's place in the objective, and the name.
     """
-    step._steps.house(homes)
+    step._steps.house(host_resident)
 
 
 def _parameters(objective: weakref.ref[Objective]) -> tuple[torch.Tensor, ...]:

@@ -59,14 +59,14 @@ def transfers(model: torch.nn.Module | None = None) -> Transfers:
         LowtideError: as for `memory_stats`.
     """
     session = session_of(model)
-    engines, record = session.enclosure.engines, session.active_plans.latest
+    engines, record = session.budget_scope.engines, session.active_plans.latest
     seen = TransferStats() if engines is None else engines.stats()
     predicted = Movement() if record is None else movement(record)
     steps = round(seen.from_host.copies / predicted.fetched) if predicted.fetched else 0
     return Transfers(seen, predicted, steps)
 
 
-def _direction(way: str, seen: Traffic) -> str:
+def _direction(candidate: str, seen: Traffic) -> str:
     share = "" if seen.share is None else f", {format_percent(seen.share)} of the link"
     rate = f"{format_Bps(seen.achieved_Bps)} while busy{share}"
-    return f"{way}: {seen.copies} copies, {format_B(seen.moved_B)}, {rate}"
+    return f"{candidate}: {seen.copies} copies, {format_B(seen.moved_B)}, {rate}"

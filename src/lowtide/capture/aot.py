@@ -200,7 +200,7 @@ def _arrivals(joint: Joint, begun_from: frozenset[int]) -> Arrivals:
 def _spares(captured: Captured) -> int:
     """How many slots the implementations that there are, of any level, may need beside those of the program."""
     traced = captured.specialise(None)
-    return len(traced.homeless(enlarge(traced.graph, Numerics.LOSSY))) + _SPARE
+    return len(traced.outside_arena(enlarge(traced.graph, Numerics.LOSSY))) + _SPARE
 
 
 def _boxed(function: Callable[[list[Any]], Sequence[Any]]) -> Callable[..., Any]:

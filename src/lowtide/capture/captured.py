@@ -157,12 +157,16 @@ class Specialised:
         """Arguments without a text form, by the index that `Held` names."""
         return self.extraction.held if self.whole is None else self.whole.held
 
-    def homeless(self, graph: Graph) -> list[int]:
+    def outside_arena(self, graph: Graph) -> list[int]:
         """Values of a graph with more implementations that some plan may hand to the backward, and without a slot."""
         value_of = self.extraction.value_of
-        at_home = {value_of[n] for n in self.captured.slots.tensors if n in value_of}
-        at_home |= {v for v, _ in self.extraction.constants}
-        return [v for v in sorted(crossing(graph)) if v not in at_home and graph.values[v].role is not Role.GENERATOR]
+        device_resident = {value_of[n] for n in self.captured.slots.tensors if n in value_of}
+        device_resident |= {v for v, _ in self.extraction.constants}
+        return [
+            v
+            for v in sorted(crossing(graph))
+            if v not in device_resident and graph.values[v].role is not Role.GENERATOR
+        ]
 
 
 def _feeds(primal: fx.Node, late: set[fx.Node]) -> bool:

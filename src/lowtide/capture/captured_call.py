@@ -25,7 +25,7 @@ from lowtide.device.generator_guard import TorchGenerators
 from lowtide.device.in_place_layouts import copy_with_gaps
 from lowtide.errors import BackwardError
 
-_MOST_WAYS = 16
+_MOST_ARRIVALS = 16
 _BUFFER_B, _COUNTER_B = 1 << 16, 64  # buffers up to this size are copied: before gradients have come, and at all times
 _LOST = (
     "gradients came to lowtide's backward in another way than in earlier steps (other outputs of the model take part "
@@ -122,11 +122,11 @@ class RoundTrip:
         if self.call is None or arrivals is None:
             return self.executor.backward(arguments)
         given: Given | None = getattr(arguments[token], "_lowtide_given", None)
-        way = self._way(arguments[token + 1 : token + 1 + len(arrivals)], arrivals)
-        if way is None:  # outputs that only code without a gradient has read
-            arguments[token]._lowtide_passage = None
+        candidate = self._candidate(arguments[token + 1 : token + 1 + len(arrivals)], arrivals)
+        if candidate is None:  # outputs that only code without a gradient has read
+            arguments[token]._lowtide_lease = None
             return [None] * len(self.captured.joint.gradients)
-        if not way:
+        if not candidate:
             return self.call.again(self, given, arguments)
         self.has_come = True
         if given is not None:
@@ -134,7 +134,7 @@ class RoundTrip:
         return self.executor.backward(arguments)
 
     @staticmethod
-    def _way(gradients: Sequence[torch.Tensor | None], arrivals: Arrivals) -> bool | None:
+    def _candidate(gradients: Sequence[torch.Tensor | None], arrivals: Arrivals) -> bool | None:
         """Whether gradients have come as expected; None if there are none. Nothing may hold them when they are used."""
         return None if all(g is None for g in gradients) else come_as(gradients, arrivals)
 
@@ -274,7 +274,7 @@ class CapturedCall:
         except BackwardError:
             self._keeps = True
             raise
-        arguments[token]._lowtide_passage = None  # nothing is going to use the places of that backward
+        arguments[token]._lowtide_lease = None  # nothing is going to use the places of that backward
         arguments.clear()
         captured, executor = other.trip.captured, other.trip.executor
         count, numbers = len(captured.joint.forward_outputs), len(captured.slots.numbers)
@@ -293,7 +293,7 @@ class CapturedCall:
         for capture in self._captures:
             if capture.trip.captured.arrivals == arrivals:
                 return capture
-        if len(self._captures) >= _MOST_WAYS:
+        if len(self._captures) >= _MOST_ARRIVALS:
             oldest = self._captures.pop(0)
             self._latest = {k: c for k, c in self._latest.items() if c is not oldest}
             self._after = {k: c for k, c in self._after.items() if oldest not in (k[1], c)}

@@ -226,8 +226,8 @@ class _Merging:
             return
         if not (geometry.is_dense and geometry.has_bytes_of(heir.geometry)):
             return
-        way = replace(plain, id=len(self.recipes), op=op, consumes=(Takeover(value.id, 0),))
-        self.recipes.append(replace(way, trace=MiniTrace((), (None,))))
+        candidate = replace(plain, id=len(self.recipes), op=op, consumes=(Takeover(value.id, 0),))
+        self.recipes.append(replace(candidate, trace=MiniTrace((), (None,))))
 
     def update(self, update: Update, gradient: Read, on_host: bool) -> None:
         """Adds one update, and perhaps the same on the host."""
@@ -310,8 +310,8 @@ class _Merging:
         place = max([place, self.turn - 1, *(self.last_read.get(t.value, -1) for t in consumes)])
         heirs = {t.output for t in consumes}
         sizes_B = [self.values[v].size_B for i, v in enumerate(outputs) if i not in heirs]
-        homes = iter(range(len(sizes_B)))
-        trace = MiniTrace(tuple(sizes_B), tuple(None if i in heirs else next(homes) for i in range(len(outputs))))
+        places = iter(range(len(sizes_B)))
+        trace = MiniTrace(tuple(sizes_B), tuple(None if i in heirs else next(places) for i in range(len(outputs))))
         recipe = Recipe(
             id=len(self.recipes),
             op=op,

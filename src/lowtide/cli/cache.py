@@ -210,9 +210,9 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _ago(moment_s: float) -> str:
+def _ago(now_s: float) -> str:
     """How long ago something happened, in its largest unit."""
-    passed_s = max(0.0, time.time() - moment_s)
+    passed_s = max(0.0, time.time() - now_s)
     for unit in ("d", "h", "m"):
         if passed_s >= _SECONDS[unit]:
             return f"{passed_s / _SECONDS[unit]:.0f} {unit} ago"

@@ -96,8 +96,8 @@ def _summary(packing: Packing, packed: Packed) -> str:
     from lowtide.units import format_s
 
     proof = "proved lowest" if packed.optimal else f"proved bound {packed.bound_B:,} B"
-    room = "" if packing.capacity_B is None else f" of {packing.capacity_B:,} B"
+    limit = "" if packing.capacity_B is None else f" of {packing.capacity_B:,} B"
     return (
-        f"placed {len(packing.buffers):,} buffers in {packed.height_B:,}{room or ' B'} in {format_s(packed.seconds_s)} "
-        f"({packed.stats['winner']}; {proof})"
+        f"placed {len(packing.buffers):,} buffers in {packed.height_B:,}{limit or ' B'} "
+        f"in {format_s(packed.seconds_s)} ({packed.stats['winner']}; {proof})"
     )

@@ -161,7 +161,7 @@ def _in_detail(tape: Tape, rows: Sequence[Sequence[ReplayResult]]) -> Table:
     budget_B = rows[0][0].budget_B
     title = f"in {format_B(budget_B)}, {format_percent(budget_B / tape.peak_B)} of that"
     table = Table("policy", title=title, title_justify="left")
-    for heading in ("time", "evictions", "evicted", "reruns", "peak", "left free", "a search", "moved"):
+    for heading in ("time", "evictions", "evicted", "recomputations", "peak", "left free", "a search", "moved"):
         table.add_column(heading, justify="right")
     for (result,) in rows:
         table.add_row(
@@ -169,7 +169,7 @@ def _in_detail(tape: Tape, rows: Sequence[Sequence[ReplayResult]]) -> Table:
             _time(result),
             f"{result.evictions:,}",
             format_B(result.evicted_B),
-            f"{result.reruns:,}",
+            f"{result.recomputations:,}",
             format_B(result.peak_B),
             format_percent(result.fragmentation),
             format_s(result.search_s / max(1, result.searches)),

@@ -22,7 +22,7 @@ from lowtide.demo.training import Training, equal_states
 from lowtide.device.heap import keep_warm
 from lowtide.device.observer import Observation
 from lowtide.ir.plan import PlanRecord
-from lowtide.plan_cache.lookup import Knowledge
+from lowtide.plan_cache.lookup import PlanLookup
 from lowtide.plan_cache.store import PlanCache
 from lowtide.profile.cache import ProfileCache
 from lowtide.report.comparison import Comparison, comparison_table, loss_table
@@ -81,7 +81,7 @@ def run_demo(*, steps: int, budget: str, out: Path, seed: int = 0, rounds: int =
         plain_peak_B=plain_level_B + plain_seen.peak_B,
         predicted_reserved_B=record.reserved_B if enforced else 0,
         observed_reserved_B=stats.reserved_B,
-        departures=stats.departures + stats.spills,
+        misplaced_allocations=stats.misplaced_allocations + stats.spills,
         predicted_time_s=record.time_s,
         keep_all_time_s=record.keep_all_time_s,
         observed_time_s=statistics.median(times_s),
@@ -120,7 +120,7 @@ def _fit_and_train(progress: Progress, side: Training, budget: str, steps: int, 
     with tempfile.TemporaryDirectory(prefix="lowtide-demo-") as folder:
         # Made anew: what an earlier process found while the machine was busy would spoil the prediction.
         handle.lowtide.session.cache = ProfileCache(Path(folder))
-        handle.lowtide.session.knowledge = Knowledge(PlanCache(limit_B=0))
+        handle.lowtide.session.lookup = PlanLookup(PlanCache(limit_B=0))
         return _train(progress, f"lowtide, {budget}", side, steps, seed, "capturing and measuring")
 
 

@@ -40,7 +40,7 @@ class ArenaStats(msgspec.Struct, frozen=True):
         requests: allocations served or refused; homes are not among them.
         planned_hits, planned_misses: allocations at their planned place; planned places that no allocation took.
             Counted when a segment ends.
-        departures: large allocations within segments that found no planned place.
+        misplaced_allocations: large allocations within segments that found no planned place.
         small: requests below 512 B.
         overflow: requests served outside the zones meant for them.
         workers, workers_B, workers_peak_B: allocations by threads that did not engage the arena; their bytes now and
@@ -48,7 +48,7 @@ class ArenaStats(msgspec.Struct, frozen=True):
         spills, spilled_B: requests outside segments that found no room and, the arena not being strict, were served
             by the stock allocator; their bytes in sum.
         outside, outside_B: allocations that other threads made meanwhile outside every arena, and their bytes in sum.
-        failures_for_room, failures_for_contiguity: refused requests: too few free bytes; enough, but in pieces.
+        failures_for_capacity, failures_for_contiguity: refused requests: too few free bytes; enough, but in pieces.
         by_phase: bytes in use by the phase in which they were asked for; "" where none was set.
     """
 
@@ -66,7 +66,7 @@ class ArenaStats(msgspec.Struct, frozen=True):
     requests: int
     planned_hits: int
     planned_misses: int
-    departures: int
+    misplaced_allocations: int
     small: int
     overflow: int
     workers: int
@@ -76,7 +76,7 @@ class ArenaStats(msgspec.Struct, frozen=True):
     spilled_B: int
     outside: int
     outside_B: int
-    failures_for_room: int
+    failures_for_capacity: int
     failures_for_contiguity: int
     by_phase: dict[str, int]
 
@@ -92,7 +92,7 @@ class Block(msgspec.Struct, frozen=True):
     worker: bool
 
 
-class Departure(msgspec.Struct, frozen=True):
+class MisplacedAllocation(msgspec.Struct, frozen=True):
     """A large allocation within a segment that found no planned place, and was served by best fit.
 
     Arguments:
@@ -175,7 +175,7 @@ class Arena:
     Arguments:
         capacity_B: the wall; rounded down to whole alignment units.
         small_zone_B: at the very top, for requests below 512 B; in an arena of values, for single numbers.
-        home_B: below it, for what persists; see `device.storage.relocate`.
+        persistent_B: below it, for what persists; see `device.storage.relocate`.
         all_threads: while any thread is engaged, every thread is served from it; otherwise the engaged threads and the
             workers of parallel operators.
         values: for programs without a plan: blocks get the numbers of values, the deaths of values are reported, and
@@ -187,12 +187,12 @@ class Arena:
     """
 
     def __init__(
-        self, capacity_B: int, *, small_zone_B: int, home_B: int, all_threads: bool = False, values: bool = False
+        self, capacity_B: int, *, small_zone_B: int, persistent_B: int, all_threads: bool = False, values: bool = False
     ) -> None:
         module = shim.load()
         with _reported("the arena cannot be made so"):
             self.slab: SlabHandle = module.Slab(
-                _down(capacity_B), ALIGNMENT_B, _up(small_zone_B), _up(home_B), all_threads, values
+                _down(capacity_B), ALIGNMENT_B, _up(small_zone_B), _up(persistent_B), all_threads, values
             )
         self.capacity_B = _down(capacity_B)
         self.small_zone_B = _up(small_zone_B)
@@ -239,14 +239,14 @@ class Arena:
         self.slab.resting = resting
 
     @property
-    def home_B(self) -> int:
+    def persistent_B(self) -> int:
         """Size of the zone of homes. A smaller one leaves the homes beyond it where they are."""
-        return self.slab.home_B
+        return self.slab.persistent_B
 
-    @home_B.setter
-    def home_B(self, home_B: int) -> None:
+    @persistent_B.setter
+    def persistent_B(self, persistent_B: int) -> None:
         with _reported("the homes do not fit"):
-            self.slab.home_B = _up(home_B)
+            self.slab.persistent_B = _up(persistent_B)
 
     def in_use_below(self, limit_B: int) -> int:
         """Bytes in use below an offset; one look-up where there are none."""
@@ -269,13 +269,13 @@ class Arena:
         """Every block in use, by address."""
         return tuple(Block(*fields) for fields in self.slab.blocks())
 
-    def departures(self) -> tuple[Departure, ...]:
-        """The first 256 departures since they were last forgotten, in order."""
-        return tuple(Departure(*fields) for fields in self.slab.departures())
+    def misplaced_allocations(self) -> tuple[MisplacedAllocation, ...]:
+        """The first 256 misplaced allocations since they were last forgotten, in order."""
+        return tuple(MisplacedAllocation(*fields) for fields in self.slab.misplaced_allocations())
 
-    def forget_departures(self) -> None:
-        """Empties the list of departures; their count goes on."""
-        self.slab.forget_departures()
+    def forget_misplaced_allocations(self) -> None:
+        """Empties the list of misplaced allocations; their count goes on."""
+        self.slab.forget_misplaced_allocations()
 
     def reset_peaks(self) -> None:
         """Restarts peaks and reaches from what is in use now."""
@@ -288,9 +288,9 @@ class Arena:
         """
         return self.slab.trim()
 
-    def new_home(self, size_B: int) -> torch.UntypedStorage | None:
+    def new_place(self, size_B: int) -> torch.UntypedStorage | None:
         """A fresh storage in the zone of homes, its content undefined; None if it does not fit."""
-        return self._new(size_B, shim.load().HOME)
+        return self._new(size_B, shim.load().PERSISTENT)
 
     def set_aside(self, size_B: int) -> torch.UntypedStorage | None:
         """Bytes of the general zone that nobody is to use while the storage lives; None if there is no room."""

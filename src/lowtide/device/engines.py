@@ -71,7 +71,7 @@ class Engines:
     latest: torch.Tensor | None = None
     _pool: HostPool | None = None
     _lanes: tuple[CopyEngine, CopyEngine] | None = None
-    _under_way: list[Transfer] = field(default_factory=list)
+    _in_progress: list[Transfer] = field(default_factory=list)
 
     @property
     def pool(self) -> HostPool:
@@ -98,7 +98,7 @@ class Engines:
 
     def begin(self, transfer: Transfer) -> None:
         """Notes what `drain` and `finish` have to wait for."""
-        self._under_way.append(transfer)
+        self._in_progress.append(transfer)
 
     def wait(self, transfer: Transfer) -> None:
         """Lets compute go on when a copy has happened, and not before.
@@ -119,9 +119,9 @@ class Engines:
 
     def finish(self) -> None:
         """Waits for all that is under way, as `wait` does."""
-        for transfer in self._under_way:
+        for transfer in self._in_progress:
             self.wait(transfer)
-        self._under_way.clear()
+        self._in_progress.clear()
         self.latest = None
         if self.host.failure is not None:
             self._raise_failure()
@@ -131,7 +131,7 @@ class Engines:
         self.host.drain()
         for lane in self._lanes or ():
             lane.drain()
-        self._under_way.clear()
+        self._in_progress.clear()
         self.latest = None
         self.host.failed()
 

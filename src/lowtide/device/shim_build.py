@@ -180,29 +180,29 @@ def find_or_build(folder: Path | None = None, kit: Kit = CPU) -> Path:
     """
     command = compiler()
     name = key(command, kit)
-    home = (folder or default_folder()) / name
+    place = (folder or default_folder()) / name
     try:
-        home.mkdir(parents=True, exist_ok=True)
-        if not (stranger := _stranger(home)):
-            if built := intact(home):
+        place.mkdir(parents=True, exist_ok=True)
+        if not (stranger := _stranger(place)):
+            if built := intact(place):
                 return built
-            with FileLock(home / "build.lock"):
-                return intact(home) or _build(command, home, kit)
+            with FileLock(place / "build.lock"):
+                return intact(place) or _build(command, place, kit)
         _LOG.warning(
             "%s can be written to by others (%s), so no compiled code is loaded from it, and every process builds "
             "lowtide's memory arena anew: take that right away (chmod go-w), or set LOWTIDE_CACHE_DIR to a folder of "
             "your own",
-            home,
+            place,
             stranger,
         )
     except OSError as error:
         with contextlib.suppress(OSError):  # read only, and filled
-            if not _stranger(home) and (built := intact(home)):
+            if not _stranger(place) and (built := intact(place)):
                 return built
         _LOG.warning(
             "lowtide's memory arena cannot be kept in %s (%s), so every process builds it anew: "
             "make that folder writable, or set LOWTIDE_CACHE_DIR",
-            home,
+            place,
             str(error),
         )
     temporary = Path(tempfile.mkdtemp(prefix="lowtide-shim-"))
@@ -210,15 +210,15 @@ def find_or_build(folder: Path | None = None, kit: Kit = CPU) -> Path:
     return _build(command, temporary, kit)
 
 
-def _stranger(home: Path) -> str:
+def _stranger(place: Path) -> str:
     """Who else can write to a folder of compiled modules, or to one above it; empty where nobody can.
 
     Whoever owns lowtide's own sources may: they run here anyway.
     """
     trusted = {0, os.geteuid(), _PACKAGE.stat().st_uid}
-    for path in (home, *home.glob("shim-*.so"), *home.absolute().parents):
+    for path in (place, *place.glob("shim-*.so"), *place.absolute().parents):
         facts = path.lstat() if path.is_symlink() else path.stat()
-        if path == home or path.parent == home:
+        if path == place or path.parent == place:
             if facts.st_uid not in trusted:
                 return f"{path} belongs to user {facts.st_uid}"
             if facts.st_mode & stat.S_IWGRP and facts.st_gid != os.getegid():
@@ -243,9 +243,9 @@ def load_file(path: Path, name: str) -> ModuleType:
     return module
 
 
-def intact(home: Path) -> Path | None:
+def intact(place: Path) -> Path | None:
     """The module in a folder whose content is what its name says; damaged ones are removed where possible."""
-    for path in sorted(home.glob("shim-*.so")):
+    for path in sorted(place.glob("shim-*.so")):
         if path.name == _name_of(path.read_bytes()):
             return path
         _LOG.warning("%s is damaged; it is built again", path)
@@ -258,14 +258,14 @@ def _name_of(content: bytes) -> str:
     return f"shim-{hashlib.sha256(content).hexdigest()[:16]}.so"
 
 
-def _build(command: Sequence[str], home: Path, kit: Kit) -> Path:
-    """Compiles in a folder of its own inside `home`, whose lock is held, and moves the result into place."""
-    for stale in home.glob("building-*"):  # of a build that was killed: its lock is free
+def _build(command: Sequence[str], place: Path, kit: Kit) -> Path:
+    """Compiles in a folder of its own inside `place`, whose lock is held, and moves the result into place."""
+    for stale in place.glob("building-*"):  # of a build that was killed: its lock is free
         shutil.rmtree(stale, ignore_errors=True)
     _LOG.warning("building lowtide's %s (once per torch and compiler; about %s) ...", kit.what, kit.duration)
-    with _draft_folder(home) as draft:
-        objects = _compile(command, draft, kit)
-        module = draft / "module.so"
+    with _unfinished_folder(place) as unfinished:
+        objects = _compile(command, unfinished, kit)
+        module = unfinished / "module.so"
         libraries = Path(torch.__file__).parent / "lib"
         _run(
             [*command, "-shared", *map(str, objects), f"-L{libraries}", *kit.libraries, "-ldl", "-o", str(module)],
@@ -273,21 +273,21 @@ def _build(command: Sequence[str], home: Path, kit: Kit) -> Path:
         )
         if not module.is_file():
             raise _no_compiler(command)
-        final = home / _name_of(module.read_bytes())
+        final = place / _name_of(module.read_bytes())
         os.replace(module, final)
     return final
 
 
 @contextlib.contextmanager
-def _draft_folder(home: Path) -> Iterator[Path]:
-    draft = Path(tempfile.mkdtemp(prefix="building-", dir=home))
+def _unfinished_folder(place: Path) -> Iterator[Path]:
+    unfinished = Path(tempfile.mkdtemp(prefix="building-", dir=place))
     try:
-        yield draft
+        yield unfinished
     finally:
-        shutil.rmtree(draft, ignore_errors=True)
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _compile(command: Sequence[str], draft: Path, kit: Kit) -> list[Path]:
+def _compile(command: Sequence[str], unfinished: Path, kit: Kit) -> list[Path]:
     """Every unit into an object file, as many at once as there are cores."""
     include = Path(torch.__file__).parent / "include"
     lifts = "clear_data_ptr_access_error_msg_" in _guard_header().read_text(encoding="utf-8")
@@ -296,7 +296,7 @@ def _compile(command: Sequence[str], draft: Path, kit: Kit) -> list[Path]:
         f"-DLOWTIDE_TORCH_LIFTS_GUARD={int(lifts)}", f"-I{core_folder()}", f"-I{_SOURCES}", "-isystem", str(include),
         "-isystem", sysconfig.get_paths()["include"],
     ]  # fmt: skip
-    jobs = [(file, draft / f"{file.stem}-{i}.o") for i, file in enumerate(_sources(kit, draft))]
+    jobs = [(file, unfinished / f"{file.stem}-{i}.o") for i, file in enumerate(_sources(kit, unfinished))]
     waiting, running = jobs[::-1], list[subprocess.Popen[str]]()
     try:
         while waiting or running:
@@ -313,12 +313,12 @@ def _compile(command: Sequence[str], draft: Path, kit: Kit) -> list[Path]:
     return [target for _, target in jobs]
 
 
-def _sources(kit: Kit, draft: Path) -> list[Path]:
+def _sources(kit: Kit, unfinished: Path) -> list[Path]:
     """What the compiler is given, what takes longest first."""
     together = [file for file in units(kit) if kit.as_one and file.parent == _SOURCES / kit.as_one]
     if not together:
         return units(kit)
-    whole = draft / f"{kit.as_one}.cpp"
+    whole = unfinished / f"{kit.as_one}.cpp"
     whole.write_text("".join(f'#include "{file}"\n' for file in together), encoding="utf-8")
     return [whole, *(file for file in units(kit) if file not in together)]
 

@@ -98,7 +98,7 @@ def _steals(shim: ShimModule, slab: SlabHandle) -> bool:
     shim.drop(address, _MESSAGE)
     shim.steal(address, copy.untyped_storage()._cdata)
     stolen = bool((view == torch.arange(1, 1000, device="cpu")).all())
-    moved = shim.relocate(address, slab, shim.HOME) and shim.offset_in(address, slab) >= _CAPACITY_B // 2
+    moved = shim.relocate(address, slab, shim.PERSISTENT) and shim.offset_in(address, slab) >= _CAPACITY_B // 2
     return stolen and moved and tensor._version == version and view[0].item() == 1.0 and view[-1].item() == 999.0
 
 

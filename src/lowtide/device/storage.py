@@ -25,7 +25,7 @@ from lowtide.errors import StorageError
 Storage = torch.UntypedStorage | int
 GENERAL = -1
 """A place by best fit, outside planned places and homes."""
-HOME = -2
+PERSISTENT = -2
 """A place in the zone of homes."""
 
 
@@ -57,7 +57,7 @@ def relocate(storage: Storage, arena: Arena | None, where_B: int = GENERAL) -> b
     Arguments:
         storage: has bytes.
         arena: where they go; None: out of every arena.
-        where_B: an offset in that arena, `GENERAL` or `HOME`.
+        where_B: an offset in that arena, `GENERAL` or `PERSISTENT`.
 
     Returns: whether there was room; if not, nothing has changed.
 
@@ -73,7 +73,7 @@ def objection(storage: Storage) -> str:
     return shim.load().objection(_address(storage))
 
 
-def home_of(storage: Storage, arena: Arena) -> int | None:
+def place_of(storage: Storage, arena: Arena) -> int | None:
     """The offset of a storage's bytes in an arena; None if they lie elsewhere, or were dropped."""
     offset_B = shim.load().offset_in(_address(storage), arena.slab)
     return None if offset_B < 0 else offset_B

@@ -15,7 +15,7 @@ _CAPTURING = (
 )  # stances in which Dynamo captures what it is given, or says that it won't
 
 
-def obstacle(arguments: Any, tensors: Iterable[torch.Tensor]) -> str:
+def live_block(arguments: Any, tensors: Iterable[torch.Tensor]) -> str:
     """Says why a call would run past every capture, and what to do about it; empty where it would not.
 
     Arguments:

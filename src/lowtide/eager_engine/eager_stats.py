@@ -14,7 +14,7 @@ class EagerStats(msgspec.Struct, frozen=True):
     Arguments:
         budget_B, peak_B: the budget; the most bytes in use at once, with what persists.
         calls, cost_ns: operators noted when they ran first, and their modelled cost.
-        reruns, rerun_ns: operators run again, and their modelled cost.
+        recomputations, recompute_ns: operators run again, and their modelled cost.
         evictions, evicted_B: by choice of the policy; what the program let go of is not among them.
         requests: how often there was no place.
         searches, candidates, search_s: choices of the policy, values weighed, and the time they took.
@@ -25,7 +25,7 @@ class EagerStats(msgspec.Struct, frozen=True):
         foreign_B: of storages that came from elsewhere.
         spilled_B: brought back beside the budget when the context was left.
         steps: per training step, the modelled cost of its operators and of its reruns.
-        departures: where a step did not run like the one before, for policies that remember.
+        divergences: where a step did not run like the one before, for policies that remember.
         policy: its name.
         digest: of all evictions and reruns in order.
     """
@@ -34,8 +34,8 @@ class EagerStats(msgspec.Struct, frozen=True):
     peak_B: int = 0
     calls: int = 0
     cost_ns: int = 0
-    reruns: int = 0
-    rerun_ns: int = 0
+    recomputations: int = 0
+    recompute_ns: int = 0
     evictions: int = 0
     evicted_B: int = 0
     requests: int = 0
@@ -52,11 +52,11 @@ class EagerStats(msgspec.Struct, frozen=True):
     foreign_B: int = 0
     spilled_B: int = 0
     steps: tuple[tuple[int, int], ...] = ()
-    departures: int = 0
+    divergences: int = 0
     policy: str = ""
     digest: int = 0
 
     @property
     def overhead(self) -> float:
         """Modelled cost of reruns by that of first runs."""
-        return self.rerun_ns / self.cost_ns if self.cost_ns else 0.0
+        return self.recompute_ns / self.cost_ns if self.cost_ns else 0.0

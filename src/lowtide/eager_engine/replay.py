@@ -63,8 +63,8 @@ class ReplayResult(msgspec.Struct, frozen=True):
     refused: str | None
     evictions: int
     evicted_B: int
-    reruns: int
-    rerun_ns: int
+    recomputations: int
+    recompute_ns: int
     searches: int
     candidates: int
     search_s: float
@@ -121,12 +121,12 @@ def compiled_replay(
         policy=policy,
         budget_B=budget_B,
         peak_B=done.peak_B,
-        overhead=1 + done.rerun_ns / max(1, tape.time_ns),
+        overhead=1 + done.recompute_ns / max(1, tape.time_ns),
         refused=_refused(done, tape, rules),
         evictions=done.evictions,
         evicted_B=done.evicted_B,
-        reruns=done.reruns,
-        rerun_ns=done.rerun_ns,
+        recomputations=done.recomputations,
+        recompute_ns=done.recompute_ns,
         searches=done.searches,
         candidates=done.weighed,
         search_s=done.search_s,
@@ -141,7 +141,7 @@ def compiled_replay(
 def _refused(done: Replayed, tape: Tape, rules: Rules) -> str | None:
     """Why it did not come to its end, in words."""
     where = "when the results were asked for" if done.event < 0 else f"at event {done.event + 1} of {len(tape.events)}"
-    if done.out_of_room:
+    if done.out_of_capacity:
         return f"out of memory {where}: {no_place(done.need_B, done.capacity_B, done.in_use_B, done.pinned_B)}"
     if done.too_slow:
         return f"slower than {format_percent(rules.limit or 0.0)} of the plain time {where}"

@@ -61,7 +61,7 @@ class EagerRuntime:
         self._budget_B = budget_B
         self._policy = policy
         small_B = min(_MOST_SMALL_B, budget_B // _SMALL_PART)
-        self.arena = Arena(budget_B, small_zone_B=small_B, home_B=0, values=True)
+        self.arena = Arena(budget_B, small_zone_B=small_B, persistent_B=0, values=True)
         landed = weakref.WeakMethod(self._gradient_landed)  # the compiled side holds the hooks, unseen by the collector
         self._gradients = Gradients(lambda gradient: _tell(landed, gradient))
         self._recorder = Recorder(record)
@@ -108,14 +108,14 @@ class EagerRuntime:
         """In a forked process: operators run as they are."""
         self._module.intercept(None)
 
-    def bring_home(self, tensors: Iterable[Tensor]) -> None:
+    def bring_in(self, tensors: Iterable[Tensor]) -> None:
         """Moves parameters, buffers and state into the arena, where they stay.
 
         Raises:
             torch.OutOfMemoryError: if they do not fit.
         """
         for tensor in tensors:
-            self._runtime.bring_home(tensor)
+            self._runtime.bring_in(tensor)
 
     def optimizer_began(self) -> None:
         """The optimizer's own arithmetic runs from now on."""
@@ -124,7 +124,7 @@ class EagerRuntime:
     def optimizer_ended(self, state: Iterable[Tensor]) -> None:
         """It has ended, and this is the state that it keeps."""
         self._runtime.optimizer_ended()
-        self.bring_home(state)
+        self.bring_in(state)
         self._write()
 
     def reach(self, tensor: Bytes, for_good: bool, /) -> None:

@@ -151,16 +151,16 @@ def _saved(wiring: Wiring, pieces: Sequence[Sequence[int]], up: _Direction) -> d
     A value belongs to the instance that makes it, or that is the first to read what the caller gives.
     """
     graph = wiring.graph
-    homes: dict[int, int] = {}
+    bases: dict[int, int] = {}
     for instance, recipes in enumerate(pieces):
         for recipe in recipes:
             for value in graph.recipes[recipe].read_values:
                 if graph.values[value].arrives is not None:
-                    homes.setdefault(value, instance)
+                    bases.setdefault(value, instance)
             for value in graph.recipes[recipe].outputs:
-                homes[value] = instance
+                bases[value] = instance
     saved: dict[int, list[int]] = {}
-    for value, instance in homes.items():
+    for value, instance in bases.items():
         for reader in wiring.readers.get(value, ()):
             if reader in up.places:
                 saved.setdefault(up.places[reader], []).append(instance)
@@ -179,7 +179,7 @@ def _paired(
     for window in range(backward.times):
         start = backward.start + window * backward.period
         for place in range(start, start + backward.period):
-            votes.update(home + window for home in saved.get(place, ()))
+            votes.update(base + window for base in saved.get(place, ()))
     if not votes:
         return None
     last = votes.most_common(1)[0][0]

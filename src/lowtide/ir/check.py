@@ -18,7 +18,7 @@ Units: `_B` bytes.
 from __future__ import annotations
 
 from lowtide.ir.check_graph import check_graph, effect_slots, recipe_name, value_name, value_parts
-from lowtide.ir.check_layout import Order, Stay, check_layout
+from lowtide.ir.check_layout import Lifetime, Order, check_layout
 from lowtide.ir.graph import Effect, Graph, Recipe, Role, Value
 from lowtide.ir.layout import Layout
 from lowtide.ir.rules import illegal
@@ -66,7 +66,7 @@ def check(
                 walk.boundary(index, step)
     walk.end(len(schedule.steps))
     if layout is not None:
-        check_layout(graph, schedule, walk.device_stays, walk.order, layout)
+        check_layout(graph, schedule, walk.device_lifetimes, walk.order, layout)
 
 
 def _references(graph: Graph, schedule: Schedule) -> None:
@@ -137,10 +137,10 @@ class _Walk:
         self.done_places = 0
         self.parts = [value_parts(graph, v.id) for v in graph.values]
         self.segment = -1
-        self.memories: dict[str, dict[int, Stay]] = {DEVICE: {}, HOST: {}}
+        self.memories: dict[str, dict[int, Lifetime]] = {DEVICE: {}, HOST: {}}
         self.live_B = 0  # of every value in `device`
         self.host_B = 0  # of every value on the host, one for a home and what replaced its content
-        self.device_stays: list[Stay] = []
+        self.device_lifetimes: list[Lifetime] = []
         self.lost: set[int] = set()  # values of the caller that were overwritten
         self.ran: set[int] = set()
         self.group_of = {r: g for g in graph.groups for o in g.options for r in o.recipes}
@@ -150,7 +150,7 @@ class _Walk:
         self._count_host(0)
 
     @property
-    def device(self) -> dict[int, Stay]:
+    def device(self) -> dict[int, Lifetime]:
         return self.memories[DEVICE]
 
     # steps
@@ -166,11 +166,11 @@ class _Walk:
         self._may_keep(index, step, recipe, there)
         if self.budget_B is not None and memory == DEVICE:
             self._count(index, self._top_B(step, recipe))
-        stays = self._consume(index, step, recipe, memory)
+        lifetimes = self._consume(index, step, recipe, memory)
         for value in step.keep:
-            if value in stays:
-                stays[value].writer = index
-                there[value] = stays[value]
+            if value in lifetimes:
+                lifetimes[value].writer = index
+                there[value] = lifetimes[value]
                 self._add_B(memory, self.graph.values[value].size_B)
             else:
                 self._enter(value, memory, index, writer=index)
@@ -181,8 +181,8 @@ class _Walk:
         name = f"dropping {value_name(self.graph, value.id)}"
         if value.id not in self.memories.get(step.memory, {}):
             raise illegal("drop-absent", f"{name} from {step.memory!r}", index)
-        home = self._home(value.id, step.memory)
-        if (home.persistent and home.memory == step.memory) or (value.persistent and value.memory == step.memory):
+        base = self._place(value.id, step.memory)
+        if (base.persistent and base.memory == step.memory) or (value.persistent and value.memory == step.memory):
             raise illegal("drop-persistent", name, index)
         if step.memory == value.memory and self._is_held(value):
             raise illegal("drop-handed-over", name, index)
@@ -194,7 +194,7 @@ class _Walk:
             raise illegal("send", f"sending {value_name(self.graph, step.value)} to {step.memory!r}", index)
         self._own_part(index, step.value)
         self._read(index, step.value, DEVICE, "send")
-        self._enter_home(index, self.graph.values[step.value], step.memory)
+        self._enter_place(index, self.graph.values[step.value], step.memory)
         self._count_host(index)
 
     def fetch(self, index: int, step: Fetch) -> None:
@@ -229,10 +229,10 @@ class _Walk:
         graph, name = self.graph, recipe_name(self.graph, recipe.id)
         if graph.segments[recipe.segment].part != graph.segments[self.segment].part:
             raise illegal("part", f"{name} in segment {self.segment}", index)
-        home = recipe.segment
+        base = recipe.segment
         if recipe.effect is not Effect.PURE:
-            home = graph.recipes[self.places[self.slots[recipe.id]]].segment
-        if self.segment < home or (recipe.effect is not Effect.PURE and self.segment != home):
+            base = graph.recipes[self.places[self.slots[recipe.id]]].segment
+        if self.segment < base or (recipe.effect is not Effect.PURE and self.segment != base):
             raise illegal("segment", f"{name} in segment {self.segment}", index)
         self.ran.add(recipe.id)
         if (group := self.group_of.get(recipe.id)) is not None:
@@ -248,7 +248,7 @@ class _Walk:
                 raise illegal("once-order", f"{name} before {before}", index)
             self.done_places += 1
 
-    def _may_keep(self, index: int, step: Run, recipe: Recipe, there: dict[int, Stay]) -> None:
+    def _may_keep(self, index: int, step: Run, recipe: Recipe, there: dict[int, Lifetime]) -> None:
         if len(set(step.keep)) != len(step.keep):
             raise illegal("keep", f"{recipe_name(self.graph, recipe.id)} with a value twice", index)
         for value in step.keep:
@@ -260,18 +260,18 @@ class _Walk:
             if value in self.lost:
                 raise illegal("consumed", name, index)
 
-    def _consume(self, index: int, step: Run, recipe: Recipe, memory: str) -> dict[int, Stay]:
+    def _consume(self, index: int, step: Run, recipe: Recipe, memory: str) -> dict[int, Lifetime]:
         """Ends the overwritten values and returns the bytes that pass on, by the value that takes them over."""
-        passed: dict[int, Stay] = {}
+        passed: dict[int, Lifetime] = {}
         for takeover in recipe.consumes:
             value = self.graph.values[takeover.value]
             name = f"{recipe_name(self.graph, recipe.id)} overwriting {value_name(self.graph, value.id)}"
             heir = None if takeover.output is None else self.graph.values[recipe.outputs[takeover.output]]
             kept = heir is not None and heir.id in step.keep
-            home = self._home(value.id, memory)
-            if (home.persistent and home.memory == memory) or self._is_held(value):
+            base = self._place(value.id, memory)
+            if (base.persistent and base.memory == memory) or self._is_held(value):
                 leaves = None if heir is None or not kept or not heir.held else heir.leaves
-                if not {value.role, home.role} & _OVERWRITABLE or leaves is None or leaves < self.segment:
+                if not {value.role, base.role} & _OVERWRITABLE or leaves is None or leaves < self.segment:
                     raise illegal("consume-visible", name, index)
             for other, there in self.memories.items():
                 if other != memory and value.id in there and not (value.persistent and value.memory == other):
@@ -279,18 +279,18 @@ class _Walk:
             self._untouched(index, value.id, memory)
             if value.arrives is not None:
                 self.lost.add(value.id)
-            stay = self.memories[memory].pop(value.id)
+            lifetime = self.memories[memory].pop(value.id)
             self._add_B(memory, -value.size_B)
             if heir is not None and kept:
-                stay.tenant = heir.id
-                passed[heir.id] = stay
+                lifetime.tenant = heir.id
+                passed[heir.id] = lifetime
             else:
-                stay.stop = index + 1
+                lifetime.stop = index + 1
         return passed
 
     # rules of values
 
-    def _home(self, value: int, memory: str) -> Value:
+    def _place(self, value: int, memory: str) -> Value:
         """The value that first lived in the bytes of one that is there: itself, or what was overwritten."""
         return self.graph.values[self.memories[memory][value].owner]
 
@@ -327,23 +327,23 @@ class _Walk:
         if value in self.lost:
             raise illegal("consumed", value_name(self.graph, value), start)
         users = [] if writer is None else [writer]
-        stay = Stay(value, value, self.graph.values[value].size_B, start, None, writer, users)
-        self.memories.setdefault(memory, {})[value] = stay
-        self._add_B(memory, stay.size_B)
+        lifetime = Lifetime(value, value, self.graph.values[value].size_B, start, None, writer, users)
+        self.memories.setdefault(memory, {})[value] = lifetime
+        self._add_B(memory, lifetime.size_B)
         if memory == DEVICE:
-            self.device_stays.append(stay)
+            self.device_lifetimes.append(lifetime)
 
-    def _enter_home(self, index: int, value: Value, memory: str) -> None:
+    def _enter_place(self, index: int, value: Value, memory: str) -> None:
         """A copy arrives in another memory; in the home of what the value replaces, if that is there."""
         old = value.replaces
         if old is not None and old in self.memories.get(memory, {}):
             self._untouched(index, old, memory)
             self._add_B(memory, -self.graph.values[old].size_B)
             self.lost.add(old)
-            stay = self.memories[memory].pop(old)
-            stay.tenant, stay.writer = value.id, index
-            stay.users.append(index)
-            self.memories[memory][value.id] = stay
+            lifetime = self.memories[memory].pop(old)
+            lifetime.tenant, lifetime.writer = value.id, index
+            lifetime.users.append(index)
+            self.memories[memory][value.id] = lifetime
             self._add_B(memory, value.size_B)
         else:
             self._enter(value.id, memory, index, writer=index)

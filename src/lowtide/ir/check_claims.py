@@ -96,9 +96,9 @@ def _layout(layout: Layout) -> None:
     alignment_B = layout.alignment_B
     if not ALIGNMENT_B <= alignment_B <= _MOST_ALIGNMENT_B or alignment_B & (alignment_B - 1):
         raise _nonsense("the layout's alignment", alignment_B)
-    for obstacle in layout.obstacles:
-        _whole("an obstacle's address", obstacle.offset_B)
-        _whole("an obstacle's size", obstacle.size_B)
+    for live_block in layout.live_blocks:
+        _whole("an obstacle's address", live_block.offset_B)
+        _whole("an obstacle's size", live_block.size_B)
 
 
 def _whole(name: str, number: int) -> None:

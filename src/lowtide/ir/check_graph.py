@@ -38,7 +38,7 @@ def check_graph(graph: Graph) -> None:
     _groups(graph)
     _effects(graph)
     _origins(graph)
-    _homes(graph)
+    _host_resident(graph)
     _parts(graph)
     _program(graph)
 
@@ -218,21 +218,21 @@ def _trace(graph: Graph, recipe: Recipe) -> None:
         else:
             raise illegal("graph-traces", f"{name} releasing allocation {-event - 1}")
     tensors = _tensors(recipe)
-    homes = recipe.trace.outputs
-    if homes[len(tensors) :] == (None,) and tensors != recipe.outputs:
-        homes = homes[:-1]  # a saved state may be listed; it is allocated outside the trace
-    if len(homes) != len(tensors):
-        raise illegal("graph-traces", f"{name} with {len(homes)} traced outputs of {len(tensors)}")
+    bases = recipe.trace.outputs
+    if bases[len(tensors) :] == (None,) and tensors != recipe.outputs:
+        bases = bases[:-1]  # a saved state may be listed; it is allocated outside the trace
+    if len(bases) != len(tensors):
+        raise illegal("graph-traces", f"{name} with {len(bases)} traced outputs of {len(tensors)}")
     heirs = {recipe.outputs[t.output] for t in recipe.consumes if t.output is not None}
-    for value, home in zip(tensors, homes, strict=True):
+    for value, base in zip(tensors, bases, strict=True):
         size_B = graph.values[value].size_B
-        if home is None:
+        if base is None:
             if size_B and value not in heirs:
                 raise illegal("graph-traces", f"{name} without an allocation for {value_name(graph, value)}")
-        elif home not in live or sizes_B[home] != size_B or value in heirs:
-            raise illegal("graph-traces", f"{name} with allocation {home} for {value_name(graph, value)}")
+        elif base not in live or sizes_B[base] != size_B or value in heirs:
+            raise illegal("graph-traces", f"{name} with allocation {base} for {value_name(graph, value)}")
         else:
-            live.remove(home)  # so that no other output can claim it
+            live.remove(base)  # so that no other output can claim it
     if live:
         raise illegal("graph-traces", f"{name} never releasing allocation {min(live)}")
 
@@ -270,7 +270,7 @@ def _origins(graph: Graph) -> None:
             raise illegal("graph-origins", value_name(graph, value.id))
 
 
-def _homes(graph: Graph) -> None:
+def _host_resident(graph: Graph) -> None:
     for value in graph.values:
         if value.memory not in (DEVICE, HOST):
             raise illegal("graph-references", f"{value_name(graph, value.id)} in memory {value.memory!r}")
@@ -278,10 +278,10 @@ def _homes(graph: Graph) -> None:
             raise illegal("graph-homes", value_name(graph, value.id))
         if value.replaces is None:
             continue
-        home = graph.values[value.replaces] if 0 <= value.replaces < len(graph.values) else None
-        if home is None or not home.persistent or value.leaves is None:
+        base = graph.values[value.replaces] if 0 <= value.replaces < len(graph.values) else None
+        if base is None or not base.persistent or value.leaves is None:
             raise illegal("graph-homes", value_name(graph, value.id))
-        if (home.size_B, home.memory) != (value.size_B, value.memory):
+        if (base.size_B, base.memory) != (value.size_B, value.memory):
             raise illegal("graph-homes", value_name(graph, value.id))
 
 

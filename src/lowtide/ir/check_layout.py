@@ -17,12 +17,12 @@ from lowtide.ir.layout import Layout
 from lowtide.ir.rules import illegal
 from lowtide.ir.schedule import DEVICE, Boundary, Fetch, Run, Schedule, memory_of
 
-Moment = tuple[int, float]  # a step, and the event inside it
+Instant = tuple[int, float]  # a step, and the event inside it
 _FIRST, _LAST = float("-inf"), float("inf")
 
 
 @dataclass(slots=True)
-class Stay:
+class Lifetime:
     """One stay of bytes in a memory, as the checker saw it.
 
     Arguments:
@@ -67,16 +67,16 @@ class Span:
 
     name: str
     size_B: int
-    begin: Moment
-    end: Moment
-    stay: Stay | None
+    begin: Instant
+    end: Instant
+    lifetime: Lifetime | None
 
 
-def check_layout(graph: Graph, schedule: Schedule, stays: Sequence[Stay], order: Order, layout: Layout) -> None:
+def check_layout(graph: Graph, schedule: Schedule, lifetimes: Sequence[Lifetime], order: Order, layout: Layout) -> None:
     """Checks that every allocation of the schedule has bytes of its own.
 
     Arguments:
-        stays: of values in device memory, all of them ended. Those that the caller brought are placed elsewhere.
+        lifetimes: of values in device memory, all of them ended. Those that the caller brought are placed elsewhere.
         order: of the schedule's steps.
 
     Raises:
@@ -84,7 +84,7 @@ def check_layout(graph: Graph, schedule: Schedule, stays: Sequence[Stay], order:
 
     O(blocks * log blocks), and quadratic where several engines run.
     """
-    spans = _spans(graph, schedule, stays)
+    spans = _spans(graph, schedule, lifetimes)
     wanted = {key: span for key, span in spans.items() if span.size_B >= layout.small_B}
     place: dict[tuple[int, int], int] = {}
     if len(layout.blocks) != len(layout.offsets_B):
@@ -105,17 +105,17 @@ def check_layout(graph: Graph, schedule: Schedule, stays: Sequence[Stay], order:
         _reuse(wanted, place, order)
 
 
-def _spans(graph: Graph, schedule: Schedule, stays: Sequence[Stay]) -> dict[tuple[int, int], Span]:
+def _spans(graph: Graph, schedule: Schedule, lifetimes: Sequence[Lifetime]) -> dict[tuple[int, int], Span]:
     """Every allocation by its step and its place among the step's allocations."""
-    stay_of = {(stay.owner, stay.start): stay for stay in stays}
+    lifetime_of = {(lifetime.owner, lifetime.start): lifetime for lifetime in lifetimes}
     steps = schedule.steps
     last: dict[int, int] = {}  # value -> where its last stay ends
-    for stay in stays:
-        last[stay.owner] = max(last.get(stay.owner, 0), stay.stop or 0)
+    for lifetime in lifetimes:
+        last[lifetime.owner] = max(last.get(lifetime.owner, 0), lifetime.stop or 0)
 
-    def until(stay: Stay) -> Moment:
+    def until(lifetime: Lifetime) -> Instant:
         """When the bytes of a stay are free: what arrives elsewhere as another value is so when that one goes."""
-        stop, heir = stay.stop or 0, graph.values[stay.tenant].handed_to
+        stop, heir = lifetime.stop or 0, graph.values[lifetime.tenant].handed_to
         if heir is not None and (stop == len(steps) or isinstance(steps[stop], Boundary)):
             stop = max(stop, last.get(heir, 0))  # one that is dropped inside its segment was not handed over
         return (stop, _FIRST)
@@ -123,16 +123,16 @@ def _spans(graph: Graph, schedule: Schedule, stays: Sequence[Stay]) -> dict[tupl
     spans: dict[tuple[int, int], Span] = {}
     for index, step in enumerate(steps):
         if isinstance(step, Fetch):
-            stay = stay_of[step.value, index]
+            lifetime = lifetime_of[step.value, index]
             name = value_name(graph, step.value)
-            spans[index, 0] = Span(name, stay.size_B, (index, 0), until(stay), stay)
+            spans[index, 0] = Span(name, lifetime.size_B, (index, 0), until(lifetime), lifetime)
         if not isinstance(step, Run):
             continue
         recipe = graph.recipes[step.recipe]
         if memory_of(recipe.engine) != DEVICE:
             continue
         outputs = [v for v in recipe.outputs if not (recipe.effect is Effect.RANDOM and v == recipe.state)]
-        home = {
+        base = {
             at: v for v, at in zip(outputs, recipe.trace.outputs, strict=False) if at is not None and v in step.keep
         }
         released = {-event - 1: when for when, event in enumerate(recipe.trace.events) if event < 0}
@@ -141,14 +141,14 @@ def _spans(graph: Graph, schedule: Schedule, stays: Sequence[Stay]) -> dict[tupl
             if size_B < 0:
                 continue
             count += 1
-            kept = stay_of.get((home[count], index)) if count in home else None
+            kept = lifetime_of.get((base[count], index)) if count in base else None
             name = (
-                value_name(graph, home[count]) if count in home else f"a temporary of {recipe_name(graph, recipe.id)}"
+                value_name(graph, base[count]) if count in base else f"a temporary of {recipe_name(graph, recipe.id)}"
             )
             end = (index, float(released.get(count, _LAST))) if kept is None else until(kept)
             spans[index, count] = Span(name, size_B, (index, when), end, kept)
         if recipe.state is not None and (recipe.effect is Effect.PURE or recipe.state in step.keep):
-            kept = stay_of.get((recipe.state, index)) if recipe.effect is Effect.RANDOM else None
+            kept = lifetime_of.get((recipe.state, index)) if recipe.effect is Effect.RANDOM else None
             end = (index, _LAST) if kept is None else until(kept)
             size_B = graph.values[recipe.state].size_B
             spans[index, -1] = Span(value_name(graph, recipe.state), size_B, (index, -1), end, kept)
@@ -157,21 +157,21 @@ def _spans(graph: Graph, schedule: Schedule, stays: Sequence[Stay]) -> dict[tupl
 
 def _overlaps(spans: Mapping[tuple[int, int], Span], place: Mapping[tuple[int, int], int], layout: Layout) -> None:
     """Walks through time with the occupied ranges in address order: a new one may touch neither neighbour."""
-    occupied = [(o.offset_B, o.offset_B + o.size_B, "what was there before") for o in layout.obstacles]
+    occupied = [(o.offset_B, o.offset_B + o.size_B, "what was there before") for o in layout.live_blocks]
     occupied.sort()
     events = [(span.begin, 1, key) for key, span in spans.items()] + [(span.end, 0, key) for key, span in spans.items()]
-    for moment, begins, key in sorted(events):
+    for instant, begins, key in sorted(events):
         low, high, name = place[key], place[key] + spans[key].size_B, spans[key].name
         at = bisect.bisect_left(occupied, (low, high, name))
         if not begins:
-            if spans[key].begin < moment:
+            if spans[key].begin < instant:
                 occupied.remove((low, high, name))
             continue
-        if spans[key].end <= moment:
+        if spans[key].end <= instant:
             continue
         for other in occupied[max(0, at - 1) : at + 1]:
             if other[0] < high and low < other[1]:
-                raise illegal("overlap", f"{name} with {other[2]}", moment[0])
+                raise illegal("overlap", f"{name} with {other[2]}", instant[0])
         occupied.insert(at, (low, high, name))
 
 
@@ -180,6 +180,6 @@ def _reuse(spans: Mapping[tuple[int, int], Span], place: Mapping[tuple[int, int]
     for (a, first), (b, second) in itertools.permutations(spans.items(), 2):
         if place[a] >= place[b] + second.size_B or place[b] >= place[a] + first.size_B or first.end > second.begin:
             continue
-        for user in first.stay.users if first.stay is not None else (first.begin[0],):
+        for user in first.lifetime.users if first.lifetime is not None else (first.begin[0],):
             if not order.done(user, second.begin[0]) and user != second.begin[0]:
                 raise illegal("reuse", f"{first.name} with {second.name}", second.begin[0])

@@ -57,18 +57,18 @@ def _check_together(packing: Packing, packed: Packed) -> None:
     live: list[tuple[int, int, int]] = []  # low, high, number; by address, none of them meeting another
     for tick, begins, number in sorted(events):
         low_B = packed.offsets_B[number]
-        stay = (low_B, low_B + _size_B(packing, packing.buffers[number]), number)
-        place = bisect.bisect_left(live, stay)
+        lifetime = (low_B, low_B + _size_B(packing, packing.buffers[number]), number)
+        place = bisect.bisect_left(live, lifetime)
         if not begins:
             del live[place]
             continue
         for other_low_B, other_high_B, other in live[max(0, place - 1) : place + 1]:
-            if low_B < other_high_B and other_low_B < stay[1]:
+            if low_B < other_high_B and other_low_B < lifetime[1]:
                 raise IllegalPlan(
                     f"buffers {min(number, other)} and {max(number, other)} share bytes {max(low_B, other_low_B)} to "
-                    f"{min(stay[1], other_high_B)} at tick {tick}"
+                    f"{min(lifetime[1], other_high_B)} at tick {tick}"
                 )
-        live.insert(place, stay)
+        live.insert(place, lifetime)
 
 
 def _size_B(packing: Packing, buffer: Buffer) -> int:

@@ -267,7 +267,7 @@ class Graph(msgspec.Struct, frozen=True, dict=True):
         count = Counter(v.handed_to for v in self.values if v.handed_to is not None)
         return frozenset(value for value, gradients in count.items() if gradients == 1)
 
-    def beside_B(self, reserve_B: int) -> int:
+    def concurrent_B(self, reserve_B: int) -> int:
         """Bytes of a reserve that are not in the plan as well: what the caller gives is counted in both."""
         given_B = sum(v.size_B for v in self.arriving if not v.persistent and v.id not in self.handed)
         return max(0, reserve_B - given_B)

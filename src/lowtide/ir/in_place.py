@@ -10,7 +10,7 @@ from lowtide.ir.graph import Effect, Graph, Recipe, Value
 _Deed = tuple[tuple[int, ...], frozenset[int], int, str]
 
 
-def in_place_ways(graph: Graph) -> dict[int, tuple[int, ...]]:
+def in_place_candidates(graph: Graph) -> dict[int, tuple[int, ...]]:
     """Finds what may run instead of a recipe, over one of the values that it reads.
 
     Both are pure, bring the same values about from the same values, in one segment and on one engine. What is
@@ -19,24 +19,24 @@ def in_place_ways(graph: Graph) -> dict[int, tuple[int, ...]]:
     Returns: recipe -> recipes that are not in the program; without those for which there is none. O(recipes).
     """
     barred = {r for g in graph.groups for o in g.options for r in o.recipes}.union(graph.program)
-    ways: dict[_Deed, list[int]] = {}
+    candidates: dict[_Deed, list[int]] = {}
     for recipe in graph.recipes:
         if recipe.consumes and recipe.id not in barred and _passes_on(graph, recipe):
-            ways.setdefault(_deed(recipe), []).append(recipe.id)
-    if not ways:
+            candidates.setdefault(_deed(recipe), []).append(recipe.id)
+    if not candidates:
         return {}
     plain = (r for r in graph.recipes if not r.consumes and _repeats_freely(r))
-    return {r.id: tuple(ways[_deed(r)]) for r in plain if _deed(r) in ways}
+    return {r.id: tuple(candidates[_deed(r)]) for r in plain if _deed(r) in candidates}
 
 
-def plain_ways(graph: Graph) -> dict[int, int]:
+def plain_candidates(graph: Graph) -> dict[int, int]:
     """Finds what each recipe in place stands for: the program's recipe where there is one. O(recipes)."""
     found: dict[int, int] = {}
     program = set(graph.program)
-    for plain, ways in in_place_ways(graph).items():
-        for way in ways:
-            if way not in found or (plain in program and found[way] not in program):
-                found[way] = plain
+    for plain, candidates in in_place_candidates(graph).items():
+        for candidate in candidates:
+            if candidate not in found or (plain in program and found[candidate] not in program):
+                found[candidate] = plain
     return found
 
 
@@ -49,10 +49,10 @@ def has_the_bytes(recipe: Recipe, value: Value, heir: Value) -> bool:
     Arguments:
         recipe: that reads `value` and makes `heir`.
     """
-    ways = {(r.views, r.geometry) for r in recipe.reads if r.value == value.id}
-    if len(ways) != 1 or heir.geometry is None:
+    candidates = {(r.views, r.geometry) for r in recipe.reads if r.value == value.id}
+    if len(candidates) != 1 or heir.geometry is None:
         return False
-    views, geometry = ways.pop()
+    views, geometry = candidates.pop()
     if geometry is None and not views:
         geometry = value.geometry
     if geometry is None or not geometry.is_dense or not geometry.has_bytes_of(heir.geometry):

@@ -40,7 +40,7 @@ class Block(msgspec.Struct, frozen=True, gc=False):
     value: int | None = None
 
 
-class Obstacle(msgspec.Struct, frozen=True):
+class LiveBlock(msgspec.Struct, frozen=True):
     """Bytes of the arena that somebody else holds through the whole schedule."""
 
     offset_B: int
@@ -55,7 +55,7 @@ class Layout(msgspec.Struct, frozen=True):
         offsets_B: per block, its first byte.
         height_B: what has to be reserved, obstacles included.
         live_B: most bytes at once, rounded to the alignment, with the obstacles: no layout is lower.
-        obstacles: what the layout was made around.
+        live_blocks: what the layout was made around.
         placer: who made it.
     """
 
@@ -63,7 +63,7 @@ class Layout(msgspec.Struct, frozen=True):
     offsets_B: tuple[int, ...]
     height_B: int
     live_B: int
-    obstacles: tuple[Obstacle, ...] = ()
+    live_blocks: tuple[LiveBlock, ...] = ()
     small_B: int = SMALL_B
     alignment_B: int = ALIGNMENT_B
     placer: str = ""

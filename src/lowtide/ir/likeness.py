@@ -37,8 +37,8 @@ def _once(graph: Graph, name: str, find: Callable[[Graph], str]) -> str:
 def _structure(graph: Graph) -> str:
     digest = hashlib.sha256()
     for value in graph.values:
-        way = (value.arrives, value.leaves, value.readable_through, value.handed_to)
-        digest.update(msgspec.json.encode((value.role, value.persistent, value.held, way)))
+        candidate = (value.arrives, value.leaves, value.readable_through, value.handed_to)
+        digest.update(msgspec.json.encode((value.role, value.persistent, value.held, candidate)))
     for recipe in graph.recipes:
         reads = [r.value for r in recipe.reads]
         facts = (recipe.op, recipe.outputs, reads, recipe.segment, recipe.effect, recipe.consumes, recipe.engine)

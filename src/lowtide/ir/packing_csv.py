@@ -86,17 +86,17 @@ def write_table(path: str | os.PathLike[str], table: PackingTable, packed: Packe
     """
     target = Path(path)
     at = table.columns.index("offset") if "offset" in table.columns else len(table.columns)
-    handle, draft = tempfile.mkstemp(prefix=target.name, suffix=".tmp", dir=target.parent)
+    handle, unfinished = tempfile.mkstemp(prefix=target.name, suffix=".tmp", dir=target.parent)
     try:
         with open(handle, "w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow([*table.columns[:at], "offset", *table.columns[at + 1 :]])
             for row, offset_B in zip(table.rows, packed.offsets_B, strict=True):
                 writer.writerow([*row[:at], offset_B, *row[at + 1 :]])
-        os.chmod(draft, 0o644)
-        os.replace(draft, target)
+        os.chmod(unfinished, 0o644)
+        os.replace(unfinished, target)
     except BaseException:
-        Path(draft).unlink(missing_ok=True)
+        Path(unfinished).unlink(missing_ok=True)
         raise
 
 

@@ -43,7 +43,7 @@ class Problem(msgspec.Struct, frozen=True):
             not; what uses it has a plan at once if it fits, or can be made to.
         machine: whose links move values between the device and the host; None where nothing can be moved.
         host_budget_B: host bytes for what is moved, homes on the host included; 0 for nothing, None for no limit.
-        homes: persistent values that have their home on the host, and no others; None where that is to be chosen.
+        host_resident: the persistent values that are host-resident, and no others; None where that is to be chosen.
     """
 
     graph: Graph
@@ -54,7 +54,7 @@ class Problem(msgspec.Struct, frozen=True):
     start: Schedule | None = None
     machine: Machine | None = None
     host_budget_B: int | None = 0
-    homes: tuple[int, ...] | None = None
+    host_resident: tuple[int, ...] | None = None
 
     @property
     def can_move(self) -> bool:
@@ -205,7 +205,7 @@ class PlanRecord(msgspec.Struct, frozen=True, dict=True):
     @property
     def floor_B(self) -> int:
         """Proved: no schedule lives in fewer bytes, with what lies outside the graph and what is set aside."""
-        return self.outcome.floor_B + self.outside_B + self.graph.beside_B(self.reserve_B)
+        return self.outcome.floor_B + self.outside_B + self.graph.concurrent_B(self.reserve_B)
 
     @property
     def gap(self) -> float:

@@ -23,7 +23,7 @@ from lowtide.ir.schedule import DEVICE, HOST, Boundary, Drop, Fetch, Run, Schedu
 COMPUTE = "compute"
 
 
-class Moment(msgspec.Struct, frozen=True, gc=False):
+class Instant(msgspec.Struct, frozen=True, gc=False):
     """One step of a schedule: device bytes before, at most during, and after it, and when it runs on which engine."""
 
     step: int
@@ -40,11 +40,11 @@ class Timeline(msgspec.Struct, frozen=True, dict=True):
     """What a schedule does, step by step.
 
     Arguments:
-        moments: one per step, in issue order.
+        instants: one per step, in issue order.
         memory_peaks_B: most bytes at once per memory, the device's first.
     """
 
-    moments: tuple[Moment, ...]
+    instants: tuple[Instant, ...]
     memory_peaks_B: tuple[tuple[str, int], ...]
 
     @cached_property
@@ -55,12 +55,12 @@ class Timeline(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def peak_step(self) -> int | None:
         """The first step that reaches the peak; None for a schedule without steps."""
-        return next((m.step for m in self.moments if m.peak_B == self.peak_B), None)
+        return next((m.step for m in self.instants if m.peak_B == self.peak_B), None)
 
     @cached_property
     def time_s(self) -> float:
         """Seconds from the first start to the last stop, over all engines."""
-        return max((m.stop_s for m in self.moments), default=0.0)
+        return max((m.stop_s for m in self.instants), default=0.0)
 
 
 def simulate(graph: Graph, schedule: Schedule, machine: Machine | None = None) -> Timeline:
@@ -106,7 +106,7 @@ class _Walk:
         self.stops_s: list[float] = []
         self.ready_s: dict[tuple[int, str], float] = {}  # what engines other than compute bring, and when
 
-    def step(self, step: Step) -> Moment:
+    def step(self, step: Step) -> Instant:
         self.index += 1
         before_B = self.now_B[DEVICE]
         start_s = stop_s = self.free_s[COMPUTE]
@@ -133,7 +133,7 @@ class _Walk:
         after_B = self.now_B[DEVICE]
         peak_B = before_B + inner_B if isinstance(step, Run) else max(before_B, after_B)
         self.top_B[DEVICE] = max(self.top_B[DEVICE], peak_B)
-        return Moment(self.index, self.segment, before_B, peak_B, after_B, start_s, stop_s, engine)
+        return Instant(self.index, self.segment, before_B, peak_B, after_B, start_s, stop_s, engine)
 
     def _run(self, step: Run, recipe: Recipe) -> int:
         """Moves the values and returns the device bytes the recipe needs beside what was live before it."""
@@ -165,9 +165,9 @@ class _Walk:
     def _copy(self, step: Send | Fetch, source: str, target: str) -> tuple[str, float, float]:
         if step.value not in self.live.get(source, ()):
             raise IllegalPlan(f"step {self.index}: {self._name(step.value)} is not in memory {source!r}")
-        home = self.graph.values[step.value].replaces
-        if home is not None and home in self.live.get(target, ()):
-            self._leave(home, target)
+        base = self.graph.values[step.value].replaces
+        if base is not None and base in self.live.get(target, ()):
+            self._leave(base, target)
         self._come(step.value, target)
         if self.links:
             link = self.links.get((source, target))
@@ -239,15 +239,15 @@ def residencies(graph: Graph, schedule: Schedule) -> tuple[Residency, ...]:
 
     O(steps).
     """
-    stays = _Stays(graph)
+    lifetimes = _Lifetimes(graph)
     for index, step in enumerate(schedule.steps):
-        stays.step(index, step)
-    for value in list(stays.open):
-        stays.close(value, len(schedule.steps))
-    return tuple(sorted(stays.closed, key=lambda r: (r.start, r.value)))
+        lifetimes.step(index, step)
+    for value in list(lifetimes.open):
+        lifetimes.close(value, len(schedule.steps))
+    return tuple(sorted(lifetimes.closed, key=lambda r: (r.start, r.value)))
 
 
-class _Stays:
+class _Lifetimes:
     """`open`: per resident value the value whose storage it lives in, since when, and by which engine."""
 
     def __init__(self, graph: Graph) -> None:

@@ -17,7 +17,7 @@ from lowtide.ir.numerics import Numerics
 from lowtide.ops.arguments import bound
 from lowtide.ops.base import SAVED, AbstractFamily, Kernel
 from lowtide.ops.bits import FLOATS, KERNELS, bits_geometry
-from lowtide.ops.draft import Draft
+from lowtide.ops.builder import GraphBuilder
 from lowtide.ops.memory_order import as_argument, dense_order
 
 _SIXTH = rounded(1.0 / 6.0, FLOATS["float32"])  # hardsigmoid's slope, of every dtype
@@ -116,20 +116,20 @@ class Activations(AbstractFamily):
     kind: ClassVar[str] = SAVED
     kernels: ClassVar[Mapping[str, Kernel]] = KERNELS
 
-    def add(self, draft: Draft, numerics: Numerics) -> None:
-        for backward in list(draft.calls(*_FORMS)):
-            saved = _Saved.of(draft, backward)
-            if saved is None or not draft.may_replace(saved.replaces):
+    def add(self, builder: GraphBuilder, numerics: Numerics) -> None:
+        for backward in list(builder.calls(*_FORMS)):
+            saved = _Saved.of(builder, backward)
+            if saved is None or not builder.may_replace(saved.replaces):
                 continue
             form = _FORMS[backward.op]
             options = []
-            if saved.source != saved.read and _stays(draft, saved.source, backward):
-                options.append(_instead(draft, saved, "without a copy", saved.source))
+            if saved.source != saved.read and _lifetimes(builder, saved.source, backward):
+                options.append(_instead(builder, saved, "without a copy", saved.source))
             if numerics.admits(form.numerics):
-                options += _other_side(draft, saved, form)
+                options += _other_side(builder, saved, form)
             if form.answer is not None:
-                options += _from_bits(draft, saved, form.answer(_numbers(backward, 1)))
-            draft.group(self.kind, f"{self.name} {backward.id}", saved.replaces, options)
+                options += _from_bits(builder, saved, form.answer(_numbers(backward, 1)))
+            builder.group(self.kind, f"{self.name} {backward.id}", saved.replaces, options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,17 +150,17 @@ class _Saved:
     dtype: str
 
     @classmethod
-    def of(cls, draft: Draft, backward: Recipe) -> _Saved | None:
+    def of(cls, builder: GraphBuilder, backward: Recipe) -> _Saved | None:
         arg = backward.args[_FORMS[backward.op].saved]
         if not isinstance(arg, Ref) or backward.kwargs:
             return None
         read = backward.reads[arg.index]
-        geometry, value = read.geometry, draft.values[read.value]
+        geometry, value = read.geometry, builder.values[read.value]
         if geometry is None or geometry.dtype not in FLOATS or value.persistent or value.arrives is not None:
             return None
-        maker = draft.made_by(read.value)
+        maker = builder.made_by(read.value)
         copied = maker is not None and maker.op == "aten.clone.default" and maker.args == (Ref(0),) and not maker.kwargs
-        if maker is not None and copied and not read.views and draft.readers[read.value] == [backward.id]:
+        if maker is not None and copied and not read.views and builder.readers[read.value] == [backward.id]:
             return cls(backward, read, maker.reads[0], (maker.id, backward.id), geometry.dtype)
         return cls(backward, read, read, (backward.id,), geometry.dtype)
 
@@ -170,7 +170,7 @@ def _numbers(recipe: Recipe, first: int) -> _Numbers:
 
 
 def _instead(
-    draft: Draft,
+    builder: GraphBuilder,
     saved: _Saved,
     name: str,
     read: Read,
@@ -186,11 +186,11 @@ def _instead(
         given[told[0]] = told[1]
     reads, args = bound(*given)
     return Option(
-        name, (draft.recipe(backward, backward.op, outputs=backward.outputs, reads=reads, args=args),), numerics
+        name, (builder.recipe(backward, backward.op, outputs=backward.outputs, reads=reads, args=args),), numerics
     )
 
 
-def _other_side(draft: Draft, saved: _Saved, form: _Form) -> list[Option]:
+def _other_side(builder: GraphBuilder, saved: _Saved, form: _Form) -> list[Option]:
     """From the input where the program reads the output, or the other way round."""
     numbers = _numbers(saved.backward, 1)
 
@@ -199,28 +199,28 @@ def _other_side(draft: Draft, saved: _Saved, form: _Form) -> list[Option]:
             return False
         return form.forwards[forward.op](_numbers(forward, 1), numbers, saved.dtype)
 
-    maker = draft.made_by(saved.source.value)
+    maker = builder.made_by(saved.source.value)
     if maker is not None and not saved.source.views and agrees(maker) and _reads_output(saved.backward, form):
         told = None if form.told is None else (form.told, False)
-        stays = _stays(draft, maker.reads[0], saved.backward)
-        return [_instead(draft, saved, "from input", maker.reads[0], told, form.numerics)] if stays else []
-    for number in draft.readers.get(saved.source.value, ()):
-        forward = draft.recipes[number]
+        lifetimes = _lifetimes(builder, maker.reads[0], saved.backward)
+        return [_instead(builder, saved, "from input", maker.reads[0], told, form.numerics)] if lifetimes else []
+    for number in builder.readers.get(saved.source.value, ()):
+        forward = builder.recipes[number]
         if (
             not agrees(forward)
             or forward.reads[0] != saved.source
             or _reads_output(saved.backward, form, default=False)
         ):
             continue
-        told, output = None if form.told is None else (form.told, True), draft.read(forward.outputs[0])
-        if _stays(draft, output, saved.backward):
-            return [_instead(draft, saved, "from output", output, told, form.numerics)]
+        told, output = None if form.told is None else (form.told, True), builder.read(forward.outputs[0])
+        if _lifetimes(builder, output, saved.backward):
+            return [_instead(builder, saved, "from output", output, told, form.numerics)]
     return []
 
 
-def _stays(draft: Draft, read: Read, reader: Recipe) -> bool:
+def _lifetimes(builder: GraphBuilder, read: Read, reader: Recipe) -> bool:
     """Whether a value is what it was when a backward reads it: not overwritten, and not in the caller's hands."""
-    value = draft.values[read.value]
+    value = builder.values[read.value]
     limit = value.readable_through
     return value.leaves is None and (limit is None or limit >= reader.segment)
 
@@ -230,17 +230,17 @@ def _reads_output(backward: Recipe, form: _Form, *, default: bool = True) -> boo
     return default if form.told is None else backward.args[form.told] is True
 
 
-def _from_bits(draft: Draft, saved: _Saved, answer: _Answer) -> list[Option]:
-    maker, backward = draft.made_by(saved.source.value), saved.backward
+def _from_bits(builder: GraphBuilder, saved: _Saved, answer: _Answer) -> list[Option]:
+    maker, backward = builder.made_by(saved.source.value), saved.backward
     order = dense_order(saved.source.geometry)
     if maker is None or order is None or saved.source.geometry is None or maker.segment == backward.segment:
         return []
     geometry = bits_geometry(saved.source.geometry)
     if geometry.numel == 0:
         return []
-    bits = draft.value(f"{draft.values[saved.read.value].name}_bits", geometry)
+    bits = builder.value(f"{builder.values[saved.read.value].name}_bits", geometry)
     reads, args = bound(saved.source, answer.question, answer.low, answer.high, as_argument(order))
-    pack = draft.recipe(maker, "lowtide.pack_answers", outputs=[bits], reads=reads, args=args)
-    reads, args = bound(backward.reads[0], draft.read(bits), *answer.factors, as_argument(order), answer.as_saved)
-    apply = draft.recipe(backward, f"lowtide.{answer.kernel}", outputs=backward.outputs, reads=reads, args=args)
+    pack = builder.recipe(maker, "lowtide.pack_answers", outputs=[bits], reads=reads, args=args)
+    reads, args = bound(backward.reads[0], builder.read(bits), *answer.factors, as_argument(order), answer.as_saved)
+    apply = builder.recipe(backward, f"lowtide.{answer.kernel}", outputs=backward.outputs, reads=reads, args=args)
     return [Option("from bits", (pack, apply))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lowtide.ir.call import Arg, Read, Ref
 from lowtide.ir.geometry import Geometry
 from lowtide.ir.graph import Graph, Recipe
-from lowtide.ops.draft import Draft
+from lowtide.ops.builder import GraphBuilder
 
 
 def bound(*arguments: Read | Arg) -> tuple[tuple[Read, ...], tuple[Arg, ...]]:
@@ -14,9 +14,9 @@ def bound(*arguments: Read | Arg) -> tuple[tuple[Read, ...], tuple[Arg, ...]]:
     return reads, tuple(Ref(reads.index(a)) if isinstance(a, Read) else a for a in arguments)
 
 
-def stay(draft: Draft, *reads: Read | None) -> bool:
+def lifetime(builder: GraphBuilder, *reads: Read | None) -> bool:
     """Whether values may be read in the backward as well: a buffer that the forward changes may not."""
-    return all(r is None or draft.values[r.value].readable_through is None for r in reads)
+    return all(r is None or builder.values[r.value].readable_through is None for r in reads)
 
 
 def passed(graph: Graph, recipe: Recipe, position: int) -> Geometry | None:

@@ -17,10 +17,10 @@ from lowtide.ir.call import Arg, Const, Items, Read
 from lowtide.ir.geometry import ITEM_B
 from lowtide.ir.graph import Effect, Graph, MiniTrace, Option, Recipe
 from lowtide.ir.numerics import Numerics
-from lowtide.ops.arguments import bound, passed, stay
+from lowtide.ops.arguments import bound, lifetime, passed
 from lowtide.ops.attention_chain import AttentionChain, attention_chains
 from lowtide.ops.base import SAVED, AbstractFamily, Kernel
-from lowtide.ops.draft import Draft
+from lowtide.ops.builder import GraphBuilder
 from lowtide.ops.flash_attention import flash_attention, flash_attention_backward, flash_option, workspace_B
 from lowtide.ops.lazy import torch
 from lowtide.ops.loss_chain import shape_of
@@ -236,24 +236,26 @@ class Attention(AbstractFamily):
     }
     least_B: int = _PART_B
 
-    def add(self, draft: Draft, numerics: Numerics) -> None:
-        for chain in attention_chains(draft):
+    def add(self, builder: GraphBuilder, numerics: Numerics) -> None:
+        for chain in attention_chains(builder):
             size_B = chain.scores * ITEM_B[chain.dtype]
-            if size_B < self.least_B or len(chain.shape) > 4 or not draft.is_free(chain.recipes):
+            if size_B < self.least_B or len(chain.shape) > 4 or not builder.is_free(chain.recipes):
                 continue
-            if not stay(draft, chain.query, chain.key, chain.value, chain.mask):
+            if not lifetime(builder, chain.query, chain.key, chain.value, chain.mask):
                 continue
             matrices = shape_of(chain.query)[0]
             coarse = min(matrices, _COARSE)
             counts = {coarse, max(coarse, min(matrices, size_B // _PART_B))}
-            kept, drawn = (None, ()) if chain.dropout is None else _drawn(draft, chain, chain.dropout)
-            options = [_option(draft, chain, kept, drawn, parts) for parts in sorted(counts)]
-            flash = flash_option(draft, chain) if numerics.admits(Numerics.REASSOCIATED) else None
+            kept, drawn = (None, ()) if chain.dropout is None else _drawn(builder, chain, chain.dropout)
+            options = [_option(builder, chain, kept, drawn, parts) for parts in sorted(counts)]
+            flash = flash_option(builder, chain) if numerics.admits(Numerics.REASSOCIATED) else None
             options += [] if flash is None else [flash]
-            draft.group(self.kind, f"{self.name} {chain.output.id}", chain.recipes, options)
+            builder.group(self.kind, f"{self.name} {chain.output.id}", chain.recipes, options)
 
 
-def _option(draft: Draft, chain: AttentionChain, kept: Read | None, drawn: tuple[int, ...], parts: int) -> Option:
+def _option(
+    builder: GraphBuilder, chain: AttentionChain, kept: Read | None, drawn: tuple[int, ...], parts: int
+) -> Option:
     probability = 0.0 if chain.dropout is None else chain.dropout.args[1]
     assert isinstance(probability, int | float)
     constants: tuple[Arg, ...] = (
@@ -266,26 +268,26 @@ def _option(draft: Draft, chain: AttentionChain, kept: Read | None, drawn: tuple
     )
     arguments = (chain.query, chain.key, chain.value, chain.mask, kept, *constants)
     reads, args = bound(*arguments)
-    forward = draft.recipe(chain.output, "lowtide.attention", outputs=chain.output.outputs, reads=reads, args=args)
+    forward = builder.recipe(chain.output, "lowtide.attention", outputs=chain.output.outputs, reads=reads, args=args)
     if chain.backward is None:
         return Option(f"{parts} parts", (*drawn, forward))
     back = chain.backward
     reads, args = bound(*arguments, back.gradient)
     outputs = [r.outputs[0] for r in (back.query, back.key, back.value)]
-    backward = draft.recipe(back.query, "lowtide.attention_backward", outputs=outputs, reads=reads, args=args)
+    backward = builder.recipe(back.query, "lowtide.attention_backward", outputs=outputs, reads=reads, args=args)
     return Option(f"{parts} parts", (*drawn, forward, backward))
 
 
-def _drawn(draft: Draft, chain: AttentionChain, dropout: Recipe) -> tuple[Read, tuple[int, ...]]:
+def _drawn(builder: GraphBuilder, chain: AttentionChain, dropout: Recipe) -> tuple[Read, tuple[int, ...]]:
     """Adds recipes that draw what dropout keeps, and that draw it again; returns it, and the option's."""
     _, kept, state = dropout.outputs
     name, args = "lowtide.dropout_mask", (Items(chain.shape), dropout.args[1], _device(chain))
-    again = draft.recipe(dropout, name, outputs=(kept,), reads=(), args=args)
-    draft.recipes[again] = replace(draft.recipes[again], state=state)
-    first = draft.recipe(dropout, name, outputs=(kept, state), reads=(), args=args, paths=((),))
-    trace = MiniTrace((draft.values[kept].size_B,), (0,))
-    draft.recipes[first] = replace(draft.recipes[first], effect=Effect.RANDOM, state=state, trace=trace)
-    return draft.read(kept), (first,)
+    again = builder.recipe(dropout, name, outputs=(kept,), reads=(), args=args)
+    builder.recipes[again] = replace(builder.recipes[again], state=state)
+    first = builder.recipe(dropout, name, outputs=(kept, state), reads=(), args=args, paths=((),))
+    trace = MiniTrace((builder.values[kept].size_B,), (0,))
+    builder.recipes[first] = replace(builder.recipes[first], effect=Effect.RANDOM, state=state, trace=trace)
+    return builder.read(kept), (first,)
 
 
 def _device(chain: AttentionChain) -> str:

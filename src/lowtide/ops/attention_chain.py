@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from lowtide.ir.call import Arg, Const, Read, Ref
 from lowtide.ir.geometry import Geometry
 from lowtide.ir.graph import Effect, Recipe
-from lowtide.ops.draft import Draft
+from lowtide.ops.builder import GraphBuilder
 from lowtide.ops.loss_chain import is_cast, is_dense, is_whole, only, shape_of
 
 _BMM = "aten.bmm.default"
@@ -88,21 +88,21 @@ class AttentionChain:
         return count
 
 
-def attention_chains(draft: Draft) -> Iterator[AttentionChain]:
+def attention_chains(builder: GraphBuilder) -> Iterator[AttentionChain]:
     """Every attention in the open, in the program's order."""
-    for softmax in list(draft.calls(_SAFE, _SOFTMAX)):
-        chain = _forward(draft, softmax)
+    for softmax in list(builder.calls(_SAFE, _SOFTMAX)):
+        chain = _forward(builder, softmax)
         if chain is not None:
             yield chain
 
 
-def _forward(draft: Draft, softmax: Recipe) -> AttentionChain | None:
+def _forward(builder: GraphBuilder, softmax: Recipe) -> AttentionChain | None:
     geometry = softmax.reads[0].geometry
     expected = (Ref(0), -1) if softmax.op == _SAFE else (Ref(0), -1, False)
     if softmax.args != expected or softmax.kwargs or geometry is None or len(geometry.shape) < 3:
         return None
-    before = _before(draft, softmax)
-    after = None if before is None else _after(draft, softmax)
+    before = _before(builder, softmax)
+    after = None if before is None else _after(builder, softmax)
     if before is None or after is None:
         return None
     product, scaling, mask, earlier = before
@@ -122,15 +122,17 @@ def _forward(draft: Draft, softmax: Recipe) -> AttentionChain | None:
         output=output,
         recipes=(*earlier, softmax.id, *later),
     )
-    if not is_dense(draft.values[output.outputs[0]].geometry):
+    if not is_dense(builder.values[output.outputs[0]].geometry):
         return None
-    readers = {draft.recipes[r].op for r in draft.readers[softmax.outputs[0]]}
+    readers = {builder.recipes[r].op for r in builder.readers[softmax.outputs[0]]}
     if _SOFTMAX_BACKWARD not in readers:
         return chain
-    return _with_backward(draft, chain, softmax, weights)
+    return _with_backward(builder, chain, softmax, weights)
 
 
-def _before(draft: Draft, softmax: Recipe) -> tuple[Recipe, Scaling | None, Read | None, tuple[int, ...]] | None:
+def _before(
+    builder: GraphBuilder, softmax: Recipe
+) -> tuple[Recipe, Scaling | None, Read | None, tuple[int, ...]] | None:
     """What leads to a softmax from a product of batches: the product, scaling, mask and all recipes."""
     scaling: Scaling | None = None
     mask: Read | None = None
@@ -138,13 +140,13 @@ def _before(draft: Draft, softmax: Recipe) -> tuple[Recipe, Scaling | None, Read
     reader, read = softmax, softmax.reads[0]
     stage = 0  # a copy, then a mask, then a scaling may come on the way back
     while True:
-        maker = draft.made_by(read.value)
-        if maker is None or not is_whole(draft, read) or only(draft, read.value, (reader.op,)) is None:
+        maker = builder.made_by(read.value)
+        if maker is None or not is_whole(builder, read) or only(builder, read.value, (reader.op,)) is None:
             return None
         found.insert(0, maker.id)
         if maker.op == _BMM and maker.args == (Ref(0), Ref(1)):
             return maker, scaling, mask, tuple(found)
-        if stage < 1 and is_cast(draft, maker):
+        if stage < 1 and is_cast(builder, maker):
             stage, reader, read = 1, maker, maker.reads[0]
         elif stage < 2 and maker.op == _ADD and maker.args == (Ref(0), Ref(1)) and not maker.kwargs:
             mask = maker.reads[1]
@@ -171,16 +173,16 @@ def scaling_of(recipe: Recipe) -> Scaling | None:
     return (_SCALING[recipe.op], float(factor)) if isinstance(factor, int | float) else None
 
 
-def _after(draft: Draft, softmax: Recipe) -> tuple[Recipe, Recipe | None, int, tuple[int, ...]] | None:
+def _after(builder: GraphBuilder, softmax: Recipe) -> tuple[Recipe, Recipe | None, int, tuple[int, ...]] | None:
     """What leads from a softmax to the last product: it, the dropout, the value that it reads, and all recipes."""
     value, dropout = softmax.outputs[0], None
     found: list[int] = []
     while True:
-        if draft.values[value].leaves is not None or not is_dense(draft.values[value].geometry):
+        if builder.values[value].leaves is not None or not is_dense(builder.values[value].geometry):
             return None
-        readers = [draft.recipes[r] for r in draft.readers.get(value, [])]
+        readers = [builder.recipes[r] for r in builder.readers.get(value, [])]
         early = [r for r in readers if r.segment == softmax.segment]
-        if len(early) != 1 or not is_whole(draft, early[0].reads[0]) or early[0].reads[0].value != value:
+        if len(early) != 1 or not is_whole(builder, early[0].reads[0]) or early[0].reads[0].value != value:
             return None
         following = early[0]
         found.append(following.id)
@@ -190,19 +192,21 @@ def _after(draft: Draft, softmax: Recipe) -> tuple[Recipe, Recipe | None, int, t
             if following.args[0] != Ref(0) or following.args[2] is not True or len(following.outputs) != 3:
                 return None
             dropout = following
-        elif dropout is not None or not (is_cast(draft, following) or _is_copy(following)):
+        elif dropout is not None or not (is_cast(builder, following) or _is_copy(following)):
             return None
         value = following.outputs[0]
 
 
-def _with_backward(draft: Draft, chain: AttentionChain, softmax: Recipe, weights: int) -> AttentionChain | None:
+def _with_backward(
+    builder: GraphBuilder, chain: AttentionChain, softmax: Recipe, weights: int
+) -> AttentionChain | None:
     """The same chain with the way back; None where that has another form."""
-    late = [draft.recipes[r] for r in draft.readers[weights] if draft.recipes[r].segment > softmax.segment]
+    late = [builder.recipes[r] for r in builder.readers[weights] if builder.recipes[r].segment > softmax.segment]
     of_value = next((r for r in late if r.op == _BMM and _is_flipped(r.reads[0], chain.output.reads[0])), None)
     if of_value is None or len(late) != 1 + (weights == softmax.outputs[0]):
         return None
     gradient = of_value.reads[1]
-    after = (draft.recipes[r] for r in draft.readers[gradient.value])
+    after = (builder.recipes[r] for r in builder.readers[gradient.value])
     first = next(
         (r for r in after if r.op == _BMM and r.reads[0] == gradient and _is_flipped(r.reads[1], chain.value)), None
     )
@@ -211,12 +215,12 @@ def _with_backward(draft: Draft, chain: AttentionChain, softmax: Recipe, weights
     found, scaling, softmax_backward = [of_value.id, first.id], None, None
     value, dropped = first.outputs[0], chain.dropout is None
     while True:
-        if draft.values[value].leaves is not None or not is_dense(draft.values[value].geometry):
+        if builder.values[value].leaves is not None or not is_dense(builder.values[value].geometry):
             return None
-        readers = [draft.recipes[r] for r in draft.readers.get(value, [])]
+        readers = [builder.recipes[r] for r in builder.readers.get(value, [])]
         if softmax_backward is not None and len(readers) == 2:
             break
-        if len(readers) != 1 or not is_whole(draft, readers[0].reads[0]) or readers[0].reads[0].value != value:
+        if len(readers) != 1 or not is_whole(builder, readers[0].reads[0]) or readers[0].reads[0].value != value:
             return None
         step = readers[0]
         if not dropped and step.op == _DROPOUT_BACKWARD and step.args[:2] == (Ref(0), Ref(1)):
@@ -227,7 +231,7 @@ def _with_backward(draft: Draft, chain: AttentionChain, softmax: Recipe, weights
             softmax_backward = step
         elif softmax_backward is not None and scaling is None and (scaling := scaling_of(step)) is not None:
             pass
-        elif not is_cast(draft, step):
+        elif not is_cast(builder, step):
             return None
         found.append(step.id)
         value = step.outputs[0]
@@ -238,7 +242,7 @@ def _with_backward(draft: Draft, chain: AttentionChain, softmax: Recipe, weights
     if scaling != chain.scaling:
         return None
     outputs = (of_query.outputs[0], of_key.outputs[0], of_value.outputs[0])
-    if not all(is_dense(draft.values[v].geometry) for v in outputs):
+    if not all(is_dense(builder.values[v].geometry) for v in outputs):
         return None
     found += [of_key.id, of_query.id]
     backward = AttentionBackward(gradient, of_query, of_key, of_value, tuple(found))

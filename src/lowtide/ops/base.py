@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from lowtide.ir.graph import Graph, Recipe
 from lowtide.ir.numerics import Numerics
-from lowtide.ops.draft import Draft
+from lowtide.ops.builder import GraphBuilder
 
 SAVED = "saved values"
 IN_PLACE = "in-place"
@@ -53,10 +53,10 @@ class AbstractFamily(abc.ABC):
     """Operators of ours by name without the namespace: `"pack_positive"` is `lowtide.pack_positive` in a recipe."""
 
     @abc.abstractmethod
-    def add(self, draft: Draft, numerics: Numerics) -> None:
+    def add(self, builder: GraphBuilder, numerics: Numerics) -> None:
         """Adds every way that this family knows and that the level admits. O(graph).
 
         Arguments:
-            draft: to which earlier families may have added.
+            builder: to which earlier families may have added.
             numerics: how far results may be from the program's.
         """

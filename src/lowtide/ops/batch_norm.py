@@ -18,7 +18,7 @@ from lowtide.ir.graph import Graph, Option, Recipe
 from lowtide.ir.numerics import Numerics
 from lowtide.ops.arguments import bound, passed
 from lowtide.ops.base import SAVED, AbstractFamily, Kernel
-from lowtide.ops.draft import Draft
+from lowtide.ops.builder import GraphBuilder
 from lowtide.ops.lazy import torch
 from lowtide.ops.norm_site import (
     Places,
@@ -129,26 +129,26 @@ class BatchNorm(AbstractFamily):
         ),
     }
 
-    def add(self, draft: Draft, numerics: Numerics) -> None:
-        for forward in list(draft.calls(*_TRAINING)):
-            _add_again(draft, forward)
-        for backward in list(draft.calls(_BACKWARD)):
+    def add(self, builder: GraphBuilder, numerics: Numerics) -> None:
+        for forward in list(builder.calls(*_TRAINING)):
+            _add_again(builder, forward)
+        for backward in list(builder.calls(_BACKWARD)):
             if argument(backward, _TRAIN) is False:
-                _add_from_nothing(draft, backward)
+                _add_from_nothing(builder, backward)
             elif numerics.admits(Numerics.REASSOCIATED):
-                site = norm_site(draft, backward, _TRAINING, _PLACES)
-                if site is not None and can_turn_back(draft, site):
-                    add_from_output(draft, site, self.name, argument(backward, _MASK), columns=False)
+                site = norm_site(builder, backward, _TRAINING, _PLACES)
+                if site is not None and can_turn_back(builder, site):
+                    add_from_output(builder, site, self.name, argument(backward, _MASK), columns=False)
 
 
-def _add_again(draft: Draft, forward: Recipe) -> None:
+def _add_again(builder: GraphBuilder, forward: Recipe) -> None:
     places = _TRAINING[forward.op]
     x, y, mean, invstd = tensor(forward, places.x), *(result(forward, i) for i in range(3))
     if x is None or y is None or mean is None or invstd is None or not _in_one_pass(x.geometry):
         return
     weight, bias = argument(forward, places.weight), argument(forward, places.bias)
-    reads, args = bound(x, weight, bias, draft.read(mean), draft.read(invstd))
-    draft.recipe(forward, "lowtide.batch_norm_again", outputs=(y,), reads=reads, args=args)
+    reads, args = bound(x, weight, bias, builder.read(mean), builder.read(invstd))
+    builder.recipe(forward, "lowtide.batch_norm_again", outputs=(y,), reads=reads, args=args)
 
 
 def _in_one_pass(geometry: Geometry | None) -> bool:
@@ -158,7 +158,7 @@ def _in_one_pass(geometry: Geometry | None) -> bool:
     return is_contiguous(geometry) or is_contiguous(geometry, (0, *range(2, len(geometry.shape)), 1))
 
 
-def _add_from_nothing(draft: Draft, backward: Recipe) -> None:
+def _add_from_nothing(builder: GraphBuilder, backward: Recipe) -> None:
     """With running statistics the input's gradient is a multiple of the output's: the input itself is not looked at."""
     mask, x = argument(backward, _MASK), tensor(backward, _PLACES.x)
     if not isinstance(mask, Items) or mask.items[1] is not False or x is None:
@@ -167,9 +167,9 @@ def _add_from_nothing(draft: Draft, backward: Recipe) -> None:
     if gradient is None or not _same_layout(gradient.geometry, x.geometry):
         return
     reads, args = bound(gradient, gradient, *(argument(backward, i) for i in range(2, len(backward.args))))
-    other = draft.recipe(backward, _BACKWARD, outputs=backward.outputs, reads=reads, args=args, paths=backward.paths)
+    other = builder.recipe(backward, _BACKWARD, outputs=backward.outputs, reads=reads, args=args, paths=backward.paths)
     name = f"batch norm {backward.id}"
-    draft.group(SAVED, name, [backward.id], [Option("without its input", (other,))])
+    builder.group(SAVED, name, [backward.id], [Option("without its input", (other,))])
 
 
 def _same_layout(one: Geometry | None, other: Geometry | None) -> bool:

@@ -17,7 +17,7 @@ from lowtide.ir.numerics import Numerics
 from lowtide.ops.arguments import passed
 from lowtide.ops.base import IN_PLACE, AbstractFamily, Kernel
 from lowtide.ops.batch_norm import Gradients, traffic_B, turned_back
-from lowtide.ops.draft import Draft
+from lowtide.ops.builder import GraphBuilder
 from lowtide.ops.lazy import torch
 from lowtide.ops.norm_site import is_contiguous, result, tensor
 from lowtide.ops.scale import faint_channels
@@ -25,7 +25,7 @@ from lowtide.ops.scale import faint_channels
 if TYPE_CHECKING:
     from torch import Tensor
 
-_WAYS = {
+_CANDIDATES = {
     "aten.native_batch_norm_backward.default": "lowtide.batch_norm_backward_over",
     "lowtide.batch_norm_backward_from_output": "lowtide.batch_norm_backward_from_output_over",
 }
@@ -115,26 +115,26 @@ class BatchNormInPlace(AbstractFamily):
         ),
     }
 
-    def add(self, draft: Draft, numerics: Numerics) -> None:  # noqa: ARG002  # as exact as what it stands for
-        for recipe in list(draft.recipes):
-            if recipe.op in _WAYS:
-                _add(draft, recipe)
+    def add(self, builder: GraphBuilder, numerics: Numerics) -> None:  # noqa: ARG002  # as exact as what it stands for
+        for recipe in list(builder.recipes):
+            if recipe.op in _CANDIDATES:
+                _add(builder, recipe)
 
 
-def _add(draft: Draft, recipe: Recipe) -> None:
+def _add(builder: GraphBuilder, recipe: Recipe) -> None:
     gradient, source, inner = tensor(recipe, 0), tensor(recipe, 1), result(recipe, 0)
     if gradient is None or source is None or inner is None:
         return
-    outer, heir = draft.values[gradient.value], draft.values[inner]
+    outer, heir = builder.values[gradient.value], builder.values[inner]
     if outer.persistent or outer.arrives is not None or outer.leaves is not None:
         return
     if not (_in_planes(gradient.geometry) and _in_planes(source.geometry) and has_the_bytes(recipe, outer, heir)):
         return
     if heir.leaves is not None and heir.role is not Role.GRADIENT:
         return
-    draft.recipe(
+    builder.recipe(
         recipe,
-        _WAYS[recipe.op],
+        _CANDIDATES[recipe.op],
         outputs=recipe.outputs,
         reads=recipe.reads,
         args=recipe.args,

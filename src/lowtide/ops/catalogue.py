@@ -14,11 +14,11 @@ from lowtide.ops.attention import Attention
 from lowtide.ops.base import KINDS, AbstractFamily, Kernel
 from lowtide.ops.batch_norm import BatchNorm
 from lowtide.ops.batch_norm_in_place import BatchNormInPlace
+from lowtide.ops.builder import GraphBuilder
 from lowtide.ops.compression import Compression
 from lowtide.ops.convolution import Convolution
 from lowtide.ops.convolution_algorithms import ConvolutionAlgorithms
 from lowtide.ops.cross_entropy import CrossEntropy
-from lowtide.ops.draft import Draft
 from lowtide.ops.dropout import Dropout
 from lowtide.ops.flags import Flags
 from lowtide.ops.group_norm import GroupNorm
@@ -101,8 +101,8 @@ def enlarge(
 
     Returns: a graph with more values, recipes and groups; the same ids for what was there. O(graph).
     """
-    draft = Draft(graph, content)
+    builder = GraphBuilder(graph, content)
     for family in FAMILIES:
         if family.name not in without and family.kind not in without:
-            family.add(draft, numerics)
-    return draft.finish()
+            family.add(builder, numerics)
+    return builder.finish()

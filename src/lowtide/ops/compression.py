@@ -22,7 +22,7 @@ from lowtide.ir.numerics import Numerics
 from lowtide.ops.arguments import bound
 from lowtide.ops.base import SAVED, AbstractFamily, Kernel
 from lowtide.ops.bits import FLOATS, PIECE, PIECE_B, float_code
-from lowtide.ops.draft import Draft
+from lowtide.ops.builder import GraphBuilder
 from lowtide.ops.lazy import torch
 from lowtide.ops.memory_order import Order, as_argument, dense_order, empty_in_order, in_order, spans
 
@@ -116,18 +116,18 @@ class Compression(AbstractFamily):
         "decompress": Kernel(decompress, workspace_B=_workspace_B),
     }
 
-    def add(self, draft: Draft, numerics: Numerics) -> None:
+    def add(self, builder: GraphBuilder, numerics: Numerics) -> None:
         if not numerics.admits(Numerics.LOSSY):
             return
-        for number in draft.graph.program:
-            maker = draft.recipes[number]
-            for value in (draft.values[v] for v in maker.outputs):
-                readers = _readers(draft, maker, value)
+        for number in builder.graph.program:
+            maker = builder.recipes[number]
+            for value in (builder.values[v] for v in maker.outputs):
+                readers = _readers(builder, maker, value)
                 order = dense_order(value.geometry)
                 if not readers or order is None or value.geometry is None:
                     continue
                 site = _Site(maker, value, value.geometry, order, readers)
-                draft.group(self.kind, f"{self.name} {value.id}", readers, [_option(draft, site)])
+                builder.group(self.kind, f"{self.name} {value.id}", readers, [_option(builder, site)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,33 +141,33 @@ class _Site:
     readers: tuple[int, ...]
 
 
-def _readers(draft: Draft, maker: Recipe, value: Value) -> tuple[int, ...]:
+def _readers(builder: GraphBuilder, maker: Recipe, value: Value) -> tuple[int, ...]:
     """The backwards that would read a value compressed; none if it is not to be."""
     geometry = value.geometry
     if geometry is None or geometry.dtype not in FLOATS or value.size_B < _LEAST_B or value.role is not Role.ACTIVATION:
         return ()
-    late = [draft.recipes[r] for r in draft.readers.get(value.id, ()) if draft.recipes[r].segment > maker.segment]
-    needy = tuple(r.id for r in late if not draft.can_do_without(r.id, value.id))
+    late = [builder.recipes[r] for r in builder.readers.get(value.id, ()) if builder.recipes[r].segment > maker.segment]
+    needy = tuple(r.id for r in late if not builder.can_do_without(r.id, value.id))
     if not needy or len(needy) > _MOST_READERS or value.leaves is not None:
         return ()
-    known = all(draft.recipes[r].op in _READERS and draft.recipes[r].effect is Effect.PURE for r in needy)
-    alike = len({draft.recipes[r].segment for r in needy}) == 1
-    return needy if known and alike and draft.may_replace(needy) else ()
+    known = all(builder.recipes[r].op in _READERS and builder.recipes[r].effect is Effect.PURE for r in needy)
+    alike = len({builder.recipes[r].segment for r in needy}) == 1
+    return needy if known and alike and builder.may_replace(needy) else ()
 
 
-def _option(draft: Draft, site: _Site) -> Option:
+def _option(builder: GraphBuilder, site: _Site) -> Option:
     """Put away where it is made, and taken out for those who read it late."""
     geometry, order = site.geometry, as_argument(site.order)
     away = Geometry("uint8", (compressed_B(geometry.numel),), (1,), 0, geometry.device)
-    packed, again = draft.value(f"{site.value.name}_bytes", away), draft.value(f"{site.value.name}_again", geometry)
-    reads, args = bound(draft.read(site.value.id), order)
-    put = draft.recipe(site.maker, "lowtide.compress", outputs=[packed], reads=reads, args=args)
-    reads, args = bound(draft.read(packed), Const("dtype", geometry.dtype), Items(geometry.shape), order)
-    first = draft.recipes[site.readers[0]]
-    recipes = [put, draft.recipe(first, "lowtide.decompress", outputs=[again], reads=reads, args=args)]
-    for reader in (draft.recipes[r] for r in site.readers):
+    packed, again = builder.value(f"{site.value.name}_bytes", away), builder.value(f"{site.value.name}_again", geometry)
+    reads, args = bound(builder.read(site.value.id), order)
+    put = builder.recipe(site.maker, "lowtide.compress", outputs=[packed], reads=reads, args=args)
+    reads, args = bound(builder.read(packed), Const("dtype", geometry.dtype), Items(geometry.shape), order)
+    first = builder.recipes[site.readers[0]]
+    recipes = [put, builder.recipe(first, "lowtide.decompress", outputs=[again], reads=reads, args=args)]
+    for reader in (builder.recipes[r] for r in site.readers):
         recipes.append(
-            draft.recipe(
+            builder.recipe(
                 reader,
                 reader.op,
                 outputs=reader.outputs,

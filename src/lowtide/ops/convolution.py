@@ -16,7 +16,7 @@ from lowtide.ir.geometry import Geometry
 from lowtide.ir.graph import Graph, Option, Recipe
 from lowtide.ir.numerics import Numerics
 from lowtide.ops.base import SAVED, AbstractFamily, Kernel
-from lowtide.ops.draft import Draft
+from lowtide.ops.builder import GraphBuilder
 from lowtide.ops.lazy import torch
 
 if TYPE_CHECKING:
@@ -61,14 +61,14 @@ def backward_of(recipe: Recipe) -> Backward | None:
     return Backward(recipe, *found)
 
 
-def of_weight(draft: Draft, backward: Backward, op: str = BACKWARD, more: Sequence[Arg] = ()) -> int:
+def of_weight(builder: GraphBuilder, backward: Backward, op: str = BACKWARD, more: Sequence[Arg] = ()) -> int:
     """Adds a recipe for the gradients of weight and bias.
 
     Arguments:
         op: torch's operator, or one that takes the same arguments, and more.
     """
     made = [(v, (i,)) for i, v in ((1, backward.weight), (2, backward.bias)) if v is not None]
-    return draft.recipe(
+    return builder.recipe(
         backward.recipe,
         op,
         outputs=[v for v, _ in made],
@@ -78,7 +78,7 @@ def of_weight(draft: Draft, backward: Backward, op: str = BACKWARD, more: Sequen
     )
 
 
-def of_input(draft: Draft, backward: Backward, parts: int = 1) -> int:
+def of_input(builder: GraphBuilder, backward: Backward, parts: int = 1) -> int:
     """Adds a recipe for the input's gradient, with the bias' where the weight's is not wanted; it reads no input.
 
     Arguments:
@@ -89,7 +89,7 @@ def of_input(draft: Draft, backward: Backward, parts: int = 1) -> int:
     bias = backward.bias if backward.weight is None else None
     made = [(v, (i,)) for i, v in ((0, backward.input), (2, bias)) if v is not None]
     sizes = (Items(given.geometry.shape), Items(given.geometry.stride))
-    return draft.recipe(
+    return builder.recipe(
         backward.recipe,
         "lowtide.convolution_backward_beside_input" if parts == 1 else "lowtide.convolution_input_in_parts",
         outputs=[v for v, _ in made],
@@ -203,11 +203,11 @@ class Convolution(AbstractFamily):
         "convolution_input_in_parts": Kernel(_input_in_parts, flops=_flops, workspace_B=_workspace_B, by_size=True),
     }
 
-    def add(self, draft: Draft, numerics: Numerics) -> None:  # noqa: ARG002  # exact at any level
-        for recipe in list(draft.calls(BACKWARD)):
+    def add(self, builder: GraphBuilder, numerics: Numerics) -> None:  # noqa: ARG002  # exact at any level
+        for recipe in list(builder.calls(BACKWARD)):
             backward = backward_of(recipe)
             if backward is None or backward.input is None:
                 continue
-            first = () if backward.weight is None else (of_weight(draft, backward),)
-            option = Option("one by one", (*first, of_input(draft, backward)))
-            draft.group(self.kind, f"{self.name} {recipe.id}", [recipe.id], [option])
+            first = () if backward.weight is None else (of_weight(builder, backward),)
+            option = Option("one by one", (*first, of_input(builder, backward)))
+            builder.group(self.kind, f"{self.name} {recipe.id}", [recipe.id], [option])

@@ -17,6 +17,7 @@ from lowtide.ir.geometry import Geometry
 from lowtide.ir.graph import Graph, Option, Recipe
 from lowtide.ir.numerics import Numerics
 from lowtide.ops.base import ALGORITHMS, AbstractFamily, Kernel
+from lowtide.ops.builder import GraphBuilder
 from lowtide.ops.convolution import (
     BACKWARD,
     OPERANDS,
@@ -27,7 +28,6 @@ from lowtide.ops.convolution import (
     of_weight,
     passed,
 )
-from lowtide.ops.draft import Draft
 from lowtide.ops.lazy import torch
 
 if TYPE_CHECKING:
@@ -83,22 +83,22 @@ def _weight_in_parts(
     return whole
 
 
-def _forward_by(given: Tensor, weight: Tensor, bias: Tensor | None, *constants_and_way: object) -> Tensor:
+def _forward_by(given: Tensor, weight: Tensor, bias: Tensor | None, *constants_and_candidate: object) -> Tensor:
     """A convolution by another algorithm or layout; the result is laid out as it would have been."""
-    *constants, way = constants_and_way
-    with _setting(way):
-        layout = _layout(given, way)
+    *constants, candidate = constants_and_candidate
+    with _setting(candidate):
+        layout = _layout(given, candidate)
         found: Tensor = torch.ops.aten.convolution.default(_as(given, layout), _as(weight, layout), bias, *constants)
     return found if layout is None else _in_rows(found)
 
 
 def _backward_by(
-    gradient: Tensor, given: Tensor, weight: Tensor, *constants_and_way: object
+    gradient: Tensor, given: Tensor, weight: Tensor, *constants_and_candidate: object
 ) -> tuple[Tensor | None, ...]:
     """A convolution's gradients by another algorithm or layout."""
-    *constants, way = constants_and_way
-    with _setting(way):
-        layout = _layout(given, way)
+    *constants, candidate = constants_and_candidate
+    with _setting(candidate):
+        layout = _layout(given, candidate)
         found: Sequence[Tensor | None] = torch.ops.aten.convolution_backward.default(
             _as(gradient, layout), _as(given, layout), _as(weight, layout), *constants
         )
@@ -111,13 +111,13 @@ def _in_rows(tensor: Tensor) -> Tensor:
 
 
 @contextlib.contextmanager
-def _setting(way: object) -> Iterator[None]:
+def _setting(candidate: object) -> Iterator[None]:
     """torch's global choice among its libraries' algorithms, for one call."""
-    wanted = {"_enabled": False} if way == _NATIVE else _CUDA.get(str(way), {})
+    wanted = {"_enabled": False} if candidate == _NATIVE else _CUDA.get(str(candidate), {})
     if not wanted:
         yield
         return
-    library: Any = torch.backends.mkldnn if way == _NATIVE else torch.backends.cudnn
+    library: Any = torch.backends.mkldnn if candidate == _NATIVE else torch.backends.cudnn
     names = list(inspect.signature(library.set_flags).parameters)
     before = dict(zip(names, library.set_flags(**{**dict.fromkeys(names), **wanted}), strict=True))
     try:
@@ -126,8 +126,8 @@ def _setting(way: object) -> Iterator[None]:
         library.set_flags(**{**dict.fromkeys(names), **{name: before[name] for name in wanted}})
 
 
-def _layout(given: Tensor, way: object) -> Any:
-    if way != _CHANNELS_LAST:
+def _layout(given: Tensor, candidate: object) -> Any:
+    if candidate != _CHANNELS_LAST:
         return None
     return torch.channels_last if given.dim() == 4 else torch.channels_last_3d
 
@@ -160,48 +160,52 @@ class ConvolutionAlgorithms(AbstractFamily):
         "convolution_backward_by": Kernel(_backward_by, flops=_backward_flops),
     }
 
-    def add(self, draft: Draft, numerics: Numerics) -> None:
-        for recipe in list(draft.calls(_FORWARD)):
-            options = list(_forwards(draft, recipe, numerics))
-            draft.group(self.kind, f"{self.name} {recipe.id}", [recipe.id], options)
-        for recipe in list(draft.calls(BACKWARD)):
+    def add(self, builder: GraphBuilder, numerics: Numerics) -> None:
+        for recipe in list(builder.calls(_FORWARD)):
+            options = list(_forwards(builder, recipe, numerics))
+            builder.group(self.kind, f"{self.name} {recipe.id}", [recipe.id], options)
+        for recipe in list(builder.calls(BACKWARD)):
             backward = backward_of(recipe)
             if backward is not None:
-                options = list(_backwards(draft, backward, numerics))
-                draft.group(self.kind, f"{self.name} {recipe.id}", [recipe.id], options)
+                options = list(_backwards(builder, backward, numerics))
+                builder.group(self.kind, f"{self.name} {recipe.id}", [recipe.id], options)
 
 
-def _forwards(draft: Draft, recipe: Recipe, numerics: Numerics) -> Iterator[Option]:
-    given, result = passed(draft.graph, recipe, 0), passed(draft.graph, recipe, -1)
+def _forwards(builder: GraphBuilder, recipe: Recipe, numerics: Numerics) -> Iterator[Option]:
+    given, result = passed(builder.graph, recipe, 0), passed(builder.graph, recipe, -1)
     if given is None or result is None or recipe.args[:2] != OPERANDS[:2] or recipe.kwargs:
         return
-    parts = 0 if _is_product(passed(draft.graph, recipe, 1), recipe.args[3:6]) else _parts(given, result)
+    parts = 0 if _is_product(passed(builder.graph, recipe, 1), recipe.args[3:6]) else _parts(given, result)
     if parts:
-        yield Option(f"in {parts} parts", (_like(draft, recipe, "lowtide.convolution_in_parts", parts),))
+        yield Option(f"in {parts} parts", (_like(builder, recipe, "lowtide.convolution_in_parts", parts),))
     if numerics.admits(Numerics.REASSOCIATED):
-        for way in _ways(given, recipe.args[_GROUPS]):
-            yield Option(way, (_like(draft, recipe, "lowtide.convolution_by", way),), Numerics.REASSOCIATED)
+        for candidate in _candidates(given, recipe.args[_GROUPS]):
+            yield Option(
+                candidate, (_like(builder, recipe, "lowtide.convolution_by", candidate),), Numerics.REASSOCIATED
+            )
 
 
-def _backwards(draft: Draft, backward: Backward, numerics: Numerics) -> Iterator[Option]:
+def _backwards(builder: GraphBuilder, backward: Backward, numerics: Numerics) -> Iterator[Option]:
     recipe = backward.recipe
-    gradient, given = passed(draft.graph, recipe, 0), passed(draft.graph, recipe, 1)
+    gradient, given = passed(builder.graph, recipe, 0), passed(builder.graph, recipe, 1)
     if given is None or gradient is None:
         return
-    is_product = _is_product(passed(draft.graph, recipe, 2), recipe.args[4:7])
+    is_product = _is_product(passed(builder.graph, recipe, 2), recipe.args[4:7])
     parts = 0 if is_product else _parts(given, gradient)
     whole_bias = backward.weight is None and backward.bias is not None
     if parts and backward.input is not None and not whole_bias:
-        weight = () if backward.weight is None else (of_weight(draft, backward),)
-        yield Option(f"input's in {parts} parts", (*weight, of_input(draft, backward, parts)))
+        weight = () if backward.weight is None else (of_weight(builder, backward),)
+        yield Option(f"input's in {parts} parts", (*weight, of_input(builder, backward, parts)))
     if not numerics.admits(Numerics.REASSOCIATED) or backward.weight is None:
         return
     if parts:
-        weight = (of_weight(draft, backward, "lowtide.convolution_weight_in_parts", (parts,)),)
-        rest = () if backward.input is None else (of_input(draft, backward, parts),)
+        weight = (of_weight(builder, backward, "lowtide.convolution_weight_in_parts", (parts,)),)
+        rest = () if backward.input is None else (of_input(builder, backward, parts),)
         yield Option(f"in {parts} parts", (*weight, *rest), Numerics.REASSOCIATED)
-    for way in _ways(given, recipe.args[9] if is_product else None):
-        yield Option(way, (_like(draft, recipe, "lowtide.convolution_backward_by", way),), Numerics.REASSOCIATED)
+    for candidate in _candidates(given, recipe.args[9] if is_product else None):
+        yield Option(
+            candidate, (_like(builder, recipe, "lowtide.convolution_backward_by", candidate),), Numerics.REASSOCIATED
+        )
 
 
 def _is_product(weight: Geometry | None, window: Sequence[Arg]) -> bool:
@@ -229,7 +233,7 @@ def _parts(given: Geometry, result: Geometry) -> int:
     return min(batch, _PARTS)
 
 
-def _ways(given: Geometry, groups: Arg) -> tuple[str, ...]:
+def _candidates(given: Geometry, groups: Arg) -> tuple[str, ...]:
     """Other algorithms and layouts on a device.
 
     Arguments:
@@ -243,8 +247,8 @@ def _ways(given: Geometry, groups: Arg) -> tuple[str, ...]:
     return (*((_NATIVE,) if groups == 1 else ()), *((_CHANNELS_LAST,) if dense else ()))
 
 
-def _like(draft: Draft, recipe: Recipe, op: str, more: Arg) -> int:
+def _like(builder: GraphBuilder, recipe: Recipe, op: str, more: Arg) -> int:
     """The same call of another operator, with one more argument at its end."""
-    return draft.recipe(
+    return builder.recipe(
         recipe, op, outputs=recipe.outputs, reads=recipe.reads, args=(*recipe.args, more), paths=recipe.paths
     )

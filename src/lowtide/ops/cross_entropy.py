@@ -16,9 +16,9 @@ from lowtide.ir.geometry import ITEM_B
 from lowtide.ir.graph import Graph, Option, Recipe, Takeover
 from lowtide.ir.layout import SMALL_B
 from lowtide.ir.numerics import Numerics
-from lowtide.ops.arguments import bound, passed, stay
+from lowtide.ops.arguments import bound, lifetime, passed
 from lowtide.ops.base import LOSS, AbstractFamily, Kernel
-from lowtide.ops.draft import Draft
+from lowtide.ops.builder import GraphBuilder
 from lowtide.ops.lazy import torch
 from lowtide.ops.loss_chain import LossChain, loss_chains
 
@@ -219,13 +219,13 @@ class CrossEntropy(AbstractFamily):
     }
     least_B: int = LEAST_B
 
-    def add(self, draft: Draft, numerics: Numerics) -> None:  # noqa: ARG002  # exact at any level
-        for chain in loss_chains(draft):
-            stays = stay(draft, chain.logits, chain.targets, chain.weight)
-            if not stays or not draft.is_free(chain.recipes) or logits_B(chain) < self.least_B:
+    def add(self, builder: GraphBuilder, numerics: Numerics) -> None:  # noqa: ARG002  # exact at any level
+        for chain in loss_chains(builder):
+            lifetimes = lifetime(builder, chain.logits, chain.targets, chain.weight)
+            if not lifetimes or not builder.is_free(chain.recipes) or logits_B(chain) < self.least_B:
                 continue
-            recipes = from_logits(draft, chain)
-            draft.group(self.kind, f"{self.name} {chain.forward.id}", chain.recipes, [Option("in chunks", recipes)])
+            recipes = from_logits(builder, chain)
+            builder.group(self.kind, f"{self.name} {chain.forward.id}", chain.recipes, [Option("in chunks", recipes)])
 
 
 def logits_B(chain: LossChain) -> int:
@@ -234,28 +234,28 @@ def logits_B(chain: LossChain) -> int:
     return rows * classes * ITEM_B[chain.dtype]
 
 
-def from_logits(draft: Draft, chain: LossChain) -> tuple[int, ...]:
+def from_logits(builder: GraphBuilder, chain: LossChain) -> tuple[int, ...]:
     """Adds recipes that make the chain's loss and gradient from its logits; returns the option's."""
     chunks = min(max(1, logits_B(chain) // _CHUNK_B), max(1, chain.shape[0]))
     arguments = (chain.logits, chain.targets, chain.weight, *chain.constants, chunks)
     reads, args = bound(*arguments)
     made = (chain.loss, chain.total)
-    forward = draft.recipe(chain.forward, "lowtide.cross_entropy", outputs=made, reads=reads, args=args)
+    forward = builder.recipe(chain.forward, "lowtide.cross_entropy", outputs=made, reads=reads, args=args)
     if chain.backward is None or chain.gradient is None:
         return (forward,)
     name, outputs = "lowtide.cross_entropy_backward", (chain.gradient,)
-    reads, args = bound(*arguments, chain.upstream, draft.read(chain.total), _shape(draft, chain.gradient))
-    backward = draft.recipe(chain.backward, name, outputs=outputs, reads=reads, args=args)
-    logits, gradient = draft.values[chain.logits.value], draft.values[chain.gradient]
+    reads, args = bound(*arguments, chain.upstream, builder.read(chain.total), _shape(builder, chain.gradient))
+    backward = builder.recipe(chain.backward, name, outputs=outputs, reads=reads, args=args)
+    logits, gradient = builder.values[chain.logits.value], builder.values[chain.gradient]
     inside = not logits.persistent and logits.arrives is None and logits.leaves is None
     large = logits.size_B == gradient.size_B >= SMALL_B
     if inside and large and gradient.leaves is None:
         over = (Takeover(logits.id, 0),)
-        draft.recipe(chain.backward, name, outputs=outputs, reads=reads, args=(*args, True), consumes=over)
+        builder.recipe(chain.backward, name, outputs=outputs, reads=reads, args=(*args, True), consumes=over)
     return forward, backward
 
 
-def _shape(draft: Draft, value: int) -> Items:
-    geometry = draft.values[value].geometry
+def _shape(builder: GraphBuilder, value: int) -> Items:
+    geometry = builder.values[value].geometry
     assert geometry is not None
     return Items(geometry.shape)

@@ -13,7 +13,7 @@ from lowtide.ir.numerics import Numerics
 from lowtide.ops.arguments import bound
 from lowtide.ops.base import SAVED, AbstractFamily, Kernel
 from lowtide.ops.bits import FLOATS, KERNELS, bits_geometry, converted, float_code, workspace_B
-from lowtide.ops.draft import Draft
+from lowtide.ops.builder import GraphBuilder
 from lowtide.ops.lazy import torch
 from lowtide.ops.memory_order import Order, as_argument, dense_order, in_order
 
@@ -75,11 +75,11 @@ class Dropout(AbstractFamily):
         "scaled_gradient_by_flags": Kernel(scaled_gradient_by_flags, workspace_B=workspace_B),
     }
 
-    def add(self, draft: Draft, numerics: Numerics) -> None:  # noqa: ARG002  # exact at any level
-        for recipe in list(draft.calls(_BACKWARD, _PRODUCT)):
-            found = _plain(recipe) if recipe.op == _BACKWARD else _as_eager(draft, recipe)
-            if found is not None and draft.may_replace(found.recipes):
-                draft.group(self.kind, f"{self.name} {recipe.id}", found.recipes, _options(draft, recipe, found))
+    def add(self, builder: GraphBuilder, numerics: Numerics) -> None:  # noqa: ARG002  # exact at any level
+        for recipe in list(builder.calls(_BACKWARD, _PRODUCT)):
+            found = _plain(recipe) if recipe.op == _BACKWARD else _as_eager(builder, recipe)
+            if found is not None and builder.may_replace(found.recipes):
+                builder.group(self.kind, f"{self.name} {recipe.id}", found.recipes, _options(builder, recipe, found))
 
 
 def _plain(recipe: Recipe) -> _Gradient | None:
@@ -96,47 +96,49 @@ def _plain(recipe: Recipe) -> _Gradient | None:
     return _Gradient((recipe.id,), gradient, mask, scale)
 
 
-def _as_eager(draft: Draft, recipe: Recipe) -> _Gradient | None:
+def _as_eager(builder: GraphBuilder, recipe: Recipe) -> _Gradient | None:
     """`gradient * (mask.to(dtype) / keep)`, as capture writes it below 32 bits."""
     if recipe.args != (Ref(0), Ref(1)) or recipe.kwargs:
         return None
-    weight = _only_link(draft, recipe, recipe.reads[1], "aten.div.Scalar")
+    weight = _only_link(builder, recipe, recipe.reads[1], "aten.div.Scalar")
     if weight is None or len(weight.args) != 2 or not isinstance(keep := weight.args[1], int | float) or keep <= 0:
         return None
-    copy = _only_link(draft, weight, weight.reads[0], "aten._to_copy.default")
-    geometry = draft.values[weight.outputs[0]].geometry
+    copy = _only_link(builder, weight, weight.reads[0], "aten._to_copy.default")
+    geometry = builder.values[weight.outputs[0]].geometry
     if copy is None or geometry is None or geometry.dtype not in FLOATS:
         return None
-    if copy.kwargs != (("dtype", Const("dtype", geometry.dtype)),) or draft.made_by(copy.reads[0].value) is None:
+    if copy.kwargs != (("dtype", Const("dtype", geometry.dtype)),) or builder.made_by(copy.reads[0].value) is None:
         return None
     quotient = rounded(1.0 / rounded(keep, FLOATS["float32"]), FLOATS["float32"])
     recipes = (copy.id, weight.id, recipe.id)
     return _Gradient(recipes, recipe.reads[0], copy.reads[0], rounded(quotient, FLOATS[geometry.dtype]))
 
 
-def _only_link(draft: Draft, reader: Recipe, read: Read, op: str) -> Recipe | None:
+def _only_link(builder: GraphBuilder, reader: Recipe, read: Read, op: str) -> Recipe | None:
     """The recipe that makes what another one reads, if it is of an operator and nobody else reads that."""
-    maker = draft.made_by(read.value)
-    if maker is None or maker.op != op or read.views or draft.readers[read.value] != [reader.id]:
+    maker = builder.made_by(read.value)
+    if maker is None or maker.op != op or read.views or builder.readers[read.value] != [reader.id]:
         return None
-    return maker if draft.values[read.value].leaves is None else None
+    return maker if builder.values[read.value].leaves is None else None
 
 
-def _options(draft: Draft, backward: Recipe, found: _Gradient) -> list[Option]:
-    maker, geometry, order = draft.made_by(found.mask.value), found.mask.geometry, dense_order(found.mask.geometry)
+def _options(builder: GraphBuilder, backward: Recipe, found: _Gradient) -> list[Option]:
+    maker, geometry, order = builder.made_by(found.mask.value), found.mask.geometry, dense_order(found.mask.geometry)
     if maker is None or geometry is None or geometry.dtype != "bool" or order is None or geometry.numel == 0:
         return []
     if found.gradient.geometry is None or found.gradient.geometry.shape != geometry.shape:
         return []
     factors: tuple[Arg, ...] = (found.scale, 0.0, as_argument(order), False)
     reads, args = bound(found.gradient, found.mask, *factors)
-    once = draft.recipe(backward, "lowtide.scaled_gradient_by_flags", outputs=backward.outputs, reads=reads, args=args)
+    once = builder.recipe(
+        backward, "lowtide.scaled_gradient_by_flags", outputs=backward.outputs, reads=reads, args=args
+    )
     options = [Option("from mask in one pass", (once,))]
     if maker.segment < backward.segment:
-        bits = draft.value(f"{draft.values[found.mask.value].name}_bits", bits_geometry(geometry))
+        bits = builder.value(f"{builder.values[found.mask.value].name}_bits", bits_geometry(geometry))
         reads, args = bound(found.mask, as_argument(order))
-        pack = draft.recipe(maker, "lowtide.pack_flags", outputs=[bits], reads=reads, args=args)
-        reads, args = bound(found.gradient, draft.read(bits), *factors)
-        apply = draft.recipe(backward, "lowtide.scaled_gradient", outputs=backward.outputs, reads=reads, args=args)
+        pack = builder.recipe(maker, "lowtide.pack_flags", outputs=[bits], reads=reads, args=args)
+        reads, args = bound(found.gradient, builder.read(bits), *factors)
+        apply = builder.recipe(backward, "lowtide.scaled_gradient", outputs=backward.outputs, reads=reads, args=args)
         options.append(Option("from bits", (pack, apply)))
     return options

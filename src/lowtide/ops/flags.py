@@ -16,7 +16,7 @@ from lowtide.ir.numerics import Numerics
 from lowtide.ops.arguments import bound
 from lowtide.ops.base import SAVED, AbstractFamily, Kernel
 from lowtide.ops.bits import KERNELS, PIECE, bits_geometry, unpacked_by_torch
-from lowtide.ops.draft import Draft
+from lowtide.ops.builder import GraphBuilder
 from lowtide.ops.lazy import torch
 from lowtide.ops.memory_order import Order, as_argument, dense_order, empty_in_order, spans
 
@@ -64,48 +64,48 @@ class Flags(AbstractFamily):
         "unpack_flags": Kernel(unpack_flags),
     }
 
-    def add(self, draft: Draft, numerics: Numerics) -> None:  # noqa: ARG002  # exact at any level
-        for number in draft.graph.program:
-            recipe = draft.recipes[number]
-            if len(recipe.outputs) != 1 or recipe.effect is not Effect.PURE or not _is_flag(draft, recipe.outputs[0]):
+    def add(self, builder: GraphBuilder, numerics: Numerics) -> None:  # noqa: ARG002  # exact at any level
+        for number in builder.graph.program:
+            recipe = builder.recipes[number]
+            if len(recipe.outputs) != 1 or recipe.effect is not Effect.PURE or not _is_flag(builder, recipe.outputs[0]):
                 continue
-            replaces = _late_readers(draft, recipe)
-            options = _crossing(draft, recipe, replaces) if replaces else []
-            if not replaces and (replaces := _tests_of_saved(draft, recipe)):
-                options = _made_early(draft, recipe, replaces)
+            replaces = _late_readers(builder, recipe)
+            options = _crossing(builder, recipe, replaces) if replaces else []
+            if not replaces and (replaces := _tests_of_saved(builder, recipe)):
+                options = _made_early(builder, recipe, replaces)
             if options:
-                draft.group(self.kind, f"{self.name} {recipe.id}", replaces, options)
+                builder.group(self.kind, f"{self.name} {recipe.id}", replaces, options)
 
 
-def _is_flag(draft: Draft, value: int) -> bool:
+def _is_flag(builder: GraphBuilder, value: int) -> bool:
     """Whether a value is truth, fills its bytes, and is worth packing."""
-    found = draft.values[value]
+    found = builder.values[value]
     geometry = found.geometry
     if geometry is None or geometry.dtype != "bool" or found.leaves is not None or found.persistent:
         return False
     return geometry.numel >= SMALL_B and dense_order(geometry) is not None
 
 
-def _late_readers(draft: Draft, maker: Recipe) -> tuple[int, ...]:
+def _late_readers(builder: GraphBuilder, maker: Recipe) -> tuple[int, ...]:
     """The recipes of later segments that read what a recipe makes; none if they are too many, or taken."""
-    readers = draft.readers.get(maker.outputs[0], ())
-    late = tuple(r for r in readers if draft.recipes[r].segment > maker.segment)
-    if not late or len(late) > _MOST_READERS or len({draft.recipes[r].segment for r in late}) != 1:
+    readers = builder.readers.get(maker.outputs[0], ())
+    late = tuple(r for r in readers if builder.recipes[r].segment > maker.segment)
+    if not late or len(late) > _MOST_READERS or len({builder.recipes[r].segment for r in late}) != 1:
         return ()
-    pure = all(draft.recipes[r].effect is Effect.PURE for r in late)
-    return late if pure and draft.may_replace(late) and draft.is_free(late) else ()
+    pure = all(builder.recipes[r].effect is Effect.PURE for r in late)
+    return late if pure and builder.may_replace(late) and builder.is_free(late) else ()
 
 
-def _crossing(draft: Draft, maker: Recipe, late: tuple[int, ...]) -> list[Option]:
+def _crossing(builder: GraphBuilder, maker: Recipe, late: tuple[int, ...]) -> list[Option]:
     """Packed where they are made, unpacked for those who read them late."""
-    flag = draft.values[maker.outputs[0]]
+    flag = builder.values[maker.outputs[0]]
     assert flag.geometry is not None, "only a flag with a geometry gets here"
-    again = draft.value(f"{flag.name}_again", flag.geometry)
-    recipes = _through_bits(draft, maker, draft.recipes[late[0]], draft.read(flag.id), again)
-    for reader in (draft.recipes[r] for r in late):
+    again = builder.value(f"{flag.name}_again", flag.geometry)
+    recipes = _through_bits(builder, maker, builder.recipes[late[0]], builder.read(flag.id), again)
+    for reader in (builder.recipes[r] for r in late):
         reads = tuple(replace(r, value=again) if r.value == flag.id else r for r in reader.reads)
         recipes.append(
-            draft.recipe(
+            builder.recipe(
                 reader,
                 reader.op,
                 outputs=reader.outputs,
@@ -118,44 +118,44 @@ def _crossing(draft: Draft, maker: Recipe, late: tuple[int, ...]) -> list[Option
     return [Option("from bits", tuple(recipes))]
 
 
-def _through_bits(draft: Draft, early: Recipe, late: Recipe, flag: Read, again: int) -> list[int]:
+def _through_bits(builder: GraphBuilder, early: Recipe, late: Recipe, flag: Read, again: int) -> list[int]:
     """Recipes that pack a flag at one place and make it, or its like, from the bits at another."""
     geometry = flag.geometry
     order = dense_order(geometry)
     assert geometry is not None, "only a flag with a geometry gets here"
     assert order is not None, "only a dense flag gets here"
-    bits = draft.value(f"{draft.values[flag.value].name}_bits", bits_geometry(geometry))
+    bits = builder.value(f"{builder.values[flag.value].name}_bits", bits_geometry(geometry))
     reads, args = bound(flag, as_argument(order))
-    pack = draft.recipe(early, "lowtide.pack_flags", outputs=[bits], reads=reads, args=args)
-    reads, args = bound(draft.read(bits), Items(geometry.shape), as_argument(order))
-    return [pack, draft.recipe(late, "lowtide.unpack_flags", outputs=[again], reads=reads, args=args)]
+    pack = builder.recipe(early, "lowtide.pack_flags", outputs=[bits], reads=reads, args=args)
+    reads, args = bound(builder.read(bits), Items(geometry.shape), as_argument(order))
+    return [pack, builder.recipe(late, "lowtide.unpack_flags", outputs=[again], reads=reads, args=args)]
 
 
-def _tests_of_saved(draft: Draft, last: Recipe) -> tuple[int, ...]:
+def _tests_of_saved(builder: GraphBuilder, last: Recipe) -> tuple[int, ...]:
     """The tests of one segment that end in a recipe and begin with values of earlier ones; none if there are others.
 
     What is tested has to be an activation: what is there anyway need not be packed.
     """
     if last.segment == 0 or not _is_test(last):
         return ()
-    tests = list(_back_from(draft, last))
+    tests = list(_back_from(builder, last))
     inside = {t.id for t in tests}
-    saved = {r.value for t in tests for r in t.reads if draft.maker.get(r.value) not in inside}
-    makers = [draft.made_by(v) for v in saved]
+    saved = {r.value for t in tests for r in t.reads if builder.maker.get(r.value) not in inside}
+    makers = [builder.made_by(v) for v in saved]
     early = all(m is not None and m.segment < last.segment for m in makers)
-    closed = all(inside.issuperset(draft.readers.get(t.outputs[0], ())) for t in tests if t is not last)
-    outer = not inside.issuperset(draft.readers.get(last.outputs[0], ()))
+    closed = all(inside.issuperset(builder.readers.get(t.outputs[0], ())) for t in tests if t is not last)
+    outer = not inside.issuperset(builder.readers.get(last.outputs[0], ()))
     whole = tuple(sorted(inside))
-    followed = any(_is_test(draft.recipes[r]) for r in draft.readers.get(last.outputs[0], ()))
+    followed = any(_is_test(builder.recipes[r]) for r in builder.readers.get(last.outputs[0], ()))
     ends = outer and not followed
-    return whole if early and closed and ends and draft.is_free(whole) else ()
+    return whole if early and closed and ends and builder.is_free(whole) else ()
 
 
 def _is_test(recipe: Recipe) -> bool:
     return recipe.op in _TESTS and not recipe.kwargs and len(recipe.outputs) == 1
 
 
-def _back_from(draft: Draft, last: Recipe) -> Iterator[Recipe]:
+def _back_from(builder: GraphBuilder, last: Recipe) -> Iterator[Recipe]:
     """A recipe, and the tests of its segment that it follows from; each once, the last first."""
     seen: set[int] = set()
     pending = [last]
@@ -165,21 +165,23 @@ def _back_from(draft: Draft, last: Recipe) -> Iterator[Recipe]:
             continue
         seen.add(recipe.id)
         yield recipe
-        makers = (draft.made_by(r.value) for r in recipe.reads)
+        makers = (builder.made_by(r.value) for r in recipe.reads)
         pending += [m for m in makers if m is not None and m.segment == last.segment and _is_test(m)]
 
 
-def _made_early(draft: Draft, last: Recipe, tests: tuple[int, ...]) -> list[Option]:
+def _made_early(builder: GraphBuilder, last: Recipe, tests: tuple[int, ...]) -> list[Option]:
     """The same tests in the segment of what they test, packed there; the last one's result from the bits."""
-    makers = [m for t in tests for r in draft.recipes[t].reads if (m := draft.made_by(r.value)) and m.id not in tests]
-    early = max(makers, key=lambda m: draft.graph.program.index(m.id))
+    makers = [
+        m for t in tests for r in builder.recipes[t].reads if (m := builder.made_by(r.value)) and m.id not in tests
+    ]
+    early = max(makers, key=lambda m: builder.graph.program.index(m.id))
     like: dict[int, int] = {}
     recipes = []
-    for test in (draft.recipes[t] for t in draft.graph.program if t in tests):
-        value = draft.values[test.outputs[0]]
+    for test in (builder.recipes[t] for t in builder.graph.program if t in tests):
+        value = builder.values[test.outputs[0]]
         assert value.geometry is not None, "capture gives every value a geometry"
-        like[value.id] = draft.value(f"{value.name}_early", value.geometry)
+        like[value.id] = builder.value(f"{value.name}_early", value.geometry)
         reads = tuple(replace(r, value=like.get(r.value, r.value)) for r in test.reads)
-        recipes.append(draft.recipe(early, test.op, outputs=[like[value.id]], reads=reads, args=test.args))
-    flag = draft.read(like[last.outputs[0]])
-    return [Option("tested early", (*recipes, *_through_bits(draft, early, last, flag, last.outputs[0])))]
+        recipes.append(builder.recipe(early, test.op, outputs=[like[value.id]], reads=reads, args=test.args))
+    flag = builder.read(like[last.outputs[0]])
+    return [Option("tested early", (*recipes, *_through_bits(builder, early, last, flag, last.outputs[0])))]

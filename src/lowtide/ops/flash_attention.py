@@ -15,7 +15,7 @@ from lowtide.ir.graph import Graph, Option, Recipe
 from lowtide.ir.numerics import Numerics
 from lowtide.ops.arguments import bound, passed
 from lowtide.ops.attention_chain import AttentionChain
-from lowtide.ops.draft import Draft
+from lowtide.ops.builder import GraphBuilder
 from lowtide.ops.lazy import torch
 from lowtide.ops.loss_chain import shape_of
 
@@ -85,7 +85,7 @@ def workspace_B(graph: Graph, recipe: Recipe) -> int:
     return 4 * (query.numel + key.numel) * narrow_B + 4 * query.numel * ITEM_B["float32"] + masks_B + (1 << 20)
 
 
-def flash_option(draft: Draft, chain: AttentionChain) -> Option | None:
+def flash_option(builder: GraphBuilder, chain: AttentionChain) -> Option | None:
     """Adds flash attention's recipes; None where it does not do what the chain does."""
     query, value = shape_of(chain.query), shape_of(chain.value)
     geometry = chain.query.geometry
@@ -101,15 +101,15 @@ def flash_option(draft: Draft, chain: AttentionChain) -> Option | None:
     reads, args = bound(*arguments)
     name, output = "lowtide.flash_attention", chain.output.outputs[0]
     if chain.backward is None:
-        forward = draft.recipe(chain.output, name, outputs=(output,), reads=reads, args=args, paths=((0,),))
+        forward = builder.recipe(chain.output, name, outputs=(output,), reads=reads, args=args, paths=((0,),))
         return Option("flash", (forward,), Numerics.REASSOCIATED)
     batches, heads = _split(chain.shape)
     wide = "float64" if geometry.dtype == "float64" else "float32"
     each = Geometry(wide, (batches, heads, query[1]), (heads * query[1], query[1], 1), 0, geometry.device)
-    log_sum = draft.value(f"logarithms of the sums of {chain.output.id}", each)
-    forward = draft.recipe(chain.output, name, outputs=(output, log_sum), reads=reads, args=args)
+    log_sum = builder.value(f"logarithms of the sums of {chain.output.id}", each)
+    forward = builder.recipe(chain.output, name, outputs=(output, log_sum), reads=reads, args=args)
     back = chain.backward
-    reads, args = bound(*arguments, back.gradient, draft.read(output), draft.read(log_sum))
+    reads, args = bound(*arguments, back.gradient, builder.read(output), builder.read(log_sum))
     outputs = [r.outputs[0] for r in (back.query, back.key, back.value)]
-    backward = draft.recipe(back.query, f"{name}_backward", outputs=outputs, reads=reads, args=args)
+    backward = builder.recipe(back.query, f"{name}_backward", outputs=outputs, reads=reads, args=args)
     return Option("flash", (forward, backward), Numerics.REASSOCIATED)

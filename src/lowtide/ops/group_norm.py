@@ -14,7 +14,7 @@ from lowtide.ir.graph import Graph, Recipe
 from lowtide.ir.numerics import Numerics
 from lowtide.ops.arguments import bound, passed
 from lowtide.ops.base import SAVED, AbstractFamily, Kernel
-from lowtide.ops.draft import Draft
+from lowtide.ops.builder import GraphBuilder
 from lowtide.ops.lazy import torch
 from lowtide.ops.norm_site import (
     Places,
@@ -114,27 +114,27 @@ class GroupNorm(AbstractFamily):
         ),
     }
 
-    def add(self, draft: Draft, numerics: Numerics) -> None:
-        for forward in list(draft.calls(_FORWARD)):
-            _add_again(draft, forward)
+    def add(self, builder: GraphBuilder, numerics: Numerics) -> None:
+        for forward in list(builder.calls(_FORWARD)):
+            _add_again(builder, forward)
         if not numerics.admits(Numerics.REASSOCIATED):
             return
-        for backward in list(draft.calls(_BACKWARD)):
-            site = norm_site(draft, backward, _FORWARDS, _PLACES)
-            if site is not None and can_turn_back(draft, site) and is_contiguous(site.y.geometry):
-                add_from_output(draft, site, self.name, argument(backward, _MASK), columns=False)
+        for backward in list(builder.calls(_BACKWARD)):
+            site = norm_site(builder, backward, _FORWARDS, _PLACES)
+            if site is not None and can_turn_back(builder, site) and is_contiguous(site.y.geometry):
+                add_from_output(builder, site, self.name, argument(backward, _MASK), columns=False)
 
 
-def _add_again(draft: Draft, forward: Recipe) -> None:
+def _add_again(builder: GraphBuilder, forward: Recipe) -> None:
     x, weight, bias = (tensor(forward, i) for i in range(3))
     y, mean, rstd = (result(forward, i) for i in range(3))
     if x is None or weight is None or bias is None or y is None or mean is None or rstd is None:
         return
-    dtypes = {r.geometry.dtype for r in (x, weight, bias, draft.read(mean)) if r.geometry is not None}
+    dtypes = {r.geometry.dtype for r in (x, weight, bias, builder.read(mean)) if r.geometry is not None}
     if len(dtypes) != 1 or not dtypes <= set(_SAME_BITS) or not is_contiguous(x.geometry):
         return
-    reads, args = bound(x, weight, bias, draft.read(mean), draft.read(rstd))
-    draft.recipe(forward, "lowtide.group_norm_again", outputs=(y,), reads=reads, args=args)
+    reads, args = bound(x, weight, bias, builder.read(mean), builder.read(rstd))
+    builder.recipe(forward, "lowtide.group_norm_again", outputs=(y,), reads=reads, args=args)
 
 
 def _vectors_B(graph: Graph, recipe: Recipe) -> int:

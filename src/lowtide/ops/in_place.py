@@ -17,7 +17,7 @@ from lowtide.ir.in_place import has_the_bytes
 from lowtide.ir.layout import SMALL_B
 from lowtide.ir.numerics import Numerics
 from lowtide.ops.base import IN_PLACE, AbstractFamily
-from lowtide.ops.draft import Draft
+from lowtide.ops.builder import GraphBuilder
 
 _METHODS = (
     *("abs", "ceil", "cos", "erf", "exp", "expm1", "floor", "log", "log1p", "neg", "reciprocal", "round", "rsqrt"),
@@ -53,7 +53,7 @@ _METHOD_NAMES = {"pow.Tensor_Scalar": "pow_.Scalar"}
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class _Candidate:
     """How an operator runs over one of its arguments.
 
     Arguments:
@@ -78,22 +78,22 @@ def _method(name: str) -> str:
     return f"aten.{_METHOD_NAMES.get(name) or f'{plain}_.' + (overload or 'default')}"
 
 
-def _ways() -> dict[str, tuple[_Way, ...]]:
-    ways: dict[str, tuple[_Way, ...]] = {_overload(n): (_Way(_method(n)),) for n in _METHODS}
+def _candidates() -> dict[str, tuple[_Candidate, ...]]:
+    candidates: dict[str, tuple[_Candidate, ...]] = {_overload(n): (_Candidate(_method(n)),) for n in _METHODS}
     for name in _SECOND:
-        ways[_overload(name)] += (_Way(f"aten.{name.partition('.')[0]}.out", 1, "out"),)
+        candidates[_overload(name)] += (_Candidate(f"aten.{name.partition('.')[0]}.out", 1, "out"),)
     for name in _BACKWARD:
-        ways[_overload(name)] = (_Way(f"aten.{name}.grad_input", 0, "grad_input"),)
+        candidates[_overload(name)] = (_Candidate(f"aten.{name}.grad_input", 0, "grad_input"),)
     for name, into in _ROWS.items():
-        ways[_overload(name)] = (_Way(f"aten.{name}.out", 0, into, rows=True),)
+        candidates[_overload(name)] = (_Candidate(f"aten.{name}.out", 0, into, rows=True),)
     for name in _OWN:
-        ways[f"lowtide.{name}"] = (_Way(f"lowtide.{name}", 0, "out"),)
+        candidates[f"lowtide.{name}"] = (_Candidate(f"lowtide.{name}", 0, "out"),)
     for name in ("lowtide.tiled", "lowtide.tiled_by_rows"):
-        ways[name] = tuple(_Way(name, 2 + i, "into") for i in range(_TILED_OPERANDS))
-    return ways
+        candidates[name] = tuple(_Candidate(name, 2 + i, "into") for i in range(_TILED_OPERANDS))
+    return candidates
 
 
-WAYS = _ways()
+CANDIDATES = _candidates()
 """By operator, in which ways it may run in place."""
 
 
@@ -105,30 +105,30 @@ class InPlace(AbstractFamily):
     name: ClassVar[str] = "in-place"
     kind: ClassVar[str] = IN_PLACE
 
-    def add(self, draft: Draft, numerics: Numerics) -> None:  # noqa: ARG002  # exact at any level
-        deeds = {_deed(draft.recipes[r]) for r in draft.graph.program}
-        program = set(draft.graph.program)
-        for recipe in list(draft.recipes):
+    def add(self, builder: GraphBuilder, numerics: Numerics) -> None:  # noqa: ARG002  # exact at any level
+        deeds = {_deed(builder.recipes[r]) for r in builder.graph.program}
+        program = set(builder.graph.program)
+        for recipe in list(builder.recipes):
             if recipe.effect is not Effect.PURE or recipe.state is not None or recipe.consumes:
                 continue
             if recipe.id in program or _deed(recipe) not in deeds:
-                for way in WAYS.get(recipe.op, ()):
-                    _add(draft, recipe, way)
+                for candidate in CANDIDATES.get(recipe.op, ()):
+                    _add(builder, recipe, candidate)
 
 
-def _add(draft: Draft, recipe: Recipe, way: _Way) -> None:
-    over = recipe.args[way.over] if way.over < len(recipe.args) else None
+def _add(builder: GraphBuilder, recipe: Recipe, candidate: _Candidate) -> None:
+    over = recipe.args[candidate.over] if candidate.over < len(recipe.args) else None
     if not isinstance(over, Ref) or len(recipe.outputs) != 1 or recipe.paths not in ((), ((),)):
         return
-    value, heir = draft.values[recipe.reads[over.index].value], draft.values[recipe.outputs[0]]
+    value, heir = builder.values[recipe.reads[over.index].value], builder.values[recipe.outputs[0]]
     if not _may_pass(value, heir) or not has_the_bytes(recipe, value, heir):
         return
-    if way.rows and not _in_rows(heir.geometry):
+    if candidate.rows and not _in_rows(heir.geometry):
         return
-    into = () if way.into is None else ((way.into, over),)
-    draft.recipe(
+    into = () if candidate.into is None else ((candidate.into, over),)
+    builder.recipe(
         recipe,
-        way.op,
+        candidate.op,
         outputs=recipe.outputs,
         reads=recipe.reads,
         args=recipe.args,

@@ -14,7 +14,7 @@ from lowtide.ir.graph import Graph, Recipe
 from lowtide.ir.numerics import Numerics
 from lowtide.ops.arguments import passed
 from lowtide.ops.base import SAVED, AbstractFamily, Kernel
-from lowtide.ops.draft import Draft
+from lowtide.ops.builder import GraphBuilder
 from lowtide.ops.lazy import torch
 from lowtide.ops.norm_site import Places, add_from_output, argument, can_turn_back, norm_site
 from lowtide.ops.scale import faint_channels, inverse, put_aside_columns
@@ -93,13 +93,13 @@ class LayerNorm(AbstractFamily):
         ),
     }
 
-    def add(self, draft: Draft, numerics: Numerics) -> None:
+    def add(self, builder: GraphBuilder, numerics: Numerics) -> None:
         if not numerics.admits(Numerics.REASSOCIATED):
             return
-        for backward in list(draft.calls(_BACKWARD)):
-            site = norm_site(draft, backward, _FORWARD, _PLACES)
-            if site is not None and can_turn_back(draft, site):
-                add_from_output(draft, site, self.name, argument(backward, _MASK), columns=True)
+        for backward in list(builder.calls(_BACKWARD)):
+            site = norm_site(builder, backward, _FORWARD, _PLACES)
+            if site is not None and can_turn_back(builder, site):
+                add_from_output(builder, site, self.name, argument(backward, _MASK), columns=True)
 
 
 def _workspace_B(graph: Graph, recipe: Recipe) -> int:

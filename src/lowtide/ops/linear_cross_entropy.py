@@ -24,10 +24,10 @@ from lowtide.ir.geometry import ITEM_B, Geometry
 from lowtide.ir.graph import Graph, Option, Recipe
 from lowtide.ir.numerics import Numerics
 from lowtide.ops import projected_loss
-from lowtide.ops.arguments import bound, passed, stay
+from lowtide.ops.arguments import bound, lifetime, passed
 from lowtide.ops.base import LOSS, AbstractFamily, Kernel
+from lowtide.ops.builder import GraphBuilder
 from lowtide.ops.cross_entropy import LEAST_B, logits_B, spans
-from lowtide.ops.draft import Draft
 from lowtide.ops.loss_chain import LossChain, loss_chains, shape_of
 from lowtide.ops.projection import Projection, projection
 from lowtide.units import format_B
@@ -142,45 +142,49 @@ class LinearCrossEntropy(AbstractFamily):
     chunks: tuple[int, ...] = (4, 16, 64)
     exact_rows: int = 256
 
-    def add(self, draft: Draft, numerics: Numerics) -> None:
-        for chain in loss_chains(draft):
-            found = projection(draft, chain)
-            if found is None or logits_B(chain) < self.least_B or not draft.is_free(found.recipes):
+    def add(self, builder: GraphBuilder, numerics: Numerics) -> None:
+        for chain in loss_chains(builder):
+            found = projection(builder, chain)
+            if found is None or logits_B(chain) < self.least_B or not builder.is_free(found.recipes):
                 continue
-            if not stay(draft, chain.logits, *found.factors, chain.targets, chain.weight):
+            if not lifetime(builder, chain.logits, *found.factors, chain.targets, chain.weight):
                 continue
-            if draft.values[chain.logits.value].leaves is not None:
+            if builder.values[chain.logits.value].leaves is not None:
                 _LOG.info(
                     "the model returns the logits of its loss, %s: they are made whole, whatever the plan; return the "
                     "loss alone to do without them",
-                    format_B(draft.values[chain.logits.value].size_B),
+                    format_B(builder.values[chain.logits.value].size_B),
                 )
-            options = [o for way in _ways(found, numerics) for o in way(draft, found, self._counts(chain, way))]
-            draft.group(self.kind, f"{self.name} {chain.forward.id}", found.recipes, options)
+            options = [
+                o
+                for candidate in _candidates(found, numerics)
+                for o in candidate(builder, found, self._counts(chain, candidate))
+            ]
+            builder.group(self.kind, f"{self.name} {chain.forward.id}", found.recipes, options)
 
-    def _counts(self, chain: LossChain, way: _Way) -> list[int]:
+    def _counts(self, chain: LossChain, candidate: _Candidate) -> list[int]:
         """How many chunks a way may have: rows enough in each; fewer, if that leaves none."""
         rows = chain.shape[0]
-        least = self.exact_rows if way in (_from_logits, _made_again) else 1
+        least = self.exact_rows if candidate in (_from_logits, _made_again) else 1
         return [c for c in self.chunks if c * least <= rows] or [max(1, rows // least)]
 
 
-_Way = Callable[[Draft, Projection, Sequence[int]], list[Option]]
+_Candidate = Callable[[GraphBuilder, Projection, Sequence[int]], list[Option]]
 
 
-def _ways(found: Projection, numerics: Numerics) -> list[_Way]:
+def _candidates(found: Projection, numerics: Numerics) -> list[_Candidate]:
     """The ways that a level admits for a projection."""
     rounds = ITEM_B[found.chain.dtype] < ITEM_B["float32"]  # a row's softmax cannot be had from two numbers
     exact = not (rounds and any(i for i, _ in found.gradients))
-    ways: list[_Way] = [_from_logits] if exact and found.gradients else []
-    if found.stays:
-        return ways
-    ways += [_made_again] if exact else []
+    candidates: list[_Candidate] = [_from_logits] if exact and found.gradients else []
+    if found.lifetimes:
+        return candidates
+    candidates += [_made_again] if exact else []
     if numerics.admits(Numerics.REASSOCIATED) and found.gradients:
-        ways.append(_made_again_once)
+        candidates.append(_made_again_once)
         if _may_come_first(found):
-            ways.append(_at_once)
-    return ways
+            candidates.append(_at_once)
+    return candidates
 
 
 def _may_come_first(found: Projection) -> bool:
@@ -190,108 +194,108 @@ def _may_come_first(found: Projection) -> bool:
     return alone and found.extra is None and hidden is not None and hidden.dtype != "float16"
 
 
-def _from_logits(draft: Draft, found: Projection, counts: Sequence[int]) -> list[Option]:
+def _from_logits(builder: GraphBuilder, found: Projection, counts: Sequence[int]) -> list[Option]:
     """The logits whole; their gradient never."""
     chunks = counts[len(counts) // 2]
-    product = () if found.stays else (found.product.id,)
-    recipes = _by_rows_and_classes(draft, found, found.chain.logits, chunks)
+    product = () if found.lifetimes else (found.product.id,)
+    recipes = _by_rows_and_classes(builder, found, found.chain.logits, chunks)
     return [Option(f"from logits, {chunks} chunks", (*product, *recipes))]
 
 
-def _made_again(draft: Draft, found: Projection, counts: Sequence[int]) -> list[Option]:
+def _made_again(builder: GraphBuilder, found: Projection, counts: Sequence[int]) -> list[Option]:
     """Logits a chunk at a time, once for each of loss, input gradient and weight gradient."""
-    return [Option(f"{c} chunks, made again", _by_rows_and_classes(draft, found, None, c)) for c in counts]
+    return [Option(f"{c} chunks, made again", _by_rows_and_classes(builder, found, None, c)) for c in counts]
 
 
-def _by_rows_and_classes(draft: Draft, found: Projection, logits: Read | None, chunks: int) -> tuple[int, ...]:
+def _by_rows_and_classes(builder: GraphBuilder, found: Projection, logits: Read | None, chunks: int) -> tuple[int, ...]:
     chain = found.chain
     bias = found.bias if logits is None else None
     factors = (found.hidden, found.matrix) if logits is None else (None, None)
     tail = (bias, chain.targets, chain.weight, *chain.constants, chunks)
     by_classes = found.weight is not None or found.offset is not None
-    statistics = _statistics(draft, chain) if by_classes else ()
+    statistics = _statistics(builder, chain) if by_classes else ()
     reads, args = bound(logits, *factors, *tail)
     made = (chain.loss, chain.total, *statistics)
     name = "lowtide.linear_cross_entropy"
-    recipes = [draft.recipe(chain.forward, name, outputs=made, reads=reads, args=args)]
-    late = (chain.upstream, draft.read(chain.total), found.extra)
-    known = tuple(draft.read(v) for v in statistics)
+    recipes = [builder.recipe(chain.forward, name, outputs=made, reads=reads, args=args)]
+    late = (chain.upstream, builder.read(chain.total), found.extra)
+    known = tuple(builder.read(v) for v in statistics)
     if found.input is not None:
         reads, args = bound(logits, factors[0], found.matrix, *tail, *late, *known)
         name, outputs = "lowtide.linear_cross_entropy_input_gradient", found.input.outputs
-        recipes.append(draft.recipe(found.input, name, outputs=outputs, reads=reads, args=args))
+        recipes.append(builder.recipe(found.input, name, outputs=outputs, reads=reads, args=args))
     if by_classes:
         tail = (*tail[:-1], max(1, min(_BLOCKS, chain.shape[1] // _LEAST_CLASSES)))
-        wanted = (found.turned, found.weight is not None, _bias_shape(draft, found))
+        wanted = (found.turned, found.weight is not None, _bias_shape(builder, found))
         reads, args = bound(logits, found.hidden, found.matrix, *tail, *late, *known, *wanted)
-        recipes.append(_gradient_recipe(draft, found, "weight_gradient", reads, args, first=1))
+        recipes.append(_gradient_recipe(builder, found, "weight_gradient", reads, args, first=1))
     return tuple(recipes)
 
 
-def _statistics(draft: Draft, chain: LossChain) -> tuple[int, int]:
+def _statistics(builder: GraphBuilder, chain: LossChain) -> tuple[int, int]:
     """Adds two values that stand for every row's softmax; returns their ids."""
     device = "cpu" if chain.logits.geometry is None else chain.logits.geometry.device
     rows = Geometry(chain.dtype, chain.shape[:1], (1,), 0, device)
-    largest = draft.value(f"largest logits of {chain.forward.id}", rows)
-    return largest, draft.value(f"logarithms of the sums of {chain.forward.id}", rows)
+    largest = builder.value(f"largest logits of {chain.forward.id}", rows)
+    return largest, builder.value(f"logarithms of the sums of {chain.forward.id}", rows)
 
 
-def _made_again_once(draft: Draft, found: Projection, counts: Sequence[int]) -> list[Option]:
+def _made_again_once(builder: GraphBuilder, found: Projection, counts: Sequence[int]) -> list[Option]:
     """Logits a chunk at a time, once for the loss and once for all gradients."""
     chain, options = found.chain, []
     for chunks in counts:
         head = (None, *found.factors, chain.targets, chain.weight, *chain.constants, chunks)
         reads, args = bound(*head)
         name, outputs = "lowtide.linear_cross_entropy", (chain.loss, chain.total)
-        forward = draft.recipe(chain.forward, name, outputs=outputs, reads=reads, args=args)
-        reads, args = bound(*head, chain.upstream, draft.read(chain.total), found.extra, *_wanted(draft, found))
-        backward = _gradient_recipe(draft, found, "backward", reads, args)
+        forward = builder.recipe(chain.forward, name, outputs=outputs, reads=reads, args=args)
+        reads, args = bound(*head, chain.upstream, builder.read(chain.total), found.extra, *_wanted(builder, found))
+        backward = _gradient_recipe(builder, found, "backward", reads, args)
         options.append(Option(f"{chunks} chunks, made again once", (forward, backward), Numerics.REASSOCIATED))
     return options
 
 
-def _at_once(draft: Draft, found: Projection, counts: Sequence[int]) -> list[Option]:
+def _at_once(builder: GraphBuilder, found: Projection, counts: Sequence[int]) -> list[Option]:
     """Logits a chunk at a time, once; gradients beside the loss, scaled in the backward."""
     chain, options = found.chain, []
     name = "lowtide.linear_cross_entropy_with_gradients"
     for chunks in counts:
-        saved = {i: _waiting(draft, recipe) for i, recipe in found.gradients}
+        saved = {i: _waiting(builder, recipe) for i, recipe in found.gradients}
         head = (None, *found.factors, chain.targets, chain.weight, *chain.constants, chunks)
-        reads, args = bound(*head, *_wanted(draft, found))
+        reads, args = bound(*head, *_wanted(builder, found))
         outputs, paths = (chain.loss, *saved.values()), ((0,), *((i + 2,) for i in saved))
-        forward = draft.recipe(chain.forward, name, outputs=outputs, reads=reads, args=args, paths=paths)
-        backward = tuple(_scaled(draft, chain, saved[i], recipe) for i, recipe in found.gradients)
+        forward = builder.recipe(chain.forward, name, outputs=outputs, reads=reads, args=args, paths=paths)
+        backward = tuple(_scaled(builder, chain, saved[i], recipe) for i, recipe in found.gradients)
         options.append(Option(f"{chunks} chunks, gradients at once", (forward, *backward), Numerics.REASSOCIATED))
     return options
 
 
-def _waiting(draft: Draft, recipe: Recipe) -> int:
+def _waiting(builder: GraphBuilder, recipe: Recipe) -> int:
     """A gradient that waits for the backward, in float32 at least."""
-    own = draft.values[recipe.outputs[0]]
+    own = builder.values[recipe.outputs[0]]
     assert own.geometry is not None
     dtype = own.geometry.dtype if ITEM_B[own.geometry.dtype] >= ITEM_B["float32"] else "float32"
-    return draft.value(f"{own.name} for a gradient of 1", replace(own.geometry, dtype=dtype))
+    return builder.value(f"{own.name} for a gradient of 1", replace(own.geometry, dtype=dtype))
 
 
-def _scaled(draft: Draft, chain: LossChain, saved: int, recipe: Recipe) -> int:
+def _scaled(builder: GraphBuilder, chain: LossChain, saved: int, recipe: Recipe) -> int:
     """Adds what turns a gradient that waited into the program's."""
     assert chain.upstream is not None
-    waited, own = draft.values[saved].geometry, draft.values[recipe.outputs[0]].geometry
+    waited, own = builder.values[saved].geometry, builder.values[recipe.outputs[0]].geometry
     assert waited is not None
     assert own is not None
     if waited.dtype == own.dtype:
-        reads, args = bound(draft.read(saved), chain.upstream)
-        return draft.recipe(recipe, "aten.mul.Tensor", outputs=recipe.outputs, reads=reads, args=args)
-    reads, args = bound(draft.read(saved), chain.upstream, Const("dtype", own.dtype))
-    return draft.recipe(recipe, "lowtide.scaled", outputs=recipe.outputs, reads=reads, args=args)
+        reads, args = bound(builder.read(saved), chain.upstream)
+        return builder.recipe(recipe, "aten.mul.Tensor", outputs=recipe.outputs, reads=reads, args=args)
+    reads, args = bound(builder.read(saved), chain.upstream, Const("dtype", own.dtype))
+    return builder.recipe(recipe, "lowtide.scaled", outputs=recipe.outputs, reads=reads, args=args)
 
 
 def _gradient_recipe(
-    draft: Draft, found: Projection, name: str, reads: Sequence[Read], args: Sequence[Arg], first: int = 0
+    builder: GraphBuilder, found: Projection, name: str, reads: Sequence[Read], args: Sequence[Arg], first: int = 0
 ) -> int:
     """Adds a recipe that makes the wanted gradients from the `first` on."""
     wanted = [(i - first, recipe) for i, recipe in found.gradients if i >= first]
-    return draft.recipe(
+    return builder.recipe(
         wanted[0][1],
         f"lowtide.linear_cross_entropy_{name}",
         outputs=[recipe.outputs[0] for _, recipe in wanted],
@@ -301,10 +305,10 @@ def _gradient_recipe(
     )
 
 
-def _wanted(draft: Draft, found: Projection) -> tuple[Arg, ...]:
-    return found.input is not None, found.turned, found.weight is not None, _bias_shape(draft, found)
+def _wanted(builder: GraphBuilder, found: Projection) -> tuple[Arg, ...]:
+    return found.input is not None, found.turned, found.weight is not None, _bias_shape(builder, found)
 
 
-def _bias_shape(draft: Draft, found: Projection) -> Items | None:
-    geometry = None if found.offset is None else draft.values[found.offset.outputs[0]].geometry
+def _bias_shape(builder: GraphBuilder, found: Projection) -> Items | None:
+    geometry = None if found.offset is None else builder.values[found.offset.outputs[0]].geometry
     return None if geometry is None else Items(geometry.shape)

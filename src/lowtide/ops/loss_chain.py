@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from lowtide.ir.call import Arg, Const, Items, Read, Ref, View
 from lowtide.ir.geometry import Geometry
 from lowtide.ir.graph import Recipe
-from lowtide.ops.draft import Draft
+from lowtide.ops.builder import GraphBuilder
 
 _LOG_SOFTMAX = "aten._log_softmax.default"
 _LOSS = "aten.nll_loss_forward.default"
@@ -88,48 +88,48 @@ def is_dense(geometry: Geometry | None) -> bool:
     return True
 
 
-def is_whole(draft: Draft, read: Read) -> bool:
+def is_whole(builder: GraphBuilder, read: Read) -> bool:
     """Whether a read shows all of a dense value, in order, however it is shaped."""
-    own, seen = draft.values[read.value].geometry, read.geometry
+    own, seen = builder.values[read.value].geometry, read.geometry
     return own is not None and seen is not None and is_dense(own) and is_dense(seen) and own.numel == seen.numel
 
 
-def as_matrix(draft: Draft, value: int, rows: int, columns: int) -> Read:
+def as_matrix(builder: GraphBuilder, value: int, rows: int, columns: int) -> Read:
     """A dense value seen as a matrix."""
-    own = draft.values[value].geometry
+    own = builder.values[value].geometry
     assert own is not None
     if own.shape == (rows, columns):
-        return draft.read(value)
+        return builder.read(value)
     shape = Items((rows, columns))
     geometry = replace(own, shape=(rows, columns), stride=(columns, 1))
     return Read(value, (View("aten.view.default", (Ref(0), shape)),), geometry)
 
 
-def loss_chains(draft: Draft) -> Iterator[LossChain]:
+def loss_chains(builder: GraphBuilder) -> Iterator[LossChain]:
     """Every cross-entropy over the rows of a matrix of logits, in the program's order."""
-    for log_softmax in list(draft.calls(_LOG_SOFTMAX)):
-        chain = _forward(draft, log_softmax)
+    for log_softmax in list(builder.calls(_LOG_SOFTMAX)):
+        chain = _forward(builder, log_softmax)
         if chain is not None:
             yield chain
 
 
-def only(draft: Draft, value: int, ops: Sequence[str]) -> list[Recipe] | None:
+def only(builder: GraphBuilder, value: int, ops: Sequence[str]) -> list[Recipe] | None:
     """The recipes that read a value which stays inside, one per operator name; None if others do, or it leaves."""
-    if draft.values[value].leaves is not None:
+    if builder.values[value].leaves is not None:
         return None
-    readers = [draft.recipes[r] for r in draft.readers.get(value, [])]
+    readers = [builder.recipes[r] for r in builder.readers.get(value, [])]
     return readers if sorted(r.op for r in readers) == sorted(ops) else None
 
 
-def _forward(draft: Draft, log_softmax: Recipe) -> LossChain | None:
+def _forward(builder: GraphBuilder, log_softmax: Recipe) -> LossChain | None:
     """The chain that begins with a log-softmax; None where it has another form."""
     read, value = log_softmax.reads[0], log_softmax.outputs[0]
     if log_softmax.args not in ((Ref(0), 1, False), (Ref(0), -1, False)) or read.geometry is None:
         return None
-    if len(read.geometry.shape) != 2 or not is_whole(draft, read) or not is_dense(draft.values[value].geometry):
+    if len(read.geometry.shape) != 2 or not is_whole(builder, read) or not is_dense(builder.values[value].geometry):
         return None
-    trained = only(draft, value, (_LOSS, _LOSS_BACKWARD, _LOG_SOFTMAX_BACKWARD))
-    readers = trained or only(draft, value, (_LOSS,))
+    trained = only(builder, value, (_LOSS, _LOSS_BACKWARD, _LOG_SOFTMAX_BACKWARD))
+    readers = trained or only(builder, value, (_LOSS,))
     loss = next((r for r in readers or () if r.op == _LOSS), None)
     if loss is None or loss.args[:2] != (Ref(0), Ref(1)) or len(loss.outputs) != 2 or loss.reads[0].views:
         return None
@@ -148,14 +148,14 @@ def _forward(draft: Draft, log_softmax: Recipe) -> LossChain | None:
         total=loss.outputs[1],
         recipes=(log_softmax.id, loss.id),
     )
-    backward = chain if trained is None else _backward(draft, chain, trained)
+    backward = chain if trained is None else _backward(builder, chain, trained)
     if backward is None:
         return None
-    whole = _without_copies(draft, _without_slice(draft, backward))
-    return whole if whole.kept is not None else _without_slice(draft, whole)  # a slice may come before the copies
+    whole = _without_copies(builder, _without_slice(builder, backward))
+    return whole if whole.kept is not None else _without_slice(builder, whole)  # a slice may come before the copies
 
 
-def _backward(draft: Draft, chain: LossChain, readers: list[Recipe]) -> LossChain | None:
+def _backward(builder: GraphBuilder, chain: LossChain, readers: list[Recipe]) -> LossChain | None:
     first = next(r for r in readers if r.op == _LOSS_BACKWARD)
     last = next(r for r in readers if r.op == _LOG_SOFTMAX_BACKWARD)
     weighted = chain.weight is not None
@@ -164,11 +164,11 @@ def _backward(draft: Draft, chain: LossChain, readers: list[Recipe]) -> LossChai
         return None
     if last.args[2] not in (1, -1) or last.args[3:] != (Const("dtype", chain.dtype),):
         return None
-    alone = only(draft, first.outputs[0], (_LOG_SOFTMAX_BACKWARD,))
+    alone = only(builder, first.outputs[0], (_LOG_SOFTMAX_BACKWARD,))
     same = first.reads[2] == chain.targets and first.reads[-1].value == chain.total
     if alone is None or not same or last.reads[0].value != first.outputs[0]:
         return None
-    if not is_dense(draft.values[last.outputs[0]].geometry):
+    if not is_dense(builder.values[last.outputs[0]].geometry):
         return None
     return dataclasses.replace(
         chain,
@@ -179,23 +179,29 @@ def _backward(draft: Draft, chain: LossChain, readers: list[Recipe]) -> LossChai
     )
 
 
-def _without_slice(draft: Draft, chain: LossChain) -> LossChain:
+def _without_slice(builder: GraphBuilder, chain: LossChain) -> LossChain:
     """The same chain for all rows of every text, where it is taken of a copy of some: the others have no target."""
-    copied = draft.made_by(chain.logits.value)
-    alone = only(draft, chain.logits.value, tuple(draft.recipes[r].op for r in draft.readers[chain.logits.value][:1]))
+    copied = builder.made_by(chain.logits.value)
+    alone = only(
+        builder, chain.logits.value, tuple(builder.recipes[r].op for r in builder.readers[chain.logits.value][:1])
+    )
     if copied is None or copied.op != _CLONE or copied.args != (Ref(0),) or alone is None or chain.reduction == 0:
         return chain
-    kept = _kept(draft, copied.reads[0], chain.shape[1])
+    kept = _kept(builder, copied.reads[0], chain.shape[1])
     if kept is None:
         return chain
-    own = draft.values[copied.reads[0].value].geometry
+    own = builder.values[copied.reads[0].value].geometry
     assert own is not None
     shape = (own.numel // chain.shape[1], chain.shape[1])
-    logits = as_matrix(draft, copied.reads[0].value, *shape)
+    logits = as_matrix(builder, copied.reads[0].value, *shape)
     if chain.gradient is None:
         return dataclasses.replace(chain, logits=logits, kept=kept, recipes=(copied.id, *chain.recipes))
-    back = only(draft, chain.gradient, (_SLICE_BACKWARD,))
-    if back is None or not is_whole(draft, back[0].reads[0]) or not is_dense(draft.values[back[0].outputs[0]].geometry):
+    back = only(builder, chain.gradient, (_SLICE_BACKWARD,))
+    if (
+        back is None
+        or not is_whole(builder, back[0].reads[0])
+        or not is_dense(builder.values[back[0].outputs[0]].geometry)
+    ):
         return chain
     length, first, _ = kept
     sizes, dim, start, _, step = back[0].args[1:]
@@ -208,9 +214,9 @@ def _without_slice(draft: Draft, chain: LossChain) -> LossChain:
     return dataclasses.replace(chain, logits=logits, kept=kept, recipes=recipes, backward=back[0], gradient=gradient)
 
 
-def _kept(draft: Draft, read: Read, classes: int) -> tuple[int, int, int] | None:
+def _kept(builder: GraphBuilder, read: Read, classes: int) -> tuple[int, int, int] | None:
     """Of a read [texts, rows, V] of a larger dense value, how long texts are, and which rows of each it shows."""
-    own, seen = draft.values[read.value].geometry, read.geometry
+    own, seen = builder.values[read.value].geometry, read.geometry
     if own is None or seen is None or not is_dense(own) or len(seen.shape) != 3 or seen.shape[2] != classes:
         return None
     texts, rows, _ = seen.shape
@@ -221,12 +227,12 @@ def _kept(draft: Draft, read: Read, classes: int) -> tuple[int, int, int] | None
     return (length, first, first + rows) if seen.stride == steps and first + rows <= length else None
 
 
-def _without_copies(draft: Draft, chain: LossChain) -> LossChain:
+def _without_copies(builder: GraphBuilder, chain: LossChain) -> LossChain:
     """The same chain in the logits' own dtype at both ends, where the other one is a copy's and only the chain's."""
-    there = draft.made_by(chain.logits.value)
-    if there is None or not is_cast(draft, there) or len(draft.readers[chain.logits.value]) != 1:
+    there = builder.made_by(chain.logits.value)
+    if there is None or not is_cast(builder, there) or len(builder.readers[chain.logits.value]) != 1:
         return chain
-    if draft.values[chain.logits.value].leaves is not None:
+    if builder.values[chain.logits.value].leaves is not None:
         return chain
     assert chain.logits.geometry is not None
     source = there.reads[0]
@@ -238,10 +244,10 @@ def _without_copies(draft: Draft, chain: LossChain) -> LossChain:
     )
     if chain.gradient is None or chain.backward is None:
         return dataclasses.replace(chain, logits=logits, recipes=(there.id, *chain.recipes))
-    back = only(draft, chain.gradient, (_COPY,))
-    if back is None or not is_cast(draft, back[0]) or draft.values[back[0].outputs[0]].geometry is None:
+    back = only(builder, chain.gradient, (_COPY,))
+    if back is None or not is_cast(builder, back[0]) or builder.values[back[0].outputs[0]].geometry is None:
         return chain
-    own = draft.values[back[0].outputs[0]].geometry
+    own = builder.values[back[0].outputs[0]].geometry
     if own is None or own.dtype != source.geometry.dtype:
         return chain
     return dataclasses.replace(
@@ -253,11 +259,11 @@ def _without_copies(draft: Draft, chain: LossChain) -> LossChain:
     )
 
 
-def is_cast(draft: Draft, recipe: Recipe) -> bool:
+def is_cast(builder: GraphBuilder, recipe: Recipe) -> bool:
     """Whether a recipe copies all of a dense value to another dtype, and changes nothing else."""
     if recipe.op != _COPY or recipe.args != (Ref(0),):
         return False
-    whole = is_whole(draft, recipe.reads[0]) and is_dense(draft.values[recipe.outputs[0]].geometry)
+    whole = is_whole(builder, recipe.reads[0]) and is_dense(builder.values[recipe.outputs[0]].geometry)
     device = "" if recipe.reads[0].geometry is None else recipe.reads[0].geometry.device
     wanted = dict(recipe.kwargs)
     same = all(not arg or _is_same(name, arg, device) for name, arg in wanted.items() if name != "dtype")

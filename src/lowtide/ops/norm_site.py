@@ -13,8 +13,8 @@ from lowtide.ir.graph import Option, Recipe
 from lowtide.ir.numerics import Numerics
 from lowtide.ops.arguments import bound
 from lowtide.ops.base import SAVED
-from lowtide.ops.draft import Draft
-from lowtide.ops.scale import declines, room
+from lowtide.ops.builder import GraphBuilder
+from lowtide.ops.scale import capacity, declines
 
 _ACCURATE = ("float32", "float64")
 
@@ -62,7 +62,7 @@ def result(recipe: Recipe, index: int) -> int | None:
     return next((v for v, p in zip(recipe.outputs, recipe.paths, strict=True) if p == (index,)), None)
 
 
-def norm_site(draft: Draft, backward: Recipe, forwards: dict[str, Places], places: Places) -> NormSite | None:
+def norm_site(builder: GraphBuilder, backward: Recipe, forwards: dict[str, Places], places: Places) -> NormSite | None:
     """Finds the forward that a backward mirrors.
 
     Arguments:
@@ -75,23 +75,23 @@ def norm_site(draft: Draft, backward: Recipe, forwards: dict[str, Places], place
     mean, rstd = tensor(backward, places.mean), tensor(backward, places.rstd)
     if gradient is None or x is None or mean is None or rstd is None:
         return None
-    forward = draft.made_by(mean.value)
+    forward = builder.made_by(mean.value)
     if forward is None or forward.op not in forwards or tensor(forward, forwards[forward.op].x) != x:
         return None
     y = result(forward, 0)
     if y is None or (result(forward, 1), result(forward, 2)) != (mean.value, rstd.value) or mean.views or rstd.views:
         return None
     weight, bias = tensor(forward, forwards[forward.op].weight), tensor(forward, forwards[forward.op].bias)
-    return NormSite(forward, backward, gradient, x, draft.read(y), weight, bias, mean, rstd)
+    return NormSite(forward, backward, gradient, x, builder.read(y), weight, bias, mean, rstd)
 
 
-def can_turn_back(draft: Draft, site: NormSite) -> bool:
+def can_turn_back(builder: GraphBuilder, site: NormSite) -> bool:
     """Whether what went in can be read off what came out; see `may_turn_back`."""
     tensors = (site.x, site.y, site.weight, site.bias, site.mean, site.rstd)
-    return may_turn_back(draft, [t for t in tensors if t is not None], site.weight, site.bias)
+    return may_turn_back(builder, [t for t in tensors if t is not None], site.weight, site.bias)
 
 
-def may_turn_back(draft: Draft, tensors: Iterable[Read], weight: Read | None, bias: Read | None) -> bool:
+def may_turn_back(builder: GraphBuilder, tensors: Iterable[Read], weight: Read | None, bias: Read | None) -> bool:
     """Whether what went in can be read off what came out: few scales are faint, and no bits are missing.
 
     Arguments:
@@ -103,11 +103,11 @@ def may_turn_back(draft: Draft, tensors: Iterable[Read], weight: Read | None, bi
         return False
     if any(g.numel == 0 for g in geometries if g is not None):
         return False
-    scale = draft.content(weight.value)
-    return scale is None or not declines(scale, None if bias is None else draft.content(bias.value))
+    scale = builder.content(weight.value)
+    return scale is None or not declines(scale, None if bias is None else builder.content(bias.value))
 
 
-def add_from_output(draft: Draft, site: NormSite, name: str, mask: Read | Arg, *, columns: bool) -> None:
+def add_from_output(builder: GraphBuilder, site: NormSite, name: str, mask: Read | Arg, *, columns: bool) -> None:
     """Offers a site's gradients from its output: what is faint is put aside in the forward.
 
     Arguments:
@@ -115,15 +115,15 @@ def add_from_output(draft: Draft, site: NormSite, name: str, mask: Read | Arg, *
         columns: whether scales belong to the last dimensions, not to the second one.
     """
     scales = None if site.weight is None else site.weight.geometry
-    aside = draft.value(
-        f"{draft.values[site.y.value].name}_aside", aside_geometry(site.x.geometry, scales, columns=columns)
+    aside = builder.value(
+        f"{builder.values[site.y.value].name}_aside", aside_geometry(site.x.geometry, scales, columns=columns)
     )
     op = f"lowtide.{name.replace(' ', '_')}"
     reads, args = bound(site.x, site.weight, site.bias)
-    saving = draft.recipe(site.forward, f"{op}_put_aside", outputs=(aside,), reads=reads, args=args)
-    tensors = (site.gradient, site.y, site.weight, site.bias, site.mean, site.rstd, draft.read(aside))
+    saving = builder.recipe(site.forward, f"{op}_put_aside", outputs=(aside,), reads=reads, args=args)
+    tensors = (site.gradient, site.y, site.weight, site.bias, site.mean, site.rstd, builder.read(aside))
     reads, args = bound(*tensors, mask)
-    backward = draft.recipe(
+    backward = builder.recipe(
         site.backward,
         f"{op}_backward_from_output",
         outputs=site.backward.outputs,
@@ -132,7 +132,7 @@ def add_from_output(draft: Draft, site: NormSite, name: str, mask: Read | Arg, *
         paths=site.backward.paths,
     )
     option = Option("from output", (saving, backward), Numerics.REASSOCIATED)
-    draft.group(SAVED, f"{name} {site.backward.id}", [site.backward.id], [option])
+    builder.group(SAVED, f"{name} {site.backward.id}", [site.backward.id], [option])
 
 
 def aside_geometry(whole: Geometry | None, scales: Geometry | None, *, columns: bool) -> Geometry:
@@ -141,7 +141,7 @@ def aside_geometry(whole: Geometry | None, scales: Geometry | None, *, columns: 
     assert scales is not None, "what can be turned back has scales"
     channels = scales.numel
     rest = (whole.numel // channels,) if columns else (whole.shape[0], *whole.shape[2:])
-    shape = (room(channels), *rest)
+    shape = (capacity(channels), *rest)
     stride = (1, *accumulate((max(n, 1) for n in reversed(shape[1:])), mul))
     return Geometry(whole.dtype, shape, tuple(reversed(stride)), device=whole.device)
 

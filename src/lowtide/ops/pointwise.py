@@ -14,7 +14,7 @@ from lowtide.ir.call import Arg, Items, NamedArg, Read, Ref
 from lowtide.ir.graph import Option, Recipe
 from lowtide.ir.numerics import Numerics
 from lowtide.ops.base import FUSION, AbstractFamily, Kernel
-from lowtide.ops.draft import Draft
+from lowtide.ops.builder import GraphBuilder
 from lowtide.ops.runs import Member, fits_together, is_one_row, leaves_choice, members, order, runs
 from lowtide.ops.tiles import BY_ROWS, TILED, Step, Tiles
 
@@ -38,20 +38,20 @@ class Pointwise(AbstractFamily):
     kind: ClassVar[str] = FUSION
     kernels: ClassVar[Mapping[str, Kernel]] = {"tiled": TILED, "tiled_by_rows": BY_ROWS}
 
-    def add(self, draft: Draft, numerics: Numerics) -> None:  # noqa: ARG002  # exact at any level
-        known = members(draft)
-        found = _Found(draft, known, runs(draft, known))
+    def add(self, builder: GraphBuilder, numerics: Numerics) -> None:  # noqa: ARG002  # exact at any level
+        known = members(builder)
+        found = _Found(builder, known, runs(builder, known))
         for bunch in found.bunches():
             inside = {v for run in bunch for v in found.inside(run)}
-            vanishing_B = sum(draft.values[v].size_B for v in inside)
-            vanishing_B += sum(_temporary_B(draft, m) for run in bunch for m in run)
+            vanishing_B = sum(builder.values[v].size_B for v in inside)
+            vanishing_B += sum(_temporary_B(builder, m) for run in bunch for m in run)
             if vanishing_B < _WORTH_B:
                 continue
             replaced = [m.recipe.id for run in bunch for m in run]
-            if not draft.is_free(replaced):
+            if not builder.is_free(replaced):
                 continue
-            recipes = [r for run in bunch for r in _tiled(draft, found, run, inside)]
-            draft.group(self.kind, f"{self.name} {replaced[0]}", replaced, [Option("tiled", tuple(recipes))])
+            recipes = [r for run in bunch for r in _tiled(builder, found, run, inside)]
+            builder.group(self.kind, f"{self.name} {replaced[0]}", replaced, [Option("tiled", tuple(recipes))])
 
 
 @dataclass
@@ -65,7 +65,7 @@ class _Found:
         outside: values that somebody else reads, so that they have to exist.
     """
 
-    draft: Draft
+    builder: GraphBuilder
     known: Mapping[int, Member]
     all: list[Run]
     run_of: dict[int, Run] = field(default_factory=dict)
@@ -74,8 +74,8 @@ class _Found:
 
     def __post_init__(self) -> None:
         self.run_of = {m.value: run for run in self.all for m in run}
-        program = set(self.draft.graph.program)
-        self.read_elsewhere = {v for r in self.draft.recipes if r.id not in program for v in r.read_values}
+        program = set(self.builder.graph.program)
+        self.read_elsewhere = {v for r in self.builder.recipes if r.id not in program for v in r.read_values}
         self.outside = {v for v in self.run_of if not self._only_runs_read(v)}
         while more := {v for run in self.all for v in self._out_of_reach(run)}:
             self.outside |= more
@@ -94,7 +94,7 @@ class _Found:
                 if maker is not None and maker not in mine and value not in self.outside and value not in needed:
                     needed[value] = maker
                     pending.append(maker)
-        return order(self.draft, needed.values())
+        return order(self.builder, needed.values())
 
     def bunches(self) -> Iterator[list[Run]]:
         """Runs that are chosen together, because one repeats what another has inside."""
@@ -106,10 +106,10 @@ class _Found:
         return (list(bunch) for bunch in {id(b): b for b in bunch_of.values()}.values())
 
     def _only_runs_read(self, value: int) -> bool:
-        draft = self.draft
-        if draft.values[value].leaves is not None or value in self.read_elsewhere:
+        builder = self.builder
+        if builder.values[value].leaves is not None or value in self.read_elsewhere:
             return False
-        readers = [draft.recipes[r] for r in draft.readers.get(value, ())]
+        readers = [builder.recipes[r] for r in builder.readers.get(value, ())]
         own = self.known[value].recipe.segment
         return bool(readers) and all(
             (reader := self.known.get(r.outputs[0])) is not None
@@ -125,18 +125,18 @@ class _Found:
             return set()
         segment = run[0].recipe.segment
         given = {v for m in again for v in m.recipe.read_values} - {m.value for m in again}
-        ends = (self.draft.values[v].readable_through for v in given)
-        if fits_together(self.draft, (*again, *run)) and all(e is None or e >= segment for e in ends):
+        ends = (self.builder.values[v].readable_through for v in given)
+        if fits_together(self.builder, (*again, *run)) and all(e is None or e >= segment for e in ends):
             return set()
         return {m.value for m in again}
 
 
-def _temporary_B(draft: Draft, member: Member) -> int:
+def _temporary_B(builder: GraphBuilder, member: Member) -> int:
     """Bytes that torch's own operator takes beside its result."""
-    return draft.values[member.value].size_B if member.recipe.op == _DROPOUT_BACKWARD else 0
+    return builder.values[member.value].size_B if member.recipe.op == _DROPOUT_BACKWARD else 0
 
 
-def _tiled(draft: Draft, found: _Found, run: Run, inside: set[int]) -> tuple[int, ...]:
+def _tiled(builder: GraphBuilder, found: _Found, run: Run, inside: set[int]) -> tuple[int, ...]:
     """Adds the recipe of one run, if anything of it is read."""
     wanted = [m.value for m in run if m.value not in inside]
     if not wanted:
@@ -150,7 +150,7 @@ def _tiled(draft: Draft, found: _Found, run: Run, inside: set[int]) -> tuple[int
     sizes = Items(tuple(Items((Items(g.shape), Items(g.stride))) for g in geometries))
     text = Tiles(len(steps.given), tuple(steps.steps), tuple(steps.made[v] for v in wanted)).text
     args: tuple[Arg, ...] = (text, sizes, *(Ref(i) for i in range(len(steps.given))))
-    return (draft.recipe(run[-1].recipe, op, outputs=wanted, reads=list(steps.given), args=args),)
+    return (builder.recipe(run[-1].recipe, op, outputs=wanted, reads=list(steps.given), args=args),)
 
 
 class _Steps:

@@ -13,7 +13,7 @@ from lowtide.ir.numerics import Numerics
 from lowtide.ops.arguments import bound
 from lowtide.ops.base import SAVED, AbstractFamily, Kernel
 from lowtide.ops.bits import FLOATS, bits_geometry
-from lowtide.ops.draft import Draft
+from lowtide.ops.builder import GraphBuilder
 from lowtide.ops.memory_order import follows
 from lowtide.ops.windows import KERNELS, Pool
 
@@ -33,32 +33,32 @@ class Pooling(AbstractFamily):
     kind: ClassVar[str] = SAVED
     kernels: ClassVar[Mapping[str, Kernel]] = KERNELS
 
-    def add(self, draft: Draft, numerics: Numerics) -> None:  # noqa: ARG002  # exact at any level
-        for backward in list(draft.calls(*_POOLS)):
-            forward = _forward(draft, backward)
-            pool = None if forward is None else _pool(draft, forward, backward)
-            if forward is None or pool is None or not draft.may_replace((forward.id, backward.id)):
+    def add(self, builder: GraphBuilder, numerics: Numerics) -> None:  # noqa: ARG002  # exact at any level
+        for backward in list(builder.calls(*_POOLS)):
+            forward = _forward(builder, backward)
+            pool = None if forward is None else _pool(builder, forward, backward)
+            if forward is None or pool is None or not builder.may_replace((forward.id, backward.id)):
                 continue
-            options = _options(draft, forward, backward, pool)
-            draft.group(self.kind, f"{self.name} {backward.id}", (forward.id, backward.id), options)
+            options = _options(builder, forward, backward, pool)
+            builder.group(self.kind, f"{self.name} {backward.id}", (forward.id, backward.id), options)
 
 
-def _forward(draft: Draft, backward: Recipe) -> Recipe | None:
+def _forward(builder: GraphBuilder, backward: Recipe) -> Recipe | None:
     """The pooling whose indices a backward reads as they are."""
     marks = backward.args[7] if len(backward.args) == 8 and not backward.kwargs else None
     if not isinstance(marks, Ref) or not isinstance(backward.args[0], Ref) or backward.reads[marks.index].views:
         return None
-    maker = draft.made_by(backward.reads[marks.index].value)
+    maker = builder.made_by(backward.reads[marks.index].value)
     if maker is None or maker.op != _POOLS[backward.op] or len(maker.outputs) != 2 or maker.kwargs:
         return None
     return maker if maker.outputs[1] == backward.reads[marks.index].value else None
 
 
-def _pool(draft: Draft, forward: Recipe, backward: Recipe) -> Pool | None:
+def _pool(builder: GraphBuilder, forward: Recipe, backward: Recipe) -> Pool | None:
     """What is pooled how, if the core can pack it and all tensors lie alike."""
     x, y, out = (
         forward.reads[0].geometry,
-        *(draft.values[v].geometry for v in (forward.outputs[0], backward.outputs[0])),
+        *(builder.values[v].geometry for v in (forward.outputs[0], backward.outputs[0])),
     )
     if x is None or y is None or out is None or x.dtype not in FLOATS or 0 in x.shape:
         return None
@@ -93,28 +93,28 @@ def _extents(arg: Arg, spatial: int) -> tuple[int, ...] | None:
     return numbers * spatial if len(numbers) == 1 else numbers if len(numbers) == spatial else None
 
 
-def _options(draft: Draft, forward: Recipe, backward: Recipe, pool: Pool) -> list[Option]:
+def _options(builder: GraphBuilder, forward: Recipe, backward: Recipe, pool: Pool) -> list[Option]:
     y, indices = forward.outputs
     gradient = backward.reads[0 if not isinstance(backward.args[0], Ref) else backward.args[0].index]
-    reads, args = bound(gradient, draft.read(indices), *pool.arguments())
-    plain = draft.recipe(
+    reads, args = bound(gradient, builder.read(indices), *pool.arguments())
+    plain = builder.recipe(
         backward, "lowtide.pool_gradient_from_indices", outputs=backward.outputs, reads=reads, args=args
     )
     options = [Option("from indices", (forward.id, plain))]
-    geometry = draft.values[indices].geometry
+    geometry = builder.values[indices].geometry
     if geometry is None or forward.segment == backward.segment:
         return options
-    codes = draft.value(f"{draft.values[indices].name}_bits", bits_geometry(geometry, pool.windows().width))
-    reads, args = bound(gradient, draft.read(codes), *pool.arguments())
-    apply = draft.recipe(backward, "lowtide.pool_gradient", outputs=backward.outputs, reads=reads, args=args)
-    reads, args = bound(draft.read(indices), *pool.arguments())
-    pack = draft.recipe(forward, "lowtide.pack_pool_indices", outputs=[codes], reads=reads, args=args)
+    codes = builder.value(f"{builder.values[indices].name}_bits", bits_geometry(geometry, pool.windows().width))
+    reads, args = bound(gradient, builder.read(codes), *pool.arguments())
+    apply = builder.recipe(backward, "lowtide.pool_gradient", outputs=backward.outputs, reads=reads, args=args)
+    reads, args = bound(builder.read(indices), *pool.arguments())
+    pack = builder.recipe(forward, "lowtide.pack_pool_indices", outputs=[codes], reads=reads, args=args)
     options.append(Option("from packed indices", (forward.id, pack, apply)))
-    if draft.readers[indices] == [backward.id] and draft.values[indices].leaves is None:
-        codes = draft.value(f"{draft.values[indices].name}_codes", bits_geometry(geometry, pool.windows().width))
+    if builder.readers[indices] == [backward.id] and builder.values[indices].leaves is None:
+        codes = builder.value(f"{builder.values[indices].name}_codes", bits_geometry(geometry, pool.windows().width))
         reads, args = bound(forward.reads[0], *pool.arguments())
-        both = draft.recipe(forward, "lowtide.max_pool_packed", outputs=[y, codes], reads=reads, args=args)
-        reads, args = bound(gradient, draft.read(codes), *pool.arguments())
-        apply = draft.recipe(backward, "lowtide.pool_gradient", outputs=backward.outputs, reads=reads, args=args)
+        both = builder.recipe(forward, "lowtide.max_pool_packed", outputs=[y, codes], reads=reads, args=args)
+        reads, args = bound(gradient, builder.read(codes), *pool.arguments())
+        apply = builder.recipe(backward, "lowtide.pool_gradient", outputs=backward.outputs, reads=reads, args=args)
         options.append(Option("packed at once", (both, apply)))
     return options

@@ -47,14 +47,14 @@ class Logits:
     def block(self, a: int, b: int) -> Tensor:
         """Classes a to b of every row, with room for one class more, which is 0."""
         if self.whole is not None:
-            room = self.whole.new_empty((self.whole.shape[0], b - a + 1))
-            room[:, :-1] = self.whole[:, a:b]
+            capacity = self.whole.new_empty((self.whole.shape[0], b - a + 1))
+            capacity[:, :-1] = self.whole[:, a:b]
         else:
             hidden, matrix = self.factors
-            room = hidden.new_empty((hidden.shape[0], b - a + 1))
-            self._product(hidden, matrix[:, a:b], None if self.bias is None else self.bias[a:b], room[:, :-1])
-        room[:, -1] = 0
-        return room
+            capacity = hidden.new_empty((hidden.shape[0], b - a + 1))
+            self._product(hidden, matrix[:, a:b], None if self.bias is None else self.bias[a:b], capacity[:, :-1])
+        capacity[:, -1] = 0
+        return capacity
 
     @property
     def factors(self) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lowtide.ir.call import Items, Read, Ref
 from lowtide.ir.geometry import Geometry
 from lowtide.ir.graph import Recipe
-from lowtide.ops.draft import Draft
+from lowtide.ops.builder import GraphBuilder
 from lowtide.ops.loss_chain import LossChain, as_matrix, is_dense, is_whole, shape_of
 
 _MM, _ADDMM, _SUM, _ADD = "aten.mm.default", "aten.addmm.default", "aten.sum.dim_IntList", "aten.add.Tensor"
@@ -24,7 +24,7 @@ class Projection:
         extra: another gradient of the logits, [N, V], which is added; None if there is none.
         input, weight, offset: recipes that make the gradients of hidden, matrix and bias; None where not wanted.
         turned: whether the weight's gradient is [H, V] rather than [V, H].
-        stays: whether the logits are wanted besides, so that they have to be made whole.
+        lifetimes: whether the logits are wanted besides, so that they have to be made whole.
         recipes: of the program, all of these and the chain's.
     """
 
@@ -38,7 +38,7 @@ class Projection:
     weight: Recipe | None
     offset: Recipe | None
     turned: bool
-    stays: bool
+    lifetimes: bool
     recipes: tuple[int, ...]
 
     @property
@@ -53,10 +53,10 @@ class Projection:
         return tuple((i, recipe) for i, recipe in all_three if recipe is not None)
 
 
-def projection(draft: Draft, chain: LossChain) -> Projection | None:
+def projection(builder: GraphBuilder, chain: LossChain) -> Projection | None:
     """The product in front of a loss chain, with its gradients; None where it has another form."""
-    product = draft.made_by(chain.logits.value)
-    if product is None or product.op not in (_MM, _ADDMM) or product.kwargs or not is_whole(draft, chain.logits):
+    product = builder.made_by(chain.logits.value)
+    if product is None or product.op not in (_MM, _ADDMM) or product.kwargs or not is_whole(builder, chain.logits):
         return None
     if product.args != tuple(Ref(i) for i in range(len(product.reads))):
         return None
@@ -64,62 +64,73 @@ def projection(draft: Draft, chain: LossChain) -> Projection | None:
     shape = (shape_of(hidden)[0], shape_of(matrix)[1])
     if shape != chain.shape or (bias and shape_of(bias[0]) != shape[1:]):
         return None
-    own = {r for r in draft.readers[chain.logits.value] if r not in chain.recipes}
-    stays = bool(own) or draft.values[chain.logits.value].leaves is not None
+    own = {r for r in builder.readers[chain.logits.value] if r not in chain.recipes}
+    lifetimes = bool(own) or builder.values[chain.logits.value].leaves is not None
     found = Projection(
-        chain, product, hidden, matrix, bias[0] if bias else None, None, None, None, None, False, stays, chain.recipes
+        chain,
+        product,
+        hidden,
+        matrix,
+        bias[0] if bias else None,
+        None,
+        None,
+        None,
+        None,
+        False,
+        lifetimes,
+        chain.recipes,
     )
-    return _with_product(found) if chain.gradient is None else _with_gradients(draft, found)
+    return _with_product(found) if chain.gradient is None else _with_gradients(builder, found)
 
 
 def _with_product(found: Projection) -> Projection:
     """With the product among what is replaced, unless it stays."""
-    if found.stays:
+    if found.lifetimes:
         return found
     return dataclasses.replace(found, recipes=(found.product.id, *found.recipes))
 
 
-def _with_gradients(draft: Draft, found: Projection) -> Projection | None:
+def _with_gradients(builder: GraphBuilder, found: Projection) -> Projection | None:
     """With what is made of the logits' gradient; None if anything else is."""
     gradient = found.chain.gradient
     assert gradient is not None
-    readers = [draft.recipes[r] for r in draft.readers.get(gradient, [])]
-    if len(readers) == 1 and readers[0].op == _ADD and draft.values[gradient].leaves is None:
-        extra = _other(draft, readers[0], gradient, found.chain.shape)
+    readers = [builder.recipes[r] for r in builder.readers.get(gradient, [])]
+    if len(readers) == 1 and readers[0].op == _ADD and builder.values[gradient].leaves is None:
+        extra = _other(builder, readers[0], gradient, found.chain.shape)
         if extra is None:
             return None
         found = dataclasses.replace(found, extra=extra, recipes=(*found.recipes, readers[0].id))
         gradient = readers[0].outputs[0]
-        readers = [draft.recipes[r] for r in draft.readers.get(gradient, [])]
-    if draft.values[gradient].leaves is not None or not readers or not is_dense(draft.values[gradient].geometry):
+        readers = [builder.recipes[r] for r in builder.readers.get(gradient, [])]
+    if builder.values[gradient].leaves is not None or not readers or not is_dense(builder.values[gradient].geometry):
         return None
     for recipe in readers:
-        more = _gradient(draft, found, recipe, gradient)
+        more = _gradient(builder, found, recipe, gradient)
         if more is None:
             return None
         found = dataclasses.replace(more, recipes=(*more.recipes, recipe.id))
     return _with_product(found)
 
 
-def _other(draft: Draft, add: Recipe, gradient: int, shape: tuple[int, int]) -> Read | None:
+def _other(builder: GraphBuilder, add: Recipe, gradient: int, shape: tuple[int, int]) -> Read | None:
     """What is added to the logits' gradient, as a matrix; None if it is not of their shape."""
     others = [r for r in add.reads if r.value != gradient]
     if add.args != (Ref(0), Ref(1)) or add.kwargs or len(others) != 1 or others[0].views:
         return None
-    geometry = draft.values[others[0].value].geometry
-    made = draft.values[add.outputs[0]].geometry
+    geometry = builder.values[others[0].value].geometry
+    made = builder.values[add.outputs[0]].geometry
     if not is_dense(geometry) or geometry is None or made is None or geometry.shape != made.shape:
         return None
-    return as_matrix(draft, others[0].value, *shape) if geometry.numel == shape[0] * shape[1] else None
+    return as_matrix(builder, others[0].value, *shape) if geometry.numel == shape[0] * shape[1] else None
 
 
-def _gradient(draft: Draft, found: Projection, recipe: Recipe, gradient: int) -> Projection | None:
+def _gradient(builder: GraphBuilder, found: Projection, recipe: Recipe, gradient: int) -> Projection | None:
     """With one more gradient that a recipe makes of the logits'; None if it makes something else."""
     rows, classes = found.chain.shape
-    if len(recipe.outputs) != 1 or recipe.kwargs or not is_dense(draft.values[recipe.outputs[0]].geometry):
+    if len(recipe.outputs) != 1 or recipe.kwargs or not is_dense(builder.values[recipe.outputs[0]].geometry):
         return None
     if recipe.op == _SUM and found.offset is None and found.bias is not None:
-        whole = recipe.args[:2] == (Ref(0), Items((0,))) and is_whole(draft, recipe.reads[0])
+        whole = recipe.args[:2] == (Ref(0), Items((0,))) and is_whole(builder, recipe.reads[0])
         return (
             dataclasses.replace(found, offset=recipe)
             if whole and shape_of(recipe.reads[0]) == (rows, classes)

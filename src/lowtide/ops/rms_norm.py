@@ -15,7 +15,7 @@ from lowtide.ir.graph import Graph, Option, Recipe
 from lowtide.ir.numerics import Numerics
 from lowtide.ops.arguments import bound, passed
 from lowtide.ops.base import FUSION, AbstractFamily, Kernel
-from lowtide.ops.draft import Draft
+from lowtide.ops.builder import GraphBuilder
 from lowtide.ops.lazy import torch
 from lowtide.ops.norm_site import aside_geometry, may_turn_back
 from lowtide.ops.rms_site import RmsSite, ScaledSite, rms_sites, scaled_site
@@ -107,38 +107,38 @@ class RmsNorm(AbstractFamily):
         ),
     }
 
-    def add(self, draft: Draft, numerics: Numerics) -> None:
-        for site in rms_sites(draft):
-            scaled = scaled_site(draft, site)
+    def add(self, builder: GraphBuilder, numerics: Numerics) -> None:
+        for site in rms_sites(builder):
+            scaled = scaled_site(builder, site)
             replaced = site.recipes if scaled is None else scaled.recipes
-            if not draft.may_replace(replaced):
+            if not builder.may_replace(replaced):
                 continue
-            options = [Option("as one", (*(() if scaled is None else scaled.shares), _as_one(draft, site)))]
+            options = [Option("as one", (*(() if scaled is None else scaled.shares), _as_one(builder, site)))]
             if (
                 scaled is not None
                 and numerics.admits(Numerics.REASSOCIATED)
                 and may_turn_back(
-                    draft, (scaled.y, scaled.weight, site.x, site.rstd, scaled.outer), scaled.weight, None
+                    builder, (scaled.y, scaled.weight, site.x, site.rstd, scaled.outer), scaled.weight, None
                 )
             ):
-                options.append(_from_output(draft, scaled))
-            draft.group(self.kind, f"{self.name} {site.result.id}", replaced, options)
+                options.append(_from_output(builder, scaled))
+            builder.group(self.kind, f"{self.name} {site.result.id}", replaced, options)
 
 
-def _as_one(draft: Draft, site: RmsSite) -> int:
+def _as_one(builder: GraphBuilder, site: RmsSite) -> int:
     reads, args = bound(site.gradient, site.x, site.rstd, site.width, site.beside)
-    return draft.recipe(site.result, "lowtide.rms_norm_backward", outputs=site.result.outputs, reads=reads, args=args)
+    return builder.recipe(site.result, "lowtide.rms_norm_backward", outputs=site.result.outputs, reads=reads, args=args)
 
 
-def _from_output(draft: Draft, scaled: ScaledSite) -> Option:
+def _from_output(builder: GraphBuilder, scaled: ScaledSite) -> Option:
     site = scaled.inner
     geometry = aside_geometry(site.x.geometry, scaled.weight.geometry, columns=True)
-    aside = draft.value(f"{draft.values[scaled.y.value].name}_aside", geometry)
+    aside = builder.value(f"{builder.values[scaled.y.value].name}_aside", geometry)
     reads, args = bound(site.x, scaled.weight, None)
-    saving = draft.recipe(scaled.forward, "lowtide.rms_norm_put_aside", outputs=(aside,), reads=reads, args=args)
-    reads, args = bound(scaled.outer, scaled.y, scaled.weight, site.rstd, draft.read(aside), site.width, site.beside)
+    saving = builder.recipe(scaled.forward, "lowtide.rms_norm_put_aside", outputs=(aside,), reads=reads, args=args)
+    reads, args = bound(scaled.outer, scaled.y, scaled.weight, site.rstd, builder.read(aside), site.width, site.beside)
     outputs = (*site.result.outputs, scaled.scale_gradient)
-    backward = draft.recipe(
+    backward = builder.recipe(
         site.result, "lowtide.rms_norm_backward_from_output", outputs=outputs, reads=reads, args=args
     )
     return Option("from output", (saving, backward), Numerics.REASSOCIATED)

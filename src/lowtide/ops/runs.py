@@ -9,7 +9,7 @@ from lowtide.ir.call import Read, Ref
 from lowtide.ir.geometry import Geometry
 from lowtide.ir.graph import Effect, Recipe
 from lowtide.ops.boxes import VECTOR
-from lowtide.ops.draft import Draft
+from lowtide.ops.builder import GraphBuilder
 from lowtide.ops.elementwise import APPROXIMATED, NUMBERS, ROUNDED, is_exact
 
 FLOATS = frozenset({"float64", "float32", "bfloat16", "float16"})
@@ -45,13 +45,13 @@ class Member:
         return self.recipe.outputs[0]
 
 
-def members(draft: Draft) -> dict[int, Member]:
+def members(builder: GraphBuilder) -> dict[int, Member]:
     """The program's recipes that may be in a run, by what they make. No group has them yet."""
-    found = (_member(draft, draft.recipes[r]) for r in draft.graph.program if draft.is_free([r]))
+    found = (_member(builder, builder.recipes[r]) for r in builder.graph.program if builder.is_free([r]))
     return {m.value: m for m in found if m is not None}
 
 
-def runs(draft: Draft, known: dict[int, Member]) -> list[tuple[Member, ...]]:
+def runs(builder: GraphBuilder, known: dict[int, Member]) -> list[tuple[Member, ...]]:
     """Joins members to what they read, as long as a run can take the place of its recipes. O(program) for short runs.
 
     Arguments:
@@ -59,7 +59,7 @@ def runs(draft: Draft, known: dict[int, Member]) -> list[tuple[Member, ...]]:
 
     Returns: disjoint runs in program order, single members too.
     """
-    place = {r: i for i, r in enumerate(draft.graph.program)}
+    place = {r: i for i, r in enumerate(builder.graph.program)}
     run_of: dict[int, tuple[Member, ...]] = {}
     for member in known.values():
         run: tuple[Member, ...] = (member,)
@@ -68,22 +68,22 @@ def runs(draft: Draft, known: dict[int, Member]) -> list[tuple[Member, ...]]:
             if maker is None or maker.recipe.segment != member.recipe.segment or maker in run:
                 continue
             both = tuple(sorted({*run_of[maker.value], *run}, key=lambda m: place[m.recipe.id]))
-            if len(both) <= _MOST and fits_together(draft, both) and _has_a_place(draft, both, place):
+            if len(both) <= _MOST and fits_together(builder, both) and _has_a_place(builder, both, place):
                 run = both
         run_of.update((m.value, run) for m in run)
     found = list(dict.fromkeys(run_of.values()))
     several = [run for run in found if len(run) > 1]
-    if _settle(draft, several, place):
+    if _settle(builder, several, place):
         return found
     kept: list[tuple[Member, ...]] = []
     for run in several:
-        if _settle(draft, [*kept, run], place):
+        if _settle(builder, [*kept, run], place):
             kept.append(run)
     left = {m.value for run in found for m in run} - {m.value for run in kept for m in run}
     return [*kept, *((known[v],) for v in sorted(left))]
 
 
-def fits_together(draft: Draft, run: Collection[Member]) -> bool:
+def fits_together(builder: GraphBuilder, run: Collection[Member]) -> bool:
     """Whether one kernel can carry members out: see `lowtide.ops.tiles.tiled`.
 
     Either all tensors are one row of elements, in the same order in memory; or all are of one shape, or broadcast to
@@ -96,14 +96,14 @@ def fits_together(draft: Draft, run: Collection[Member]) -> bool:
     inner = [(r, g) for m in run for r, g in zip(m.recipe.reads, m.reads, strict=True) if r.value in made]
     if is_one_row(run):
         rows = all(_is_row(m.result) for m in run)
-        return all(_is_whole(draft, r, g, rows) for r, g in inner)
+        return all(_is_whole(builder, r, g, rows) for r, g in inner)
     if any(m.result.shape != first.result.shape for m in run):
         return False
     if leaves_choice(run) and not all(_in_vectors(m) for m in run):
         return False
     if not all(_broadcasts(g.shape, m.result.shape) for m in run for g in m.reads):
         return False
-    return all(_is_whole(draft, r, g, rows=False) for r, g in inner)
+    return all(_is_whole(builder, r, g, rows=False) for r, g in inner)
 
 
 def is_one_row(run: Collection[Member]) -> bool:
@@ -125,30 +125,30 @@ def _in_vectors(member: Member) -> bool:
     return rows and extent % VECTOR == 0 and _is_row(member.result)
 
 
-def _is_whole(draft: Draft, read: Read, passed: Geometry, rows: bool) -> bool:
+def _is_whole(builder: GraphBuilder, read: Read, passed: Geometry, rows: bool) -> bool:
     """Whether a value is passed element for element: as it is, or as the same row in another shape."""
-    whole = draft.values[read.value].geometry
+    whole = builder.values[read.value].geometry
     if whole is None:
         return False
     same = passed.shape == whole.shape and passed.stride == whole.stride and passed.offset == whole.offset
     return same or (rows and _is_row(whole) and _is_row(passed) and whole.numel == passed.numel and passed.offset == 0)
 
 
-def _has_a_place(draft: Draft, run: Collection[Member], place: dict[int, int]) -> bool:
+def _has_a_place(builder: GraphBuilder, run: Collection[Member], place: dict[int, int]) -> bool:
     """Whether all that a run reads is there before anyone else needs what it makes."""
     mine = {m.recipe.id for m in run}
     given, made = _sides(run)
-    after = max((place[draft.maker[v]] for v in given if v in draft.maker), default=-1)
-    readers = (place[r] for v in made for r in draft.readers.get(v, ()) if r not in mine)
+    after = max((place[builder.maker[v]] for v in given if v in builder.maker), default=-1)
+    readers = (place[r] for v in made for r in builder.readers.get(v, ()) if r not in mine)
     return after < min(readers, default=len(place))
 
 
-def _settle(draft: Draft, chosen: Sequence[Collection[Member]], place: dict[int, int]) -> bool:
+def _settle(builder: GraphBuilder, chosen: Sequence[Collection[Member]], place: dict[int, int]) -> bool:
     """Whether runs have a place all together: what one makes comes as soon as all is there that it reads, not before.
 
     O(runs) where none waits for another; a circle of runs that wait for each other has none.
     """
-    comes = {v: float(place[r]) for v, r in draft.maker.items()}
+    comes = {v: float(place[r]) for v, r in builder.maker.items()}
     sides = [_sides(run) for run in chosen]
     for _ in range(len(sides) + 1):
         moved = False
@@ -163,7 +163,7 @@ def _settle(draft: Draft, chosen: Sequence[Collection[Member]], place: dict[int,
         return False
     mine = [{m.recipe.id for m in run} for run in chosen]
     readers = [
-        [place[r] for v in made for r in draft.readers.get(v, ()) if r not in own]
+        [place[r] for v in made for r in builder.readers.get(v, ()) if r not in own]
         for (_, made), own in zip(sides, mine, strict=True)
     ]
     return all(
@@ -178,12 +178,12 @@ def _sides(run: Collection[Member]) -> tuple[set[int], set[int]]:
     return {r.value for m in run for r in m.recipe.reads} - made, made
 
 
-def _member(draft: Draft, recipe: Recipe) -> Member | None:
+def _member(builder: GraphBuilder, recipe: Recipe) -> Member | None:
     if recipe.op not in ROUNDED and recipe.op not in APPROXIMATED:
         return None
     if recipe.effect is not Effect.PURE or recipe.state is not None or recipe.consumes or len(recipe.outputs) != 1:
         return None
-    value = draft.values[recipe.outputs[0]]
+    value = builder.values[recipe.outputs[0]]
     result = value.geometry
     reads = tuple(r.geometry for r in recipe.reads if r.geometry is not None)
     if result is None or len(reads) < len(recipe.reads) or not recipe.reads or result.numel < _LEAST:
@@ -249,7 +249,7 @@ def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
     return extra >= 0 and all(n in (1, t) for n, t in zip(shape, to[extra:], strict=True))
 
 
-def order(draft: Draft, chosen: Iterable[Member]) -> list[Member]:
+def order(builder: GraphBuilder, chosen: Iterable[Member]) -> list[Member]:
     """Members in program order."""
-    place = {r: i for i, r in enumerate(draft.graph.program)}
+    place = {r: i for i, r in enumerate(builder.graph.program)}
     return sorted(set(chosen), key=lambda m: place[m.recipe.id])

@@ -21,7 +21,7 @@ LEAST, MOST = 2.0**-30, 2.0**30  # of |gamma|
 _SHARE = 16  # there is room for one channel of so many
 
 
-def room(channels: int) -> int:
+def capacity(channels: int) -> int:
     """For how many faint channels there is room. It is set aside whether there are any or not: sizes are static."""
     return max(1, channels // _SHARE)
 
@@ -41,7 +41,7 @@ def declines(weight: Tensor, bias: Tensor | None = None) -> bool:
     The other half is for channels that become faint while the network trains. Scales that start at zero, as those
     that end torchvision's residual blocks may, decline.
     """
-    return 2 * int(is_faint(weight, bias).sum()) > room(weight.numel())
+    return 2 * int(is_faint(weight, bias).sum()) > capacity(weight.numel())
 
 
 def faint_channels(weight: Tensor, bias: Tensor | None) -> list[int]:
@@ -51,10 +51,10 @@ def faint_channels(weight: Tensor, bias: Tensor | None) -> list[int]:
         FaintScale: if there is no room for so many.
     """
     found: list[int] = is_faint(weight, bias).reshape(-1).nonzero().reshape(-1).tolist()
-    if len(found) > room(weight.numel()):
+    if len(found) > capacity(weight.numel()):
         raise FaintScale(
             f"{len(found)} of a normalisation's {weight.numel()} scales are near zero, or no numbers, and there is "
-            f"room for {room(weight.numel())}: its gradient cannot be made from its output. No parameter has been "
+            f"room for {capacity(weight.numel())}: its gradient cannot be made from its output. No parameter has been "
             'changed: plan with numerics="exact"'
         )
     return found
@@ -68,7 +68,7 @@ def put_aside(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
     Returns: one row per channel for which there is room, in the order of `faint_channels`; the rest is zero.
     """
-    aside = x.new_zeros((room(weight.numel()), x.shape[0], *x.shape[2:]))
+    aside = x.new_zeros((capacity(weight.numel()), x.shape[0], *x.shape[2:]))
     for row, channel in enumerate(faint_channels(weight, bias)):
         aside[row].copy_(x[:, channel])
     return aside

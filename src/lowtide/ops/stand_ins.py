@@ -11,7 +11,7 @@ from lowtide.ir.graph import Option
 from lowtide.ir.numerics import Numerics
 from lowtide.ops.arguments import bound
 from lowtide.ops.base import SAVED, AbstractFamily, Kernel
-from lowtide.ops.draft import Draft
+from lowtide.ops.builder import GraphBuilder
 from lowtide.ops.lazy import torch
 from lowtide.ops.memory_order import follows
 
@@ -50,19 +50,19 @@ class StandIns(AbstractFamily):
     kind: ClassVar[str] = SAVED
     kernels: ClassVar[Mapping[str, Kernel]] = {"without_input": Kernel(without_input)}
 
-    def add(self, draft: Draft, numerics: Numerics) -> None:  # noqa: ARG002  # exact at any level
-        for backward in list(draft.calls(*_BACKWARDS)):
+    def add(self, builder: GraphBuilder, numerics: Numerics) -> None:  # noqa: ARG002  # exact at any level
+        for backward in list(builder.calls(*_BACKWARDS)):
             first, second, *rest = backward.args
             if not isinstance(first, Ref) or not isinstance(second, Ref) or backward.kwargs:
                 continue
             saved = backward.reads[second.index]
-            geometry, value = saved.geometry, draft.values[saved.value]
+            geometry, value = saved.geometry, builder.values[saved.value]
             # Elsewhere operators may copy the input before they take its shape, and other layouts would get lost.
             if geometry is None or geometry.device != "cpu" or value.persistent or value.arrives is not None:
                 continue
-            if not follows(geometry, range(len(geometry.shape))) or not draft.may_replace((backward.id,)):
+            if not follows(geometry, range(len(geometry.shape))) or not builder.may_replace((backward.id,)):
                 continue
             others: list[Read | Arg] = [backward.reads[a.index] if isinstance(a, Ref) else a for a in rest]
             reads, args = bound(backward.reads[first.index], backward.op, Items(geometry.shape), *others)
-            own = draft.recipe(backward, "lowtide.without_input", outputs=backward.outputs, reads=reads, args=args)
-            draft.group(self.kind, f"{self.name} {backward.id}", [backward.id], [Option("without input", (own,))])
+            own = builder.recipe(backward, "lowtide.without_input", outputs=backward.outputs, reads=reads, args=args)
+            builder.group(self.kind, f"{self.name} {backward.id}", [backward.id], [Option("without input", (own,))])

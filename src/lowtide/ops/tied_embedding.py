@@ -15,8 +15,8 @@ from lowtide.ir.graph import Graph, Option, Recipe, Takeover
 from lowtide.ir.numerics import Numerics
 from lowtide.ops.arguments import bound, passed
 from lowtide.ops.base import LOSS, AbstractFamily, Kernel
+from lowtide.ops.builder import GraphBuilder
 from lowtide.ops.cross_entropy import LEAST_B, spans
-from lowtide.ops.draft import Draft
 from lowtide.ops.lazy import torch
 from lowtide.ops.loss_chain import is_dense, is_whole, only, shape_of
 
@@ -87,39 +87,39 @@ class TiedEmbedding(AbstractFamily):
     }
     least_B: int = LEAST_B
 
-    def add(self, draft: Draft, numerics: Numerics) -> None:  # noqa: ARG002  # exact at any level
-        for embedding in list(draft.calls(_EMBEDDING_BACKWARD)):
-            add = only(draft, embedding.outputs[0], (_ADD,))
-            so_far = None if add is None else _so_far(draft, embedding, add[0])
-            if add is None or so_far is None or draft.values[add[0].outputs[0]].size_B < self.least_B:
+    def add(self, builder: GraphBuilder, numerics: Numerics) -> None:  # noqa: ARG002  # exact at any level
+        for embedding in list(builder.calls(_EMBEDDING_BACKWARD)):
+            add = only(builder, embedding.outputs[0], (_ADD,))
+            so_far = None if add is None else _so_far(builder, embedding, add[0])
+            if add is None or so_far is None or builder.values[add[0].outputs[0]].size_B < self.least_B:
                 continue
             replaces = (embedding.id, add[0].id)
-            if draft.is_free(replaces):
-                recipe = _added(draft, embedding, add[0], so_far)
+            if builder.is_free(replaces):
+                recipe = _added(builder, embedding, add[0], so_far)
                 name = f"{self.name} {embedding.id}"
-                draft.group(self.kind, name, replaces, [Option("added in parts", (recipe,))])
+                builder.group(self.kind, name, replaces, [Option("added in parts", (recipe,))])
 
 
-def _so_far(draft: Draft, embedding: Recipe, add: Recipe) -> Read | None:
+def _so_far(builder: GraphBuilder, embedding: Recipe, add: Recipe) -> Read | None:
     """What an embedding's gradient is added to; None where that is not a matrix of the same shape, or not all it is."""
     others = [r for r in add.reads if r.value != embedding.outputs[0]]
-    own = draft.values[embedding.outputs[0]].geometry
+    own = builder.values[embedding.outputs[0]].geometry
     plain = embedding.args[:2] == (Ref(0), Ref(1)) and embedding.args[4:] == (False,) and not embedding.kwargs
     if not plain or add.args != (Ref(0), Ref(1)) or add.kwargs or len(others) != 1 or own is None:
         return None
     found = others[0]
-    dense = is_whole(draft, found) and is_dense(draft.values[add.outputs[0]].geometry)
+    dense = is_whole(builder, found) and is_dense(builder.values[add.outputs[0]].geometry)
     same = found.geometry is not None and found.geometry.dtype == own.dtype and shape_of(found) == own.shape
     return found if dense and same else None
 
 
-def _added(draft: Draft, embedding: Recipe, add: Recipe, so_far: Read) -> int:
+def _added(builder: GraphBuilder, embedding: Recipe, add: Recipe, so_far: Read) -> int:
     """Adds the sum in parts, and the same over what it adds to; returns the first."""
     reads, args = bound(so_far, *embedding.reads, embedding.args[3], _PARTS)
-    recipe = draft.recipe(add, _NAME, outputs=add.outputs, reads=reads, args=args)
-    value = draft.values[so_far.value]
+    recipe = builder.recipe(add, _NAME, outputs=add.outputs, reads=reads, args=args)
+    value = builder.values[so_far.value]
     inside = not value.persistent and value.arrives is None and value.leaves is None
-    if inside and value.size_B == draft.values[add.outputs[0]].size_B:
+    if inside and value.size_B == builder.values[add.outputs[0]].size_B:
         over = (Takeover(value.id, 0),)
-        draft.recipe(add, _NAME, outputs=add.outputs, reads=reads, args=(*args, True), consumes=over)
+        builder.recipe(add, _NAME, outputs=add.outputs, reads=reads, args=(*args, True), consumes=over)
     return recipe

@@ -83,7 +83,7 @@ class _Ready(NamedTuple):
     Arguments:
         calls: one per step.
         numbers: what has to be a tensor without dimensions, and its dtype.
-        homes: per step where its result lies: the number of a slot in the scratch buffer or, from -1 down, an output.
+        bases: per step where its result lies: the number of a slot in the scratch buffer or, from -1 down, an output.
         slots: dtype of each slot.
         copies: (step, output) of results that are copied at the end, as others still read what they overwrite.
         dtypes: of the outputs.
@@ -91,7 +91,7 @@ class _Ready(NamedTuple):
 
     calls: tuple[_Call, ...]
     numbers: tuple[tuple[float, str], ...]
-    homes: tuple[int, ...]
+    bases: tuple[int, ...]
     slots: tuple[str, ...]
     copies: tuple[tuple[int, int], ...]
     dtypes: tuple[str, ...]
@@ -138,8 +138,8 @@ def _carry_out(run: _Ready, given: Sequence[Tensor], results: Sequence[Tensor]) 
         passed = [*tiles[: len(given)], *numbers]
         if shaped[0] != outputs[0].shape:
             shaped = (outputs[0].shape, [s[: outputs[0].numel()].view(outputs[0].shape) for s in slots])
-        for call, home in zip(run.calls, run.homes, strict=True):
-            place = outputs[-1 - home] if home < 0 else shaped[1][home]
+        for call, lender in zip(run.calls, run.bases, strict=True):
+            place = outputs[-1 - lender] if lender < 0 else shaped[1][lender]
             call.write(*[passed[a] if is_read else a for is_read, a in call.args], **call.kwargs, **{call.into: place})
             passed.append(place)
         for step, output in run.copies:
@@ -175,7 +175,7 @@ def _ready(text: str, over: int | None, given: tuple[str, ...], cpu: bool) -> _R
         cpu: whether a number would be allocated as a tensor at every call.
     """
     run = msgspec.json.decode(text, type=Tiles)
-    homes, slots, copies = _homes(run, over)
+    bases, slots, copies = _places(run, over)
     dtypes = (*given, *(step.dtype for step in run.steps))
     found = (_number(run, step, dtypes) for step in run.steps if cpu)
     numbers = dict.fromkeys(number for number in found if number is not None)
@@ -194,7 +194,7 @@ def _ready(text: str, over: int | None, given: tuple[str, ...], cpu: bool) -> _R
                 args.append((False, _constant(arg)))
         calls.append(_Call(write, keyword, tuple(args), {k: _constant(a) for k, a in step.kwargs}))
     wanted = tuple(run.steps[step].dtype for step in run.wanted)
-    return _Ready(tuple(calls), tuple(numbers), homes, slots, copies, wanted)
+    return _Ready(tuple(calls), tuple(numbers), bases, slots, copies, wanted)
 
 
 def _number(run: Tiles, step: Step, dtypes: Sequence[str]) -> tuple[float, str] | None:
@@ -211,7 +211,7 @@ def _constant(arg: Arg) -> Any:
     return float(arg.text) if arg.kind == "float" else getattr(torch, arg.text.removeprefix("torch."))
 
 
-def _homes(run: Tiles, over: int | None) -> tuple[tuple[int, ...], tuple[str, ...], tuple[tuple[int, int], ...]]:
+def _places(run: Tiles, over: int | None) -> tuple[tuple[int, ...], tuple[str, ...], tuple[tuple[int, int], ...]]:
     """Where results lie: outputs in place; the others in as few slots as their lives need, one over a dead one."""
     last_read = {run.place(a): i for i, step in enumerate(run.steps) for a in step.args if isinstance(a, Ref)}
     outputs = {step: output for output, step in enumerate(run.wanted)}
@@ -222,14 +222,14 @@ def _homes(run: Tiles, over: int | None) -> tuple[tuple[int, ...], tuple[str, ..
     kept = {step for step, _ in copies}
     slots: list[str] = []
     free: list[int] = []
-    homes: list[int] = []
+    bases: list[int] = []
     for i, step in enumerate(run.steps):
         for operand in dict.fromkeys(run.place(a) - run.given for a in step.args if isinstance(a, Ref)):
             dead = operand >= 0 and last_read[operand + run.given] == i and operand not in kept
-            if dead and homes[operand] >= 0:
-                free.append(homes[operand])
+            if dead and bases[operand] >= 0:
+                free.append(bases[operand])
         if i in outputs:
-            homes.append(-1 - outputs[i])
+            bases.append(-1 - outputs[i])
             continue
         slot = next((s for s in free if slots[s] == step.dtype), None)
         if slot is None:
@@ -237,8 +237,8 @@ def _homes(run: Tiles, over: int | None) -> tuple[tuple[int, ...], tuple[str, ..
             slots.append(step.dtype)
         else:
             free.remove(slot)
-        homes.append(slot)
-    return tuple(homes), tuple(slots), tuple(copies)
+        bases.append(slot)
+    return tuple(bases), tuple(slots), tuple(copies)
 
 
 def _scratch_B(graph: Graph, recipe: Recipe) -> int:
@@ -250,7 +250,7 @@ def _scratch_B(graph: Graph, recipe: Recipe) -> int:
     tile = min(result.numel, _GRAINS * GRAIN if result.device == "cpu" else _ELSEWHERE)
     into = next((a for k, a in recipe.kwargs if k == "into"), None)
     over = recipe.args.index(into) - _OPERANDS if into is not None else None
-    slots = _homes(msgspec.json.decode(text, type=Tiles), over)[1]
+    slots = _places(msgspec.json.decode(text, type=Tiles), over)[1]
     return sum(_slot_B(tile, dtype) for dtype in slots)
 
 

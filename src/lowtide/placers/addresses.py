@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from lowtide.errors import IllegalPlan
 from lowtide.ir.check_packing import check_packing
 from lowtide.ir.graph import Graph
-from lowtide.ir.layout import ALIGNMENT_B, Block, Layout, Obstacle, rounded_B
+from lowtide.ir.layout import ALIGNMENT_B, Block, Layout, LiveBlock, rounded_B
 from lowtide.ir.packing import Buffer, Packed, Packing
 from lowtide.ir.schedule import Boundary, Schedule
 from lowtide.ir.sequence import blocks_of
@@ -23,7 +23,7 @@ def lay_out(
     graph: Graph,
     schedule: Schedule,
     *,
-    obstacles: Sequence[Obstacle] = (),
+    live_blocks: Sequence[LiveBlock] = (),
     after_B: int = 0,
     capacity_B: int | None = None,
     alignment_B: int = ALIGNMENT_B,
@@ -33,7 +33,7 @@ def lay_out(
 
     Arguments:
         graph: with traces; schedule: legal for it.
-        obstacles: bytes that others hold through the whole schedule.
+        live_blocks: bytes that others hold through the whole schedule.
         after_B: bytes that are wanted in one piece when the schedule has ended (an optimizer's temporaries).
         capacity_B: a height that is low enough, if no more than a hundredth above the most bytes at once; None asks for
             the lowest, and what takes more than that is asked for it too.
@@ -43,7 +43,7 @@ def lay_out(
     Returns: offsets from the arena's low end.
     """
     blocks = blocks_of(graph, schedule)
-    packing = _packing(blocks, obstacles, after_B, alignment_B)
+    packing = _packing(blocks, live_blocks, after_B, alignment_B)
     packed = None
     if capacity_B is not None:
         near_B = min(capacity_B, rounded_B(int(_NEAR * bound_B(packing)), alignment_B))
@@ -53,9 +53,9 @@ def lay_out(
     return Layout(
         blocks,
         tuple(packed.offsets_B[: len(blocks)]),
-        height_B=rounded_B(max((packed.height_B, *(o.offset_B + o.size_B for o in obstacles))), alignment_B),
+        height_B=rounded_B(max((packed.height_B, *(o.offset_B + o.size_B for o in live_blocks))), alignment_B),
         live_B=packed.bound_B,
-        obstacles=tuple(obstacles),
+        live_blocks=tuple(live_blocks),
         alignment_B=alignment_B,
         placer=packed.placer,
     )
@@ -78,7 +78,7 @@ def at_known_places(
     blocks = blocks_of(graph, schedule)
     pairs = zip(known.blocks, known.offsets_B, strict=False)
     places = {(b.step, b.order, b.size_B): offset_B for b, offset_B in pairs}
-    if known.obstacles or any((b.step, b.order, b.size_B) not in places for b in blocks):
+    if known.live_blocks or any((b.step, b.order, b.size_B) not in places for b in blocks):
         return None
     offsets_B = [places[b.step, b.order, b.size_B] for b in blocks]
     end = max((b.stop for b in blocks), default=1)
@@ -98,12 +98,12 @@ def at_known_places(
     )
 
 
-def _packing(blocks: Sequence[Block], obstacles: Sequence[Obstacle], after_B: int, alignment_B: int) -> Packing:
+def _packing(blocks: Sequence[Block], live_blocks: Sequence[LiveBlock], after_B: int, alignment_B: int) -> Packing:
     """A schedule's allocations with what is in their way, and what is wanted when the schedule has ended, last."""
     end = max((b.stop for b in blocks), default=1)
     # What the caller keeps is still there afterwards.
     buffers = [Buffer(b.start, end + 1 if b.stop == end else b.stop, b.size_B) for b in blocks]
-    buffers += [Buffer(0, end + 1, o.size_B, o.offset_B) for o in obstacles]
+    buffers += [Buffer(0, end + 1, o.size_B, o.offset_B) for o in live_blocks]
     if after_B:
         buffers.append(Buffer(end, end + 1, after_B))
     return Packing(tuple(buffers), alignment_B)
@@ -141,7 +141,7 @@ def lay_out_segment(
     layout: Layout,
     segment: int,
     *,
-    taken: Sequence[Obstacle],
+    taken: Sequence[LiveBlock],
     passing: Collection[int],
     capacity_B: int,
 ) -> tuple[Layout, int]:
@@ -185,7 +185,7 @@ def lay_out_segment(
     return replace(layout, offsets_B=tuple(offsets_B), height_B=height_B, placer=packed.placer), max(ends_B)
 
 
-def _meets(offset_B: int, size_B: int, taken: Sequence[Obstacle]) -> bool:
+def _meets(offset_B: int, size_B: int, taken: Sequence[LiveBlock]) -> bool:
     """Whether a stretch shares a byte with what is taken."""
     return any(o.offset_B < offset_B + size_B and offset_B < o.offset_B + o.size_B for o in taken)
 

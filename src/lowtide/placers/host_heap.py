@@ -15,23 +15,23 @@ from lowtide.ir.schedule import DEVICE, HOST, Drop, Run, Schedule, Send, memory_
 _ENDLESS_B = 2**52
 
 
-def host_height_B(graph: Graph, schedule: Schedule, wall_B: int | None = None) -> int:
+def host_height_B(graph: Graph, schedule: Schedule, limit_B: int | None = None) -> int:
     """How high the copies reach that a schedule makes on the host; homes lie elsewhere.
 
     Arguments:
         graph: with its homes as the schedule finds them.
-        wall_B: where the pool ends; best fit looks at the hole below it as well. None for no end.
+        limit_B: where the pool ends; best fit looks at the hole below it as well. None for no end.
 
-    Returns: no more than `wall_B` where that is enough; else what would be, without a wall.
+    Returns: no more than `limit_B` where that is enough; else what would be, without a wall.
 
     O(steps log steps).
     """
-    heights_B = [_height_B(graph, schedule, w) for w in ((_ENDLESS_B,) if wall_B is None else (wall_B, _ENDLESS_B))]
+    heights_B = [_height_B(graph, schedule, w) for w in ((_ENDLESS_B,) if limit_B is None else (limit_B, _ENDLESS_B))]
     return next(h for h in heights_B if h is not None)
 
 
-def _height_B(graph: Graph, schedule: Schedule, wall_B: int) -> int | None:
-    pool = Arena(max(wall_B // ALIGNMENT_B, 1) * ALIGNMENT_B, ALIGNMENT_B)
+def _height_B(graph: Graph, schedule: Schedule, limit_B: int) -> int | None:
+    pool = Arena(max(limit_B // ALIGNMENT_B, 1) * ALIGNMENT_B, ALIGNMENT_B)
     there: dict[int, int | None] = {}
     for value, comes in _traffic(graph, schedule):
         if comes:
@@ -46,13 +46,13 @@ def _height_B(graph: Graph, schedule: Schedule, wall_B: int) -> int | None:
 
 def _traffic(graph: Graph, schedule: Schedule) -> Iterator[tuple[int, bool]]:
     """Values that take bytes of the host's pool, and that give theirs back, in order."""
-    home = {v.id for v in graph.values if v.memory == HOST and (v.persistent or v.replaces is not None)}
+    place = {v.id for v in graph.values if v.memory == HOST and (v.persistent or v.replaces is not None)}
     lodger: dict[int, int] = {}  # value -> the one whose bytes it took over
     for step in schedule.steps:
         match step:
-            case Send(value=value) if value not in home:
+            case Send(value=value) if value not in place:
                 yield value, True
-            case Drop(value=value, memory=memory) if memory != DEVICE and value not in home:
+            case Drop(value=value, memory=memory) if memory != DEVICE and value not in place:
                 yield lodger.pop(value, value), False
             case Run(recipe=recipe, keep=keep) if memory_of(graph.recipes[recipe].engine) != DEVICE:
                 found = graph.recipes[recipe]
@@ -63,5 +63,5 @@ def _traffic(graph: Graph, schedule: Schedule) -> Iterator[tuple[int, bool]]:
                     else:
                         yield value, True
                 for value in (t.value for t in found.consumes):
-                    if value not in lodger.values() and value not in home:
+                    if value not in lodger.values() and value not in place:
                         yield value, False

@@ -21,20 +21,20 @@ from lowtide.ir.likeness import memory, seconds_apart, shapes, size_B, structure
 from lowtide.ir.plan import Covers, PlanRecord
 from lowtide.pipeline import environment, resolve_budget
 from lowtide.plan_cache.store import Header
-from lowtide.record import Ground, PlanOptions, carried_over
+from lowtide.record import Constraints, PlanOptions, carried_over
 
 _NEAR = 0.1  # of a step's seconds: a plan made for other ones loses less than that
 _GENERATION = 4  # raise it when planners or placers find other plans for the same question
 
 
-class Question(msgspec.Struct, frozen=True, kw_only=True):
+class CacheKey(msgspec.Struct, frozen=True, kw_only=True):
     """Everything on which a plan depends, the graph's seconds apart.
 
     Arguments:
         program, memory: of the graph (`lowtide.ir.likeness`).
         manner: how it is searched: planner, seed, work, limits, the budget as it was asked for.
         budget_B: what the budget comes to; 0 while that is not known before planning.
-        ground: what the plan has to leave room for.
+        constraints: what the plan has to leave room for.
         place: fingerprint of the process and the machine, and lowtide's version.
     """
 
@@ -42,7 +42,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     memory: str
     manner: str
     budget_B: int
-    ground: tuple[int, ...]
+    constraints: tuple[int, ...]
     place: str
 
     @property
@@ -51,16 +51,16 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:16]
 
 
-def question_of(
+def cache_key_of(
     graph: Graph,
     options: PlanOptions,
-    ground: Ground,
+    constraints: Constraints,
     *,
     agreed_B: int | None,
     at_least_B: int,
     device: str,
     limit_s: float | None = None,
-) -> Question | None:
+) -> CacheKey | None:
     """The question that `plan_graph` would answer with these arguments.
 
     Arguments:
@@ -68,42 +68,48 @@ def question_of(
 
     Returns: None where the answer is of no use to anybody else: bytes that earlier steps left lie in the way.
     """
-    if ground.obstacles:
+    if constraints.live_blocks:
         return None
     budget_B = agreed_B
     if budget_B is None and options.budget.of_plain is None:
         budget_B = resolve_budget(options.budget, lambda: 0, device)
     if budget_B is None:  # a share of what the step takes without lowtide, which only planning finds out
-        room: tuple[int, ...] = (-1 if ground.ceiling_B is None else ground.ceiling_B, at_least_B)
+        capacity: tuple[int, ...] = (-1 if constraints.ceiling_B is None else constraints.ceiling_B, at_least_B)
     else:
         budget_B = max(budget_B, at_least_B)
-        room = (ground.room_B(graph, budget_B, at_least_B),)
-    return Question(
+        capacity = (constraints.free_B(graph, budget_B, at_least_B),)
+    return CacheKey(
         program=structure(graph),
         memory=memory(graph),
         manner=manner_of(options, limit_s),
         budget_B=budget_B or 0,
-        ground=(*_beside(ground), *room),
+        constraints=(*_beside(constraints), *capacity),
         place=_place(device),
     )
 
 
-def _beside(ground: Ground) -> tuple[int, ...]:
-    return (ground.outside_B, int(ground.enforced), ground.reserve_B, ground.optimizer_B, ground.alignment_B)
+def _beside(constraints: Constraints) -> tuple[int, ...]:
+    return (
+        constraints.outside_B,
+        int(constraints.enforced),
+        constraints.reserve_B,
+        constraints.optimizer_B,
+        constraints.alignment_B,
+    )
 
 
 def _place(device: str) -> str:
     return f"{fingerprint(device).key} {lowtide.__version__} {_GENERATION}"
 
 
-def least_of(graph: Graph, options: PlanOptions, ground: Ground, device: str) -> Question:
+def least_of(graph: Graph, options: PlanOptions, constraints: Constraints, device: str) -> CacheKey:
     """The question for the smallest budget of a graph, whatever was asked for and however it was searched."""
-    return Question(
+    return CacheKey(
         program=structure(graph),
         memory=memory(graph),
         manner=f"least{beside_device(options)}",
         budget_B=0,
-        ground=_beside(ground),
+        constraints=_beside(constraints),
         place=_place(device),
     )
 
@@ -112,20 +118,20 @@ def beside_device(options: PlanOptions) -> str:
     """What plans may use beside the device's bytes, as text: a plan that moves values is none where nothing moves."""
     if options.host_budget_B == 0:
         return ""
-    return msgspec.json.encode((options.host_budget_B, options.homes)).decode()
+    return msgspec.json.encode((options.host_budget_B, options.host_resident)).decode()
 
 
 def manner_of(options: PlanOptions, limit_s: float | None) -> str:
     """How a plan is searched, as text; equal exactly when a search of the same graph would be the same."""
     budget = (options.budget.size_B, options.budget.of_device, options.budget.of_plain)
     searched = (repr(options.planner), options.seed, options.work, options.time_limit_s, options.machine, limit_s)
-    moves = (options.host_budget_B, options.link_Bps, options.links, options.homes)
+    moves = (options.host_budget_B, options.link_Bps, options.links, options.host_resident)
     moved = () if options.host_budget_B == 0 else moves
     facts = (budget, *searched, options.numerics, sorted(options.without), *moved)
     return msgspec.json.encode(facts).decode()
 
 
-def header_of(question: Question, record: PlanRecord, neighbourhood: str) -> Header:
+def header_of(cache_key: CacheKey, record: PlanRecord, neighbourhood: str) -> Header:
     """What a cached plan says about itself.
 
     Arguments:
@@ -133,8 +139,8 @@ def header_of(question: Question, record: PlanRecord, neighbourhood: str) -> Hea
     """
     graph = record.graph
     return Header(
-        key=question.key,
-        structure=question.program,
+        key=cache_key.key,
+        structure=cache_key.program,
         size_B=size_B(graph),
         name=program_name(graph),
         shapes=shapes(graph),
@@ -151,7 +157,7 @@ def program_name(graph: Graph) -> str:
 
 
 def revived(
-    record: PlanRecord, graph: Graph, ground: Ground, covers: Covers, device: str, at_least_B: int
+    record: PlanRecord, graph: Graph, constraints: Constraints, covers: Covers, device: str, at_least_B: int
 ) -> PlanRecord | None:
     """A cached plan's decisions for the graph at hand, proved legal for it, its claims worked out from that graph.
 
@@ -164,19 +170,19 @@ def revived(
         PlanFileError: if it is for other bytes than its key says.
         PlanMismatch: if it is of another program, or may not be carried out.
     """
-    if memory(record.graph) != memory(graph) or (record.layout is not None) != ground.enforced:
+    if memory(record.graph) != memory(graph) or (record.layout is not None) != constraints.enforced:
         raise PlanFileError("it is for other bytes than its name says")
     left = (record.outside_B, record.reserve_B, record.optimizer_B)
-    if left != (ground.outside_B, ground.reserve_B, ground.optimizer_B):
+    if left != (constraints.outside_B, constraints.reserve_B, constraints.optimizer_B):
         raise PlanFileError("it leaves other room than its name says")
     if seconds_apart(graph, record.graph) > _NEAR:
         return None
     found = carried_over(
-        record, graph, ground=ground, budget_B=record.budget_B, covers=covers, environment=environment(device),
-        any_numbers=True,
+        record, graph, constraints=constraints, budget_B=record.budget_B, covers=covers,
+        environment=environment(device), any_numbers=True,
     )  # fmt: skip
-    room_B = ground.room_B(found.graph, record.budget_B, at_least_B)
-    if ground.enforced and (found.layout is None or found.layout.height_B > room_B):
+    free_B = constraints.free_B(found.graph, record.budget_B, at_least_B)
+    if constraints.enforced and (found.layout is None or found.layout.height_B > free_B):
         raise PlanFileError("its addresses reach past the budget")
     if found.peak_B > record.budget_B:
         raise PlanFileError("it takes more than the budget")

@@ -20,18 +20,18 @@ from lowtide.ir.likeness import memory, shapes, size_B, structure
 from lowtide.ir.plan import Covers, PlanRecord, Status
 from lowtide.pipeline import environment, measure, plan_graph
 from lowtide.plan_cache.key import (
-    Question,
+    CacheKey,
     beside_device,
+    cache_key_of,
     header_of,
     least_of,
     manner_of,
-    question_of,
     revived,
 )
 from lowtide.plan_cache.store import PlanCache
 from lowtide.planners.base import Watch
 from lowtide.profile.cache import ProfileCache
-from lowtide.record import Ground, PlanOptions, Start, carried_over
+from lowtide.record import Constraints, PlanOptions, Start, carried_over
 
 _LOG = logging.getLogger("lowtide")
 T = TypeVar("T")
@@ -45,23 +45,23 @@ class Request:
 
     Arguments:
         graph: profiled.
-        options, ground, device, covers, agreed_B, at_least_B: see there.
+        options, constraints, device, covers, agreed_B, at_least_B: see there.
     """
 
     graph: Graph
     options: PlanOptions
-    ground: Ground
+    constraints: Constraints
     device: str
     covers: Covers
     agreed_B: int | None
     at_least_B: int
 
-    def question(self, limit_s: float | None) -> Question | None:
-        """What a plan from the cache has to be an answer to; see `question_of`."""
-        return question_of(
+    def cache_key(self, limit_s: float | None) -> CacheKey | None:
+        """What a plan from the cache has to be an answer to; see `cache_key_of`."""
+        return cache_key_of(
             self.graph,
             self.options,
-            self.ground,
+            self.constraints,
             agreed_B=self.agreed_B,
             at_least_B=self.at_least_B,
             device=self.device,
@@ -69,9 +69,11 @@ class Request:
         )
 
     @property
-    def least_question(self) -> Question | None:
+    def least_cache_key(self) -> CacheKey | None:
         """What the plan for the smallest budget is an answer to; None where it is of no use to anybody else."""
-        return None if self.ground.obstacles else least_of(self.graph, self.options, self.ground, self.device)
+        return (
+            None if self.constraints.live_blocks else least_of(self.graph, self.options, self.constraints, self.device)
+        )
 
     def plan(self, watch: Watch | None, start: Start | None = None, known: PlanRecord | None = None) -> PlanRecord:
         """What `plan_graph` makes of it.
@@ -82,7 +84,7 @@ class Request:
         return plan_graph(
             self.graph,
             self.options,
-            ground=self.ground,
+            constraints=self.constraints,
             agreed_B=self.agreed_B,
             at_least_B=self.at_least_B,
             device=self.device,
@@ -94,7 +96,7 @@ class Request:
 
 
 @dataclass(eq=False)
-class Knowledge:
+class PlanLookup:
     """Measured graphs and plans of this session, and plans on disk.
 
     Arguments:
@@ -104,7 +106,9 @@ class Knowledge:
     plans: PlanCache = field(default_factory=PlanCache)
     _graphs: dict[str, dict[str, Graph]] = field(default_factory=dict)  # by program and key
     _records: dict[str, dict[str, PlanRecord]] = field(default_factory=dict)
-    _least: dict[tuple[str, str, Ground], PlanRecord] = field(default_factory=dict)  # for the smallest budgets named
+    _least: dict[tuple[str, str, Constraints], PlanRecord] = field(
+        default_factory=dict
+    )  # for the smallest budgets named
     _answers: dict[str, PlanRecord] = field(default_factory=dict)  # this session's, by the question's key
 
     def measure(self, graph: Graph, held: Sequence[Any], options: PlanOptions, cache: ProfileCache) -> Graph:
@@ -122,12 +126,12 @@ class Knowledge:
         Raises:
             InfeasibleBudget: if no plan fits; nothing has been run.
         """
-        searched = request.question(None)
+        searched = request.cache_key(None)
         record = None if searched is None else self._recall(searched, request)
         start = None
         if record is None and request.options.shape_limit_s is not None:
             limit_s = request.options.shape_limit_s
-            begun = request.question(limit_s)
+            begun = request.cache_key(limit_s)
             record = None if begun is None else self._recall(begun, request)
             start = None if record is not None else self._start(request, limit_s)
             searched = searched if start is None else begun
@@ -145,7 +149,7 @@ class Knowledge:
 
     def _made(self, request: Request, watch: Watch | None, start: Start | None) -> PlanRecord:
         """A plan that was not known; what is named where there is none is remembered with the plan that shows it."""
-        here = (memory(request.graph), beside_device(request.options), replace(request.ground, ceiling_B=None))
+        here = (memory(request.graph), beside_device(request.options), replace(request.constraints, ceiling_B=None))
         near = [record for (*there, _), record in self._least.items() if there == [*here[:2]]]
         known = self._least.get(here) or self._least_on_disk(request) or (near[-1] if near else None)
         try:
@@ -154,53 +158,55 @@ class Knowledge:
             if isinstance(error.proof, PlanRecord):
                 self._least[here] = error.proof
                 _shorten(self._least)
-                question = request.least_question
-                if question is not None:
-                    self.plans.put(header_of(question, error.proof, _LEAST), error.proof)
+                cache_key = request.least_cache_key
+                if cache_key is not None:
+                    self.plans.put(header_of(cache_key, error.proof, _LEAST), error.proof)
             raise
 
     def _least_on_disk(self, request: Request) -> PlanRecord | None:
-        question = request.least_question
-        record = None if question is None else self.plans.get(question.program, question.key)
-        if question is None or record is None:
+        cache_key = request.least_cache_key
+        record = None if cache_key is None else self.plans.get(cache_key.program, cache_key.key)
+        if cache_key is None or record is None:
             return None
         try:
-            if memory(record.graph) != question.memory:
+            if memory(record.graph) != cache_key.memory:
                 raise PlanFileError("it is for other bytes than its name says")
             return carried_over(
                 record,
                 request.graph,
-                ground=request.ground,
+                constraints=request.constraints,
                 budget_B=record.budget_B,
                 covers=request.covers,
                 environment=environment(request.device),
                 any_numbers=True,
             )
         except PlanError as error:
-            self.plans.discard(question.program, question.key, str(error))
+            self.plans.discard(cache_key.program, cache_key.key, str(error))
             return None
 
-    def _recall(self, question: Question, request: Request) -> PlanRecord | None:
-        record = self._answers.get(question.key) or self.plans.get(question.program, question.key)
+    def _recall(self, cache_key: CacheKey, request: Request) -> PlanRecord | None:
+        record = self._answers.get(cache_key.key) or self.plans.get(cache_key.program, cache_key.key)
         if record is None:
             return None
         try:
-            if question.budget_B not in (0, record.budget_B):
+            if cache_key.budget_B not in (0, record.budget_B):
                 raise PlanFileError("it is for another budget than its name says")
-            found = revived(record, request.graph, request.ground, request.covers, request.device, request.at_least_B)
+            found = revived(
+                record, request.graph, request.constraints, request.covers, request.device, request.at_least_B
+            )
         except PlanError as error:
-            self._answers.pop(question.key, None)
-            self.plans.discard(question.program, question.key, str(error))
+            self._answers.pop(cache_key.key, None)
+            self.plans.discard(cache_key.program, cache_key.key, str(error))
             return None
-        _LOG.info("a plan from the cache (%s)%s", question.key, "" if found else ": the seconds have changed too much")
+        _LOG.info("a plan from the cache (%s)%s", cache_key.key, "" if found else ": the seconds have changed too much")
         return found
 
-    def _keep(self, question: Question, request: Request, record: PlanRecord) -> None:
+    def _keep(self, cache_key: CacheKey, request: Request, record: PlanRecord) -> None:
         """Keeps a plan, unless Ctrl-C cut its search short: nobody asked for that one."""
         if record.outcome.status is not Status.INTERRUPTED:
-            self._answers[question.key] = record
+            self._answers[cache_key.key] = record
             _shorten(self._answers)
-            self.plans.put(header_of(question, record, _neighbourhood(question, request)), record)
+            self.plans.put(header_of(cache_key, record, _neighbourhood(cache_key, request)), record)
 
     def _start(self, request: Request, limit_s: float) -> Start | None:
         """The plan for the nearest shape: this session's (perhaps for less room), or one on the disk for another."""
@@ -214,15 +220,15 @@ class Knowledge:
 
     def _on_disk(self, request: Request) -> PlanRecord | None:
         """The plan for the nearest other shape that was asked for in the same manner."""
-        question = request.question(None)
-        if question is None:
+        cache_key = request.cache_key(None)
+        if cache_key is None:
             return None
-        program, here = question.program, size_B(request.graph)
-        place = _neighbourhood(question, request)
+        program, here = cache_key.program, size_B(request.graph)
+        place = _neighbourhood(cache_key, request)
         entries = [e for e in self.plans.shapes_of(program) if e.header.environment == place]
         nearest = min(entries, key=lambda e: _distance(here, e.header.size_B), default=None)
         record = None if nearest is None else self.plans.get(program, nearest.header.key)
-        if nearest is None or record is None or memory(record.graph) == question.memory:
+        if nearest is None or record is None or memory(record.graph) == cache_key.memory:
             return None
         try:
             if structure(record.graph) != program:
@@ -235,9 +241,9 @@ class Knowledge:
         return record
 
 
-def _neighbourhood(question: Question, request: Request) -> str:
+def _neighbourhood(cache_key: CacheKey, request: Request) -> str:
     """What plans for different shapes have in common when one may begin from the other."""
-    facts = f"{question.place} {manner_of(request.options, None)} {request.ground.enforced}"
+    facts = f"{cache_key.place} {manner_of(request.options, None)} {request.constraints.enforced}"
     return hashlib.sha256(facts.encode()).hexdigest()[:16]
 
 

@@ -34,7 +34,7 @@ _LOG = logging.getLogger("lowtide")
 _FORMAT = "lowtide-plan-cache"
 _VERSION = 1
 _SUFFIX = ".plan"
-_DRAFT = ".draft"
+_UNFINISHED = ".unfinished"
 _DEFAULT_B = 2**30
 _FORGOTTEN_s = 3600.0  # a draft this old was left by a process that was killed
 _HEADER_B = 64 * 1024
@@ -242,7 +242,7 @@ class PlanCache:
         self._sweep(time.time())
 
     def _sweep(self, now_s: float) -> None:
-        for path, _, used_s in self._files(f"*{_DRAFT}"):
+        for path, _, used_s in self._files(f"*{_UNFINISHED}"):
             if now_s - used_s > _FORGOTTEN_s:
                 path.unlink(missing_ok=True)
 
@@ -269,7 +269,7 @@ def _header(line: bytes) -> Header:
 
 
 def _write(path: Path, content: bytes) -> None:
-    handle, name = tempfile.mkstemp(prefix=path.stem, suffix=_DRAFT, dir=path.parent)
+    handle, name = tempfile.mkstemp(prefix=path.stem, suffix=_UNFINISHED, dir=path.parent)
     try:
         with open(handle, "wb") as file:
             file.write(content)

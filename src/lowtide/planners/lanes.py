@@ -27,7 +27,7 @@ Taus = NDArray[np.int32]
 
 
 @dataclass(frozen=True)
-class Cooling:
+class AnnealingRun:
     """One cooling of a lane.
 
     Arguments:
@@ -52,7 +52,7 @@ class Lane:
     """
 
     taus: Taus
-    coolings: tuple[Cooling, ...]
+    coolings: tuple[AnnealingRun, ...]
     seed: int
 
 
@@ -139,19 +139,19 @@ class _Run:
         share = self.left // max(1, len(coolings) - self.number)
         if self.number == len(coolings) or share < 1:
             return False
-        cooling = coolings[self.number]
+        annealing_run = coolings[self.number]
         state = self.search.program.keep_all(self.search.budget_B)
         if not state.assign(self.begin_at):
             raise AssertionError("taus that were possible stay possible")
-        focus = [window(self.search, state, self.number, self.dice)] if cooling.windowed else []
+        focus = [window(self.search, state, self.number, self.dice)] if annealing_run.windowed else []
         self.annealer = Annealer(
             state,
             self.lane.seed * 100 + self.number,
             share,
-            cooling.temperature,
-            cooling.temperature * _COLD,
+            annealing_run.temperature,
+            annealing_run.temperature * _COLD,
             self.enough_ps,
-            self.twins if cooling.mirrored else None,
+            self.twins if annealing_run.mirrored else None,
             focus,
         )
         self.left -= share

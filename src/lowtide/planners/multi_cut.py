@@ -102,14 +102,14 @@ class MultiCutReplay(AbstractPlanner):
         take(search, find_cuts(search.program, search.problem.budget_B, search.budget_B, limits))
 
 
-def find_cuts(program: StageProgram, budget_B: int, room_B: int, limits: CutLimits) -> CutsFound:
+def find_cuts(program: StageProgram, budget_B: int, free_B: int, limits: CutLimits) -> CutsFound:
     """Adds one cut after another. Touches nothing but its own values, so that it may run beside a search.
 
     Arguments:
         budget_B: for the bound.
-        room_B: for the replays: the budget less what is set aside.
+        free_B: for the replays: the budget less what is set aside.
     """
-    state = program.keep_all(room_B)
+    state = program.keep_all(free_B)
     stages = [state.peak_stage]
     best_ps, idle, solves = 0.0, 0, 0
     replays: list[NDArray[np.int32]] = []
@@ -124,7 +124,7 @@ def find_cuts(program: StageProgram, budget_B: int, room_B: int, limits: CutLimi
         best_ps = max(best_ps, solution.bound_ps)
         if solution.impossible:
             return CutsFound(best_ps, True, tuple(replays), solves)
-        state = program.keep_all(room_B)
+        state = program.keep_all(free_B)
         if solution.kept is not None:
             taus = model.taus(solution)
             if state.assign(taus):

@@ -19,15 +19,15 @@ from numpy.typing import NDArray
 from lowtide._core import Retention
 from lowtide.ir.plan import DEFAULT_WORK, Outcome, Problem
 from lowtide.planners.base import AbstractPlanner, Watch
-from lowtide.planners.beside import Beside
 from lowtide.planners.chain.chain_start import chain_start
+from lowtide.planners.concurrent import Concurrent
 from lowtide.planners.greedy import descend
 from lowtide.planners.implementations.joint import has_choices, plan_jointly
 from lowtide.planners.implementations.joint_search import Deep
 from lowtide.planners.keep_all import find_floor, keep_all
-from lowtide.planners.lanes import Cooling, Lane, anneal_lanes
+from lowtide.planners.lanes import AnnealingRun, Lane, anneal_lanes
 from lowtide.planners.multi_cut import CutLimits, CutsFound, find_cuts, take
-from lowtide.planners.offload.pool import plan_moving
+from lowtide.planners.offload.pool import plan_offload
 from lowtide.planners.reductions.stages import refuses_stages
 from lowtide.planners.reductions.twins import twin_gaps
 from lowtide.planners.search import GAP, OutOfTime, Search, conduct, worth_s
@@ -36,11 +36,11 @@ from lowtide.planners.smallest import Smallest, smallest
 from lowtide.planners.start import begin
 
 Taus = NDArray[np.int32]
-_PLAIN = Cooling(0.5)
-_MIRROR = Cooling(0.5, mirrored=True)
-_WARM = Cooling(1.5)
-_WINDOW = Cooling(0.5, windowed=True, mirrored=True)
-_WINDOWS = (_WINDOW, _WINDOW, Cooling(3.0, windowed=True), _WINDOW)
+_PLAIN = AnnealingRun(0.5)
+_MIRROR = AnnealingRun(0.5, mirrored=True)
+_WARM = AnnealingRun(1.5)
+_WINDOW = AnnealingRun(0.5, windowed=True, mirrored=True)
+_WINDOWS = (_WINDOW, _WINDOW, AnnealingRun(3.0, windowed=True), _WINDOW)
 _PER_STAGE = 20_000  # proposals at most
 _PER_s = 400_000  # proposals that a core tries in a second, roughly
 _CUTS_s = 60.0  # of worth: for less, several cuts are not followed to their limits
@@ -69,7 +69,7 @@ class Portfolio(AbstractPlanner):
         """Plans; see the module. Without a plan the outcome names floor and smallest budget found."""
         refusal = self.refuses(problem)
         if refusal is None and problem.can_move:
-            return plan_moving(problem, watch, self.name, self.solve)
+            return plan_offload(problem, watch, self.name, self.solve)
         if refusal is None and has_choices(problem.graph):
             return plan_jointly(problem, watch, self.name, Deep(self._thoroughly, self._anneal, find_smallest))
         return conduct(problem, watch, self.name, refusal, self._script, any_order=True)
@@ -104,7 +104,7 @@ class Portfolio(AbstractPlanner):
         twins = twin_gaps(search.program)
         if search.taus is not None and not _work(search):
             return
-        search.run("multi_cut", lambda s: self._cut_beside(s, starts, twins))
+        search.run("multi_cut", lambda s: self._cut_concurrently(s, starts, twins))
         if search.taus is not None or not search.proved_impossible:
             search.run("annealing", lambda s: self._cool(s, starts, twins))
         if search.taus is None:
@@ -115,21 +115,21 @@ class Portfolio(AbstractPlanner):
         twins = twin_gaps(search.program)
         search.run("annealing", lambda s: self._cool(s, [], twins))
 
-    def _cut_beside(self, search: Search, starts: list[Taus], twins: Taus) -> None:
+    def _cut_concurrently(self, search: Search, starts: list[Taus], twins: Taus) -> None:
         """Several cuts in one thread, coolings in this one."""
-        program, budget_B, room_B = search.program, search.problem.budget_B, search.budget_B
+        program, budget_B, free_B = search.program, search.problem.budget_B, search.budget_B
         limits = _limits(search)
 
         def cuts(stop: threading.Event) -> CutsFound:
-            return find_cuts(program, budget_B, room_B, limits(stop))
+            return find_cuts(program, budget_B, free_B, limits(stop))
 
-        with Beside(cuts) as beside:
+        with Concurrent(cuts) as concurrent:
             try:
                 lane = Lane(_first(search, starts), (_PLAIN, _WINDOW), _seed(search, 0))
                 anneal_lanes(search, [lane], _work(search) // (2 * self.coolings + 1), twins)
-                starts[:0] = take(search, beside.result(search.tick))[:2]
+                starts[:0] = take(search, concurrent.result(search.tick))[:2]
             except OutOfTime:  # what the cuts have proved by now holds
-                if (found := beside.stopped()) is not None:
+                if (found := concurrent.stopped()) is not None:
                     take(search, found)
                 raise
 

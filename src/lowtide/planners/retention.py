@@ -25,13 +25,13 @@ class Retained:
     """What a choice of taus comes to.
 
     Arguments:
-        reruns: per stage the stages rerun before it, in order; the number of stages and a value for its fetch.
+        recomputations: per stage the stages rerun before it, in order; the number of stages and a value for its fetch.
         sent_B, fetched_B: what goes over the links, beside what every plan sends.
         spans: per value its stays, as first and last stage.
         live_B: per stage the most bytes at once.
     """
 
-    reruns: tuple[tuple[int, ...], ...]
+    recomputations: tuple[tuple[int, ...], ...]
     spans: tuple[Spans, ...]
     live_B: tuple[int, ...]
     compute_ps: int
@@ -51,34 +51,34 @@ def evaluate(program: StageProgram, taus: Sequence[int]) -> Retained | None:
     """
     count = len(program.stages)
     last = list(program.producer)  # value -> last stage that produced, reran (or fetched) or used it
-    tau = _Taus(program, taus)
-    reruns: list[tuple[int, ...]] = []
-    stays: list[list[list[int]]] = [[[program.producer[v], -1]] for v in range(len(program.values))]
+    retention = _Taus(program, taus)
+    recomputations: list[tuple[int, ...]] = []
+    lifetimes: list[list[list[int]]] = [[[program.producer[v], -1]] for v in range(len(program.values))]
     for t in range(count):
         there = [v for v in range(len(program.values)) if program.producer[v] < t]
-        fetched = {v for v in there if tau.is_by_fetch(v, t)}
-        missing = {v for v in there if last[v] < tau.at(v, t)}
+        fetched = {v for v in there if retention.is_by_fetch(v, t)}
+        missing = {v for v in there if last[v] < retention.at(v, t)}
         order = _closure(program, t, missing, fetched)
         if order is None:
             return None
-        reruns.append(tuple(order))
+        recomputations.append(tuple(order))
         made = {v for r in order if r < count for v in _outputs(program, r)} - fetched
         made |= {r - count for r in order if r >= count}
         used = {v for r in (*order, t) if r < count for v in program.read_ids[r]}
         for v in made & missing:
-            stays[v].append([t, -1])
+            lifetimes[v].append([t, -1])
         for v in used:
-            stays[v][-1][1] = t
+            lifetimes[v][-1][1] = t
         for v in made | set(program.read_ids[t]):
             last[v] = t
-    spans = tuple(tuple((a, b) for a, b in stay if b >= 0) for stay in stays)
-    live_B = tuple(_live_B(program, t, reruns, spans) for t in range(count))
-    items = [r for order in reruns for r in order]
-    again_ps = sum(program.stages[r].rerun_ps for r in items if r < count)
+    spans = tuple(tuple((a, b) for a, b in lifetime if b >= 0) for lifetime in lifetimes)
+    live_B = tuple(_live_B(program, t, recomputations, spans) for t in range(count))
+    items = [r for order in recomputations for r in order]
+    again_ps = sum(program.stages[r].recompute_ps for r in items if r < count)
     copied = [program.graph.values[program.values[r - count]] for r in items if r >= count]
     sent_B = sum(program.movement.send_B(v) for v in set(copied))
     fetched_B = sum(program.movement.fetch_B(v) for v in copied)
-    return Retained(tuple(reruns), spans, live_B, program.time_ps + again_ps, sent_B, fetched_B)
+    return Retained(tuple(recomputations), spans, live_B, program.time_ps + again_ps, sent_B, fetched_B)
 
 
 class _Taus:
@@ -93,8 +93,8 @@ class _Taus:
             at += len(uses) + 1
 
     def at(self, value: int, stage: int) -> int:
-        tau = self._given(value, stage)
-        return ~tau if tau < KEEP else tau
+        retention = self._given(value, stage)
+        return ~retention if retention < KEEP else retention
 
     def is_by_fetch(self, value: int, stage: int) -> bool:
         return self._given(value, stage) < KEEP
@@ -103,11 +103,11 @@ class _Taus:
         uses, producer = self.program.uses[value], self.program.producer[value]
         gap = bisect.bisect_left(uses, stage)
         start = uses[gap - 1] if gap else producer
-        tau = self.rows[value][gap]
-        if tau != KEEP or start != self.program.lost_from[value]:
-            return tau
+        retention = self.rows[value][gap]
+        if retention != KEEP or start != self.program.lost_from[value]:
+            return retention
         by_fetch = self.program.values[value] in self.program.movement.fetchable
-        return ~(start + 1) if by_fetch and self.program.stages[producer].rerun_through <= start else start + 1
+        return ~(start + 1) if by_fetch and self.program.stages[producer].recompute_through <= start else start + 1
 
 
 def _outputs(program: StageProgram, stage: int) -> range:
@@ -126,7 +126,7 @@ def _closure(program: StageProgram, t: int, missing: set[int], fetched: set[int]
                 continue
             seen.add(r)
             here, there = program.stages[t], program.stages[r]
-            if t > there.rerun_through or graph.segments[here.segment].part != graph.segments[there.segment].part:
+            if t > there.recompute_through or graph.segments[here.segment].part != graph.segments[there.segment].part:
                 return False
             if not need(r):
                 return False
@@ -138,14 +138,14 @@ def _closure(program: StageProgram, t: int, missing: set[int], fetched: set[int]
     return order if need(t) else None
 
 
-def _live_B(program: StageProgram, t: int, reruns: Sequence[tuple[int, ...]], spans: tuple[Spans, ...]) -> int:
+def _live_B(program: StageProgram, t: int, recomputations: Sequence[tuple[int, ...]], spans: tuple[Spans, ...]) -> int:
     """Most bytes at once during stage t: a plain walk over its runs."""
     size_B, count = program.size_B, len(program.stages)
     live = {v for v in range(len(spans)) if any(a < t <= b for a, b in spans[v])}
     now_B = top_B = program.core_fixed_B + sum(size_B[v] for v in live)
-    order = (*reruns[t], t)
+    order = (*recomputations[t], t)
     fetched = {r - count for r in order if r >= count}
-    wanted = {r - count for later in reruns[t + 1 :] for r in later if r >= count}
+    wanted = {r - count for later in recomputations[t + 1 :] for r in later if r >= count}
     for i, r in enumerate(order):
         if r >= count:
             live.add(r - count)
@@ -156,7 +156,7 @@ def _live_B(program: StageProgram, t: int, reruns: Sequence[tuple[int, ...]], sp
         dying = (v for v in program.takeover_ids[r] if v not in later | wanted)
         taken = next((v for v in dying if any(program.opened[t] <= a <= t == b for a, b in spans[v])), None)
         stage = program.stages[r]
-        plain_B = stage.trace_B if r == t else stage.rerun_trace_B
+        plain_B = stage.trace_B if r == t else stage.recompute_trace_B
         top_B = max(top_B, now_B + (plain_B if taken is None else stage.takeover_trace_B))
         live.discard(-1 if taken is None else taken)
         fresh = {v for v in _outputs(program, r) if any(a == t and (b > t or v in later) for a, b in spans[v])}

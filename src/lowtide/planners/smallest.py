@@ -13,7 +13,7 @@ from lowtide.ir.plan import Problem
 from lowtide.planners.bounds.op_floor import op_floor
 from lowtide.planners.chain.chain_start import chain_start
 from lowtide.planners.greedy import descend
-from lowtide.planners.implementations.candidates import all_ways
+from lowtide.planners.implementations.candidates import all_candidates
 from lowtide.planners.implementations.choice import choose
 from lowtide.planners.implementations.dominance import thrifty
 from lowtide.planners.implementations.first_option import fixes_choices
@@ -53,7 +53,7 @@ def smallest_budget(problem: Problem, work: int = WORK) -> int | None:
     graph = base_order(problem.graph)
     choices: tuple[dict[int, int], ...] = ({},)
     if fixes_choices(graph):
-        choices = ({}, thrifty(all_ways(graph)))
+        choices = ({}, thrifty(all_candidates(graph)))
     return min(smallest(replace(problem, graph=choose(graph, c)), work).budget_B for c in choices)
 
 

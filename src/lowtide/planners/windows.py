@@ -38,10 +38,10 @@ def window(search: Search, state: Retention, number: int, dice: random.Random) -
 
 def _interest(search: Search, state: Retention) -> NDArray[Any]:
     """Per stage how much time its reruns take, and whether memory is short there; each in all as likely."""
-    begin, reruns = state.reruns()
+    begin, recomputations = state.recomputations()
     fetches = [0] * len(search.program.values)  # what comes by fetch stands behind the stages
-    times = np.array([*(s.rerun_ps for s in search.program.stages), *fetches], dtype=np.float64)
-    sums = np.concatenate([[0.0], np.cumsum(times[reruns])])
+    times = np.array([*(s.recompute_ps for s in search.program.stages), *fetches], dtype=np.float64)
+    sums = np.concatenate([[0.0], np.cumsum(times[recomputations])])
     spent = sums[begin[1:]] - sums[begin[:-1]]
     short = (state.live_B() >= _NEAR * search.budget_B).astype(np.float64)
     interest = spent / max(1.0, spent.sum()) + short / max(1.0, short.sum())

@@ -15,7 +15,7 @@ import msgspec
 import lowtide
 from lowtide.device.fingerprint import Fingerprint, fingerprint
 from lowtide.ir.graph import Graph
-from lowtide.ir.in_place import plain_ways
+from lowtide.ir.in_place import plain_candidates
 from lowtide.ir.numerics import Numerics
 from lowtide.profile.cache import ProfileCache
 from lowtide.profile.recording import isolation
@@ -108,7 +108,7 @@ def _candidates(graph: Graph) -> Iterator[tuple[Refuted, Rehearsal]]:
                 yield Refuted(name, "", alone, index, number), Rehearsal(graph, own, option.recipes)
     program = set(graph.program)
     maker = {v: r for r in graph.program for v in graph.recipes[r].outputs}
-    plain = plain_ways(graph)
+    plain = plain_candidates(graph)
     for recipe in graph.recipes:
         if recipe.id in program or recipe.id in grouped or recipe.state is not None:
             continue

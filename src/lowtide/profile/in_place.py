@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from lowtide.ir.graph import Graph
-from lowtide.ir.in_place import has_the_bytes, plain_ways
+from lowtide.ir.in_place import has_the_bytes, plain_candidates
 
 
 def settled(graph: Graph) -> Graph:
@@ -18,9 +18,11 @@ def settled(graph: Graph) -> Graph:
     O(recipes).
     """
     recipes = list(graph.recipes)
-    for number, plain in plain_ways(graph).items():
-        way, original = recipes[number], recipes[plain]
-        value, heir = (graph.values[v] for v in (way.consumes[0].value, way.outputs[way.consumes[0].output or 0]))
-        fits = has_the_bytes(way, value, heir)
-        recipes[number] = replace(way, time_s=original.time_s) if fits else replace(original, id=number)
+    for number, plain in plain_candidates(graph).items():
+        candidate, original = recipes[number], recipes[plain]
+        value, heir = (
+            graph.values[v] for v in (candidate.consumes[0].value, candidate.outputs[candidate.consumes[0].output or 0])
+        )
+        fits = has_the_bytes(candidate, value, heir)
+        recipes[number] = replace(candidate, time_s=original.time_s) if fits else replace(original, id=number)
     return replace(graph, recipes=tuple(recipes))

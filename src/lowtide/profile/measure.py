@@ -20,7 +20,7 @@ from lowtide.errors import CaptureError, LowtideError, UnsupportedOperator
 from lowtide.ir.call import Read
 from lowtide.ir.geometry import Geometry
 from lowtide.ir.graph import Effect, Graph, Recipe, Value
-from lowtide.ir.in_place import plain_ways
+from lowtide.ir.in_place import plain_candidates
 from lowtide.ir.likeness import structure
 from lowtide.profile.cache import ProfileCache
 from lowtide.profile.findings import Correction, Profiled, ProfileReport
@@ -112,7 +112,9 @@ class _Walk:
         self.graph = graph
         self.like = like
         self.takes_scaled = scaled
-        self.billed = frozenset(plain_ways(graph))  # their seconds are those of others: they run once, for their events
+        self.billed = frozenset(
+            plain_candidates(graph)
+        )  # their seconds are those of others: they run once, for their events
         self.held = held
         self.cache = cache
         self.geometry = [v.geometry for v in graph.values]
@@ -304,9 +306,9 @@ class _Walk:
         for old in self.graph.recipes:
             recipe = self.recipes[old.id]
             events = recipe.trace.events
-            for value, home in zip(recipe.outputs, recipe.trace.outputs, strict=False):
-                if home is not None:  # another recipe of the same value may need more
-                    events = resized(events, home, self.size_B[value])
+            for value, lender in zip(recipe.outputs, recipe.trace.outputs, strict=False):
+                if lender is not None:  # another recipe of the same value may need more
+                    events = resized(events, lender, self.size_B[value])
             trace = msgspec.structs.replace(recipe.trace, events=events)
             recipes.append(msgspec.structs.replace(recipe, trace=trace))
         graph = msgspec.structs.replace(self.graph, values=self._values(), recipes=tuple(recipes))
@@ -329,6 +331,6 @@ def _at(recipe: Recipe) -> str:
 
 def _replay(recipe: Recipe, original: Recipe) -> Recipe:
     """Time and trace of the recipe that it repeats, outputs found by value."""
-    homes = dict(zip(original.outputs, original.trace.outputs, strict=False))
-    trace = msgspec.structs.replace(original.trace, outputs=tuple(homes.get(v) for v in recipe.outputs))
+    bases = dict(zip(original.outputs, original.trace.outputs, strict=False))
+    trace = msgspec.structs.replace(original.trace, outputs=tuple(bases.get(v) for v in recipe.outputs))
     return msgspec.structs.replace(recipe, reads=original.reads, time_s=original.time_s, trace=trace)

@@ -127,8 +127,8 @@ def _write(path: Path, file: _File) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=path.stem, suffix=".tmp", dir=path.parent)
         try:
-            with open(handle, "wb") as draft:
-                draft.write(sealed(file))
+            with open(handle, "wb") as unfinished:
+                unfinished.write(sealed(file))
             os.replace(name, path)
         finally:
             Path(name).unlink(missing_ok=True)

@@ -177,11 +177,11 @@ class Rehearsal:
             recipe = maker.get(value)
             if recipe is None or value in made or not left or graph.recipes[recipe].effect is Effect.OPAQUE:
                 return False
-            ways = [v for v in graph.recipes[recipe].read_values if v in targets or leads(v, left - 1)]
+            candidates = [v for v in graph.recipes[recipe].read_values if v in targets or leads(v, left - 1)]
             shared = len(targets.intersection(graph.recipes[recipe].outputs)) > 1
-            if ways or shared:
+            if candidates or shared:
                 found.add(recipe)
-            return bool(ways)
+            return bool(candidates)
 
         for value in sorted(targets):
             leads(value, _FARTHEST)

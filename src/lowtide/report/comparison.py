@@ -35,7 +35,7 @@ class Comparison:
         losses, plain_losses: per step.
         predicted_reserved_B, observed_reserved_B: of an enforced budget, bytes reserved, holes included: before the
             first step, and ever since; else 0.
-        departures: allocations of all steps that were not served where they were planned, or past the budget.
+        misplaced_allocations: allocations of all steps that were not served where planned, or past the budget.
         states_equal: per name ("parameters", "buffers", "generator", ...), whether the final ones are bitwise equal.
     """
 
@@ -58,7 +58,7 @@ class Comparison:
     states_equal: tuple[tuple[str, bool], ...] = ()
     predicted_reserved_B: int = 0
     observed_reserved_B: int = 0
-    departures: int = 0
+    misplaced_allocations: int = 0
 
     @property
     def peak_error(self) -> float:
@@ -150,7 +150,7 @@ def _reserved_rows(run: Comparison) -> list[tuple[str, str, str]]:
     return [
         ("reserved, holes included", format_B(run.predicted_reserved_B), format_B(run.observed_reserved_B)),
         ("reserved error over (reserved - persistent)", "", format_percent(run.reserved_error)),
-        ("allocations elsewhere than planned", "0", str(run.departures)),
+        ("allocations elsewhere than planned", "0", str(run.misplaced_allocations)),
     ]
 
 

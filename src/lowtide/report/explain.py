@@ -94,7 +94,7 @@ def explain(record: PlanRecord, top: int = 20) -> Explanation:
         for fate in fates(graph, record.schedule)
         if not (graph.values[fate.value].persistent and graph.values[fate.value].memory == DEVICE)
         and graph.values[fate.value].size_B > 0
-        and (fate.reruns or fate.fetches or fate.covering(head.peak.step))
+        and (fate.recomputations or fate.fetches or fate.covering(head.peak.step))
     ]
     matter.sort(key=lambda fate: (-graph.values[fate.value].size_B, fate.value))
     cuts = tuple(i for i, step in enumerate(record.schedule.steps) if isinstance(step, Boundary))
@@ -132,19 +132,19 @@ def _verdict(graph: Graph, fate: Fate, head: Headline, cuts: tuple[int, ...]) ->
         return "lives on the host", f"comes {_times(fate.fetches)}; {_away(fate, peak, 'copied')}"
     if fate.fetches:
         return f"moved to the host {_times(fate.fetches)}", _away(fate, peak, "copied back")
-    if fate.reruns:
-        verb = "replayed" if fate.replays == len(fate.reruns) else "rematerialised"
-        return f"{verb} {_times(len(fate.reruns))}", _away(fate, peak, f"{format_s(fate.redo_s)} to redo")
-    stay = fate.covering(peak) or (0, 0)
-    held = f"held across {_steps(*stay)}"
+    if fate.recomputations:
+        verb = "replayed" if fate.replays == len(fate.recomputations) else "rematerialised"
+        return f"{verb} {_times(len(fate.recomputations))}", _away(fate, peak, f"{format_s(fate.redo_s)} to redo")
+    lifetime = fate.covering(peak) or (0, 0)
+    held = f"held across {_steps(*lifetime)}"
     if value.arrives is not None:
         return "given", f"the caller gave it; {held}; peak is step {peak}"
     if value.leaves is not None and value.role in (Role.OUTPUT, Role.UPDATE, Role.GRADIENT):
         return "handed over", f"the caller gets it after {graph.segments[value.leaves].name}; {held}"
     redo = f"{format_s(fate.redo_s)} to redo" if fate.redo_s > 0 else "cannot run twice"
-    crosses = any(stay[0] < cut < stay[1] for cut in cuts)
-    if not crosses and stay[1] - stay[0] < max(_SHORT * head.steps, _FEW):
-        return "short-lived", f"made and used up in {_steps(*stay)}, around the peak at step {peak}"
+    crosses = any(lifetime[0] < cut < lifetime[1] for cut in cuts)
+    if not crosses and lifetime[1] - lifetime[0] < max(_SHORT * head.steps, _FEW):
+        return "short-lived", f"made and used up in {_steps(*lifetime)}, around the peak at step {peak}"
     return "kept", f"{redo}, {held}; peak is step {peak}"
 
 
@@ -200,7 +200,7 @@ def sites_table(sites: Sequence[Site]) -> Table:
     table.add_column("where", overflow="fold")
     for site in sites:
         place = " ".join(part for part in (site.module, site.source) if part)
-        cells = (site.what, site.way, site.numerics.value, spared(site), costs(site))
+        cells = (site.what, site.candidate, site.numerics.value, spared(site), costs(site))
         table.add_row(*(Text(cell) for cell in cells), Text(place, style="dim"))
     return table
 

@@ -17,17 +17,17 @@ class Fate:
 
     Arguments:
         value: its id.
-        stays: steps `[start, stop)` in which the device holds it, in order.
-        reruns: recipes that brought it back after it had been produced once, in order, replays included.
+        lifetimes: steps `[start, stop)` in which the device holds it, in order.
+        recomputations: recipes that brought it back after it had been produced once, in order, replays included.
         replays: how many of these were replays of a random operator.
         fetches: how often it was copied back from another memory.
         redo_s: seconds of one more run of the cheapest recipe that can produce it; 0 when none can.
-        paid_s: seconds that the schedule spends on `reruns`.
+        paid_s: seconds that the schedule spends on `recomputations`.
     """
 
     value: int
-    stays: tuple[tuple[int, int], ...]
-    reruns: tuple[int, ...]
+    lifetimes: tuple[tuple[int, int], ...]
+    recomputations: tuple[int, ...]
     replays: int
     fetches: int
     redo_s: float
@@ -35,18 +35,18 @@ class Fate:
 
     def covering(self, step: int) -> tuple[int, int] | None:
         """The stay that contains `step`, or None."""
-        return next((stay for stay in self.stays if stay[0] <= step < stay[1]), None)
+        return next((lifetime for lifetime in self.lifetimes if lifetime[0] <= step < lifetime[1]), None)
 
     def absence(self, step: int) -> tuple[int, int] | None:
         """The steps `[start, stop)` between two stays that contain `step`, or None."""
-        for (_, left), (back, _) in zip(self.stays, self.stays[1:], strict=False):
+        for (_, left), (back, _) in zip(self.lifetimes, self.lifetimes[1:], strict=False):
             if left <= step < back:
                 return left, back
         return None
 
     def longest_absence(self) -> tuple[int, int] | None:
         """The longest stretch of steps between two stays, or None when it never went."""
-        gaps = [(left, back) for (_, left), (back, _) in zip(self.stays, self.stays[1:], strict=False)]
+        gaps = [(left, back) for (_, left), (back, _) in zip(self.lifetimes, self.lifetimes[1:], strict=False)]
         return max(gaps, key=lambda gap: gap[1] - gap[0], default=None)
 
 
@@ -55,9 +55,9 @@ class _Log:
     """What the walk has seen of one value so far."""
 
     since: int | None = None
-    stays: list[tuple[int, int]] = field(default_factory=list)
+    lifetimes: list[tuple[int, int]] = field(default_factory=list)
     produced: bool = False
-    reruns: list[int] = field(default_factory=list)
+    recomputations: list[int] = field(default_factory=list)
     fetches: int = 0
 
     def arrive(self, step: int) -> None:
@@ -66,7 +66,7 @@ class _Log:
 
     def go(self, step: int) -> None:
         if self.since is not None:
-            self.stays.append((self.since, step))
+            self.lifetimes.append((self.since, step))
             self.since = None
 
 
@@ -87,8 +87,8 @@ def fates(graph: Graph, schedule: Schedule) -> tuple[Fate, ...]:
             _let_go(graph, logs, segment, index)
             segment = step.segment
             for value in graph.values:
-                at_home = value.persistent and value.memory != DEVICE
-                if not at_home and (value.persistent or value.arrives == segment):
+                device_resident = value.persistent and value.memory != DEVICE
+                if not device_resident and (value.persistent or value.arrives == segment):
                     logs[value.id].arrive(index)
         elif isinstance(step, Run):
             _run(graph, logs, step, index)
@@ -119,7 +119,7 @@ def _run(graph: Graph, logs: list[_Log], step: Run, index: int) -> None:
         log = logs[value]
         if value in step.keep:
             if log.produced and log.since is None:
-                log.reruns.append(recipe.id)
+                log.recomputations.append(recipe.id)
             log.arrive(index)
         log.produced = True
 
@@ -127,13 +127,13 @@ def _run(graph: Graph, logs: list[_Log], step: Run, index: int) -> None:
 def _fate(graph: Graph, value: int, log: _Log) -> Fate:
     recipes = [graph.recipes[r] for r in graph.producers[value]]
     repeatable = [r.time_s for r in recipes if r.effect is Effect.PURE]
-    reruns = [graph.recipes[r] for r in log.reruns]
+    recomputations = [graph.recipes[r] for r in log.recomputations]
     return Fate(
         value=value,
-        stays=tuple(log.stays),
-        reruns=tuple(log.reruns),
-        replays=sum(1 for r in reruns if r.effect is Effect.PURE and r.state is not None),
+        lifetimes=tuple(log.lifetimes),
+        recomputations=tuple(log.recomputations),
+        replays=sum(1 for r in recomputations if r.effect is Effect.PURE and r.state is not None),
         fetches=log.fetches,
         redo_s=min(repeatable, default=0.0),
-        paid_s=sum(r.time_s for r in reruns),
+        paid_s=sum(r.time_s for r in recomputations),
     )

@@ -13,7 +13,7 @@ from lowtide.ir.frontier import FrontierRecord
 from lowtide.units import format_B, format_percent
 
 Corner = tuple[int, float]
-_ROOM = 1.8  # what of other methods' overheads is drawn in full, as a multiple of the frontier's largest
+_CAPACITY = 1.8  # what of other methods' overheads is drawn in full, as a multiple of the frontier's largest
 _LEAST = 0.05  # of the overhead axis
 _HEADROOM = 1.25  # for the names of floor and keep-all
 _TICKS = (
@@ -86,7 +86,7 @@ def curves_of(record: FrontierRecord) -> Curves:
         Marks(b.name, tuple((p.budget_B, p.overhead or 0.0) for p in b.points)) for b in record.baselines if b.points
     )
     largest = max([y for _, y in (*plan, *bound)], default=0.0)
-    drawn = [y for m in others for _, y in m.points if y <= _ROOM * largest]
+    drawn = [y for m in others for _, y in m.points if y <= _CAPACITY * largest]
     everything = (record.floor_B, record.keep_all_B, *(x for m in others for x, _ in m.points))
     margin_B = max(1, (record.keep_all_B - record.floor_B) // 25, record.keep_all_B // 100)
     return Curves(

@@ -50,7 +50,7 @@ def frontier_svg(record: FrontierRecord) -> str:
     curves = curves_of(record)
     scale = _Scale(curves.left_B, curves.right_B, curves.top)
     parts = [f'<svg viewBox="0 0 {WIDTH:.0f} {HEIGHT:.0f}" role="img" aria-label="least time at every budget">']
-    parts += _grounds(curves, scale) + _grid(record, scale)
+    parts += _reasons(curves, scale) + _grid(record, scale)
     parts.append(f'<polygon class="plan-area" points="{_path(curves.gap, scale)}"/>')
     parts.append(f'<polyline class="bound-line" points="{_path(curves.bound, scale)}"/>')
     parts.append(f'<polyline class="plan-line" points="{_path(curves.plan, scale)}"/>')
@@ -66,7 +66,7 @@ def _path(corners: Iterable[Corner], scale: _Scale) -> str:
     return " ".join(f"{scale.x(x):.1f},{scale.y(y):.1f}" for x, y in corners)
 
 
-def _grounds(curves: Curves, scale: _Scale) -> list[str]:
+def _reasons(curves: Curves, scale: _Scale) -> list[str]:
     """Below the floor, and between it and the smallest plan."""
     low, high = (scale.x(b) for b in curves.unknown)
     spans = (("impossible", _LEFT, low, "proved impossible"), ("unknown", low, high, "no plan known, none proved"))

@@ -126,7 +126,7 @@ def _implementations(told: Explanation) -> list[str]:
 def _site(site: Site) -> str:
     place = " ".join(part for part in (site.module, site.source) if part)
     return (
-        f"<tr><td>{escape(site.what)}</td><td>{escape(site.way)}</td><td>{escape(site.numerics.value)}</td>"
+        f"<tr><td>{escape(site.what)}</td><td>{escape(site.candidate)}</td><td>{escape(site.numerics.value)}</td>"
         f'<td class="number" data-key="{site.spared_B + site.at_once_B}">{escape(spared(site))}</td>'
         f'<td class="number" data-key="{site.cost_s!r}">{escape(costs(site))}</td><td>{escape(place)}</td></tr>'
     )

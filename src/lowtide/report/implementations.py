@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from lowtide.ir.chosen import chosen_options
 from lowtide.ir.graph import Graph, Group, Origin, Recipe
-from lowtide.ir.in_place import in_place_ways, plain_ways
+from lowtide.ir.in_place import in_place_candidates, plain_candidates
 from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import PlanRecord
 from lowtide.ir.schedule import Run
@@ -27,7 +27,7 @@ class Site:
 
     Arguments:
         what: the family, or the operator.
-        way: the implementation that was chosen.
+        candidate: the implementation that was chosen.
         numerics: how far its results may be from the program's.
         spared_B: fewer bytes from forward to backward, or in place: not allocated. What other operators keep anyway
             counts for neither implementation. Less than zero where it takes more.
@@ -37,7 +37,7 @@ class Site:
     """
 
     what: str
-    way: str
+    candidate: str
     numerics: Numerics
     spared_B: int
     at_once_B: int
@@ -62,7 +62,7 @@ class Implementations:
         """In a line: `"47 of 61 call sites differ from the program's: 33 x relu from a mask, 14 x add in place"`."""
         if not self.count:
             return ""
-        kinds = Counter(f"{s.what} {s.way}" for s in self.sites).most_common()
+        kinds = Counter(f"{s.what} {s.candidate}" for s in self.sites).most_common()
         told = ", ".join(f"{n} x {kind}" for kind, n in kinds)
         return f"{len(self.sites)} of {self.count} call sites differ from the program's" + (f": {told}" if told else "")
 
@@ -74,9 +74,9 @@ def implementations(record: PlanRecord) -> Implementations:
     chosen = chosen_options(graph, ran)
     readers = _readers(graph, ran)
     sites = [_site(graph, graph.groups[g], k, readers) for g, k in chosen.items() if k]
-    plain = plain_ways(graph)
+    plain = plain_candidates(graph)
     sites += [_over(graph, graph.recipes[r], graph.recipes[plain[r]]) for r in sorted(ran) if r in plain]
-    possible = {r for r in in_place_ways(graph) if r in ran} | {plain[r] for r in ran if r in plain}
+    possible = {r for r in in_place_candidates(graph) if r in ran} | {plain[r] for r in ran if r in plain}
     again = _again(graph, ran)
     sites += [_once_more(graph.recipes[r], graph.recipes[first]) for r, first in again.items()]
     sites.sort(key=lambda s: -(s.spared_B + s.at_once_B))
@@ -120,7 +120,7 @@ def _site(graph: Graph, group: Group, option: int, readers: dict[int, set[int]])
 
     return Site(
         what=group.name.rpartition(" ")[0] or group.name,
-        way=group.options[option].name,
+        candidate=group.options[option].name,
         numerics=group.options[option].numerics,
         spared_B=handed_B(own) - handed_B(other),
         at_once_B=max((r.trace.peak_B for r in own), default=0) - max((r.trace.peak_B for r in other), default=0),
@@ -129,27 +129,27 @@ def _site(graph: Graph, group: Group, option: int, readers: dict[int, set[int]])
     )
 
 
-def _over(graph: Graph, way: Recipe, plain: Recipe) -> Site:
-    size_B = graph.values[way.consumes[0].value].size_B
+def _over(graph: Graph, candidate: Recipe, plain: Recipe) -> Site:
+    size_B = graph.values[candidate.consumes[0].value].size_B
     return Site(
         what=_name(plain),
-        way=_IN_PLACE,
+        candidate=_IN_PLACE,
         numerics=Numerics.EXACT,
         spared_B=size_B,
         at_once_B=0,
-        cost_s=way.time_s - plain.time_s,
+        cost_s=candidate.time_s - plain.time_s,
         **_place([plain]),
     )
 
 
-def _once_more(way: Recipe, first: Recipe) -> Site:
+def _once_more(candidate: Recipe, first: Recipe) -> Site:
     return Site(
         what=_name(first),
-        way=f"again by {_name(way)}",
+        candidate=f"again by {_name(candidate)}",
         numerics=Numerics.EXACT,
         spared_B=0,
         at_once_B=0,
-        cost_s=way.time_s - first.time_s,
+        cost_s=candidate.time_s - first.time_s,
         **_place([first]),
     )
 

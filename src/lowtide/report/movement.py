@@ -27,7 +27,7 @@ class Movement:
         stalls_s: the same by value.
         time_s: of the step.
         host_peak_B: most bytes on the host at once, homes included.
-        homes: values that live on the host; `homes_B` their bytes.
+        host_resident: values that live on the host; `host_resident_B` their bytes.
         host_runs: operators that run on the host.
     """
 
@@ -41,14 +41,14 @@ class Movement:
     stalls_s: tuple[tuple[int, float], ...] = ()
     time_s: float = 0.0
     host_peak_B: int = 0
-    homes: int = 0
-    homes_B: int = 0
+    host_resident: int = 0
+    host_resident_B: int = 0
     host_runs: int = 0
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing is moved, and nothing lives or runs on the host."""
-        return not (self.sent or self.fetched or self.homes or self.host_runs)
+        return not (self.sent or self.fetched or self.host_resident or self.host_runs)
 
 
 def movement(record: PlanRecord) -> Movement:
@@ -63,15 +63,15 @@ def movement(record: PlanRecord) -> Movement:
     sends = [s.value for s in steps if isinstance(s, Send)]
     fetches = [s.value for s in steps if isinstance(s, Fetch)]
     on_host = [s for s in steps if isinstance(s, Run) and memory_of(graph.recipes[s.recipe].engine) != DEVICE]
-    homes = [v.size_B for v in graph.values if v.persistent and v.memory == HOST]
-    if not (sends or fetches or on_host or homes):
+    host_resident = [v.size_B for v in graph.values if v.persistent and v.memory == HOST]
+    if not (sends or fetches or on_host or host_resident):
         return Movement()
     timeline = simulate(graph, record.schedule, record.machine)
     busy_s: Counter[type] = Counter()
-    for moment, step in zip(timeline.moments, steps, strict=True):
-        busy_s[type(step)] += moment.stop_s - moment.start_s  # type: ignore[assignment]
-    starts_s = [(m.start_s, m.stop_s) if m.engine == COMPUTE else None for m in timeline.moments]
-    stalls_s = _stalls_s(record.schedule, starts_s, [m.stop_s for m in timeline.moments])
+    for instant, step in zip(timeline.instants, steps, strict=True):
+        busy_s[type(step)] += instant.stop_s - instant.start_s  # type: ignore[assignment]
+    starts_s = [(m.start_s, m.stop_s) if m.engine == COMPUTE else None for m in timeline.instants]
+    stalls_s = _stalls_s(record.schedule, starts_s, [m.stop_s for m in timeline.instants])
     return Movement(
         sent=len(sends),
         fetched=len(fetches),
@@ -83,8 +83,8 @@ def movement(record: PlanRecord) -> Movement:
         stalls_s=tuple(sorted(stalls_s.items())),
         time_s=timeline.time_s,
         host_peak_B=dict(timeline.memory_peaks_B).get(HOST, 0),
-        homes=len(homes),
-        homes_B=sum(homes),
+        host_resident=len(host_resident),
+        host_resident_B=sum(host_resident),
         host_runs=len(on_host),
     )
 
@@ -128,8 +128,8 @@ def describe_movement(record: PlanRecord) -> str:
         shares = [s / found.time_s if found.time_s else 0.0 for s in (found.to_host_s, found.from_host_s)]
         lines.append(f"{rates}; busy {format_percent(shares[0])} and {format_percent(shares[1])} of the step")
         lines.append(f"compute waits {format_s(found.stalled_s)}")
-    if found.homes:
-        lines.append(f"{found.homes} values live on the host, {format_B(found.homes_B)}")
+    if found.host_resident:
+        lines.append(f"{found.host_resident} values live on the host, {format_B(found.host_resident_B)}")
     if found.host_runs:
         lines.append(f"{found.host_runs} operators run on the host")
     budget = "" if record.host_budget_B is None else f" of {format_B(record.host_budget_B)}"

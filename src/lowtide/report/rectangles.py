@@ -16,7 +16,7 @@ from lowtide.ir.plan import PlanRecord
 from lowtide.ir.schedule import Run, Schedule
 from lowtide.ir.sequence import blocks_of
 from lowtide.ir.simulate import simulate
-from lowtide.report.reruns import rerun_steps
+from lowtide.report.recomputations import recompute_steps
 
 KINDS = {
     "home": "persistent: parameters, buffers",
@@ -100,7 +100,7 @@ def address_map(record: PlanRecord) -> AddressMap | None:
 
 
 def _planned(graph: Graph, schedule: Schedule, layout: Layout) -> Iterator[Rectangle]:
-    reruns = rerun_steps(graph, schedule)
+    recomputations = recompute_steps(graph, schedule)
     for block, offset_B in zip(layout.blocks, layout.offsets_B, strict=True):
         step = schedule.steps[block.step]
         op = place = ""
@@ -110,7 +110,7 @@ def _planned(graph: Graph, schedule: Schedule, layout: Layout) -> Iterator[Recta
             op, place = recipe.op, _place(recipe.origin.module, recipe.origin.source)
             if block.value is not None:
                 backward = "backward" in graph.segments[recipe.segment].name
-                kind = _kind(graph.values[block.value], block.step in reruns, backward)
+                kind = _kind(graph.values[block.value], block.step in recomputations, backward)
         name = "" if block.value is None else graph.values[block.value].name
         yield Rectangle(kind, name, op, place, block.step, block.start, block.stop, offset_B, block.size_B)
 
@@ -125,13 +125,15 @@ def _kind(value: Value, again: bool, backward: bool) -> str:
 
 def _fixed(record: PlanRecord, layout: Layout, ticks: int) -> Iterator[Rectangle]:
     """What is there throughout: at its address where that is known, else stacked upon the layout."""
-    for obstacle in layout.obstacles:
-        yield _lasting("outside", "a tensor of an earlier step", ticks, obstacle.offset_B, obstacle.size_B)
+    for live_block in layout.live_blocks:
+        yield _lasting("outside", "a tensor of an earlier step", ticks, live_block.offset_B, live_block.size_B)
     at_B = layout.height_B
-    homes = [("home", v.name, v.size_B) for v in record.graph.values if v.persistent]
-    homes.append(("home", "persistent tensors that the graph does not read", record.outside_B))
-    homes.append(("outside", "reserve: tiny blocks, worker threads, code between the segments", record.reserve_B))
-    for kind, name, size_B in homes:
+    host_resident = [("home", v.name, v.size_B) for v in record.graph.values if v.persistent]
+    host_resident.append(("home", "persistent tensors that the graph does not read", record.outside_B))
+    host_resident.append(
+        ("outside", "reserve: tiny blocks, worker threads, code between the segments", record.reserve_B)
+    )
+    for kind, name, size_B in host_resident:
         if size_B:
             yield _lasting(kind, name, ticks, at_B, size_B)
             at_B += size_B
@@ -152,10 +154,10 @@ def _clock(graph: Graph, schedule: Schedule) -> tuple[tuple[int, float], ...]:
         end = max(end, block.stop)
     timeline = simulate(graph, schedule)
     clock = [(0, 0.0)]
-    for moment in timeline.moments:
-        if moment.step in first:
-            clock.append((first[moment.step], moment.start_s))
-            clock.append((max(last[moment.step], first[moment.step] + 1), moment.stop_s))
+    for instant in timeline.instants:
+        if instant.step in first:
+            clock.append((first[instant.step], instant.start_s))
+            clock.append((max(last[instant.step], first[instant.step] + 1), instant.stop_s))
     clock.append((end, timeline.time_s))
     return _monotone(clock)
 

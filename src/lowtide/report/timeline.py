@@ -15,7 +15,7 @@ from lowtide.ir.schedule import Drop, Run, Schedule
 from lowtide.ir.simulate import simulate
 from lowtide.report.headline import describe_step
 from lowtide.report.plain import plain_schedule
-from lowtide.report.reruns import rerun_steps
+from lowtide.report.recomputations import recompute_steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +109,9 @@ def memory_curve(graph: Graph, schedule: Schedule, name: str, outside_B: int = 0
         outside_B: bytes to add throughout, `PlanRecord.outside_B`.
     """
     points: list[Point] = []
-    events, reruns = 0, rerun_steps(graph, schedule)
-    for moment in simulate(graph, schedule).moments:
-        step = schedule.steps[moment.step]
+    events, recomputations = 0, recompute_steps(graph, schedule)
+    for instant in simulate(graph, schedule).instants:
+        step = schedule.steps[instant.step]
         place = ""
         if isinstance(step, Run):
             recipe = graph.recipes[step.recipe]
@@ -121,15 +121,15 @@ def memory_curve(graph: Graph, schedule: Schedule, name: str, outside_B: int = 0
             events += 1
         points.append(
             Point(
-                step=moment.step,
-                segment=moment.segment,
+                step=instant.step,
+                segment=instant.segment,
                 label=describe_step(graph, step),
                 place=place,
-                again=moment.step in reruns,
-                start_s=moment.start_s,
-                stop_s=moment.stop_s,
-                peak_B=moment.peak_B + outside_B,
-                live_B=moment.live_after_B + outside_B,
+                again=instant.step in recomputations,
+                start_s=instant.start_s,
+                stop_s=instant.stop_s,
+                peak_B=instant.peak_B + outside_B,
+                live_B=instant.live_after_B + outside_B,
                 events=events,
             )
         )

@@ -20,7 +20,7 @@ from lowtide.planners.baselines import QUICK
 from lowtide.planners.frontier import trace
 from lowtide.planners.frontier_search import Solved, Watch
 from lowtide.planners.portfolio import Portfolio
-from lowtide.record import Ground, PlanOptions, Start, make_record, plain_B
+from lowtide.record import Constraints, PlanOptions, Start, make_record, plain_B
 from lowtide.results.frontier import Frontier
 from lowtide.units import Budget
 
@@ -54,7 +54,7 @@ def traced(
     effort: Effort,
     options: PlanOptions,
     *,
-    ground: Ground,
+    constraints: Constraints,
     covers: Covers,
     environment: Environment,
 ) -> Frontier:
@@ -63,7 +63,7 @@ def traced(
     Arguments:
         options: which implementations the graph has, what may be moved to the host, and the machine that it was
             predicted for; budgets and effort are said elsewhere.
-        ground: what the plans have to leave room for.
+        constraints: what the plans have to leave room for.
         covers: what their budgets count.
         environment: in which the graph was profiled.
 
@@ -75,7 +75,7 @@ def traced(
         raise BudgetError(f"a frontier of {effort.points} budgets is none: ask for two at least")
     plans: list[PlanRecord] = []
     known: PlanRecord | None = None  # for the smallest budget that was named
-    fixed_B = ground.fixed_B(graph)
+    fixed_B = constraints.fixed_B(graph)
     options = dataclasses.replace(options, seed=effort.seed, work=effort.work)
 
     def solve(budget_B: int, start: Schedule | None, limit_s: float | None, tell: PlanWatch | None) -> Solved:
@@ -84,7 +84,7 @@ def traced(
             made = make_record(
                 graph,
                 dataclasses.replace(options, budget=Budget(size_B=budget_B), time_limit_s=limit_s),
-                ground=ground,
+                constraints=constraints,
                 covers=covers,
                 environment=environment,
                 device_B=lambda: budget_B,
@@ -94,7 +94,7 @@ def traced(
             )
         except InfeasibleBudget as error:
             known = error.proof if isinstance(error.proof, PlanRecord) else known
-            status = Status.INFEASIBLE if budget_B < error.floor_B - ground.reserve_B else Status.UNSOLVED
+            status = Status.INFEASIBLE if budget_B < error.floor_B - constraints.reserve_B else Status.UNSOLVED
             return Solved(Outcome(None, status, Portfolio.name, floor_B=error.floor_B, smallest_B=error.smallest_B))
         plans.append(made)
         return Solved(replace(made.outcome, floor_B=made.outcome.floor_B + fixed_B), made.reserved_B, made.time_s)
@@ -103,7 +103,7 @@ def traced(
         graph,
         points=effort.points,
         solve=solve,
-        keep_all_B=plain_B(graph, ground),
+        keep_all_B=plain_B(graph, constraints),
         fixed_B=fixed_B,
         methods=QUICK if effort.baselines else (),
         seed=effort.seed,
@@ -111,6 +111,6 @@ def traced(
         time_limit_s=effort.time_limit_s,
         watch=effort.watch,
     )
-    kind = "enforced" if ground.enforced else "accounted"
+    kind = "enforced" if constraints.enforced else "accounted"
     claims = replace(record, covers=covers, environment=environment, machine=options.machine or "", budget_kind=kind)
     return Frontier(claims, tuple(plans))

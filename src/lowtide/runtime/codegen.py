@@ -30,7 +30,7 @@ from lowtide.ir.call import Read
 from lowtide.ir.graph import Graph
 from lowtide.ir.interface import Interface, Slot, Token, filled
 from lowtide.ir.schedule import Drop, Run, Schedule
-from lowtide.runtime.moves import Moves, luggage_of, with_luggage
+from lowtide.runtime.moves import Moves, host_saved_of, with_host_saved
 from lowtide.runtime.routines import write_statements
 from lowtide.runtime.statements import Name, Names, Statement, hosted, moves_anything, split, statements_of
 from lowtide.runtime.writer import Writer
@@ -89,17 +89,17 @@ def generate(
     parts = [statements_of(graph, part) for part in split(schedule, len(graph.segments))]
     carried = [carried_into(graph, part, i) for i, part in enumerate(parts)]
     named = [_named(graph, interface) for interface in interfaces]
-    luggage: tuple[Name, ...] = ()
+    host_saved: tuple[Name, ...] = ()
     if len(named) > 1:
-        named, luggage = _in_slots(graph, named, carried[-1])
-    named = list(filled(tuple(named), carried[-1].difference(luggage)))
+        named, host_saved = _in_slots(graph, named, carried[-1])
+    named = list(filled(tuple(named), carried[-1].difference(host_saved)))
     functions = []
     for index, (statements, interface) in enumerate(zip(parts, named, strict=True)):
         later: set[Name] = set().union(*carried[index + 1 :]) if index + 1 < len(parts) else set()
         writer = Writer(graph, held, marked=marked, observed=observer is not None)
         writer.scope |= {"_token": token, "_empty": empty, **{f"v{v}": held[at] for v, at in interface.constants}}
         statements = _without_idle_drops(graph, statements, carried[index], index)
-        _arguments(writer, interface, statements, carried[index], graph, index, luggage if index else ())
+        _arguments(writer, interface, statements, carried[index], graph, index, host_saved if index else ())
         if marked:
             writer.scope["_at"] = arena.fast_at()
         if observer is not None:
@@ -112,7 +112,7 @@ def generate(
             writer.lines.append("    _finish()")
         written: set[Name] = set()
         results = ", ".join(
-            _ticket(writer, luggage) if luggage and isinstance(r, Token) else writer.result(r, later, written)
+            _ticket(writer, host_saved) if host_saved and isinstance(r, Token) else writer.result(r, later, written)
             for r in interface.results
         )
         writer.lines.append(f"    return ({results}{',' if interface.results else ''})")
@@ -200,14 +200,14 @@ def _calls_of(moves: Moves) -> dict[str, Any]:
     """What generated code calls."""
     return {
         "_send": moves.send,
-        "_send_home": moves.send_home,
+        "_send_home": moves.send_back,
         "_fetch": moves.fetch,
         "_host_run": moves.run,
         "_wait": moves.wait,
         "_finish": moves.finish,
         "_arrived": moves.arrived,
-        "_with_luggage": with_luggage,
-        "_luggage_of": luggage_of,
+        "_with_host_saved": with_host_saved,
+        "_host_saved_of": host_saved_of,
     }
 
 
@@ -228,8 +228,8 @@ def _shown_to(observer: Observer, statements: Sequence[Statement]) -> dict[str, 
     return {"_reads": reads, "_made": made}
 
 
-def _ticket(writer: Writer, luggage: Sequence[Name]) -> str:
-    return f"_with_luggage(_token, ({''.join(f'{writer.name(n)}, ' for n in luggage).rstrip()}))"
+def _ticket(writer: Writer, host_saved: Sequence[Name]) -> str:
+    return f"_with_host_saved(_token, ({''.join(f'{writer.name(n)}, ' for n in host_saved).rstrip()}))"
 
 
 def _drained(code: Segment, moves: Moves) -> Segment:
@@ -252,7 +252,7 @@ def _arguments(
     carried: set[Name],
     graph: Graph,
     index: int,
-    luggage: Sequence[Name],
+    host_saved: Sequence[Name],
 ) -> None:
     """Unpacks what the segment uses; whatever else it is given dies when the list is emptied."""
     given: set[Name] = set()
@@ -270,8 +270,8 @@ def _arguments(
         writer.scope["_given"] = itemgetter(*places) if len(places) > 1 else itemgetter(slice(places[0], places[0] + 1))
         rows = [", ".join(names[at : at + _ABREAST]) for at in range(0, len(names), _ABREAST)]
         writer.lines.append("    [" + ",\n     ".join(rows) + "] = _given(args)")
-    if luggage:
-        writer.lines.append(f"    [{', '.join(map(writer.name, luggage))}] = _luggage_of(args)")
+    if host_saved:
+        writer.lines.append(f"    [{', '.join(map(writer.name, host_saved))}] = _host_saved_of(args)")
     writer.lines.append("    args.clear()")
     for name in sorted(n for n in given if n >= len(graph.values)):
         geometry = graph.values[name - len(graph.values)].geometry

@@ -31,7 +31,7 @@ from lowtide.ir.graph import Graph
 from lowtide.ir.interface import Interface, Token
 from lowtide.ir.schedule import Schedule
 from lowtide.runtime.codegen import Observer, Segment, generate
-from lowtide.runtime.wall import Passage, Walled
+from lowtide.runtime.hard_budget import BackwardLease, Walled
 
 Key = tuple[int | float | bool | str, ...]
 _RECENT = 64  # plans kept alive for backwards whose token lost its attribute (a saved-tensor hook that clones)
@@ -62,17 +62,19 @@ class Loaded:
     walled: Walled | None = None
     token_result: int | None = None
 
-    def run(self, segment: int, arguments: list[Any], passage: Passage | None = None, slots: int = 0) -> Sequence[Any]:
+    def run(
+        self, segment: int, arguments: list[Any], lease: BackwardLease | None = None, slots: int = 0
+    ) -> Sequence[Any]:
         """Runs a segment; inside the wall, if there is one.
 
         Arguments:
-            passage: what the forward handed on to the backward, if it arrived.
+            lease: what the forward handed on to the backward, if it arrived.
             slots: how many of the arguments it handed on.
         """
         if self.walled is None:
             results: Sequence[Any] = self.segments[segment](arguments)
         else:
-            results = self.walled.run(segment, self.segments[segment], arguments, passage, slots)
+            results = self.walled.run(segment, self.segments[segment], arguments, lease, slots)
         if segment == 0 and self.token_result is not None:
             # A token of its own for every call: the wall stays closed round the caller until the last one dies.
             token = results[self.token_result]
@@ -80,7 +82,7 @@ class Loaded:
                 token = self.token.detach()
                 token._lowtide_plan = self
             if self.walled is not None:
-                token._lowtide_passage = self.walled.passage()
+                token._lowtide_lease = self.walled.lease()
             results = (*results[: self.token_result], token, *results[self.token_result + 1 :])
         return results
 
@@ -224,7 +226,7 @@ class PlannedExecutor:
             raise BackwardError(SHARED)
         with self.lock:
             self.backwards += 1
-            results = loaded.run(1, arguments, getattr(token, "_lowtide_passage", None), self.token_at)
+            results = loaded.run(1, arguments, getattr(token, "_lowtide_lease", None), self.token_at)
         return self._divided(results) if self.shares else results
 
     def _divided(self, results: Sequence[Any]) -> Sequence[Any]:
@@ -241,4 +243,4 @@ def _close(token: weakref.ref[Any]) -> None:
     """Ends the window of a step that cannot go on: what autograd recorded of it may be a cycle that nobody collects."""
     found = token()
     if found is not None:
-        found._lowtide_passage = None
+        found._lowtide_lease = None

@@ -18,7 +18,7 @@ from lowtide.errors import BackwardError, StorageError
 from lowtide.ir.geometry import Geometry
 from lowtide.units import format_B
 
-_LUGGAGE = "_lowtide_luggage"
+_HOST_SAVED = "_lowtide_host_saved"
 
 
 @dataclass(frozen=True)
@@ -66,12 +66,12 @@ class Moves:
         host = self._place(size_B, at, tensor.dtype, tensor.shape, tensor.stride(), offset)
         return self._sent(host, base, size_B, at, tensor.device, after)
 
-    def send_home(
-        self, tensor: torch.Tensor, home: HostCopy, size_B: int, at: int, after: Sequence[Transfer] = ()
+    def send_back(
+        self, tensor: torch.Tensor, lender: HostCopy, size_B: int, at: int, after: Sequence[Transfer] = ()
     ) -> HostCopy:
         """Begins to copy a value into the home of the one that it replaces."""
         base, _ = _whole(tensor, size_B)
-        return self._sent(home.tensor, base, size_B, at, tensor.device, (home.written, *after))
+        return self._sent(lender.tensor, base, size_B, at, tensor.device, (lender.written, *after))
 
     def fetch(
         self, copy: HostCopy, size_B: int, at: int, after: Sequence[Transfer] = ()
@@ -160,22 +160,22 @@ class Moves:
         return transfer
 
 
-def with_luggage(token: torch.Tensor, copies: tuple[HostCopy, ...]) -> torch.Tensor:
+def with_host_saved(token: torch.Tensor, copies: tuple[HostCopy, ...]) -> torch.Tensor:
     """The token of a forward, with what its backward needs and no slot is for."""
     own = token.detach()
     own._lowtide_plan = token._lowtide_plan  # type: ignore[attr-defined]
-    setattr(own, _LUGGAGE, copies)
+    setattr(own, _HOST_SAVED, copies)
     return own
 
 
-def luggage_of(arguments: Sequence[Any]) -> tuple[HostCopy, ...]:
-    """What `with_luggage` gave to the token among a backward's arguments.
+def host_saved_of(arguments: Sequence[Any]) -> tuple[HostCopy, ...]:
+    """What `with_host_saved` gave to the token among a backward's arguments.
 
     Raises:
         BackwardError: if it was lost on the way.
     """
     for argument in arguments:
-        found = getattr(argument, _LUGGAGE, None)
+        found = getattr(argument, _HOST_SAVED, None)
         if found is not None:
             return found  # type: ignore[no-any-return]
     raise BackwardError(

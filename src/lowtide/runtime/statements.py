@@ -163,8 +163,8 @@ class _Walk:
 
     def _send(self, index: int, step: Send) -> None:
         value, name = step.value, self.names.on_host(step.value)
-        home = self.graph.values[value].replaces
-        old = None if home is None else self.names.on_host(home)
+        base = self.graph.values[value].replaces
+        old = None if base is None else self.names.on_host(base)
         if self.graph.values[value].memory != HOST:
             old = None
         earlier = (*self._named(step.after), *((self.writers[value],) if value in self.writers else ()))

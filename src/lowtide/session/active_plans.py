@@ -18,16 +18,16 @@ from lowtide.device.semiprivate import let_go_of_failed_backward
 from lowtide.errors import InfeasibleBudget, PlanMismatch
 from lowtide.ir.bundle import unmerged
 from lowtide.ir.graph import Graph
-from lowtide.ir.layout import SMALL_B, Obstacle
+from lowtide.ir.layout import SMALL_B, LiveBlock
 from lowtide.ir.plan import PlanRecord
 from lowtide.ir.replay import carried_by, replay_tables
 from lowtide.ir.schedule import Schedule
 from lowtide.record import place_around
 from lowtide.runtime.executor import Key, Loaded, PlannedExecutor, load
-from lowtide.runtime.homes import move_together
-from lowtide.runtime.wall import Wall, Walled, make_tables, places_of
-from lowtide.session.backward_placement import Detours
-from lowtide.session.budget_scope import Enclosure
+from lowtide.runtime.hard_budget import HardBudget, Walled, make_tables, places_of
+from lowtide.runtime.persistent_storages import move_together
+from lowtide.session.backward_placement import BackwardPlacements
+from lowtide.session.budget_scope import BudgetScope
 from lowtide.session.graph_discovery import Call
 from lowtide.session.planning import MeasuredStep, fit_plan
 
@@ -52,25 +52,25 @@ class ActivePlans:
     """One plan per step that has been met of late, and the code that stands for it now.
 
     Arguments:
-        enclosure: the wall round the steps.
+        budget_scope: the wall round the steps.
         plan_again: plans a measured step around what is in the way.
-        visitors: gives what has its home on the host under a step's plan; None where everything is on the device.
+        host_resident: gives what has its home on the host under a step's plan; None where everything is on the device.
         forgotten: told of every graph for whose shape there is no plan any more.
         plans: per step, the plan of an arena that holds nothing else.
         loader: makes the code of a schedule; another one observes what the code computes.
     """
 
-    enclosure: Enclosure
-    plan_again: Callable[[MeasuredStep, tuple[Obstacle, ...]], PlanRecord]
-    visitors: Callable[[MeasuredStep, PlanRecord], Iterable[torch.Tensor]] | None = None
+    budget_scope: BudgetScope
+    plan_again: Callable[[MeasuredStep, tuple[LiveBlock, ...]], PlanRecord]
+    host_resident: Callable[[MeasuredStep, PlanRecord], Iterable[torch.Tensor]] | None = None
     forgotten: Callable[[tuple[int, Key]], None] | None = None
     plans: dict[Step, PlanRecord] = field(default_factory=dict)
     loader: Loader = load_call
     _measured: dict[Step, MeasuredStep] = field(default_factory=dict)
-    _around: dict[tuple[Step, tuple[Obstacle, ...]], PlanRecord] = field(default_factory=dict)
+    _around: dict[tuple[Step, tuple[LiveBlock, ...]], PlanRecord] = field(default_factory=dict)
     _now: dict[Step, PlanRecord] = field(default_factory=dict)  # what is in force: a plan, or one around obstacles
     _code: dict[tuple[Step, int], tuple[PlanRecord, tuple[Loaded, ...]]] = field(default_factory=dict)
-    _wall: Wall | None = None  # for which the code was made
+    _hard_budget: HardBudget | None = None  # for which the code was made
     _used: dict[Step, None] = field(default_factory=dict)  # those used last at the end
     _announced: list[Step] = field(default_factory=list)  # steps whose plan comes into force with the next step
 
@@ -110,15 +110,15 @@ class ActivePlans:
         Arguments:
             between_B: what code between the graphs was seen to take since the plan was made.
         """
-        wall = self.enclosure.wall
+        hard_budget = self.budget_scope.hard_budget
         heights_B = (p.layout.height_B for p in self.plans.values() if p.layout is not None)
-        if wall is not None and wall.arena.in_use_below(max(heights_B, default=0)):
-            self.enclosure.bring_home()  # buffers that the step before put in the place of others
+        if hard_budget is not None and hard_budget.arena.in_use_below(max(heights_B, default=0)):
+            self.budget_scope.bring_in()  # buffers that the step before put in the place of others
         while self._announced:
             step = self._announced.pop()
             if step not in self.plans:
                 continue
-            if self.enclosure.allowance.takes_more(self.plans[step].graph, between_B):
+            if self.budget_scope.reserve.takes_more(self.plans[step].graph, between_B):
                 self._plan_roomier(step)
             self._put(step, self.plans[step])
 
@@ -131,7 +131,7 @@ class ActivePlans:
         steps = [step for step, present in self.plans.items() if present.graph.key == record.graph.key]
         if not steps:
             raise PlanMismatch(f"no step of the plan's program (graph {record.graph.key}) has been run here yet")
-        fitted = [fit_plan(record, self._measured[step], self.enclosure) for step in steps]
+        fitted = [fit_plan(record, self._measured[step], self.budget_scope) for step in steps]
         for step, found in zip(steps, fitted, strict=True):
             present = self.plans[step]
             self.install(step, self._measured[step], replace(found, graphs=present.graphs, breaks=present.breaks))
@@ -198,29 +198,29 @@ class ActivePlans:
         step = next((s for s in self.plans if s[0] == first), None)
         if step is not None:
             self._note_use(step)
-        wall = self.enclosure.wall
-        if wall is None or loaded.walled is None:
+        hard_budget = self.budget_scope.hard_budget
+        if hard_budget is None or loaded.walled is None:
             return loaded
         if step is None:  # a later graph of a step that the first one has settled
-            if (id(self), first) not in wall.begun:
-                wall.stray()
+            if (id(self), first) not in hard_budget.begun:
+                hard_budget.stray()
             return loaded
-        wall.begin_step(tuple((id(self), graph) for graph in step))
-        if wall is not self._wall:  # code that was made for another arena would allocate there
-            self._wall = wall
+        hard_budget.begin_step(tuple((id(self), graph) for graph in step))
+        if hard_budget is not self._hard_budget:  # code that was made for another arena would allocate there
+            self._hard_budget = hard_budget
             self._forget_code()
-        if self.enclosure.allowance.learn(self.plans[step].graph, wall):
+        if self.budget_scope.reserve.learn(self.plans[step].graph, hard_budget):
             self._plan_roomier(step)
         plan, now = self.plans[step], self._now.get(step)
         self._house(step, plan)
         assert plan.layout is not None
-        wall.make_way(plan.layout.height_B)
+        hard_budget.free_place(plan.layout.height_B)
         trains = len(plan.graph.segments) > 1
-        if not (trains and wall.is_awaited) and not wall.arena.in_use_below(plan.layout.height_B):
+        if not (trains and hard_budget.is_awaited) and not hard_budget.arena.in_use_below(plan.layout.height_B):
             wanted = plan
         else:  # what computes without gradients is done before a backward that waits needs its places
-            obstacles = wall.obstacles(self.enclosure.room_B(plan), promises=trains)
-            wanted = self._plan_around(step, wall, obstacles, arguments)
+            live_blocks = hard_budget.live_blocks(self.budget_scope.free_B(plan), promises=trains)
+            wanted = self._plan_around(step, hard_budget, live_blocks, arguments)
         if wanted is not now:
             self._put(step, wanted)
         if wanted is not plan:
@@ -228,8 +228,8 @@ class ActivePlans:
         return executor.active(first[1])
 
     def _house(self, step: Step, record: PlanRecord) -> None:
-        if self.visitors is not None:
-            self.enclosure.house(self.visitors(self._measured[step], record))
+        if self.host_resident is not None:
+            self.budget_scope.house(self.host_resident(self._measured[step], record))
 
     def _forget_code(self) -> None:
         for known in (self._code, self._around, self._now):
@@ -240,7 +240,7 @@ class ActivePlans:
         self._now[step] = record
         code = self._code.get((step, id(record)))
         if code is None or code[0] is not record:
-            walled, engines = self._walled(step, record), self.enclosure.engines_for(record)
+            walled, engines = self._walled(step, record), self.budget_scope.engines_for(record)
             parts = []
             bundle = unmerged(record.graph) if len(measured.calls) > 1 else None
             for index, call in enumerate(measured.calls):
@@ -259,39 +259,39 @@ class ActivePlans:
 
     def _walled(self, step: Step, record: PlanRecord) -> Walled | None:
         if record.layout is None:
-            self.enclosure.limit(record)
+            self.budget_scope.limit(record)
             return None
-        away = () if self.visitors is None else self.visitors(self._measured[step], record)
-        wall = self.enclosure.enclose(record, away)
+        away = () if self.host_resident is None else self.host_resident(self._measured[step], record)
+        hard_budget = self.budget_scope.enclose(record, away)
         tables = replay_tables(record.graph, record.schedule, record.layout)
-        beside_B = self.enclosure.beside_B(record)
-        detours = Detours(
+        concurrent_B = self.budget_scope.concurrent_B(record)
+        backward_placements = BackwardPlacements(
             record,
-            lambda: self._whole_room_B(record),
+            lambda: self._whole_free_B(record),
             lambda lacking_B: self._ask_for(record, lacking_B),
         )
         return Walled(
-            wall,
+            hard_budget,
             make_tables(tables),
-            record.layout.reach_B if record.layout.obstacles else record.layout.height_B,
-            beside_B,
+            record.layout.reach_B if record.layout.live_blocks else record.layout.height_B,
+            concurrent_B,
             places_of(tables),
             carried_by(record.schedule, record.layout, len(tables)),
             tuple(range(len(tables))),
-            detours.around,
+            backward_placements.around,
         )
 
-    def _whole_room_B(self, record: PlanRecord) -> int:
+    def _whole_free_B(self, record: PlanRecord) -> int:
         """Where the part of the arena ends that a plan may use, with what it leaves free for those that wait."""
-        with self.enclosure.allowance.spent():
-            reserve_B = self.enclosure.allowance.reserve_B(record.graph)
-        return self.enclosure.room_B(replace(record, reserve_B=reserve_B))
+        with self.budget_scope.reserve.spent():
+            reserve_B = self.budget_scope.reserve.reserve_B(record.graph)
+        return self.budget_scope.free_B(replace(record, reserve_B=reserve_B))
 
     def _ask_for(self, record: PlanRecord, lacking_B: int) -> None:
         """Lets the plans of a graph leave more free from now on: beyond what they happen to leave."""
         layouts = [p.layout for p in self.plans.values() if p.graph.key == record.graph.key and p.layout is not None]
         height_B = max((layout.height_B for layout in layouts), default=0)
-        self.enclosure.allowance.ask(record.graph, max(0, self._whole_room_B(record) - height_B) + lacking_B)
+        self.budget_scope.reserve.ask(record.graph, max(0, self._whole_free_B(record) - height_B) + lacking_B)
 
     def _plan_roomier(self, step: Step) -> None:
         """Plans a step anew with a larger reserve, if the budget has room for it."""
@@ -300,55 +300,55 @@ class ActivePlans:
             with nothing_engaged():
                 self.plans[step] = self.plan_again(self._measured[step], ())
         except InfeasibleBudget:
-            self.enclosure.allowance.give_up(graph)
+            self.budget_scope.reserve.give_up(graph)
         else:
-            self.enclosure.allowance.hold(graph)
+            self.budget_scope.reserve.hold(graph)
             _LOG.info("planned anew: code between the segments needs %d B", self.plans[step].reserve_B)
 
     def _plan_around(
-        self, step: Step, wall: Wall, obstacles: tuple[Obstacle, ...], arguments: Sequence[Any]
+        self, step: Step, hard_budget: HardBudget, live_blocks: tuple[LiveBlock, ...], arguments: Sequence[Any]
     ) -> PlanRecord:
-        known = self._around.get((step, obstacles))
+        known = self._around.get((step, live_blocks))
         if known is not None:
             return known
         with nothing_engaged():  # what an exception or a cycle still holds may be gone
             let_go_of_failed_backward()
             gc.collect()
         plan = self.plans[step]
-        room_B = self._whole_room_B(plan) if wall.is_awaited else self.enclosure.room_B(plan)
+        free_B = self._whole_free_B(plan) if hard_budget.is_awaited else self.budget_scope.free_B(plan)
         assert plan.layout is not None
-        wall.arena.plan_top_B = plan.layout.height_B
-        if not wall.is_awaited:  # else they might be moved to where a backward is going to allocate
-            move_together(self._gradients(arguments), wall.arena)
+        hard_budget.arena.plan_top_B = plan.layout.height_B
+        if not hard_budget.is_awaited:  # else they might be moved to where a backward is going to allocate
+            move_together(self._gradients(arguments), hard_budget.arena)
         trains = len(plan.graph.segments) > 1
-        obstacles = wall.obstacles(room_B, promises=trains)
-        if not any(o.offset_B < plan.layout.height_B for o in obstacles):
+        live_blocks = hard_budget.live_blocks(free_B, promises=trains)
+        if not any(o.offset_B < plan.layout.height_B for o in live_blocks):
             return plan
-        known = self._around.get((step, obstacles))
+        known = self._around.get((step, live_blocks))
         if known is not None:  # gradients come to lie where those of the round before lay
             return known
         with nothing_engaged():
-            record = place_around(plan, obstacles, room_B)
-            if record is None and wall.is_awaited:  # then the backwards that wait are placed anew when they come
-                record = place_around(plan, wall.obstacles(room_B, promises=False), room_B)
+            record = place_around(plan, live_blocks, free_B)
+            if record is None and hard_budget.is_awaited:  # then the backwards that wait are placed anew when they come
+                record = place_around(plan, hard_budget.live_blocks(free_B, promises=False), free_B)
             if record is None:
-                record = self._plan_beside(step, wall, wall.obstacles(room_B, promises=False))
+                record = self._plan_concurrently(step, hard_budget, hard_budget.live_blocks(free_B, promises=False))
         while len(self._around) >= _KEPT:
             self._around.pop(next(iter(self._around)))
-        self._around[step, obstacles] = record
+        self._around[step, live_blocks] = record
         return record
 
-    def _plan_beside(self, step: Step, wall: Wall, obstacles: tuple[Obstacle, ...]) -> PlanRecord:
+    def _plan_concurrently(self, step: Step, hard_budget: HardBudget, live_blocks: tuple[LiveBlock, ...]) -> PlanRecord:
         """Another plan for a step, around what is in the way.
 
         Raises:
             InfeasibleBudget: if there is none; where forwards wait for their backwards, later plans leave more room.
         """
-        if not wall.is_awaited:
-            return self.plan_again(self._measured[step], obstacles)
+        if not hard_budget.is_awaited:
+            return self.plan_again(self._measured[step], live_blocks)
         try:
-            with self.enclosure.allowance.spent():
-                return self.plan_again(self._measured[step], obstacles)
+            with self.budget_scope.reserve.spent():
+                return self.plan_again(self._measured[step], live_blocks)
         except InfeasibleBudget as error:
             self._ask_for(self.plans[step], max((error.smallest_B or error.floor_B) - error.budget_B, SMALL_B))
             raise InfeasibleBudget(
@@ -367,5 +367,5 @@ class ActivePlans:
             arguments: of the step; a model that `torch.compile` hands over is known by them alone.
         """
         given = (behind(a) for a in arguments if isinstance(a, torch.Tensor))
-        known = {id(t): t for t in (*self.enclosure.persistent(), *given)}
+        known = {id(t): t for t in (*self.budget_scope.persistent(), *given)}
         return [t.grad for t in known.values() if t.is_leaf and t.grad is not None]

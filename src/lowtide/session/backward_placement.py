@@ -14,33 +14,33 @@ from dataclasses import dataclass, field
 
 from lowtide.device.arena import Table
 from lowtide.errors import InfeasibleBudget
-from lowtide.ir.layout import Obstacle
+from lowtide.ir.layout import LiveBlock
 from lowtide.ir.plan import PlanRecord
 from lowtide.ir.replay import replay_tables
 from lowtide.placers.addresses import lay_out_segment
-from lowtide.runtime.wall import make_tables
+from lowtide.runtime.hard_budget import make_tables
 from lowtide.units import format_B
 
 _KEPT = 16  # a loop meets the same few situations again and again
 
 
 @dataclass(eq=False)
-class Detours:
+class BackwardPlacements:
     """The places of one plan's backwards in other situations than planned.
 
     Arguments:
         record: the plan, with addresses.
-        room_B: tells where the part of the arena ends that it may use.
+        free_B: tells where the part of the arena ends that it may use.
         ask: told of how many bytes there were too few.
     """
 
     record: PlanRecord
-    room_B: Callable[[], int]
+    free_B: Callable[[], int]
     ask: Callable[[int], None]
-    _known: dict[tuple[int, tuple[Obstacle, ...], frozenset[int]], tuple[Table, int]] = field(default_factory=dict)
+    _known: dict[tuple[int, tuple[LiveBlock, ...], frozenset[int]], tuple[Table, int]] = field(default_factory=dict)
 
     def around(
-        self, segment: int, taken: tuple[Obstacle, ...], passing: frozenset[int], retained: bool
+        self, segment: int, taken: tuple[LiveBlock, ...], passing: frozenset[int], retained: bool
     ) -> tuple[Table, int]:
         """Places a segment around what is taken.
 
@@ -55,28 +55,28 @@ class Detours:
         Raises:
             InfeasibleBudget: if there is no room.
         """
-        room_B = self.room_B()
-        below = tuple(Obstacle(o.offset_B, min(o.size_B, room_B - o.offset_B)) for o in taken if o.offset_B < room_B)
+        free_B = self.free_B()
+        below = tuple(LiveBlock(o.offset_B, min(o.size_B, free_B - o.offset_B)) for o in taken if o.offset_B < free_B)
         key = (segment, below, passing)
         known = self._known.get(key)
         if known is None:
-            known = self._place(segment, below, passing, retained, room_B)
+            known = self._place(segment, below, passing, retained, free_B)
             while len(self._known) >= _KEPT:
                 self._known.pop(next(iter(self._known)))
             self._known[key] = known
         return known
 
     def _place(
-        self, segment: int, taken: tuple[Obstacle, ...], passing: frozenset[int], retained: bool, room_B: int
+        self, segment: int, taken: tuple[LiveBlock, ...], passing: frozenset[int], retained: bool, free_B: int
     ) -> tuple[Table, int]:
         record = self.record
         assert record.layout is not None
         layout, height_B = lay_out_segment(
-            record.schedule, record.layout, segment, taken=taken, passing=passing, capacity_B=room_B
+            record.schedule, record.layout, segment, taken=taken, passing=passing, capacity_B=free_B
         )
-        if layout.height_B > room_B:
-            self.ask(layout.height_B - room_B)
-            raise self._refusal(sum(o.size_B for o in taken), layout.height_B - room_B, retained)
+        if layout.height_B > free_B:
+            self.ask(layout.height_B - free_B)
+            raise self._refusal(sum(o.size_B for o in taken), layout.height_B - free_B, retained)
         table = replay_tables(record.graph, record.schedule, layout)[segment]
         return make_tables([table])[0], height_B
 

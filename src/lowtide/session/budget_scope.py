@@ -29,17 +29,17 @@ from lowtide.device.engines import Engines
 from lowtide.device.fingerprint import device_memory_B
 from lowtide.errors import ArenaError, BudgetError, BudgetWarning
 from lowtide.ir.graph import Graph, Role
-from lowtide.ir.layout import ALIGNMENT_B, Obstacle, rounded_B
+from lowtide.ir.layout import ALIGNMENT_B, LiveBlock, rounded_B
 from lowtide.ir.plan import PlanRecord
 from lowtide.profile.optimizer import OptimizerNeeds
-from lowtide.record import Ground
-from lowtide.runtime.homes import bring_home, homeless, send_away
+from lowtide.record import Constraints
+from lowtide.runtime.hard_budget import HardBudget
+from lowtide.runtime.persistent_storages import bring_in, outside_arena, send_away
 from lowtide.runtime.statements import moves_anything
-from lowtide.runtime.wall import Wall
-from lowtide.session.host_capacity import host_room_B
+from lowtide.session.host_capacity import host_free_B
 from lowtide.session.member import Member, optimizers_of, tensors_of
 from lowtide.session.optimizer_hooks import STEPPING, OptimizerWatch
-from lowtide.session.reserve import Allowance
+from lowtide.session.reserve import Reserve
 
 _LOG = logging.getLogger("lowtide")
 Scope = Literal["step", "process", "none"]
@@ -48,7 +48,7 @@ MODEL = "parameters and buffers"
 
 
 @dataclass(eq=False)
-class Enclosure:
+class BudgetScope:
     """What is known about a wall.
 
     Arguments:
@@ -56,8 +56,8 @@ class Enclosure:
             graphs that finds no room is served past the arena, loudly. "process": from the first step on, whoever
             allocates, and whoever finds no room is refused. "none": nothing is enforced, the budget is accounted.
         members: the models that train under this budget.
-        wall: made when the first plan is known.
-        allowance: what has to stay free beside a plan.
+        hard_budget: made when the first plan is known.
+        reserve: what has to stay free beside a plan.
         turn: held by the thread whose segment allocates.
         rehouses: whether plans may give what persists homes on the host.
         engines: what carries out copies; made for the first plan that has some.
@@ -65,12 +65,14 @@ class Enclosure:
 
     scope: Scope = "step"
     members: list[Member] = field(default_factory=list)
-    wall: Wall | None = None
-    allowance: Allowance = field(init=False)
+    hard_budget: HardBudget | None = None
+    reserve: Reserve = field(init=False)
     turn: AbstractContextManager[bool | None] = field(default_factory=threading.RLock)
     engines: Engines | None = None
     rehouses: bool = False
-    _visitors: dict[int, weakref.ref[torch.Tensor]] = field(default_factory=dict)  # at home on the host, by identity
+    _host_resident: dict[int, weakref.ref[torch.Tensor]] = field(
+        default_factory=dict
+    )  # at home on the host, by identity
     _former: Arena | None = None  # whose arena's homes may still lie there
     _grown_B: int = 0
     _adopted_B: int = 0  # parameters and buffers that lie in the arena, as it reserves them
@@ -82,7 +84,7 @@ class Enclosure:
         if self.scope not in SCOPES:
             raise BudgetError(f"a scope of {self.scope!r}: it is one of {', '.join(map(repr, SCOPES))}")
         updates_B = lambda: max((m.updates_B() for m in self.members), default=0)  # noqa: E731
-        self.allowance = Allowance(lambda: optimizers_of(self.members), updates_B)
+        self.reserve = Reserve(lambda: optimizers_of(self.members), updates_B)
 
     def persistent(self) -> tuple[torch.Tensor, ...]:
         """Parameters and buffers of all members: they live through every step, whether or not it reads them."""
@@ -90,7 +92,7 @@ class Enclosure:
 
     def residents(self) -> tuple[torch.Tensor, ...]:
         """What persists and has its home on the device."""
-        away = self._visitors
+        away = self._host_resident
         return tuple(t for t in self.persistent() if id(t) not in away or away[id(t)]() is not t)
 
     def leave(self, member: Member) -> None:
@@ -124,52 +126,54 @@ class Enclosure:
     @property
     def needs(self) -> OptimizerNeeds | None:
         """What the optimizers take; None without one."""
-        return self.allowance.needs
+        return self.reserve.needs
 
     @property
     def state_B(self) -> int:
         """Bytes of the optimizers' state, as the arena reserves them."""
-        return self.allowance.state_B
+        return self.reserve.state_B
 
     @property
     def budget_B(self) -> int:
         """Bytes of the wall, or of the largest step met where there is none; 0 before the first step."""
-        return max(self._agreed_B.values(), default=0) if self.wall is None else self.wall.budget_B
+        return max(self._agreed_B.values(), default=0) if self.hard_budget is None else self.hard_budget.budget_B
 
-    def ground(self, graph: Graph, outside_B: int, obstacles: tuple[Obstacle, ...] = ()) -> Ground:
+    def constraints(self, graph: Graph, outside_B: int, live_blocks: tuple[LiveBlock, ...] = ()) -> Constraints:
         """What a plan of a graph has to leave room for.
 
         Arguments:
             outside_B: bytes of the model that no graph reads.
-            obstacles: what earlier steps left in the arena.
+            live_blocks: what earlier steps left in the arena.
         """
-        if self.wall is None:  # afterwards its arena's zone is what it is; what does not fit there goes elsewhere
-            self.allowance.set_small_zone(graph)
-        reserve_B = self.allowance.reserve_B(graph)
-        return Ground(
+        if (
+            self.hard_budget is None
+        ):  # afterwards its arena's zone is what it is; what does not fit there goes elsewhere
+            self.reserve.set_small_zone(graph)
+        reserve_B = self.reserve.reserve_B(graph)
+        return Constraints(
             outside_B=outside_B + self.state_B + self._rounding_B,
             enforced=True,
             reserve_B=reserve_B,
-            optimizer_B=self.allowance.temporaries_B(graph),
-            obstacles=obstacles,
-            ceiling_B=None if self.wall is None or self.rehouses else self._room_B(reserve_B),
+            optimizer_B=self.reserve.temporaries_B(graph),
+            live_blocks=live_blocks,
+            ceiling_B=None if self.hard_budget is None or self.rehouses else self._free_B(reserve_B),
         )
 
     @property
     def _rounding_B(self) -> int:
         """Bytes by which parameters and buffers grow when they move into the arena."""
-        if self.wall is not None:
+        if self.hard_budget is not None:
             return self._grown_B
-        return sum(rounded_B(s.nbytes()) - s.nbytes() for s in homeless(self.residents()))
+        return sum(rounded_B(s.nbytes()) - s.nbytes() for s in outside_arena(self.residents()))
 
-    def room_B(self, record: PlanRecord) -> int:
+    def free_B(self, record: PlanRecord) -> int:
         """Where the part of the arena ends that a plan may use."""
-        room_B = min(record.budget_B - record.fixed_B, self._room_B(record.reserve_B))
-        return max(0, room_B // ALIGNMENT_B * ALIGNMENT_B)
+        free_B = min(record.budget_B - record.fixed_B, self._free_B(record.reserve_B))
+        return max(0, free_B // ALIGNMENT_B * ALIGNMENT_B)
 
-    def _room_B(self, reserve_B: int) -> int:
-        assert self.wall is not None
-        return self.wall.arena.capacity_B - self.wall.arena.home_B - reserve_B
+    def _free_B(self, reserve_B: int) -> int:
+        assert self.hard_budget is not None
+        return self.hard_budget.arena.capacity_B - self.hard_budget.arena.persistent_B - reserve_B
 
     def agreed_B(self, graph: Graph) -> int | None:
         """What the budget came to when a graph was planned first; what is learnt later does not raise it."""
@@ -179,26 +183,26 @@ class Enclosure:
         """Notes what the budget came to."""
         self._agreed_B.setdefault(record.graph.key, record.budget_B)
 
-    def enclose(self, record: PlanRecord, visitors: Iterable[torch.Tensor] = ()) -> Wall:
+    def enclose(self, record: PlanRecord, host_resident: Iterable[torch.Tensor] = ()) -> HardBudget:
         """The wall for a plan: the one there is, or a new one where there is none yet or it is too low.
 
         Arguments:
-            visitors: what has its home on the host under that plan; of account for a new wall.
+            host_resident: what has its home on the host under that plan; of account for a new wall.
         """
-        if self.wall is not None and self.wall.budget_B >= record.budget_B:
-            return self.wall
-        visiting = {id(t): t for t in visitors}
-        self._visitors = {key: weakref.ref(t) for key, t in visiting.items()}
-        model = homeless(self.residents())
+        if self.hard_budget is not None and self.hard_budget.budget_B >= record.budget_B:
+            return self.hard_budget
+        visiting = {id(t): t for t in host_resident}
+        self._host_resident = {key: weakref.ref(t) for key, t in visiting.items()}
+        model = outside_arena(self.residents())
         model_B = sum(s.nbytes() for s in model)
         grown_B = sum(rounded_B(s.nbytes()) for s in model) - model_B
         inside_B = record.budget_B - self._model_B(record) + model_B + grown_B
-        home_B = self.state_B + model_B + grown_B
+        persistent_B = self.state_B + model_B + grown_B
         least_B = record.reserved_B + inside_B - record.budget_B  # more than the machine has, nobody could use
-        arena = self._new_arena(min(inside_B, max(least_B, device_memory_B("cpu"))), home_B)
+        arena = self._new_arena(min(inside_B, max(least_B, device_memory_B("cpu"))), persistent_B)
         arena.strict = self.scope == "process"
-        before, self.wall = self.wall, Wall(arena, record.budget_B, record.budget_B - inside_B)
-        self.allowance.begin_anew()
+        before, self.hard_budget = self.hard_budget, HardBudget(arena, record.budget_B, record.budget_B - inside_B)
+        self.reserve.begin_anew()
         _LOG.info("an arena of %d B for a budget of %d B", inside_B, record.budget_B)
         arena.set_phase(MODEL)
         if before is not None:
@@ -206,19 +210,22 @@ class Enclosure:
         if self._former is not None:
             send_away(visiting.values(), self._former)
             self._former = None
-        self._adopted_B, self._grown_B = bring_home(self.residents(), arena), grown_B
+        self._adopted_B, self._grown_B = bring_in(self.residents(), arena), grown_B
         if self.scope == "process":
-            self.wall.stand()
+            self.hard_budget.stand()
         arena.set_phase(STEPPING)
         self.watch()
         if before is not None:
             before.retire()
-        return self.wall
+        return self.hard_budget
 
-    def _new_arena(self, capacity_B: int, home_B: int) -> Arena:
+    def _new_arena(self, capacity_B: int, persistent_B: int) -> Arena:
         def make() -> Arena:
             return Arena(
-                capacity_B, small_zone_B=self.allowance.small_B, home_B=home_B, all_threads=self.scope == "process"
+                capacity_B,
+                small_zone_B=self.reserve.small_B,
+                persistent_B=persistent_B,
+                all_threads=self.scope == "process",
             )
 
         try:
@@ -227,32 +234,32 @@ class Enclosure:
             gc.collect()  # models that nobody names any more hold arenas until then
             return make()
 
-    def bring_home(self) -> None:
+    def bring_in(self) -> None:
         """Moves what persists and lies elsewhere to the wall's zone of homes."""
-        if self.wall is not None:
-            bring_home(self.residents(), self.wall.arena)
+        if self.hard_budget is not None:
+            bring_in(self.residents(), self.hard_budget.arena)
 
-    def house(self, visitors: Iterable[torch.Tensor]) -> None:
+    def house(self, host_resident: Iterable[torch.Tensor]) -> None:
         """Moves homes between the arena and the host, where another plan had them elsewhere.
 
         Arguments:
-            visitors: what has its home on the host now.
+            host_resident: what has its home on the host now.
         """
-        wanted = {id(t): weakref.ref(t) for t in visitors}
-        if self.wall is None or wanted == self._visitors:
+        wanted = {id(t): weakref.ref(t) for t in host_resident}
+        if self.hard_budget is None or wanted == self._host_resident:
             return
-        arena, self._visitors = self.wall.arena, wanted
+        arena, self._host_resident = self.hard_budget.arena, wanted
         send_away(self.persistent(), arena)  # all of them, so that the zone of homes has no holes afterwards
-        model = homeless(self.residents())
-        arena.home_B = self.state_B + sum(rounded_B(s.nbytes()) for s in model)
+        model = outside_arena(self.residents())
+        arena.persistent_B = self.state_B + sum(rounded_B(s.nbytes()) for s in model)
         self._grown_B = sum(rounded_B(s.nbytes()) - s.nbytes() for s in model)
-        self._adopted_B = bring_home(self.residents(), arena)
+        self._adopted_B = bring_in(self.residents(), arena)
 
-    def beside_B(self, record: PlanRecord) -> int:
+    def concurrent_B(self, record: PlanRecord) -> int:
         """Bytes of a step's inputs, which lie outside the arena and count: as much of it has to stay empty."""
-        assert self.wall is not None
-        beside_B = record.outside_B - self.state_B + record.graph.persistent_B - self._adopted_B
-        return max(0, beside_B - self.wall.outside_B)
+        assert self.hard_budget is not None
+        concurrent_B = record.outside_B - self.state_B + record.graph.persistent_B - self._adopted_B
+        return max(0, concurrent_B - self.hard_budget.outside_B)
 
     def _model_B(self, record: PlanRecord) -> int:
         """Bytes of parameters, buffers and constants, as a plan counts them."""
@@ -268,7 +275,7 @@ class Enclosure:
         if not moves_anything(record.graph, record.schedule):
             return None
         device = next((v.geometry.device for v in record.graph.values if v.geometry is not None), "cpu")
-        host_B = host_room_B(record)
+        host_B = host_free_B(record)
         if self.engines is None or (self.engines.host_B, self.engines.limit_Bps) != (host_B, record.link_Bps):
             self.engines = Engines(host_B, record.link_Bps, device)
         return self.engines
@@ -279,7 +286,7 @@ class Enclosure:
         if engines is not None:
             engines.close()
         self._agreed_B.clear()
-        before, self.wall = self.wall, None
+        before, self.hard_budget = self.hard_budget, None
         if before is not None:
             self._former = before.arena
             before.retire()
@@ -296,5 +303,5 @@ class Enclosure:
         found = optimizers_of(self.members)
         for optimizer in found:
             if optimizer not in self._watches:
-                self._watches[optimizer] = OptimizerWatch(optimizer, lambda: self.wall)
-            self._watches[optimizer].bring_home(optimizer)
+                self._watches[optimizer] = OptimizerWatch(optimizer, lambda: self.hard_budget)
+            self._watches[optimizer].bring_in(optimizer)

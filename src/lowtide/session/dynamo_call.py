@@ -28,7 +28,7 @@ from lowtide.device.semiprivate import (
     recompile_limit_error,
     refused_graph_breaks,
 )
-from lowtide.device.surroundings import obstacle
+from lowtide.device.surroundings import live_block
 from lowtide.errors import CaptureError, LowtideError, RecompileLimit
 from lowtide.session.hook_installation import install_output_hooks
 
@@ -140,7 +140,7 @@ class WholeCall:
                     result = variant.call(*args, **kwargs)
             except capture_failures() as failure:
                 forget_graph_breaks(breaks)
-                self._is_whole = self._makes_way(failure, answers)
+                self._is_whole = self._frees_place(failure, answers)
                 variant.begin_anew()
             else:
                 variant.facts += facts
@@ -149,7 +149,7 @@ class WholeCall:
         with queries_answered(self._truth_at), known_branches():
             return variant.call(*args, **kwargs)
 
-    def _makes_way(self, failure: Exception, answers: Answers) -> bool:
+    def _frees_place(self, failure: Exception, answers: Answers) -> bool:
         """Changes what stood in the way of one graph, if it can be changed; returns whether to try again."""
         if install_output_hooks(self._module, failure):
             return True
@@ -176,7 +176,7 @@ def refuse_where_nothing_is_captured(module: torch.nn.Module, args: tuple[Any, .
     Raises:
         CaptureError: then, before anything of the model has run.
     """
-    if reason := obstacle((args, kwargs), itertools.chain(module.parameters(), module.buffers())):
+    if reason := live_block((args, kwargs), itertools.chain(module.parameters(), module.buffers())):
         raise CaptureError(reason)
 
 

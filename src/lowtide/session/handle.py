@@ -66,17 +66,17 @@ class Fitted:
 
     def sharing(self) -> list[Fitted]:
         """The handles of the models that train under this budget, this one among them."""
-        return [h for h in _KEPT if h.session.enclosure is self.session.enclosure]
+        return [h for h in _KEPT if h.session.budget_scope is self.session.budget_scope]
 
     def admit(self, member: Member) -> None:
         """Lets one more model train under this budget; plans that did not know of its parameters are made again."""
-        self.session.enclosure.members.append(member)
+        self.session.budget_scope.members.append(member)
         for handle in self.sharing():
             handle.session.forget()
 
     def leave(self) -> None:
         """Ends this model's part in the budget; those that share it are planned anew, without its parameters."""
-        self.session.enclosure.leave(self.member)
+        self.session.budget_scope.leave(self.member)
         for handle in self.sharing():
             if handle is not self:
                 handle.session.forget()

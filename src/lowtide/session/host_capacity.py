@@ -9,16 +9,16 @@ from lowtide.placers.host_heap import host_height_B
 from lowtide.units import format_B
 
 
-def host_room_B(record: PlanRecord) -> int:
+def host_free_B(record: PlanRecord) -> int:
     """The wall of what a plan moves to the host: the host budget without the homes there, which lie elsewhere.
 
     Raises:
         InfeasibleBudget: if the plan's copies do not fit there with the holes between them; nothing has been run.
     """
     whole_B = device_memory_B("cpu") if record.host_budget_B is None else record.host_budget_B
-    room_B = whole_B - record.graph.hosted_B
-    need_B = host_height_B(record.graph, record.schedule, room_B)
-    if need_B > room_B:
+    free_B = whole_B - record.graph.hosted_B
+    need_B = host_height_B(record.graph, record.schedule, free_B)
+    if need_B > free_B:
         least_B = record.graph.hosted_B + need_B
         raise InfeasibleBudget(
             f"what the plan moves to the host takes {format_B(need_B)} there with the holes between, beside "
@@ -26,4 +26,4 @@ def host_room_B(record: PlanRecord) -> int:
             f"has been changed. Use host_budget={least_B}, or less and let lowtide.plan find another plan.",
             budget_B=record.budget_B,
         )
-    return room_B
+    return free_B

@@ -48,14 +48,14 @@ def _within_slots(specialised: Specialised, graph: Graph) -> Graph:
     The slots were counted at the sizes of the first call; other sizes may have more.
     """
     spares = specialised.captured.slots.spares
-    homeless = specialised.homeless(graph)[spares:]
-    if not homeless:
+    outside_arena = specialised.outside_arena(graph)[spares:]
+    if not outside_arena:
         return graph
     program = set(graph.program)
     lost = [
         r.id
         for r in graph.recipes
-        if r.id not in program and not set(homeless).isdisjoint((*r.read_values, *r.outputs))
+        if r.id not in program and not set(outside_arena).isdisjoint((*r.read_values, *r.outputs))
     ]
     _LOG.info("%d implementations are left out: there are slots for %d of their values", len(lost), spares)
     return restricted(graph, Numerics.LOSSY, recipes=lost)

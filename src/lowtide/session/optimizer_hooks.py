@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from lowtide.runtime.homes import bring_home, state_tensors
-from lowtide.runtime.wall import Wall
+from lowtide.runtime.hard_budget import HardBudget
+from lowtide.runtime.persistent_storages import bring_in, state_tensors
 
 STEPPING = "the optimizer's step"
 
@@ -18,23 +18,23 @@ class OptimizerWatch:
     """Hooks on one optimizer, for as long as it is watched.
 
     Arguments:
-        wall: gives the wall there is now.
+        hard_budget: gives the wall there is now.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, wall: Callable[[], Wall | None]) -> None:
-        self._wall = wall
+    def __init__(self, optimizer: torch.optim.Optimizer, hard_budget: Callable[[], HardBudget | None]) -> None:
+        self._hard_budget = hard_budget
         self._known = 0  # entries of the state that are at home
         self._hooks: list[RemovableHandle] = [
             optimizer.register_step_pre_hook(self._begin),
             optimizer.register_step_post_hook(self._end),
-            optimizer.register_load_state_dict_post_hook(self.bring_home),
+            optimizer.register_load_state_dict_post_hook(self.bring_in),
         ]
 
-    def bring_home(self, optimizer: torch.optim.Optimizer) -> None:
+    def bring_in(self, optimizer: torch.optim.Optimizer) -> None:
         """Moves the optimizer's state to the wall's zone of homes."""
-        wall = self._wall()
-        if wall is not None:
-            bring_home(state_tensors(optimizer), wall.arena)
+        hard_budget = self._hard_budget()
+        if hard_budget is not None:
+            bring_in(state_tensors(optimizer), hard_budget.arena)
 
     def close(self) -> None:
         """Leaves the optimizer as it was."""
@@ -62,16 +62,16 @@ class OptimizerWatch:
 
     def _end(self, stepped: torch.optim.Optimizer, *_: object) -> None:
         self._wake()
-        if self._wall() is not None and len(stepped.state) != self._known:
+        if self._hard_budget() is not None and len(stepped.state) != self._known:
             self._known = len(stepped.state)
-            self.bring_home(stepped)
+            self.bring_in(stepped)
 
     def _rest(self) -> None:
-        wall = self._wall()
-        if wall is not None:
-            wall.rest(STEPPING)
+        hard_budget = self._hard_budget()
+        if hard_budget is not None:
+            hard_budget.rest(STEPPING)
 
     def _wake(self) -> None:
-        wall = self._wall()
-        if wall is not None:
-            wall.wake()
+        hard_budget = self._hard_budget()
+        if hard_budget is not None:
+            hard_budget.wake()

@@ -1,4 +1,7 @@
-"""Options as a person writes them: implementations, what may be offloaded. Units: `_B` bytes, `_Bps` bytes per second."""
+"""Options as a person writes them: implementations, what may be offloaded.
+
+Units: `_B` bytes, `_Bps` bytes per second.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,14 @@ HostBudget = int | str | Budget | None
 Rate = int | float | str | None
 
 
-class Moving(TypedDict):
+class OffloadOptions(TypedDict):
     """Two of the fields of `PlanOptions`."""
 
     host_budget_B: int
     link_Bps: float | None
 
 
-def moving(host_budget: HostBudget, link: Rate = None) -> Moving:
+def moving(host_budget: HostBudget, link: Rate = None) -> OffloadOptions:
     """Reads how many bytes of the host may be used, and how fast the link is to be.
 
     Arguments:
@@ -68,14 +71,14 @@ def links_named(host_budget: HostBudget, link: Rate, machine: str | None) -> tup
     return named_links(asked["link_Bps"])
 
 
-class Wanted(TypedDict):
+class ImplementationOptions(TypedDict):
     """Two of the fields of `PlanOptions`."""
 
     numerics: Numerics
     without: frozenset[str]
 
 
-def wanted(numerics: str | Numerics, without: Collection[str]) -> Wanted:
+def wanted(numerics: str | Numerics, without: Collection[str]) -> ImplementationOptions:
     """Reads a level, and what is to be left out.
 
     Raises:

@@ -14,15 +14,15 @@ from msgspec.structs import replace
 from lowtide.errors import PlanMismatch
 from lowtide.ir.fidelity import Fidelity, all_together
 from lowtide.ir.graph import Graph
-from lowtide.ir.layout import Obstacle
+from lowtide.ir.layout import LiveBlock
 from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import Covers, PlanRecord
 from lowtide.pipeline import environment, resolve_budget
-from lowtide.plan_cache.lookup import Knowledge, Request
+from lowtide.plan_cache.lookup import PlanLookup, Request
 from lowtide.planners.base import Watch
 from lowtide.profile.cache import ProfileCache
-from lowtide.record import Ground, PlanOptions, carried_over, place_around, plain_B
-from lowtide.session.budget_scope import Enclosure
+from lowtide.record import Constraints, PlanOptions, carried_over, place_around, plain_B
+from lowtide.session.budget_scope import BudgetScope
 from lowtide.session.covers import covers_of
 from lowtide.session.graph_discovery import Call, bundle_of, outside_B
 from lowtide.units import Budget, format_B
@@ -71,15 +71,15 @@ def measure_step(
     persistent: Callable[[], Iterable[torch.Tensor]],
     options: PlanOptions,
     cache: ProfileCache,
-    knowledge: Knowledge,
+    lookup: PlanLookup,
 ) -> MeasuredStep:
     """Measures every graph of a step, or predicts it for a machine that is not here.
 
     Arguments:
         persistent: gives the tensors that live through the step whether or not a graph reads them.
-        knowledge: of other shapes.
+        lookup: of other shapes.
     """
-    graphs = [knowledge.measure(c.specialised.graph, c.specialised.held, options, cache) for c in calls]
+    graphs = [lookup.measure(c.specialised.graph, c.specialised.held, options, cache) for c in calls]
     return step_of(calls, graphs, persistent)
 
 
@@ -99,62 +99,66 @@ def step_of(
 def plan_step(
     step: MeasuredStep,
     options: PlanOptions,
-    enclosure: Enclosure,
-    obstacles: tuple[Obstacle, ...] = (),
+    budget_scope: BudgetScope,
+    live_blocks: tuple[LiveBlock, ...] = (),
     watch: Watch | None = None,
-    knowledge: Knowledge | None = None,
+    lookup: PlanLookup | None = None,
 ) -> PlanRecord:
     """Plans a step inside the budget, and inside what the wall leaves where there is one.
 
     Arguments:
-        obstacles: what earlier steps left in the arena.
-        knowledge: of this step's plan, or of another shape's; None to plan whatever is known.
+        live_blocks: what earlier steps left in the arena.
+        lookup: of this step's plan, or of another shape's; None to plan whatever is known.
 
     Raises:
         InfeasibleBudget: if no plan fits; nothing has been run.
     """
-    ground = ground_of(step, options, enclosure, obstacles)
+    constraints = constraints_of(step, options, budget_scope, live_blocks)
     request = Request(
         graph=step.graph,
         options=options,
-        ground=ground,
-        agreed_B=enclosure.agreed_B(step.graph),
-        at_least_B=enclosure.budget_B,
+        constraints=constraints,
+        agreed_B=budget_scope.agreed_B(step.graph),
+        at_least_B=budget_scope.budget_B,
         device=step.device,
-        covers=covers_within(ground, step, enclosure),
+        covers=covers_within(constraints, step, budget_scope),
     )
-    record = request.plan(watch) if knowledge is None else knowledge.plan(request, watch)
+    record = request.plan(watch) if lookup is None else lookup.plan(request, watch)
     record = replace(record, fidelity=step.fidelity)
-    enclosure.agree(record)
-    return record if options.machine is not None else enclosure.said(record, step.device)
+    budget_scope.agree(record)
+    return record if options.machine is not None else budget_scope.said(record, step.device)
 
 
-def ground_of(
-    step: MeasuredStep, options: PlanOptions, enclosure: Enclosure, obstacles: tuple[Obstacle, ...] = ()
-) -> Ground:
+def constraints_of(
+    step: MeasuredStep, options: PlanOptions, budget_scope: BudgetScope, live_blocks: tuple[LiveBlock, ...] = ()
+) -> Constraints:
     """What plans of a step have to leave room for; they get addresses where the step runs here inside a wall.
 
     Arguments:
-        obstacles: what earlier steps left in the arena.
+        live_blocks: what earlier steps left in the arena.
     """
     if options.machine is None:
-        return _ground_here(step, enclosure, obstacles)
-    return Ground(outside_B=step.outside_B + enclosure.state_B)
+        return _constraints_here(step, budget_scope, live_blocks)
+    return Constraints(outside_B=step.outside_B + budget_scope.state_B)
 
 
-def _ground_here(step: MeasuredStep, enclosure: Enclosure, obstacles: tuple[Obstacle, ...] = ()) -> Ground:
-    if enclosure.encloses(step.device):
-        return enclosure.ground(step.graph, step.outside_B, obstacles)
-    return Ground(outside_B=step.outside_B + enclosure.state_B)
+def _constraints_here(
+    step: MeasuredStep, budget_scope: BudgetScope, live_blocks: tuple[LiveBlock, ...] = ()
+) -> Constraints:
+    if budget_scope.encloses(step.device):
+        return budget_scope.constraints(step.graph, step.outside_B, live_blocks)
+    return Constraints(outside_B=step.outside_B + budget_scope.state_B)
 
 
-def covers_within(ground: Ground, step: MeasuredStep, enclosure: Enclosure) -> Covers:
+def covers_within(constraints: Constraints, step: MeasuredStep, budget_scope: BudgetScope) -> Covers:
     """What the budget of such plans counts, and what it could not know."""
-    scope = enclosure.scope if ground.enforced else "none"
-    return covers_of(step.trains, enclosure.needs, len(step.calls), scope, updates=step.updates)
+    scope = budget_scope.scope if constraints.enforced else "none"
+    return covers_of(step.trains, budget_scope.needs, len(step.calls), scope, updates=step.updates)
 
 
-def fit_plan(record: PlanRecord, step: MeasuredStep, enclosure: Enclosure, budget: Budget | None = None) -> PlanRecord:
+def fit_plan(
+    record: PlanRecord, step: MeasuredStep, budget_scope: BudgetScope, budget: Budget | None = None
+) -> PlanRecord:
     """Carries the decisions of a plan made elsewhere over to a step captured here, with addresses where it is enclosed.
 
     Arguments:
@@ -164,31 +168,31 @@ def fit_plan(record: PlanRecord, step: MeasuredStep, enclosure: Enclosure, budge
     Raises:
         PlanMismatch: if its decisions are not legal for this step, or its allocations need more than its budget leaves.
     """
-    ground = _ground_here(step, enclosure)
+    constraints = _constraints_here(step, budget_scope)
     budget_B = record.budget_B
     if budget is not None:
-        budget_B = resolve_budget(budget, lambda: plain_B(step.graph, ground), step.device)
-    budget_B = max(budget_B, enclosure.budget_B)
+        budget_B = resolve_budget(budget, lambda: plain_B(step.graph, constraints), step.device)
+    budget_B = max(budget_B, budget_scope.budget_B)
     fitted = carried_over(
         record,
         step.graph,
-        ground=ground,
+        constraints=constraints,
         budget_B=budget_B,
-        covers=covers_within(ground, step, enclosure),
+        covers=covers_within(constraints, step, budget_scope),
         environment=environment(step.device),
     )
     fitted = replace(fitted, fidelity=step.fidelity)
-    room_B = ground.room_B(fitted.graph, budget_B, enclosure.budget_B)
+    free_B = constraints.free_B(fitted.graph, budget_B, budget_scope.budget_B)
     placed: PlanRecord | None = fitted
-    if ground.enforced and (fitted.layout is None or fitted.layout.height_B > room_B):
-        placed = place_around(fitted, (), room_B)
+    if constraints.enforced and (fitted.layout is None or fitted.layout.height_B > free_B):
+        placed = place_around(fitted, (), free_B)
     if placed is None or placed.reserved_B > budget_B:
         raise PlanMismatch(
             f"the saved plan does not fit into {format_B(budget_B)} here: parameters, inputs, optimizer state "
             f"and reserve take {format_B(fitted.fixed_B)}, and its allocations do not fit into the rest. Plan again "
             "with lowtide.plan and the same optimizer and scope, or raise the budget."
         )
-    return enclosure.said(placed, step.device)
+    return budget_scope.said(placed, step.device)
 
 
 def check_plan_is_for(record: PlanRecord, key: str, device: str) -> None:

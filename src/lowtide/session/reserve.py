@@ -20,7 +20,7 @@ from lowtide.ir.sequence import blocks_of, small_peak_B
 from lowtide.planners.keep_all import keep_all_schedule
 from lowtide.profile.needs_cache import known_needs
 from lowtide.profile.optimizer import OptimizerNeeds, joined_needs
-from lowtide.runtime.wall import Wall
+from lowtide.runtime.hard_budget import HardBudget
 from lowtide.units import format_B
 
 _SLACK_B = 1024  # tiny tensors of the caller's own: loss values, counters, the optimizer's scalars
@@ -29,7 +29,7 @@ _LOSS_COPIES = 3  # a loss of the caller's own holds this many tensors of an out
 
 
 @dataclass(eq=False)
-class Allowance:
+class Reserve:
     """What is set aside: measured, foreseen, or learnt from steps that found too little.
 
     Arguments:
@@ -45,7 +45,7 @@ class Allowance:
     _between_B: dict[str, int] = field(default_factory=dict)  # graph key -> what the caller's code really took
     _variants_B: dict[str, int] = field(default_factory=dict)  # graph key -> what any loss of its forward usually takes
     _given_up: set[str] = field(default_factory=set)
-    _beside_B: dict[str, int] = field(default_factory=dict)  # graph key -> what its plans leave free besides
+    _concurrent_B: dict[str, int] = field(default_factory=dict)  # graph key -> what its plans leave free besides
     _before: dict[str, tuple[int | None, int]] = field(default_factory=dict)  # both, until plans hold what was raised
     _spends: bool = False
     _asked: set[str] = field(default_factory=set)  # graphs whose reserve was raised, and whose plans do not know it yet
@@ -86,8 +86,8 @@ class Allowance:
         small_B = max(self.small_B, _small_zone_B(graph, self.needs))
         workers_B = max((r.trace.workers_B for r in graph.recipes), default=0)
         uneven_B = ALIGNMENT_B  # a budget that is no whole number of units loses a part of one
-        beside_B = 0 if self._spends else self.beside_B(graph)
-        return small_B + rounded_B(workers_B) + self._between(graph) + uneven_B + beside_B
+        concurrent_B = 0 if self._spends else self.concurrent_B(graph)
+        return small_B + rounded_B(workers_B) + self._between(graph) + uneven_B + concurrent_B
 
     def set_small_zone(self, graph: Graph) -> None:
         """Sizes the zone for requests too small to be planned after a step of a graph."""
@@ -121,15 +121,15 @@ class Allowance:
         self._between_B[graph.key] = wanted_B
         return True
 
-    def ask(self, graph: Graph, beside_B: int) -> None:
+    def ask(self, graph: Graph, concurrent_B: int) -> None:
         """Says what a graph's plans are to leave free from its next step on: when asked again, more."""
         self._note(graph)
-        self._beside_B[graph.key] = max(rounded_B(beside_B), rounded_B(self.beside_B(graph) * 3 // 2))
+        self._concurrent_B[graph.key] = max(rounded_B(concurrent_B), rounded_B(self.concurrent_B(graph) * 3 // 2))
         self._asked.add(graph.key)
 
-    def beside_B(self, graph: Graph) -> int:
+    def concurrent_B(self, graph: Graph) -> int:
         """Bytes that a graph's plans leave free for forwards that wait, and for what a kept graph holds."""
-        return self._beside_B.get(graph.key, 0)
+        return self._concurrent_B.get(graph.key, 0)
 
     @contextlib.contextmanager
     def spent(self) -> Iterator[None]:
@@ -145,7 +145,7 @@ class Allowance:
         self._spilled_B = self._crowded = self._troubles = 0
         self._given_up.clear()
 
-    def learn(self, graph: Graph, wall: Wall) -> bool:
+    def learn(self, graph: Graph, hard_budget: HardBudget) -> bool:
         """Looks whether the caller's code between the segments found its room too small since the last look.
 
         Returns: whether the reserve of the graph's plans has been raised, so that they should be made again.
@@ -153,11 +153,11 @@ class Allowance:
         if graph.key in self._asked:
             self._asked.discard(graph.key)
             return True
-        troubles = wall.arena.troubles
+        troubles = hard_budget.arena.troubles
         if troubles == self._troubles:
             return False
         self._troubles = troubles
-        seen = wall.arena.stats()
+        seen = hard_budget.arena.stats()
         spilled_B, self._spilled_B = seen.spilled_B - self._spilled_B, seen.spilled_B
         if spilled_B and not self._has_warned:
             self._has_warned = True
@@ -169,16 +169,19 @@ class Allowance:
                 BudgetWarning,
                 stacklevel=2,
             )
-        if seen.departures and not self._has_told:
+        if seen.misplaced_allocations and not self._has_told:
             self._has_told = True
             warnings.warn(
-                f"{seen.departures} allocations of a planned step were not served at their planned addresses, because "
-                "something else lay there. Results are right and the budget holds as long as there is room; a step may "
-                "be refused that the plan said would fit. lowtide.departures(model) names them and what lay there.",
+                f"{seen.misplaced_allocations} allocations of a planned step were not served at their planned "
+                "addresses, because something else lay there. Results are right and the budget holds as long as they "
+                "fit elsewhere; a step may be refused that the plan said would fit. lowtide.misplaced_allocations(model) "
+                "names them and what lay there.",
                 BudgetWarning,
                 stacklevel=2,
             )
-        crowded = seen.failures_for_room + seen.failures_for_contiguity + min(seen.departures, seen.overflow)
+        crowded = (
+            seen.failures_for_capacity + seen.failures_for_contiguity + min(seen.misplaced_allocations, seen.overflow)
+        )
         before, self._crowded = self._crowded, crowded
         if not (spilled_B or crowded > before) or graph.key in self._given_up:
             return False
@@ -196,14 +199,14 @@ class Allowance:
         self._variants_B.pop(graph.key, None)
         if graph.key not in self._before:
             return
-        between_B, beside_B = self._before.pop(graph.key)
-        self._beside_B[graph.key] = beside_B
+        between_B, concurrent_B = self._before.pop(graph.key)
+        self._concurrent_B[graph.key] = concurrent_B
         self._between_B.pop(graph.key, None)
         if between_B is not None:
             self._between_B[graph.key] = between_B
 
     def _note(self, graph: Graph) -> None:
-        self._before.setdefault(graph.key, (self._between_B.get(graph.key), self.beside_B(graph)))
+        self._before.setdefault(graph.key, (self._between_B.get(graph.key), self.concurrent_B(graph)))
 
     def _between(self, graph: Graph) -> int:
         """Bytes for the caller's code between the segments: measured, or as much as a loss usually takes."""

@@ -34,12 +34,12 @@ from lowtide.device.strides import hint_of
 from lowtide.errors import BackwardError, BudgetWarning, InexactCapture, InfeasibleBudget, UnsupportedOperator
 from lowtide.ir.fidelity import Doubt
 from lowtide.ir.graph import Role
-from lowtide.ir.layout import Obstacle
+from lowtide.ir.layout import LiveBlock
 from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import GraphBreak, PlanRecord
 from lowtide.ir.text import save_graph as write_graph
 from lowtide.pipeline import linked
-from lowtide.plan_cache.lookup import Knowledge
+from lowtide.plan_cache.lookup import PlanLookup
 from lowtide.planners.base import Watch
 from lowtide.profile.cache import ProfileCache
 from lowtide.profile.exactness import Exactness
@@ -47,7 +47,7 @@ from lowtide.record import PlanOptions
 from lowtide.runtime.dry import dry_results
 from lowtide.runtime.executor import Key, Loaded, PlannedExecutor, load
 from lowtide.session.active_plans import ActivePlans
-from lowtide.session.budget_scope import Enclosure
+from lowtide.session.budget_scope import BudgetScope
 from lowtide.session.executors import Entrance, Executors
 from lowtide.session.first_step import FirstStep, Undo, provisional_schedule, undone_where_refused
 from lowtide.session.graph_discovery import Call, call_of, unchanged_tensors
@@ -65,7 +65,7 @@ _OTHER_PATH = (
     "planned with the others, and is planned within the whole budget by itself. Mend the break "
     "(TORCH_LOGS=graph_breaks shows it), or write the choice with torch.cond or torch.where."
 )
-_OTHER_WAY = (
+_OTHER_ARRIVALS = (
     "the model breaks into several graphs, and its gradients come in ways that change from step to step (other outputs "
     "in the loss, or other layouts): a graph as captured for one of them was met that was not planned with the others "
     "of this step, and is planned within the whole budget by itself. Mend the break (TORCH_LOGS=graph_breaks shows "
@@ -93,7 +93,7 @@ class Whole(Protocol):
     def complete(self, call: Call) -> None:
         """Gives a captured graph what the optimizer does, before it is planned."""
 
-    def homes(self, step: MeasuredStep) -> tuple[int, ...] | None:
+    def placement(self, step: MeasuredStep) -> tuple[int, ...] | None:
         """Which values have their home on the host, where another plan has chosen that already."""
 
     def settle(self, step: MeasuredStep, record: PlanRecord) -> None:
@@ -102,7 +102,7 @@ class Whole(Protocol):
     def unsettle(self) -> None:
         """Lets the next plan choose."""
 
-    def visitors(self, step: MeasuredStep, record: PlanRecord) -> Iterable[torch.Tensor]:
+    def host_resident(self, step: MeasuredStep, record: PlanRecord) -> Iterable[torch.Tensor]:
         """What has its home on the host under a plan."""
 
     def forget(self, graph: tuple[int, Key]) -> None:
@@ -118,7 +118,7 @@ class Session:
 
     Arguments:
         options: how to plan.
-        enclosure: the wall round its steps, with everything that lives through them.
+        budget_scope: the wall round its steps, with everything that lives through them.
         given: a saved plan to use for the training graph instead of planning.
         watch: told of planning's progress.
         asked_with: what else has to live as long.
@@ -126,7 +126,7 @@ class Session:
     """
 
     options: PlanOptions
-    enclosure: Enclosure = field(default_factory=Enclosure)
+    budget_scope: BudgetScope = field(default_factory=BudgetScope)
     given: PlanRecord | None = None
     watch: Watch | None = None
     asked_with: object = None
@@ -135,7 +135,7 @@ class Session:
     whole_model: bool = False  # a wrapper of ours sees every call, so discovery is possible
     step_key: Key = ()  # distinguishes the calls of a broken model, set by that wrapper
     cache: ProfileCache = field(default_factory=ProfileCache)
-    knowledge: Knowledge = field(default_factory=Knowledge)
+    lookup: PlanLookup = field(default_factory=PlanLookup)
     arrivals: dict[str, Arrivals] = field(default_factory=dict)  # how gradients came; see `Rounds.known`
     menu: Menu = field(init=False)
     _dry: list[Call] | None = None
@@ -172,10 +172,10 @@ class Session:
             self._executor_for, several, rounds if self.whole is None else None, self._note_left_out
         )
         self.menu = Menu(Exactness(self.cache))
-        self.active_plans = ActivePlans(self.enclosure, self._plan)
+        self.active_plans = ActivePlans(self.budget_scope, self._plan)
         self.executors = Executors(self.active_plans.forget_graph)
         if self.whole is not None:
-            self.active_plans.visitors, self.active_plans.forgotten = self.whole.visitors, self.whole.forget
+            self.active_plans.host_resident, self.active_plans.forgotten = self.whole.host_resident, self.whole.forget
 
     # what the rest of lowtide asks ----------------------------------------------------------------------------
 
@@ -210,11 +210,11 @@ class Session:
         try:
             with (
                 self._own_breaks(),
-                unchanged_tensors(self.enclosure.persistent()),
+                unchanged_tensors(self.budget_scope.persistent()),
                 unchanged_generators(),
                 nothing_engaged(),
             ):
-                seen = observe_if_free() if self.enclosure.encloses("cpu") else None
+                seen = observe_if_free() if self.budget_scope.encloses("cpu") else None
                 with seen or contextlib.nullcontext():
                     yield calls
             # What code between the graphs takes; the graphs' own zeros are among it.
@@ -260,7 +260,7 @@ class Session:
         self._first = None
         self._enlarge(first.calls)
         self.plan_calls(first.calls, begun=True)
-        if self.enclosure.encloses("cpu"):
+        if self.budget_scope.encloses("cpu"):
             self._latest_first = first
 
     def _shown_between_B(self) -> int:
@@ -304,7 +304,7 @@ class Session:
             begun: whether the step's backward is still to come, by other plans: then it is in force from the next on.
         """
         with nothing_engaged():
-            found = measure_step(calls, self.enclosure.persistent, self.options, self.cache, self.knowledge)
+            found = measure_step(calls, self.budget_scope.persistent, self.options, self.cache, self.lookup)
             if save_graph is not None:
                 write_graph(found.graph, save_graph)
             self.expect_between(found)
@@ -314,7 +314,7 @@ class Session:
         if install:
             step = tuple((c.executor.number, c.key) for c in calls)
             (self.active_plans.announce if begun else self.active_plans.install)(step, found, record)
-            self.enclosure.allowance.share(self.active_plans.variants_of(calls))
+            self.budget_scope.reserve.share(self.active_plans.variants_of(calls))
         _LOG.info("planned %d graph(s): %s of %s B", len(calls), record.reserved_B, record.budget_B)
         return record
 
@@ -333,7 +333,7 @@ class Session:
     def expect_between(self, found: MeasuredStep) -> None:
         """Notes, for the plans of a step of several graphs, what code between them took when it was last found."""
         if len(found.calls) > 1:
-            self.enclosure.allowance.expect_between(found.graph, self._between_B)
+            self.budget_scope.reserve.expect_between(found.graph, self._between_B)
 
     def replan(self, options: PlanOptions) -> None:
         """Takes every plan out of force; the next call of each shape is planned with the new options."""
@@ -347,9 +347,9 @@ class Session:
         self._replaced.clear()
         if self.whole is not None:
             self.whole.unsettle()
-        self.enclosure.release()
+        self.budget_scope.release()
         self.active_plans.clear()
-        self.knowledge.forget_plans()
+        self.lookup.forget_plans()
         for executor in self.executors:
             executor.forget()
 
@@ -391,7 +391,7 @@ class Session:
             token_at=captured.slots.token if captured.joint.trains else -1,
             always_ask=lambda: self._dry is not None or self._first is not None,
             settle=lambda key, loaded, arguments: self._settle(executor, key, loaded, arguments),
-            lock=self.enclosure.turn,
+            lock=self.budget_scope.turn,
             shares=captured.joint.handed_over,
             undivided=frozenset(captured.joint.undivided if self.is_exact else ()),
         )
@@ -464,7 +464,7 @@ class Session:
             raise
         if self._first is not None:
             self._first.note_results(results, len(captured.joint.forward_outputs))
-            self._first.graph_ended(observes=self.enclosure.encloses("cpu"))
+            self._first.graph_ended(observes=self.budget_scope.encloses("cpu"))
         return results
 
     def _occasion(self, executor: PlannedExecutor) -> Key:
@@ -483,7 +483,9 @@ class Session:
             if self._first is not None or self.calls == self._entered:
                 return self._provisional(executor, captured, arguments)
             # Another path than that of the first step, which is planned as one: what has run cannot be planned again.
-            warnings.warn(_OTHER_WAY if self._known_otherwise(captured) else _OTHER_PATH, BudgetWarning, stacklevel=2)
+            warnings.warn(
+                _OTHER_ARRIVALS if self._known_otherwise(captured) else _OTHER_PATH, BudgetWarning, stacklevel=2
+            )
         call = call_of(executor, key, captured.specialise(arguments), arguments)
         if self._dry is not None:
             return self._dry_call(call, captured, arguments)
@@ -501,7 +503,7 @@ class Session:
         if self._first is None:
             self._first = FirstStep()
             if self._undo is not None:  # code between the graphs may overwrite any buffer
-                self._undo.keep(self.enclosure.persistent())
+                self._undo.keep(self.budget_scope.persistent())
         self._first.graph_begins()
         if not self.step_key:
             self.step_key = self._signature()
@@ -519,9 +521,9 @@ class Session:
 
     def _loaded_provisionally(self, call: Call, first: FirstStep | None) -> Loaded:
         with nothing_engaged():
-            found = measure_step([call], self.enclosure.persistent, self.options, self.cache, self.knowledge)
+            found = measure_step([call], self.budget_scope.persistent, self.options, self.cache, self.lookup)
             loaded = load(found.graph, provisional_schedule(found.graph), call.interfaces, call.specialised.held)
-        if first is not None and len(loaded.segments) > 1 and self.enclosure.encloses("cpu"):
+        if first is not None and len(loaded.segments) > 1 and self.budget_scope.encloses("cpu"):
             forward, backward = loaded.segments
             loaded.segments = (forward, first.watching(backward))
         call.executor.remember(loaded)
@@ -536,10 +538,10 @@ class Session:
                     self.whole.complete(call)
                 call.contents = {}  # the model may end before what is known of its plans
 
-    def _plan(self, step: MeasuredStep, obstacles: tuple[Obstacle, ...] = (), *, runs: bool = True) -> PlanRecord:
+    def _plan(self, step: MeasuredStep, live_blocks: tuple[LiveBlock, ...] = (), *, runs: bool = True) -> PlanRecord:
         self.options = linked(self.options, step.device, self.cache)
         options = self._options_for(step) if runs else self.options
-        record = plan_step(step, options, self.enclosure, obstacles, self.watch, self.knowledge)
+        record = plan_step(step, options, self.budget_scope, live_blocks, self.watch, self.lookup)
         fidelity = record.fidelity.doubted(self._doubts)
         return replace(record, graphs=len(step.calls), breaks=self.breaks, fidelity=fidelity)
 
@@ -549,7 +551,7 @@ class Session:
         try:
             record = self._plan(step, runs=runs)
         except InfeasibleBudget:
-            if self.whole.homes(step) is None:
+            if self.whole.placement(step) is None:
                 raise
             self.forget()
             record = self._plan(step, runs=runs)
@@ -560,10 +562,10 @@ class Session:
     def _options_for(self, step: MeasuredStep) -> PlanOptions:
         """A share of plain is one of a training step: an evaluation that comes before the first gets what it takes."""
         if self.whole is not None and self.options.host_budget_B != 0:
-            return dataclasses.replace(self.options, homes=self.whole.homes(step))
-        share, members = self.options.budget.of_plain, self.enclosure.members
-        trains = step.trains or (members and not any(t.requires_grad for t in self.enclosure.persistent()))
-        if trains or share is None or share >= 1.0 or self.enclosure.budget_B:
+            return dataclasses.replace(self.options, host_resident=self.whole.placement(step))
+        share, members = self.options.budget.of_plain, self.budget_scope.members
+        trains = step.trains or (members and not any(t.requires_grad for t in self.budget_scope.persistent()))
+        if trains or share is None or share >= 1.0 or self.budget_scope.budget_B:
             return self.options
         return dataclasses.replace(self.options, budget=Budget(of_plain=1.0))
 
@@ -588,7 +590,7 @@ class Session:
             return None
         check_plan_is_for(self.given, found.graph.key, found.device)
         self._given_used = True
-        record = fit_plan(self.given, found, self.enclosure, self.options.budget)
+        record = fit_plan(self.given, found, self.budget_scope, self.options.budget)
         return replace(record, graphs=len(found.calls), breaks=self.breaks)
 
 

@@ -54,7 +54,7 @@ class Stepping:
     clips: bool = False
     movable: Mapping[int, weakref.ref[torch.Tensor] | tuple[Updater, str]] = field(default_factory=dict)
 
-    def visitors(self, values: Iterable[int]) -> list[torch.Tensor]:
+    def host_resident(self, values: Iterable[int]) -> list[torch.Tensor]:
         """The tensors of values that have their home on the host."""
         found = [self.movable[v] for v in values]
         parameters = [f() for f in found if isinstance(f, weakref.ref)]
@@ -117,7 +117,7 @@ class Steps:
     total_norm: torch.Tensor | None = None
     gathered: dict[int, Updater] = field(default_factory=dict)
     _steppings: dict[tuple[int, Key], Stepping] = field(default_factory=dict)
-    _homes: frozenset[tuple[int, str]] | None = None  # what lives on the host, by parameter and name
+    _host_resident: frozenset[tuple[int, str]] | None = None  # what lives on the host, by parameter and name
 
     def complete(self, call: Call) -> None:
         """Merges a captured graph's segments and adds what the optimizer does."""
@@ -157,31 +157,39 @@ class Steps:
         self._steppings[call.executor.number, call.key] = stepping
         call.become(whole, tuple(identity_of(t) for t in stepping.kept()))
 
-    def homes(self, step: MeasuredStep) -> tuple[int, ...] | None:
+    def placement(self, step: MeasuredStep) -> tuple[int, ...] | None:
         """Which values have their home on the host, where another plan has chosen that already."""
-        if self._homes is None:
+        if self._host_resident is None:
             return None
-        return tuple(v for v, what in self._stepping(step).movable.items() if _named(what) in self._homes)
+        return tuple(v for v, what in self._stepping(step).movable.items() if _named(what) in self._host_resident)
 
     def settle(self, step: MeasuredStep, record: PlanRecord) -> None:
         """Notes where a plan has put homes, so that others keep them there."""
         movable = self._stepping(step).movable
-        self._homes = frozenset(_named(movable[v]) for v in hosted_values(record.graph)) | (self._homes or frozenset())
+        self._host_resident = frozenset(_named(movable[v]) for v in hosted_values(record.graph)) | (
+            self._host_resident or frozenset()
+        )
 
     @property
-    def homes_by_place(self) -> frozenset[tuple[int, str]] | None:
+    def host_resident_by_place(self) -> frozenset[tuple[int, str]] | None:
         """What lives on the host, by the parameter's place and name; None where no plan has chosen."""
         place = {id(p): i for i, p in enumerate(self.order())}
-        return None if self._homes is None else frozenset((place[p], name) for p, name in self._homes if p in place)
+        return (
+            None
+            if self._host_resident is None
+            else frozenset((place[p], name) for p, name in self._host_resident if p in place)
+        )
 
-    def house(self, homes: frozenset[tuple[int, str]] | None) -> None:
+    def house(self, host_resident: frozenset[tuple[int, str]] | None) -> None:
         """Takes what another model's plan has chosen, by the parameter's place and name."""
         order = [id(p) for p in self.order()]
-        self._homes = None if homes is None else frozenset((order[place], name) for place, name in homes)
+        self._host_resident = (
+            None if host_resident is None else frozenset((order[place], name) for place, name in host_resident)
+        )
 
     def unsettle(self) -> None:
         """Lets the next plan choose."""
-        self._homes = None
+        self._host_resident = None
 
     def forget(self, graph: tuple[int, Key]) -> None:
         """Lets go of what a graph was given for a shape: number of its executor, and the shape."""
@@ -191,9 +199,9 @@ class Steps:
         call = step.calls[0]
         return self._steppings[call.executor.number, call.key]
 
-    def visitors(self, step: MeasuredStep, record: PlanRecord) -> list[torch.Tensor]:
+    def host_resident(self, step: MeasuredStep, record: PlanRecord) -> list[torch.Tensor]:
         """What has its home on the host under a plan."""
-        return self._stepping(step).visitors(hosted_values(record.graph))
+        return self._stepping(step).host_resident(hosted_values(record.graph))
 
     def run(self, executor: PlannedExecutor, key: Key, loaded: Loaded, arguments: list[Any]) -> Sequence[Any]:
         """Runs a whole step; gradients of an optimizer that steps as a whole are in `.grad` then."""
@@ -205,8 +213,8 @@ class Steps:
         arguments += [t for t, (_, name) in zip(kept, stepping.added, strict=True) if name != WEIGHT]
         results = list(loaded.run(0, arguments))
         backward = stepping.hand_on(results, kept)
-        passage = getattr(backward[executor.token_at], "_lowtide_passage", None)
-        gradients = loaded.run(1, backward, passage, executor.token_at)
+        lease = getattr(backward[executor.token_at], "_lowtide_lease", None)
+        gradients = loaded.run(1, backward, lease, executor.token_at)
         if stepping.clips:
             self.total_norm, gradients = gradients[0], gradients[1:]
         if stepping.leaves:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tests.oracle.kinship import AbstractKinship, Solitary
+from tests.oracle.capacity import AbstractCapacity, End
 from tests.oracle.ledger import Call, Ledger, Value
-from tests.oracle.room import AbstractRoom, End
+from tests.oracle.neighbourhood import AbstractNeighbourhood, Solitary
 
 
 @dataclass(slots=True)
@@ -20,17 +20,17 @@ class Scene:
     Arguments:
         movable: whether a resident root's bytes may be moved now.
         moved_B: slid so far.
-        rerun_ns: of all reruns so far.
+        recompute_ns: of all reruns so far.
         stuck: sliding was tried for this request, and did not make the place.
     """
 
     ledger: Ledger
-    room: AbstractRoom
-    kinship: AbstractKinship
+    capacity: AbstractCapacity
+    neighbourhood: AbstractNeighbourhood
     candidates: int = 0
     movable: Callable[[Value], bool] = lambda value: True  # noqa: ARG005
     moved_B: int = 0
-    rerun_ns: int = 0
+    recompute_ns: int = 0
     stuck: bool = False
 
     def staleness(self, value: Value) -> int:
@@ -43,18 +43,18 @@ class AbstractPolicy(abc.ABC):
 
     Attributes:
         name: as in the catalogue.
-        kinship: what it has to know about neighbours.
+        neighbourhood: what it has to know about neighbours.
         sheds: rebuilt values that no handle keeps alive go with their last pin; else they stay until they are chosen.
         slides: blocks that may move are moved together where the free bytes suffice in pieces.
         slides_at_last: that is tried once more when no eviction helps.
         partitions: `end_for` depends on what it is asked.
         in_place: replayed operators write in place where the trace says so; else they make copies.
         passes: how often a replay plays a trace, as steps of one run; the last one counts.
-        departures: calls that were not where the record has them, of a policy that follows one.
+        divergences: calls that were not where the record has them, of a policy that follows one.
     """
 
     name: ClassVar[str]
-    kinship: ClassVar[type[AbstractKinship]] = Solitary
+    neighbourhood: ClassVar[type[AbstractNeighbourhood]] = Solitary
     sheds: ClassVar[bool] = True
     slides: ClassVar[bool] = False
     slides_at_last: ClassVar[bool] = False
@@ -62,7 +62,7 @@ class AbstractPolicy(abc.ABC):
     in_place: ClassVar[bool] = True
     moves: ClassVar[bool] = False
     passes: ClassVar[int] = 1
-    departures: int = 0
+    divergences: int = 0
 
     @abc.abstractmethod
     def choose(self, scene: Scene, need_B: int) -> Sequence[Value]:

@@ -12,13 +12,13 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar, final
 
-from tests.oracle.kinship import AbstractKinship, Classes
+from tests.oracle.capacity import SMALL_B, End
 from tests.oracle.ledger import Call, Value
+from tests.oracle.neighbourhood import AbstractNeighbourhood, Classes
 from tests.oracle.policies.base import AbstractPolicy, Scene
 from tests.oracle.policies.density import Density
 from tests.oracle.policies.upstream import upstream_ns
 from tests.oracle.policies.window import cheapest_window, pieces
-from tests.oracle.room import SMALL_B, End
 
 
 class AbstractCoop(AbstractPolicy):
@@ -29,7 +29,7 @@ class AbstractCoop(AbstractPolicy):
         partitions: calls of more than mean cost per byte grow from the low end, others from the high end.
     """
 
-    kinship: ClassVar[type[AbstractKinship]] = Classes
+    neighbourhood: ClassVar[type[AbstractNeighbourhood]] = Classes
     windows: ClassVar[bool] = True
     partitions: ClassVar[bool] = True
 
@@ -44,7 +44,7 @@ class AbstractCoop(AbstractPolicy):
 
     def choose(self, scene: Scene, need_B: int) -> Sequence[Value]:
         """A window; one value where windows are left out or the room has no addresses. O(blocks)."""
-        if not self.windows or not scene.room.blocks():
+        if not self.windows or not scene.capacity.blocks():
             return self._single(scene)
         evictable = scene.ledger.evictable
 
@@ -55,7 +55,7 @@ class AbstractCoop(AbstractPolicy):
             scene.candidates += 1
             return self._score(scene, value)
 
-        window = cheapest_window(pieces(scene.room, mind), scene.room.reserved_B(need_B))
+        window = cheapest_window(pieces(scene.capacity, mind), scene.capacity.reserved_B(need_B))
         return tuple(evictable[owner] for owner in window.owners) if window else ()
 
     def _single(self, scene: Scene) -> Sequence[Value]:
@@ -71,10 +71,10 @@ class AbstractCoop(AbstractPolicy):
 
     def _score(self, scene: Scene, value: Value) -> float:
         """Cost by staleness; the window fixes the bytes. What was used this instant is minded most."""
-        kinship = scene.kinship
-        assert isinstance(kinship, Classes)
+        neighbourhood = scene.neighbourhood
+        assert isinstance(neighbourhood, Classes)
         stale_ns = scene.staleness(value)
-        return float(value.cost_ns + upstream_ns(kinship, value)) / float(stale_ns) if stale_ns > 0 else _MOST
+        return float(value.cost_ns + upstream_ns(neighbourhood, value)) / float(stale_ns) if stale_ns > 0 else _MOST
 
 
 _MOST = 1e300

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
+from tests.oracle.capacity import SMALL_B
 from tests.oracle.ledger import Call
-from tests.oracle.room import SMALL_B
 
 
 class Density:

@@ -12,13 +12,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import ClassVar, final
 
-from tests.oracle.kinship import AbstractKinship, Classes
 from tests.oracle.ledger import Value
+from tests.oracle.neighbourhood import AbstractNeighbourhood, Classes
 from tests.oracle.policies.base import AbstractPolicy, Scene
 from tests.oracle.policies.upstream import upstream_ns
 
 _MiB = 2**20
-_SHARE_OF_ROOM = 1 / 1024  # of a candidate's least size, where that is below a MiB
+_SHARE_OF_CAPACITY = 1 / 1024  # of a candidate's least size, where that is below a MiB
 _GROWTH = 1.0001  # per recomputation
 _NS_PER_ms = 1e6
 _EPSILON_ms = 1e-3
@@ -29,7 +29,7 @@ class Dte(AbstractPolicy):
     """Cost of evicted neighbours, by size with the free bytes beside it, and by staleness; one victim at a time."""
 
     name: ClassVar[str] = "dte"
-    kinship: ClassVar[type[AbstractKinship]] = Classes
+    neighbourhood: ClassVar[type[AbstractNeighbourhood]] = Classes
     slides_at_last: ClassVar[bool] = True
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Dte(AbstractPolicy):
 
     def choose(self, scene: Scene, need_B: int) -> Sequence[Value]:  # noqa: ARG002
         """The value of the least score; of equals the one that became evictable last. O(evictable values x holes)."""
-        least_B = min(_MiB, int(scene.room.capacity_B * _SHARE_OF_ROOM))
+        least_B = min(_MiB, int(scene.capacity.capacity_B * _SHARE_OF_CAPACITY))
         best: Value | None = None
         least = math.inf
         for value in scene.ledger.evictable.values():
@@ -53,9 +53,9 @@ class Dte(AbstractPolicy):
 
     def _score(self, scene: Scene, value: Value) -> float:
         assert value.offset_B is not None
-        kinship = scene.kinship
-        assert isinstance(kinship, Classes)
-        cost_ms = float(upstream_ns(kinship, value)) / _NS_PER_ms + _EPSILON_ms
+        neighbourhood = scene.neighbourhood
+        assert isinstance(neighbourhood, Classes)
+        cost_ms = float(upstream_ns(neighbourhood, value)) / _NS_PER_ms + _EPSILON_ms
         stale_ms = float(scene.staleness(value)) / _NS_PER_ms + _EPSILON_ms
-        size_MiB = float(value.size_B + scene.room.free_beside(value.offset_B)) / float(_MiB)
+        size_MiB = float(value.size_B + scene.capacity.free_adjacent(value.offset_B)) / float(_MiB)
         return cost_ms * math.pow(_GROWTH, float(self._restored[value.id])) / (size_MiB * stale_ms)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import ClassVar, final
 
-from tests.oracle.kinship import AbstractKinship, Regions
 from tests.oracle.ledger import Value
+from tests.oracle.neighbourhood import AbstractNeighbourhood, Regions
 from tests.oracle.policies.base import AbstractScore, Scene, per_byte_and_staleness
 
 
@@ -17,11 +17,11 @@ class Dtr(AbstractScore):
     """Own cost and that of all evicted ancestors and descendants, by size and staleness."""
 
     name: ClassVar[str] = "dtr"
-    kinship: ClassVar[type[AbstractKinship]] = Regions
+    neighbourhood: ClassVar[type[AbstractNeighbourhood]] = Regions
     sheds: ClassVar[bool] = False
 
     def score(self, scene: Scene, value: Value) -> float:
-        kinship = scene.kinship
-        assert isinstance(kinship, Regions)
-        cost_ns = value.cost_ns + kinship.ancestors_ns(value) + kinship.descendants_ns(value)
+        neighbourhood = scene.neighbourhood
+        assert isinstance(neighbourhood, Regions)
+        cost_ns = value.cost_ns + neighbourhood.ancestors_ns(value) + neighbourhood.descendants_ns(value)
         return per_byte_and_staleness(cost_ns, scene, value)

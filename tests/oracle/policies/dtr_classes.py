@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import ClassVar, final
 
-from tests.oracle.kinship import AbstractKinship, Classes
 from tests.oracle.ledger import Value
+from tests.oracle.neighbourhood import AbstractNeighbourhood, Classes
 from tests.oracle.policies.base import AbstractScore, Scene, per_byte_and_staleness
 
 
@@ -17,10 +17,10 @@ class DtrClasses(AbstractScore):
     """Own cost and that of the classes of evicted neighbours, by size and staleness."""
 
     name: ClassVar[str] = "dtr-classes"
-    kinship: ClassVar[type[AbstractKinship]] = Classes
+    neighbourhood: ClassVar[type[AbstractNeighbourhood]] = Classes
     sheds: ClassVar[bool] = False
 
     def score(self, scene: Scene, value: Value) -> float:
-        kinship = scene.kinship
-        assert isinstance(kinship, Classes)
-        return per_byte_and_staleness(value.cost_ns + kinship.neighbours_ns(value), scene, value)
+        neighbourhood = scene.neighbourhood
+        assert isinstance(neighbourhood, Classes)
+        return per_byte_and_staleness(value.cost_ns + neighbourhood.neighbours_ns(value), scene, value)

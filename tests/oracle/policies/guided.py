@@ -13,17 +13,17 @@ import math
 from collections.abc import Sequence
 
 from lowtide._core import Rehearsed
-from tests.oracle.kinship import is_wanted
 from tests.oracle.ledger import Call, Value
+from tests.oracle.neighbourhood import is_wanted
 from tests.oracle.policies.base import Scene
 from tests.oracle.policies.tide import MOST, AbstractTide, is_idle
 
-_NEVER_USED, _STAYS = -1, -2  # for a distance: see src/core/eager/foresight.hpp
+_NEVER_USED, _LIFETIMES = -1, -2  # for a distance: see src/core/eager/foresight.hpp
 _HARDLY = 1e-6  # what is spare after this call is minded so much during it
 
 
 class AbstractGuided(AbstractTide):
-    """See the module. `departures` counts calls that were not where the record has them."""
+    """See the module. `divergences` counts calls that were not where the record has them."""
 
     def __init__(self, host_B: int = 0, link_Bps: float = 0.0) -> None:
         super().__init__(host_B, link_Bps)
@@ -31,7 +31,7 @@ class AbstractGuided(AbstractTide):
         self.plans = self.is_linear = False  # of the way
         self.advised = False  # what was found is said of values; else calls are only followed
         self.doubted = False  # that waits until a step is like the record again
-        self.departures = 0
+        self.divergences = 0
         self.inside = False  # a call has begun since the step did: not one that ended it by what it wrote
         self.followed = 0  # calls of this step that were found in the record
         self._names: dict[str, int] = {}
@@ -80,7 +80,7 @@ class AbstractGuided(AbstractTide):
         if self.found is None:
             return False
         if self._stage != self._next:
-            self.departures += 1
+            self.divergences += 1
         if not self._stage:
             return False
         self.followed += 1
@@ -109,7 +109,7 @@ class AbstractGuided(AbstractTide):
         if self.plans and found.is_spare(number, last, self._stage):
             return _HARDLY if last == self._stage else 0.0
         distance_ns = found.distance_ns(number, last, self._stage)
-        if distance_ns == _STAYS:
+        if distance_ns == _LIFETIMES:
             return MOST
         if distance_ns == _NEVER_USED:  # only to bring others back
             if not is_wanted(value):

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from typing import ClassVar, final
 
-from tests.oracle.kinship import AbstractKinship, Regions
 from tests.oracle.ledger import Value
+from tests.oracle.neighbourhood import AbstractNeighbourhood, Regions
 from tests.oracle.policies.base import AbstractScore, Scene
 
 
@@ -19,11 +19,11 @@ class Msps(AbstractScore):
     """Own cost and that of evicted ancestors, by size; how stale a value is does not matter."""
 
     name: ClassVar[str] = "msps"
-    kinship: ClassVar[type[AbstractKinship]] = Regions
+    neighbourhood: ClassVar[type[AbstractNeighbourhood]] = Regions
     sheds: ClassVar[bool] = False
 
     def score(self, scene: Scene, value: Value) -> float:
-        kinship = scene.kinship
-        assert isinstance(kinship, Regions)
-        cost_ns = value.cost_ns + kinship.ancestors_ns(value)
+        neighbourhood = scene.neighbourhood
+        assert isinstance(neighbourhood, Regions)
+        cost_ns = value.cost_ns + neighbourhood.ancestors_ns(value)
         return float(cost_ns) / float(value.size_B) if value.size_B else math.inf

@@ -28,12 +28,12 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar, final
 
-from tests.oracle.kinship import AbstractKinship, Regions, has_handle, is_wanted, parents
+from tests.oracle.capacity import SMALL_B
 from tests.oracle.ledger import Call, Value
+from tests.oracle.neighbourhood import AbstractNeighbourhood, Regions, has_handle, is_wanted, parents
 from tests.oracle.policies.base import AbstractPolicy, Scene
 from tests.oracle.policies.density import Density
 from tests.oracle.policies.window import Window, cheapest_window, moved_for, pieces
-from tests.oracle.room import SMALL_B
 
 _NEARNESS = 1.5  # how much more per byte a window may cost than scattered victims
 # Of a byte, against the mean cost of making one: it is read and written, as by the cheapest calls. In all recorded
@@ -52,7 +52,7 @@ class AbstractTide(AbstractPolicy):
         link_Bps: rate of copies to and from it; 0: none are made.
     """
 
-    kinship: ClassVar[type[AbstractKinship]] = Regions
+    neighbourhood: ClassVar[type[AbstractNeighbourhood]] = Regions
     sheds: ClassVar[bool] = False
     slides_at_last: ClassVar[bool] = True
     moves: ClassVar[bool] = True
@@ -86,8 +86,8 @@ class AbstractTide(AbstractPolicy):
             return ()
         heapq.heapify(ranked)
         cheapest = ranked[0][2]
-        reserved_B = scene.room.reserved_B(need_B)
-        missing_B = reserved_B - scene.room.free_B
+        reserved_B = scene.capacity.reserved_B(need_B)
+        missing_B = reserved_B - scene.capacity.free_B
         cost, freed_B = 0.0, 0
         leaving: set[int] = set()
         while ranked and freed_B < missing_B:
@@ -95,13 +95,13 @@ class AbstractTide(AbstractPolicy):
             leaving.add(value.id)
             cost += minds[value.id]
             freed_B += value.size_B
-        room = pieces(scene.room, lambda owner: minds.get(owner, math.inf))
+        capacity = pieces(scene.capacity, lambda owner: minds.get(owner, math.inf))
         moved_B = None
         if freed_B >= missing_B:
-            moved_B = moved_for(room, reserved_B, leaving, lambda owner: _is_movable(scene, owner))
-        window = cheapest_window(room, reserved_B)
-        if window is None and room and need_B > SMALL_B:  # small blocks have places of their own
-            all_B = moved_for(room, reserved_B, minds.keys(), lambda owner: _is_movable(scene, owner))
+            moved_B = moved_for(capacity, reserved_B, leaving, lambda owner: _is_movable(scene, owner))
+        window = cheapest_window(capacity, reserved_B)
+        if window is None and capacity and need_B > SMALL_B:  # small blocks have places of their own
+            all_B = moved_for(capacity, reserved_B, minds.keys(), lambda owner: _is_movable(scene, owner))
             if all_B is None:
                 return ()
         if window and window.owners:
@@ -125,7 +125,7 @@ class AbstractTide(AbstractPolicy):
 
     def weighed(self, scene: Scene, value: Value, distance: float) -> float:
         """What bringing the value back takes, by how far off that is; dust is minded most."""
-        if value.size_B <= min(SMALL_B, scene.room.capacity_B // _DUST):
+        if value.size_B <= min(SMALL_B, scene.capacity.capacity_B // _DUST):
             return MOST
         return self.back_ns(scene, value) / distance
 
@@ -163,12 +163,12 @@ def is_idle(value: Value) -> bool:
 
 def _again_ns(scene: Scene, value: Value) -> int:
     """What running its calls again takes, with those of values that they need and that are evicted, or in use now."""
-    kinship = scene.kinship
-    assert isinstance(kinship, Regions)
-    cost_ns = value.cost_ns + kinship.ancestors_ns(value)
+    neighbourhood = scene.neighbourhood
+    assert isinstance(neighbourhood, Regions)
+    cost_ns = value.cost_ns + neighbourhood.ancestors_ns(value)
     for parent in parents(value):
         if parent.pins and parent.resident and parent.call is not None:
-            cost_ns += parent.cost_ns + kinship.ancestors_ns(parent)
+            cost_ns += parent.cost_ns + neighbourhood.ancestors_ns(parent)
     return cost_ns
 
 

@@ -71,15 +71,15 @@ class TideMemory(AbstractGuided):
         self._found_B = 0  # in use when the step began, without what died since
         self._rehearsed_B = 0  # the capacity of the last rehearsal
         self._rehearsals = 0  # of steps like the record
-        self._rerun_ns = 0  # before this step
+        self._recompute_ns = 0  # before this step
         self._moved_B = 0
         self._calls = 0
-        self._departures = 0  # before this step
+        self._divergences = 0  # before this step
 
     def began(self, scene: Scene, name: str, inputs: Sequence[Value]) -> None:
         if self._record.is_empty:
-            self._found_B = scene.room.in_use_B
-            self._rerun_ns = scene.rerun_ns
+            self._found_B = scene.capacity.in_use_B
+            self._recompute_ns = scene.recompute_ns
             self._moved_B = scene.moved_B
         super().began(scene, name, inputs)
 
@@ -100,14 +100,14 @@ class TideMemory(AbstractGuided):
 
     def died(self, scene: Scene, value: Value) -> None:
         if not self._record.died(value) and value.resident:
-            self._found_B -= scene.room.reserved_B(value.size_B)
+            self._found_B -= scene.capacity.reserved_B(value.size_B)
 
     def step_ended(self, scene: Scene) -> None:
-        step = self._record.take(scene.room)
-        capacity_B = scene.room.capacity_B - max(0, self._found_B - step.leaves_B)
+        step = self._record.take(scene.capacity)
+        capacity_B = scene.capacity.capacity_B - max(0, self._found_B - step.leaves_B)
         if self._calls and capacity_B > 0:
-            spent_ns = scene.rerun_ns - self._rerun_ns + self.moves_ns(scene.moved_B - self._moved_B)
-            changed = abs(capacity_B - self._rehearsed_B) > scene.room.capacity_B // _TOLERANCE
+            spent_ns = scene.recompute_ns - self._recompute_ns + self.moves_ns(scene.moved_B - self._moved_B)
+            changed = abs(capacity_B - self._rehearsed_B) > scene.capacity.capacity_B // _TOLERANCE
             self.doubted = self._departed()
             if self.doubted:
                 self._return_to(step, capacity_B, spent_ns)
@@ -116,15 +116,15 @@ class TideMemory(AbstractGuided):
             else:
                 self._compare(step, capacity_B, spent_ns)
         self._record = StepRecord()
-        self._departures, self._calls = self.departures, 0
+        self._divergences, self._calls = self.divergences, 0
         super().step_ended(scene)
 
     def _departed(self) -> bool:
         """Whether the step that ends was unlike the record."""
         if self.found is None:
             return False
-        departures, tolerated = self.departures - self._departures, self._calls // _TOLERANCE
-        return departures > tolerated or self.found.stages - 2 - self.followed > tolerated
+        divergences, tolerated = self.divergences - self._divergences, self._calls // _TOLERANCE
+        return divergences > tolerated or self.found.stages - 2 - self.followed > tolerated
 
     def _return_to(self, step: Step, capacity_B: int, spent_ns: int) -> None:
         """A step that departed: if one like it did so before, it is what comes from now on."""
@@ -138,9 +138,9 @@ class TideMemory(AbstractGuided):
         """Rehearses a step; `spent_ns`: by it, if it went on as tide."""
         self._rehearsed_B = capacity_B
         self._rehearsed = self._changes = 0
-        found, ways = self._rehearse(step, capacity_B)
+        found, candidates = self._rehearse(step, capacity_B)
         unguided = _Choice(found, None, found.unguided_ns)
-        self._choices = [unguided, *ways]
+        self._choices = [unguided, *candidates]
         self._follow_choice(self._cheapest())
         unguided.spent_ns = spent_ns  # a first step is not like the others: what rehearsals say is compared before
 

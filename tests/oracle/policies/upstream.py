@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tests.oracle.kinship import Classes
 from tests.oracle.ledger import Value
+from tests.oracle.neighbourhood import Classes
 
 
-def upstream_ns(kinship: Classes, root: Value) -> int:
+def upstream_ns(neighbourhood: Classes, root: Value) -> int:
     """Over evicted inputs and sibling outputs of the calls that make a root: the greater of class's cost and own cost.
 
     Consumers are not looked at; they count through classes that were joined before.
@@ -17,7 +17,7 @@ def upstream_ns(kinship: Classes, root: Value) -> int:
             continue
         for neighbour in (*tensor.call.inputs, *tensor.call.outputs):
             near = neighbour.root
-            group = kinship.class_of(near)
+            group = neighbourhood.class_of(near)
             if near is not root and group is not None:
-                cost_ns += max(kinship.class_ns(group), near.cost_ns)
+                cost_ns += max(neighbourhood.class_ns(group), near.cost_ns)
     return cost_ns

@@ -21,7 +21,7 @@ class Coop final : public Policy {
  public:
   Coop(const char* name, bool windows, bool partitions) : name_(name), windows_(windows), partitions_(partitions) {}
   const char* name() const override { return name_; }
-  Kinship::Kept kinship() const override { return {false, true}; }
+  Neighbourhood::Kept neighbourhood() const override { return {false, true}; }
 
   void ended(Scene& scene, CallId id) override { density_.learn(scene.ledger.call(id)); }
 
@@ -32,7 +32,7 @@ class Coop final : public Policy {
   }
 
   void choose(Scene& scene, Bytes need_B, std::vector<ValueId>& victims) override {
-    if (windows_ && scene.room.has_addresses())
+    if (windows_ && scene.capacity.has_addresses())
       choose_window(scene, need_B, victims);
     else
       choose_single(scene, victims);
@@ -40,13 +40,13 @@ class Coop final : public Policy {
 
  private:
   void choose_window(Scene& scene, Bytes need_B, std::vector<ValueId>& victims) {
-    spans_.read(scene.room, [&](ValueId id) {
+    spans_.read(scene.capacity, [&](ValueId id) {
       const Value& v = scene.ledger[id];
       if (!v.is_evictable() || v.size_B <= SMALL_B) return INFINITE;
       ++scene.weighed;
       return score(scene, id, v);
     });
-    spans_.name(spans_.cheapest(scene.room.reserved_for(need_B)), victims);
+    spans_.name(spans_.cheapest(scene.capacity.reserved_for(need_B)), victims);
   }
 
   void choose_single(Scene& scene, std::vector<ValueId>& victims) const {
@@ -64,7 +64,7 @@ class Coop final : public Policy {
   static double score(const Scene& scene, ValueId id, const Value& v) {
     const Nanoseconds stale_ns = scene.ledger.staleness_ns(v);
     if (stale_ns <= 0) return MOST;
-    return static_cast<double>(v.cost_ns + upstream_ns(scene.ledger, scene.kinship, id)) / static_cast<double>(stale_ns);
+    return static_cast<double>(v.cost_ns + upstream_ns(scene.ledger, scene.neighbourhood, id)) / static_cast<double>(stale_ns);
   }
 
   const char* name_;

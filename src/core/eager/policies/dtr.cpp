@@ -9,9 +9,9 @@ namespace {
 class Dtr final : public ScorePolicy<Dtr> {
  public:
   const char* name() const override { return "dtr"; }
-  Kinship::Kept kinship() const override { return {true, false}; }
+  Neighbourhood::Kept neighbourhood() const override { return {true, false}; }
   double score(const Scene& scene, ValueId id, const Value& v) const {
-    return per_byte_and_staleness(v.cost_ns + scene.kinship.ancestors_ns(id) + scene.kinship.descendants_ns(id), scene, v);
+    return per_byte_and_staleness(v.cost_ns + scene.neighbourhood.ancestors_ns(id) + scene.neighbourhood.descendants_ns(id), scene, v);
   }
 };
 

@@ -10,9 +10,9 @@ namespace {
 class DtrClasses final : public ScorePolicy<DtrClasses> {
  public:
   const char* name() const override { return "dtr-classes"; }
-  Kinship::Kept kinship() const override { return {false, true}; }
+  Neighbourhood::Kept neighbourhood() const override { return {false, true}; }
   double score(const Scene& scene, ValueId id, const Value& v) const {
-    return per_byte_and_staleness(v.cost_ns + scene.kinship.neighbours_ns(id), scene, v);
+    return per_byte_and_staleness(v.cost_ns + scene.neighbourhood.neighbours_ns(id), scene, v);
   }
 };
 

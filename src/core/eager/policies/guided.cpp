@@ -32,7 +32,7 @@ void Guided::began(Scene& scene, std::uint64_t name, Slice<ValueId> inputs) {
 // A call has run: on to the next one of the record. False: it is not in the record.
 bool Guided::follow() {
   if (!foresight_) return false;
-  if (stage_ != next_) ++departures_;
+  if (stage_ != next_) ++divergences_;
   if (stage_ == 0) return false;
   ++followed_;
   next_ = stage_ + 1;
@@ -76,15 +76,15 @@ double Guided::mind(Scene& scene, ValueId id) {
   if (is_idle(scene, id)) return 0;
   const Known* k = stage_ == 0 || !advises_ || is_doubted_ ? nullptr : known(scene.ledger, id);
   if (!k) return unguided(scene, id);
-  if (way_.plans && foresight_->is_spare(k->number, k->last, stage_)) return k->last == stage_ ? HARDLY : 0;
+  if (candidate_.plans && foresight_->is_spare(k->number, k->last, stage_)) return k->last == stage_ ? HARDLY : 0;
   Nanoseconds distance_ns = foresight_->distance_ns(k->number, k->last, stage_);
   if (distance_ns == Foresight::STAYS) return MOST;
   if (distance_ns == Foresight::NEVER_USED) {  // only to bring others back
-    if (!scene.kinship.is_wanted(id)) return 0;
+    if (!scene.neighbourhood.is_wanted(id)) return 0;
     distance_ns = foresight_->remaining_ns(stage_);
   }
   const double distance = std::max(1.0, static_cast<double>(distance_ns));
-  return weighed(scene, id, way_.is_linear ? distance : std::sqrt(distance));
+  return weighed(scene, id, candidate_.is_linear ? distance : std::sqrt(distance));
 }
 
 }  // namespace lowtide::eager

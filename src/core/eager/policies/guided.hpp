@@ -17,14 +17,14 @@ class Guided : public AbstractTide {
   using AbstractTide::AbstractTide;
   const char* name() const override { return "guided"; }
   // `advises`: whether what it says of values is used; else the policy only follows the calls.
-  void guide(std::shared_ptr<const Foresight> foresight, const Way& way, bool advises) {
+  void guide(std::shared_ptr<const Foresight> foresight, const Candidate& candidate, bool advises) {
     foresight_ = std::move(foresight);
-    way_ = way;
+    candidate_ = candidate;
     advises_ = advises;
     is_doubted_ = false;
   }
   // Calls that were not where the record has them.
-  std::int64_t departures() const override { return departures_; }
+  std::int64_t divergences() const override { return divergences_; }
 
   void began(Scene& scene, std::uint64_t name, Slice<ValueId> inputs) override;
   void ended(Scene& scene, CallId call) override;
@@ -52,13 +52,13 @@ class Guided : public AbstractTide {
   void touch(const Ledger& ledger, ValueId id);
 
   std::shared_ptr<const Foresight> foresight_;
-  Way way_;
+  Candidate candidate_;
   bool advises_ = false;
   bool is_doubted_ = false;
   std::vector<Known> known_;  // by ValueId
   bool is_inside_ = false;  // a call has begun since the step did
   Index stage_ = 0, next_ = 1, followed_ = 0;  // stage_ 0: it is not known where the step is
-  std::int64_t departures_ = 0;
+  std::int64_t divergences_ = 0;
 };
 
 }  // namespace lowtide::eager

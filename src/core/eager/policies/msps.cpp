@@ -10,9 +10,9 @@ namespace {
 class Msps final : public ScorePolicy<Msps> {
  public:
   const char* name() const override { return "msps"; }
-  Kinship::Kept kinship() const override { return {true, false}; }
+  Neighbourhood::Kept neighbourhood() const override { return {true, false}; }
   double score(const Scene& scene, ValueId id, const Value& v) const {
-    return v.size_B > 0 ? static_cast<double>(v.cost_ns + scene.kinship.ancestors_ns(id)) / static_cast<double>(v.size_B) : INFINITE;
+    return v.size_B > 0 ? static_cast<double>(v.cost_ns + scene.neighbourhood.ancestors_ns(id)) / static_cast<double>(v.size_B) : INFINITE;
   }
 };
 

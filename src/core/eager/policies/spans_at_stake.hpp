@@ -3,7 +3,7 @@
 #include <limits>
 #include <vector>
 
-#include "../room.hpp"
+#include "../capacity.hpp"
 #include "arena_window.hpp"
 
 namespace lowtide::eager {
@@ -12,8 +12,8 @@ class SpansAtStake {
  public:
   // `mind` says what it costs to give a value up; infinite: it stays, as bytes of nobody do.
   template <class Mind>
-  void read(const Room& room, const Mind& mind) {
-    room.pieces(pieces_);
+  void read(const Capacity& capacity, const Mind& mind) {
+    capacity.pieces(pieces_);
     stretches_.clear();
     for (const Piece& piece : pieces_) {
       const Bytes size_B = piece.size_B();

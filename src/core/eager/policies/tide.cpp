@@ -21,9 +21,9 @@ constexpr Bytes DUST = 8192;
 // What running its calls again takes, with those of evicted values that they need. What is in use now may be so for the
 // last time, as a gradient is: it is not counted on.
 Nanoseconds again_ns(const Scene& scene, ValueId id) {
-  const auto with_ancestors_ns = [&](ValueId v) { return scene.ledger[v].cost_ns + scene.kinship.ancestors_ns(v); };
+  const auto with_ancestors_ns = [&](ValueId v) { return scene.ledger[v].cost_ns + scene.neighbourhood.ancestors_ns(v); };
   Nanoseconds sum_ns = with_ancestors_ns(id);
-  scene.kinship.visit_parents(id, [&](ValueId parent) {
+  scene.neighbourhood.visit_parents(id, [&](ValueId parent) {
     const Value& p = scene.ledger[parent];
     if (p.pins > 0 && p.is_resident() && !p.is_leaf()) sum_ns += with_ancestors_ns(parent);
   });
@@ -33,7 +33,7 @@ Nanoseconds again_ns(const Scene& scene, ValueId id) {
 }  // namespace
 
 void AbstractTide::choose(Scene& scene, Bytes need_B, std::vector<ValueId>& victims) {
-  scene.kinship.begin_search();
+  scene.neighbourhood.begin_search();
   minds_.assign(scene.ledger.value_slots(), INFINITE);
   ranked_.clear();
   for (ValueId id : scene.ledger.candidates()) {
@@ -49,8 +49,8 @@ void AbstractTide::choose(Scene& scene, Bytes need_B, std::vector<ValueId>& vict
   };
   std::make_heap(ranked_.begin(), ranked_.end(), later);
   const ValueId cheapest = ranked_.front().id;
-  const Bytes reserved_B = scene.room.reserved_for(need_B);
-  const Bytes missing_B = reserved_B - (scene.room.capacity_B() - scene.room.in_use_B());
+  const Bytes reserved_B = scene.capacity.reserved_for(need_B);
+  const Bytes missing_B = reserved_B - (scene.capacity.capacity_B() - scene.capacity.in_use_B());
   double cost = 0;
   Bytes freed_B = 0;
   leaving_.assign(scene.ledger.value_slots(), 0);
@@ -61,12 +61,12 @@ void AbstractTide::choose(Scene& scene, Bytes need_B, std::vector<ValueId>& vict
     cost += minds_[id];
     freed_B += scene.ledger[(end - 1)->id].size_B;
   }
-  spans_.read(scene.room, [&](ValueId id) { return minds_[static_cast<std::size_t>(id)]; });
+  spans_.read(scene.capacity, [&](ValueId id) { return minds_[static_cast<std::size_t>(id)]; });
   const auto leaves = [&](ValueId id) { return leaving_[static_cast<std::size_t>(id)] != 0; };
   const auto movable = [&](ValueId id) { return scene.is_movable(id); };
   const Bytes moved_B = freed_B >= missing_B ? spans_.moved_for(reserved_B, leaves, movable) : -1;
   const Run window = spans_.cheapest(reserved_B);
-  if (!window.found() && scene.room.has_addresses() && need_B > Density::SMALL_B) {  // small blocks have places of their own
+  if (!window.found() && scene.capacity.has_addresses() && need_B > Density::SMALL_B) {  // small blocks have places of their own
     const auto may_leave = [&](ValueId id) { return minds_[static_cast<std::size_t>(id)] != INFINITE; };
     if (spans_.moved_for(reserved_B, may_leave, movable) < 0) return;
   }
@@ -108,7 +108,7 @@ double AbstractTide::back_ns(const Scene& scene, ValueId id) const {
 }
 
 bool AbstractTide::is_idle(const Scene& scene, ValueId id) {
-  return !scene.kinship.has_handle(id) && !scene.kinship.is_wanted(id);
+  return !scene.neighbourhood.has_handle(id) && !scene.neighbourhood.is_wanted(id);
 }
 
 double AbstractTide::unguided(const Scene& scene, ValueId id) const {
@@ -117,7 +117,7 @@ double AbstractTide::unguided(const Scene& scene, ValueId id) const {
 }
 
 double AbstractTide::weighed(const Scene& scene, ValueId id, double distance) const {
-  if (scene.ledger[id].size_B <= std::min(Density::SMALL_B, scene.room.capacity_B() / DUST)) return MOST;
+  if (scene.ledger[id].size_B <= std::min(Density::SMALL_B, scene.capacity.capacity_B() / DUST)) return MOST;
   return back_ns(scene, id) / distance;
 }
 

@@ -17,7 +17,7 @@ namespace lowtide::eager {
 class AbstractTide : public Policy {
  public:
   explicit AbstractTide(const PolicyOptions& options) : options_(options) {}
-  Kinship::Kept kinship() const override { return {true, false}; }
+  Neighbourhood::Kept neighbourhood() const override { return {true, false}; }
   bool sheds() const override { return false; }
   bool slides_at_last() const override { return true; }
   void ended(Scene& scene, CallId id) override { density_.learn(scene.ledger.call(id)); }

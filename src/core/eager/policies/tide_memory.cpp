@@ -33,8 +33,8 @@ class TideMemory final : public Guided {
 
   void began(Scene& scene, std::uint64_t name, Slice<ValueId> inputs) override {
     if (record_.is_empty()) {
-      found_B_ = scene.room.in_use_B();
-      rerun_ns_ = scene.rerun_ns;
+      found_B_ = scene.capacity.in_use_B();
+      recompute_ns_ = scene.recompute_ns;
       moved_B_ = scene.moved_B;
     }
     Guided::began(scene, name, inputs);
@@ -53,16 +53,16 @@ class TideMemory final : public Guided {
   void settled(Scene& scene, ValueId root) override { record_.settled(scene.ledger, root); }
   void died(Scene& scene, ValueId root) override {
     const Value& v = scene.ledger[root];
-    if (!record_.died(scene.ledger, root) && v.is_resident()) found_B_ -= scene.room.reserved_for(v.size_B);
+    if (!record_.died(scene.ledger, root) && v.is_resident()) found_B_ -= scene.capacity.reserved_for(v.size_B);
   }
 
   void step_ended(Scene& scene) override {
-    const StepRecord::Step step = record_.take(scene.ledger, scene.room);
-    const Bytes capacity_B = scene.room.capacity_B() - std::max<Bytes>(0, found_B_ - step.leaves_B);
+    const StepRecord::Step step = record_.take(scene.ledger, scene.capacity);
+    const Bytes capacity_B = scene.capacity.capacity_B() - std::max<Bytes>(0, found_B_ - step.leaves_B);
     if (calls_ > 0 && capacity_B > 0) {
-      const Nanoseconds spent_ns = scene.rerun_ns - rerun_ns_ + moves_ns(scene.moved_B - moved_B_);
+      const Nanoseconds spent_ns = scene.recompute_ns - recompute_ns_ + moves_ns(scene.moved_B - moved_B_);
       const Bytes change_B = capacity_B > rehearsed_B_ ? capacity_B - rehearsed_B_ : rehearsed_B_ - capacity_B;
-      const bool has_changed = change_B > scene.room.capacity_B() / TOLERANCE && rehearsals_ < MOST_REHEARSALS;
+      const bool has_changed = change_B > scene.capacity.capacity_B() / TOLERANCE && rehearsals_ < MOST_REHEARSALS;
       doubt(departed());
       if (departed())
         return_to(step, capacity_B, spent_ns);
@@ -71,7 +71,7 @@ class TideMemory final : public Guided {
       else
         compare(step, capacity_B, spent_ns);
     }
-    departures_ = departures();
+    divergences_before_ = divergences();
     calls_ = 0;
     Guided::step_ended(scene);
   }
@@ -81,7 +81,7 @@ class TideMemory final : public Guided {
   // A way that the next step may follow.
   struct Choice {
     std::size_t rehearsal;   // in found_
-    Way way;
+    Candidate candidate;
     bool advises;            // false: as tide
     Nanoseconds foreseen_ns;
     Nanoseconds spent_ns;    // by the last step that followed it, on reruns and moves
@@ -93,7 +93,7 @@ class TideMemory final : public Guided {
 
   bool departed() const {
     const std::int64_t tolerated = calls_ / TOLERANCE;
-    return foresight() && (departures() - departures_ > tolerated || foresight()->stages() - 2 - followed() > tolerated);
+    return foresight() && (divergences() - divergences_before_ > tolerated || foresight()->stages() - 2 - followed() > tolerated);
   }
 
   static Tape tape_of(const StepRecord::Step& step) { return {step.words, step.kept}; }
@@ -124,7 +124,7 @@ class TideMemory final : public Guided {
     ++rehearsals_;
     found_.push_back(rehearse(tape_of(step), capacity_B, options_, density()));
     for (const Rehearsed::Tried& gain : found_.back().gains)
-      choices_.push_back({found_.size() - 1, gain.way, true, gain.spent_ns, UNKNOWN});
+      choices_.push_back({found_.size() - 1, gain.candidate, true, gain.spent_ns, UNKNOWN});
   }
 
   std::size_t cheapest() const {
@@ -135,8 +135,8 @@ class TideMemory final : public Guided {
   void follow(std::size_t choice) {
     const Choice& next = choices_[followed_choice_ = choice];
     const Rehearsed& found = found_[next.rehearsal];
-    if (next.advises) found.prepare(next.way);
-    guide(found.foresight, next.way, next.advises);
+    if (next.advises) found.prepare(next.candidate);
+    guide(found.foresight, next.candidate, next.advises);
   }
 
   void compare(const StepRecord::Step& step, Bytes capacity_B, Nanoseconds spent_ns) {
@@ -159,9 +159,9 @@ class TideMemory final : public Guided {
   Bytes rehearsed_B_ = 0;     // the capacity of the last rehearsal
   int rehearsals_ = 0;        // of steps like the record
   int changes_ = 0;           // from one choice to another, since the record
-  Nanoseconds rerun_ns_ = 0;  // before this step
+  Nanoseconds recompute_ns_ = 0;  // before this step
   Bytes moved_B_ = 0;
-  std::int64_t calls_ = 0, departures_ = 0;
+  std::int64_t calls_ = 0, divergences_before_ = 0;
   std::vector<Rehearsed> found_;  // of the record, for each of SHARES so far
   std::vector<Choice> choices_;   // the first one is tide
   std::size_t followed_choice_ = 0;

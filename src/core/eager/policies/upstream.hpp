@@ -2,18 +2,18 @@
 #pragma once
 #include <algorithm>
 
-#include "../kinship.hpp"
+#include "../neighbourhood.hpp"
 
 namespace lowtide::eager {
 
 // Over evicted inputs and sibling outputs of the calls that make a root: the greater of the class's cost and its own.
 // Consumers are not looked at; they count through classes that were joined before.
-inline Nanoseconds upstream_ns(const Ledger& ledger, const Kinship& kinship, ValueId root) {
+inline Nanoseconds upstream_ns(const Ledger& ledger, const Neighbourhood& neighbourhood, ValueId root) {
   Nanoseconds cost_ns = 0;
   const auto add = [&](ValueId neighbour) {
     const ValueId near = ledger[neighbour].root;
-    const ClassId group = near == root ? NO_CLASS : kinship.class_of(near);
-    if (group != NO_CLASS) cost_ns += std::max(kinship.class_ns(group), ledger[near].cost_ns);
+    const ClassId group = near == root ? NO_CLASS : neighbourhood.class_of(near);
+    if (group != NO_CLASS) cost_ns += std::max(neighbourhood.class_ns(group), ledger[near].cost_ns);
   };
   const auto visit = [&](ValueId tensor) {
     const CallId producer = ledger[tensor].producer;

@@ -13,7 +13,7 @@ using eager::NOWHERE;
 
 namespace {
 
-constexpr Bytes IN_THE_WAY = 4;  // times its size: more is not moved for a new home's sake
+constexpr Bytes BLOCKING = 4;  // times its size: more is not moved for a new home's sake
 
 }  // namespace
 
@@ -32,18 +32,18 @@ ValueId Runtime::value_of(const c10::TensorImpl& tensor) {
   return value;
 }
 
-ValueId Runtime::meet(Storage& storage, bool home) {
+ValueId Runtime::meet(Storage& storage, bool zone) {
   const auto size_B = static_cast<Bytes>(storage.nbytes());
   c10::intrusive_ptr<Storage> aside;
   if (!gates_.objection(storage).empty()) {  // bytes in the arena may be shared as well: a look at them from numpy
-    aside = storage_over(room_for(size_B), size_B);
+    aside = storage_over(capacity_for(size_B), size_B);
     if (bodies_.offset_of(storage) == NOWHERE) statistics_.foreign_B += size_B;
   } else if (bodies_.offset_of(storage) == NOWHERE) {
     statistics_.foreign_B += size_B;
-    if (!(home && take_in(storage))) gates_.move_into(storage, room_for(size_B));
+    if (!(zone && take_in(storage))) gates_.move_into(storage, capacity_for(size_B));
   }
   const Storage& block = aside != nullptr ? *aside : storage;
-  const ValueId value = ledger_.leaf(size_B, bodies_.offset_of(block), 0, home);
+  const ValueId value = ledger_.leaf(size_B, bodies_.offset_of(block), 0, zone);
   if (aside != nullptr)
     bodies_.show_outside(value, storage, std::move(aside));
   else
@@ -66,7 +66,7 @@ ValueId Runtime::keep(Storage& storage) {
 ValueId Runtime::renew(ValueId value, Lock& lock) {
   const std::int64_t serial = ledger_[value].serial;
   const auto storage = bodies_[value].weak.lock();
-  if (ledger_[value].home || ledger_[value].pins > 0) {
+  if (ledger_[value].zone || ledger_[value].pins > 0) {
     settle_dependents(value, lock);  // from the copy, which is as they read it
     bodies_.copy_anew(value);
     diary_.note("wrote", "elsewhere", {serial}, {{serial, 0}});
@@ -75,25 +75,25 @@ ValueId Runtime::renew(ValueId value, Lock& lock) {
   if (bodies_.offset_of(*storage) == NOWHERE) statistics_.foreign_B -= ledger_[value].size_B;  // it is counted again
   diary_.note("died", {}, {serial});
   bodies_.leave_outside(value);
-  keeper_.died(value);
+  manager_.died(value);
   const ValueId renewed = meet(*storage, false);
   diary_.note("leaf", {}, {}, {{ledger_[renewed].serial, ledger_[renewed].size_B}});
   return renewed;
 }
 
-c10::DataPtr Runtime::room_for(Bytes size_B) {
+c10::DataPtr Runtime::capacity_for(Bytes size_B) {
   slab_.set_side(End::high);
   c10::DataPtr block = gates_.block(slab_, size_B);
   if (block.get() != nullptr) return block;
-  make_room(size_B);
+  make_free(size_B);
   block = gates_.block(slab_, size_B);
   if (block.get() == nullptr) refuse(size_B, "");
   return block;
 }
 
-void Runtime::make_room(Bytes size_B) {
+void Runtime::make_free(Bytes size_B) {
   sweep();
-  const bool made = keeper_.make_room(size_B);
+  const bool made = manager_.make_free(size_B);
   moving_.clear();
   if (!made && !make_hole(size_B)) refuse(size_B, "");
 }
@@ -101,8 +101,8 @@ void Runtime::make_room(Bytes size_B) {
 // Homes
 
 void Runtime::admit(ValueId value) {
-  ledger_.set_home(value);
-  if (!may_move(value) || ledger_[value].offset_B >= homes_lo()) return;
+  ledger_.set_place(value);
+  if (!may_move(value) || ledger_[value].offset_B >= persistent_lo()) return;
   const auto storage = bodies_[value].hold();
   if (storage == nullptr || !take_in(*storage)) return;
   bodies_.label(value, true);
@@ -111,21 +111,21 @@ void Runtime::admit(ValueId value) {
 
 bool Runtime::take_in(Storage& storage) {
   const auto size_B = static_cast<Bytes>(storage.nbytes());
-  c10::DataPtr block = gates_.home(slab_, size_B);
-  if (block.get() == nullptr && grow_homes(room_.reserved_for(size_B))) block = gates_.home(slab_, size_B);
+  c10::DataPtr block = gates_.zone(slab_, size_B);
+  if (block.get() == nullptr && grow_persistent(capacity_.reserved_for(size_B))) block = gates_.zone(slab_, size_B);
   if (block.get() == nullptr) return false;
   gates_.move_into(storage, std::move(block));
   return true;
 }
 
-bool Runtime::grow_homes(Bytes size_B) {
-  const Bytes before_B = slab_.home(), old_lo_B = homes_lo(), lo_B = old_lo_B - size_B;
+bool Runtime::grow_persistent(Bytes size_B) {
+  const Bytes before_B = slab_.zone(), old_lo_B = persistent_lo(), lo_B = old_lo_B - size_B;
   if (lo_B < 0) return false;
   const auto blocks = slab_.arena().blocks(lo_B, old_lo_B);
-  Bytes in_the_way_B = 0;
-  for (const Block& block : blocks) in_the_way_B += block.reserved_B;
-  if (in_the_way_B > IN_THE_WAY * size_B) return false;
-  gates_.set_home(slab_, before_B + size_B);
+  Bytes blocking_B = 0;
+  for (const Block& block : blocks) blocking_B += block.reserved_B;
+  if (blocking_B > BLOCKING * size_B) return false;
+  gates_.set_place(slab_, before_B + size_B);
   if (!blocks.empty()) slab_.set_side(End::low);
   for (const Block& block : blocks) {
     const ValueId value = eager::value_of(block.tag);
@@ -139,7 +139,7 @@ bool Runtime::grow_homes(Bytes size_B) {
   return true;
 }
 
-void Runtime::bring_home(const at::Tensor& tensor) {
+void Runtime::bring_in(const at::Tensor& tensor) {
   Lock lock(mutex_);
   take_deaths();
   if (!has_cpu_bytes(*tensor.unsafeGetTensorImpl())) return;
@@ -151,7 +151,7 @@ void Runtime::bring_home(const at::Tensor& tensor) {
       value_of(*tensor.unsafeGetTensorImpl());
     else
       diary_.note("leaf", {}, {}, {{ledger_[meet(storage, true)].serial, static_cast<Bytes>(storage.nbytes())}});
-  } else if (!ledger_[known].home) {
+  } else if (!ledger_[known].zone) {
     commit(known, lock);
     admit(known);
   }
@@ -181,7 +181,7 @@ void Runtime::reach(const at::Tensor& tensor, bool for_good) {
     bodies_[value].fixed = true;
   } else if (!ledger_[value].is_resident()) {
     enter(0, {&value, 1}, {&value, 1}, lock);
-    keeper_.leave({&value, 1});
+    manager_.leave({&value, 1});
   }
 }
 
@@ -208,12 +208,12 @@ void Runtime::share(const at::Tensor& tensor) {
     c10::intrusive_ptr<Storage> copy;
     if (!ledger_[value].readers.empty() || ledger_[value].pins > 0) {
       const Bytes size_B = ledger_[value].size_B;
-      copy = storage_over(room_for(size_B), size_B);
+      copy = storage_over(capacity_for(size_B), size_B);
     }
     diary_.note("died", {}, {ledger_[value].serial});
     bodies_.part(value, std::move(copy));
     if (bodies_[value].own != nullptr) ledger_.move(value, bodies_.offset_of(*bodies_[value].own));
-    keeper_.died(value);
+    manager_.died(value);
   }
   storage.set_resizable(false);  // as torch says it of what numpy sees
 }

@@ -38,7 +38,7 @@ bool Runtime::make_again(const Pass& pass, Lock& lock) {
   const auto found = shortage_;
   waits_ = &pass.op.name;
   const Slice<ValueId> written = {pass.written.data(), pass.written.size()};
-  for (const ValueId value : written) keeper_.give_up(value);
+  for (const ValueId value : written) manager_.give_up(value);
   try {
     bring(written, lock);
   } catch (...) {
@@ -46,7 +46,7 @@ bool Runtime::make_again(const Pass& pass, Lock& lock) {
     throw;
   }
   waits_ = nullptr;
-  keeper_.leave(written);
+  manager_.leave(written);
   shortage_ = found;
   return true;
 }

@@ -65,15 +65,15 @@ std::unique_ptr<Runtime> make_runtime(const py::capsule& gates_capsule, const py
 
 py::dict stats(Runtime& runtime) {
   const RuntimeStatistics own = runtime.statistics();
-  const eager::KeeperStatistics kept = runtime.keeper_statistics();
+  const eager::EvictionStatistics kept = runtime.eviction_statistics();
   std::vector<std::pair<std::int64_t, std::int64_t>> steps;
-  for (const StepCosts& step : own.steps) steps.emplace_back(step.cost_ns, step.rerun_ns);
+  for (const StepCosts& step : own.steps) steps.emplace_back(step.cost_ns, step.recompute_ns);
   py::dict d;
   d["peak_B"] = runtime.peak_B();
   d["calls"] = own.calls;
   d["cost_ns"] = own.cost_ns;
-  d["reruns"] = kept.reruns;
-  d["rerun_ns"] = kept.rerun_ns;
+  d["recomputations"] = kept.recomputations;
+  d["recompute_ns"] = kept.recompute_ns;
   d["evictions"] = kept.evictions;
   d["evicted_B"] = kept.evicted_B;
   d["requests"] = kept.searches;
@@ -87,7 +87,7 @@ py::dict stats(Runtime& runtime) {
   d["sent_B"] = kept.sent_B;
   d["fetched_B"] = kept.fetched_B;
   d["fetches"] = kept.fetches;
-  d["departures"] = kept.departures;
+  d["divergences"] = kept.divergences;
   d["foreign_B"] = own.foreign_B;
   d["spilled_B"] = own.spilled_B;
   d["steps"] = steps;
@@ -125,9 +125,9 @@ PYBIND11_MODULE(_lowtide_eager, m) {
       .def("open", &Runtime::open)
       .def("close", [](Runtime& r) { unlocked([&] { r.close(); }); })
       .def("restore_all", [](Runtime& r) { return unlocked([&] { return r.restore_all(); }); })
-      .def("bring_home", [](Runtime& r, py::handle t) {
+      .def("bring_in", [](Runtime& r, py::handle t) {
         const at::Tensor tensor = tensor_in(t);
-        unlocked([&] { r.bring_home(tensor); });
+        unlocked([&] { r.bring_in(tensor); });
       })
       .def("gradient_landed", [](Runtime& r, py::handle t) {
         const at::Tensor tensor = tensor_in(t);

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "eager/room.hpp"
+#include "eager/capacity.hpp"
 
 namespace lowtide::shim {
 

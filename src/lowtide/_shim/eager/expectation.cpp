@@ -18,8 +18,8 @@ void Runtime::expect(const Likeness& like, Slice<Bytes> copies_B) {
   for (const Bytes size_B : forecasts_.blocks_of(like)) wanted_B.push_back(size_B);
   const Slice<Bytes> blocks_B = {wanted_B.data(), wanted_B.size()};
   Bytes sum_B = 0;
-  for (const Bytes size_B : blocks_B) sum_B += room_.reserved_for(size_B);
-  if (sum_B == 0 || room_.fits(sum_B)) return;
+  for (const Bytes size_B : blocks_B) sum_B += capacity_.reserved_for(size_B);
+  if (sum_B == 0 || capacity_.fits(sum_B)) return;
   const std::vector<ValueId> before = std::exchange(running_, {});
   sweep();
   if (!would_fit(blocks_B)) make_hole(sum_B);
@@ -33,7 +33,7 @@ bool Runtime::would_fit(Slice<Bytes> blocks_B) {
   for (const Bytes size_B : blocks_B) {
     held.push_back(gates_.block(slab_, size_B));
     c10::DataPtr& block = held.back();
-    if (block.get() == nullptr && keeper_.make_room(size_B)) block = gates_.block(slab_, size_B);
+    if (block.get() == nullptr && manager_.make_free(size_B)) block = gates_.block(slab_, size_B);
     moving_.clear();
     if (block.get() == nullptr) return false;
   }

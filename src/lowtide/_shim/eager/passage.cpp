@@ -125,15 +125,15 @@ void Runtime::run(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, t
     if (diary_.is_on()) measure(stack, stack.size() - op.arguments, pass.extents, true);
     attempt(pass, stack, lock);
     note(pass, stack);
-    if (!pass.is_recorded) keeper_.used(op.hash, {pass.read.data(), pass.read.size()}, 0);
+    if (!pass.is_recorded) manager_.used(op.hash, {pass.read.data(), pass.read.size()}, 0);
     if (diary_.is_on()) write_down(pass, stack);
   } catch (...) {
     if (!lock.owns_lock()) lock.lock();
     if (pass.closure) closures_.give_back(*pass.closure);
-    keeper_.leave({pass.inputs.data(), pass.inputs.size()});
+    manager_.leave({pass.inputs.data(), pass.inputs.size()});
     throw;
   }
-  keeper_.leave({pass.inputs.data(), pass.inputs.size()});
+  manager_.leave({pass.inputs.data(), pass.inputs.size()});
   if (!is_open_ && !in_optimizer_) is_open_ = is_learning();
   if (!newcomers_.empty()) tell(lock);
 }
@@ -319,7 +319,7 @@ void Runtime::note(Pass& pass, torch::jit::Stack& stack) {
   Bytes workspace_B = pass.asked_B;
   for (std::size_t i = consumed.size(); i < specs.size(); ++i) workspace_B -= specs[i].size_B;
   if (workspace_B > 0) spec.temps_B = {&workspace_B, 1};
-  const CallId call = keeper_.record(spec, {offsets_B.data(), offsets_B.size()});
+  const CallId call = manager_.record(spec, {offsets_B.data(), offsets_B.size()});
   pass.is_recorded = true;
   learn(pass.like, cost_ns, spec.outputs, consumed.size());
   ++statistics_.calls;
@@ -329,7 +329,7 @@ void Runtime::note(Pass& pass, torch::jit::Stack& stack) {
     if (i < consumed.size()) {
       const ValueId old = pass.inputs[static_cast<std::size_t>(consumed[i].input)];
       bodies_.hand_over(old, value);
-      keeper_.died(old);
+      manager_.died(old);
     } else {
       bodies_.show(value, *made[i], false);
     }

@@ -42,18 +42,18 @@ c10::Storage Runtime::hold(ValueId value) {
 }
 
 void Runtime::enter(std::uint64_t name, Slice<ValueId> inputs, Slice<ValueId> read, Lock& lock) {
-  if (keeper_.enter(name, inputs, read)) return;
+  if (manager_.enter(name, inputs, read)) return;
   bring(inputs, lock);
 }
 
 void Runtime::bring(Slice<ValueId> wanted, Lock& lock) {
   for (;;) {
-    eager::Recovery recovery(keeper_);
+    eager::Recovery recovery(manager_);
     recovery.begin(wanted);
     try {
       while (const eager::Job job = recovery.next()) {
-        if (job.kind == eager::Job::Kind::rerun) {
-          rerun(recovery, job.call, lock);
+        if (job.kind == eager::Job::Kind::recompute) {
+          recompute(recovery, job.call, lock);
           look_for_thrashing(lock);
         } else
           fetch(recovery, job.value, lock);
@@ -71,7 +71,7 @@ void Runtime::bring(Slice<ValueId> wanted, Lock& lock) {
   }
 }
 
-void Runtime::rerun(eager::Recovery& recovery, CallId id, Lock& lock) {
+void Runtime::recompute(eager::Recovery& recovery, CallId id, Lock& lock) {
   const eager::Call& call = ledger_.call(id);
   const Closure& closure = closures_[call.closure];
   const std::string& name = closure.op->name;
@@ -200,13 +200,13 @@ void Runtime::commit(ValueId value, Lock& lock) {
   try {
     bring({&value, 1}, lock);
   } catch (...) {
-    keeper_.leave({&value, 1});
+    manager_.leave({&value, 1});
     throw;
   }
-  keeper_.commit(value);
+  manager_.commit(value);
   bodies_.label(value, bodies_[value].seen != nullptr);
-  keeper_.leave({&value, 1});
-  keeper_.leave({&value, 1});
+  manager_.leave({&value, 1});
+  manager_.leave({&value, 1});
 }
 
 void Runtime::settle_dependents(ValueId leaf, Lock& lock) {

@@ -35,9 +35,9 @@ Runtime::Runtime(const Gates& gates, Slab& slab, Options options)
       slab_(slab),
       options_(std::move(options)),
       bodies_(gates, slab),
-      room_(slab),
+      capacity_(slab),
       policy_(eager::make_policy(options_.policy, options_.policy_options)),
-      keeper_(ledger_, room_, *policy_, *this),
+      manager_(ledger_, capacity_, *policy_, *this),
       diary_(options_.records) {
   operators_.set_silence(options_.silence);
 }
@@ -77,12 +77,12 @@ Bytes Runtime::restore_all() {
       late.push_back(item);
     }
   }
-  Bytes beside_B = 0;
+  Bytes adjacent_B = 0;
   gates_.suspend();
   try {
     for (const auto& item : late) {
       if (!is_there(item)) continue;
-      beside_B += ledger_[item.second].size_B;
+      adjacent_B += ledger_[item.second].size_B;
       commit(item.second, lock);
     }
   } catch (...) {
@@ -90,8 +90,8 @@ Bytes Runtime::restore_all() {
     throw;
   }
   gates_.resume();
-  statistics_.spilled_B += beside_B;
-  return beside_B;
+  statistics_.spilled_B += adjacent_B;
+  return adjacent_B;
 }
 
 void Runtime::take_deaths() {
@@ -105,9 +105,9 @@ void Runtime::take_deaths() {
     const bool has_bytes = kept || bodies_[value].own != nullptr;  // a rerun was faster than the report
     bodies_.died(value, kept, v.offset_B, v.size_B);
     if (has_bytes)
-      keeper_.died(value);
+      manager_.died(value);
     else
-      keeper_.vanished(value);
+      manager_.vanished(value);
   }
 }
 
@@ -115,7 +115,7 @@ void Runtime::sweep() {
   bodies_.visit_expired([&](ValueId value) {
     diary_.note("died", {}, {ledger_[value].serial});
     bodies_.died(value, false, 0, 0);
-    keeper_.died(value);
+    manager_.died(value);
   });
   take_deaths();
 }
@@ -123,7 +123,7 @@ void Runtime::sweep() {
 bool Runtime::relieve(Bytes size_B) {
   const Lock lock(mutex_);
   sweep();
-  const bool made = keeper_.make_room(size_B);
+  const bool made = manager_.make_free(size_B);
   moving_.clear();
   if (!made) shortage_ = short_of(size_B);
   return made;
@@ -134,14 +134,14 @@ bool Runtime::make_hole(Bytes size_B) {
   const std::vector<ValueId> before = std::exchange(running_, {});
   sweep();
   std::vector<ValueId> victims;
-  bool fits = room_.fits(size_B) || (policy_->slides_at_last() && keeper_.make_room(size_B));  // what moves cost is weighed
+  bool fits = capacity_.fits(size_B) || (policy_->slides_at_last() && manager_.make_free(size_B));  // what moves cost is weighed
   while (!fits) {
-    if (room_.capacity_B() - room_.in_use_B() >= room_.reserved_for(size_B) && keeper_.slide(size_B)) {
+    if (capacity_.capacity_B() - capacity_.in_use_B() >= capacity_.reserved_for(size_B) && manager_.slide(size_B)) {
       fits = true;
       break;
     }
     victims.clear();
-    policy_->choose(keeper_.scene(), size_B, victims);
+    policy_->choose(manager_.scene(), size_B, victims);
     if (victims.empty()) {
       ValueId oldest = NO_VALUE;
       for (const ValueId value : ledger_.candidates())
@@ -149,11 +149,11 @@ bool Runtime::make_hole(Bytes size_B) {
       if (oldest != NO_VALUE) victims.push_back(oldest);
     }
     if (victims.empty()) {
-      keeper_.slide(room_.capacity_B() - room_.in_use_B());
+      manager_.slide(capacity_.capacity_B() - capacity_.in_use_B());
       break;
     }
-    for (const ValueId victim : victims) keeper_.evict(victim);
-    fits = room_.fits(size_B);
+    for (const ValueId victim : victims) manager_.evict(victim);
+    fits = capacity_.fits(size_B);
   }
   running_ = before;
   moving_.clear();
@@ -165,7 +165,7 @@ Bytes Runtime::hole_for_another(Bytes hole_B, bool is_clean, const std::string& 
   const Shortage found = shortage_ ? *shortage_ : short_of(0);
   if (!is_clean) refuse(found.need_B, name);
   // What it gives back before it ends may cut the hole: then a larger one.
-  Bytes wanted_B = std::max(found.own_B + room_.reserved_for(found.need_B), hole_B + hole_B / LARGER);
+  Bytes wanted_B = std::max(found.own_B + capacity_.reserved_for(found.need_B), hole_B + hole_B / LARGER);
   if (!make_hole(wanted_B)) {
     wanted_B = slab_.arena().statistics().largest_hole_B;
     if (wanted_B <= hole_B) refuse(found.need_B, name);
@@ -225,19 +225,19 @@ void Runtime::optimizer_ended() {
 void Runtime::step_ends() {
   if (!is_open_) return;
   is_open_ = false;
-  const Nanoseconds rerun_ns = keeper_.statistics().rerun_ns;
-  statistics_.steps.push_back({statistics_.cost_ns - step_cost_ns_, rerun_ns - step_rerun_ns_});
+  const Nanoseconds recompute_ns = manager_.statistics().recompute_ns;
+  statistics_.steps.push_back({statistics_.cost_ns - step_cost_ns_, recompute_ns - step_recompute_ns_});
   longest_step_ns_ = std::max(longest_step_ns_, statistics_.steps.back().cost_ns);
   step_cost_ns_ = statistics_.cost_ns;
-  step_rerun_ns_ = rerun_ns;
+  step_recompute_ns_ = recompute_ns;
   sweep();
-  keeper_.step_ended();
+  manager_.step_ended();
 }
 
 void Runtime::look_for_thrashing(Lock& lock) {
   constexpr Nanoseconds TIMES = 10;
   const Nanoseconds step_ns = std::max(longest_step_ns_, statistics_.cost_ns - step_cost_ns_);
-  if (has_thrashed_ || step_ns == 0 || keeper_.statistics().rerun_ns - step_rerun_ns_ <= TIMES * step_ns) return;
+  if (has_thrashed_ || step_ns == 0 || manager_.statistics().recompute_ns - step_recompute_ns_ <= TIMES * step_ns) return;
   has_thrashed_ = true;
   lock.unlock();
   options_.thrashes();
@@ -252,14 +252,14 @@ void Runtime::tell(Lock& lock) {
 }
 
 Shortage Runtime::short_of(Bytes need_B) {
-  return shortage(ledger_, bodies_, room_, need_B, slab_.arena().statistics().largest_hole_B);
+  return shortage(ledger_, bodies_, capacity_, need_B, slab_.arena().statistics().largest_hole_B);
 }
 
 void Runtime::refuse(Bytes need_B, const std::string& name) {
   const Shortage found = shortage_ && shortage_->need_B == need_B ? *shortage_ : short_of(need_B);
   shortage_.reset();
   const std::string who = waits_ == nullptr ? name : name.empty() ? *waits_ : name + "', run again for '" + *waits_;
-  C10_THROW_ERROR(OutOfMemoryError, found.text(room_.capacity_B(), who));
+  C10_THROW_ERROR(OutOfMemoryError, found.text(capacity_.capacity_B(), who));
 }
 
 std::vector<Diary::Entry> Runtime::take_diary() {
@@ -272,14 +272,14 @@ RuntimeStatistics Runtime::statistics() {
   return statistics_;
 }
 
-eager::KeeperStatistics Runtime::keeper_statistics() {
+eager::EvictionStatistics Runtime::eviction_statistics() {
   const Lock lock(mutex_);
-  return keeper_.statistics();
+  return manager_.statistics();
 }
 
 std::int64_t Runtime::weighed() {
   const Lock lock(mutex_);
-  return keeper_.weighed();
+  return manager_.weighed();
 }
 
 }  // namespace lowtide::shim

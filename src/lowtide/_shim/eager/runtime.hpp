@@ -27,7 +27,7 @@
 #include "closure.hpp"
 #include "costs.hpp"
 #include "diary.hpp"
-#include "eager/keeper.hpp"
+#include "eager/eviction_manager.hpp"
 #include "forecasts.hpp"
 #include "meter.hpp"
 #include "shortage.hpp"
@@ -41,7 +41,7 @@ using eager::Nanoseconds;
 using eager::Slice;
 
 struct StepCosts {
-  Nanoseconds cost_ns, rerun_ns;
+  Nanoseconds cost_ns, recompute_ns;
 };
 
 struct RuntimeStatistics {
@@ -51,7 +51,7 @@ struct RuntimeStatistics {
   std::vector<StepCosts> steps;
 };
 
-class Runtime final : public eager::Performer {
+class Runtime final : public eager::Executor {
  public:
   struct Options {
     std::string policy;
@@ -80,7 +80,7 @@ class Runtime final : public eager::Performer {
   bool relieve(Bytes size_B);
 
   // What is going to stay: a parameter, a buffer, an optimizer's state.
-  void bring_home(const at::Tensor& tensor);
+  void bring_in(const at::Tensor& tensor);
   void gradient_landed(const at::Tensor& gradient);
   // Brings a tensor's bytes back for code that reads them past torch's operators; for good: they stay where they are.
   void reach(const at::Tensor& tensor, bool for_good);
@@ -94,8 +94,8 @@ class Runtime final : public eager::Performer {
   // What the program did since it was asked last.
   std::vector<Diary::Entry> take_diary();
   RuntimeStatistics statistics();
-  eager::KeeperStatistics keeper_statistics();
-  Bytes peak_B() const { return room_.peak_B(); }
+  eager::EvictionStatistics eviction_statistics();
+  Bytes peak_B() const { return capacity_.peak_B(); }
   std::int64_t weighed();
 
  private:
@@ -123,13 +123,13 @@ class Runtime final : public eager::Performer {
   void expect(const Likeness& like, Slice<Bytes> copies_B = {});
   bool would_fit(Slice<Bytes> blocks_B);
   void choose_side(const Likeness& like);
-  bool was_full() const { return keeper_.statistics().searches > 0; }
+  bool was_full() const { return manager_.statistics().searches > 0; }
   void learn(const Likeness& like, Nanoseconds cost_ns, Slice<eager::Made> made, std::size_t consumed);
 
   // recovery.cpp
   void enter(std::uint64_t name, Slice<ValueId> inputs, Slice<ValueId> read, Lock& lock);
   void bring(Slice<ValueId> wanted, Lock& lock);
-  void rerun(eager::Recovery& recovery, CallId call, Lock& lock);
+  void recompute(eager::Recovery& recovery, CallId call, Lock& lock);
   void take_back(eager::Recovery& recovery, CallId call, torch::jit::Stack& results, std::vector<c10::Storage>& given);
   void fetch(eager::Recovery& recovery, ValueId value, Lock& lock);
   void commit(ValueId value, Lock& lock);
@@ -139,15 +139,15 @@ class Runtime final : public eager::Performer {
 
   // arrivals.cpp
   ValueId value_of(const c10::TensorImpl& tensor);
-  ValueId meet(Storage& storage, bool home);
+  ValueId meet(Storage& storage, bool zone);
   ValueId keep(Storage& storage);
   ValueId renew(ValueId value, Lock& lock);
-  c10::DataPtr room_for(Bytes size_B);
-  void make_room(Bytes size_B);
+  c10::DataPtr capacity_for(Bytes size_B);
+  void make_free(Bytes size_B);
   void admit(ValueId value);
   bool take_in(Storage& storage);
-  bool grow_homes(Bytes size_B);
-  Bytes homes_lo() const { return slab_.home_lo(); }
+  bool grow_persistent(Bytes size_B);
+  Bytes persistent_lo() const { return slab_.persistent_lo(); }
 
   void take_deaths();
   void sweep();
@@ -177,10 +177,10 @@ class Runtime final : public eager::Performer {
   Closures closures_;
   Bodies bodies_;
   Forecasts forecasts_;
-  SlabRoom room_;
+  SlabCapacity capacity_;
   eager::Ledger ledger_;
   std::unique_ptr<eager::Policy> policy_;
-  eager::Keeper keeper_;
+  eager::EvictionManager manager_;
   RuntimeStatistics statistics_;
   Diary diary_;
   std::vector<ValueId> running_;  // what the kernel that runs now was given
@@ -190,7 +190,7 @@ class Runtime final : public eager::Performer {
   const std::string* waits_ = nullptr;  // the operator for which others are run again
   std::optional<Shortage> shortage_;  // of the request that was refused last
   bool is_open_ = false, in_optimizer_ = false, is_over_ = false;
-  Nanoseconds step_cost_ns_ = 0, step_rerun_ns_ = 0, longest_step_ns_ = 0;
+  Nanoseconds step_cost_ns_ = 0, step_recompute_ns_ = 0, longest_step_ns_ = 0;
   bool has_thrashed_ = false;
   bool is_spoilt_ = false;  // what is evicted cannot be made again: a foreign operator wrote what it came from
 };

@@ -9,7 +9,7 @@ namespace lowtide::shim {
 std::string Shortage::text(Bytes budget_B, const std::string& name) const {
   const std::string who = name.empty() ? "code between operators" : "'" + name + "'";
   return "lowtide: the budget of " + in_units(budget_B) + " is too small here: " + who + " asked for " +
-         in_units(need_B) + " (" + std::to_string(need_B) + " B), and no eviction helps. Then " + in_units(homes_B) +
+         in_units(need_B) + " (" + std::to_string(need_B) + " B), and no eviction helps. Then " + in_units(persistent_B) +
          " were parameters, gradients and optimizer state; " + in_units(stepped_B) +
          " what an optimizer's step has made; " + in_units(kept_B) +
          " inputs, and what cannot be made again since a parameter was written; " + in_units(read_B) +
@@ -18,7 +18,7 @@ std::string Shortage::text(Bytes budget_B, const std::string& name) const {
          " of them in one piece. Raise the budget, make the batch smaller, or let go of tensors of earlier steps.";
 }
 
-Shortage shortage(const eager::Ledger& ledger, Bodies& bodies, const SlabRoom& room, Bytes need_B, Bytes hole_B) {
+Shortage shortage(const eager::Ledger& ledger, Bodies& bodies, const SlabCapacity& capacity, Bytes need_B, Bytes hole_B) {
   Shortage found;
   Bytes known_B = 0;
   for (std::size_t i = 0; i < ledger.value_slots(); ++i) {
@@ -32,15 +32,15 @@ Shortage shortage(const eager::Ledger& ledger, Bodies& bodies, const SlabRoom& r
       known_B += v.size_B;
       found.kept_B += v.size_B;
     }
-    (v.home                ? found.homes_B
+    (v.zone                ? found.persistent_B
      : bodies[id].stepped  ? found.stepped_B
      : v.is_leaf()         ? found.kept_B
      : v.pins > 0          ? found.read_B
                            : found.made_B) += v.size_B;
   }
   found.need_B = need_B;
-  found.own_B = std::max<Bytes>(0, room.in_use_B() - known_B);
-  found.free_B = room.capacity_B() - room.in_use_B();
+  found.own_B = std::max<Bytes>(0, capacity.in_use_B() - known_B);
+  found.free_B = capacity.capacity_B() - capacity.in_use_B();
   found.hole_B = hole_B;
   return found;
 }

@@ -4,13 +4,13 @@
 
 #include "bodies.hpp"
 #include "eager/ledger.hpp"
-#include "slab_room.hpp"
+#include "slab_capacity.hpp"
 
 namespace lowtide::shim {
 
 struct Shortage {
   Bytes need_B = 0;
-  Bytes homes_B = 0;    // parameters, gradients and optimizer state
+  Bytes persistent_B = 0;    // parameters, gradients and optimizer state
   Bytes stepped_B = 0;  // made by an optimizer's step, and not at home yet: new state, or temporaries
   Bytes kept_B = 0;     // inputs, and what cannot be made again any more
   Bytes read_B = 0;     // what running operators read, and can be made again
@@ -23,6 +23,6 @@ struct Shortage {
 };
 
 // Who has the bytes now. O(values).
-Shortage shortage(const eager::Ledger& ledger, Bodies& bodies, const SlabRoom& room, Bytes need_B, Bytes hole_B);
+Shortage shortage(const eager::Ledger& ledger, Bodies& bodies, const SlabCapacity& capacity, Bytes need_B, Bytes hole_B);
 
 }  // namespace lowtide::shim

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from lowtide.api.max_batch.search import Hunt, Tried
+from lowtide.api.max_batch.search import FitSearch, Tried
 from lowtide.api.max_batch.sized_steps import Family
 from lowtide.api.max_batch.trial_step import LossOf, try_step
 from lowtide.api.plan import plan as plan_of
@@ -26,7 +26,7 @@ from lowtide.planners.base import Watch
 from lowtide.profile.machines import load_machine
 from lowtide.record import PlanOptions
 from lowtide.results.plan import Plan
-from lowtide.session.budget_scope import Enclosure, Scope
+from lowtide.session.budget_scope import BudgetScope, Scope
 from lowtide.session.handle import Fitted
 from lowtide.session.inputs import Inputs, read_batch
 from lowtide.session.member import member_of
@@ -126,7 +126,7 @@ def max_batch(
     if isinstance(getattr(model, "lowtide", None), Fitted):
         raise LowtideError("the model is fitted, and max_batch fits it itself: call lowtide.unfit(model) first")
     options = PlanOptions(budget=size, seed=seed, work=work, machine=machine, **wanted(numerics, without))
-    session = Session(options, Enclosure(scope, [member_of(model, optimizer)]), watch=watch, whole_model=True)
+    session = Session(options, BudgetScope(scope, [member_of(model, optimizer)]), watch=watch, whole_model=True)
 
     def make(size: int) -> Inputs:
         return read_batch(make_batch(size))
@@ -134,7 +134,7 @@ def max_batch(
     trial = _Trial(model, make, options, optimizer, loss, scope, verify and machine is None, watch)
     with unchanged_generators():  # `make_batch` may draw from them
         family = Family(model, make, session, _two(low, high, multiple_of), times=overhead_limit is not None)
-        return _confirmed(Hunt(family, options, low, high, multiple_of, overhead_limit), trial, start_s)
+        return _confirmed(FitSearch(family, options, low, high, multiple_of, overhead_limit), trial, start_s)
 
 
 @dataclass(frozen=True)
@@ -173,31 +173,31 @@ class _Trial:
         return Plan(record), record.budget_kind != "accounted"
 
 
-def _confirmed(hunt: Hunt, trial: _Trial, start_s: float) -> MaxBatch:
+def _confirmed(search: FitSearch, trial: _Trial, start_s: float) -> MaxBatch:
     """The largest size that stands the trial, beginning with the largest that was planned.
 
     Raises:
         InfeasibleBudget: if there is none.
     """
-    size, failed = hunt.run(), list[str]()
+    size, failed = search.run(), list[str]()
     if size is None:
-        raise hunt.impossible()
+        raise search.impossible()
     while size is not None:
         began_s = time.perf_counter()
         try:
             plan, verified = trial.plan(size)
-            reason, needed_B = hunt.too_slow(plan.record), plan.reserved_B
+            reason, needed_B = search.too_slow(plan.record), plan.reserved_B
         except (InfeasibleBudget, torch.OutOfMemoryError) as error:
             reason, needed_B = str(error).partition("\n")[0], getattr(error, "smallest_B", None) or 0
-        hunt.note(size, needed_B, began_s, "run" if trial.runs else "planned", reason, fits=not reason)
+        search.note(size, needed_B, began_s, "run" if trial.runs else "planned", reason, fits=not reason)
         if not reason:
             if trial.runs and not verified:
                 failed.append("a step ran, and nothing held it inside the budget")
             took_s = time.perf_counter() - start_s
-            return MaxBatch(size, plan, verified, hunt.plain or 0, tuple(hunt.tried), took_s, "; ".join(failed))
+            return MaxBatch(size, plan, verified, search.plain or 0, tuple(search.tried), took_s, "; ".join(failed))
         failed.append(f"size {size} was given up: {reason}")
-        size = hunt.give_up(size)
-    raise InfeasibleBudget("no size stood the trial: " + "; ".join(failed), budget_B=hunt.options.budget.size_B or 0)
+        size = search.give_up(size)
+    raise InfeasibleBudget("no size stood the trial: " + "; ".join(failed), budget_B=search.options.budget.size_B or 0)
 
 
 def _check(

@@ -44,7 +44,7 @@ class Tried(msgspec.Struct, frozen=True):
 
 
 @dataclass(eq=False)
-class Hunt:
+class FitSearch:
     """The search over the sizes of a family.
 
     Arguments:

@@ -80,7 +80,7 @@ class Family:
             InfeasibleBudget: if no plan fits.
         """
         with nothing_engaged():
-            return plan_step(step, options, self._session.enclosure, watch=self._session.watch)
+            return plan_step(step, options, self._session.budget_scope, watch=self._session.watch)
 
     def _calls(self, size: int) -> list[Call]:
         inputs = self._make(size)
@@ -129,7 +129,7 @@ class Family:
         return self._step(calls, graphs)
 
     def _step(self, calls: list[Call], graphs: Sequence[Graph]) -> MeasuredStep:
-        step = step_of(calls, graphs, self._session.enclosure.persistent)
+        step = step_of(calls, graphs, self._session.budget_scope.persistent)
         self._session.expect_between(step)
         return step
 

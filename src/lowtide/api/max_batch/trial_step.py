@@ -19,7 +19,7 @@ from lowtide.device.arena import Arena, nothing_engaged
 from lowtide.device.generator_guard import unchanged_generators
 from lowtide.errors import CaptureError, InfeasibleBudget
 from lowtide.ir.plan import PlanRecord
-from lowtide.runtime.homes import state_tensors
+from lowtide.runtime.persistent_storages import state_tensors
 from lowtide.session.budget_scope import Scope
 from lowtide.session.handle import Fitted
 from lowtide.session.inputs import Inputs
@@ -126,10 +126,10 @@ def _unchanged(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) 
                 parameter.grad = gradient
             if options is not None:
                 options.restore()
-            wall = _handle(model).session.enclosure.wall if hasattr(model, "lowtide") else None
+            hard_budget = _handle(model).session.budget_scope.hard_budget if hasattr(model, "lowtide") else None
             unfit(model)
-            if wall is not None:
-                _move_out([*tensors, *(() if optimizer is None else state_tensors(optimizer))], wall.arena)
+            if hard_budget is not None:
+                _move_out([*tensors, *(() if optimizer is None else state_tensors(optimizer))], hard_budget.arena)
             for tensor, content in contents:
                 tensor.data.copy_(content)  # counts no version, as nothing has changed
 
@@ -139,7 +139,7 @@ def _move_out(tensors: list[torch.Tensor], arena: Arena) -> None:
     for tensor in tensors:
         if tensor.device.type == "cpu" and tensor.layout is torch.strided and tensor.numel():
             storage = tensor.untyped_storage()
-            if storages.home_of(storage, arena) is not None:
+            if storages.place_of(storage, arena) is not None:
                 storages.relocate(storage, None)
 
 

@@ -22,7 +22,7 @@ from lowtide.ir.schedule import Run, Schedule
 from lowtide.report.plain import plain_schedule
 from lowtide.results.verification import Content, Ran, Spot, Task
 from lowtide.runtime.executor import Loaded, load
-from lowtide.runtime.wall import Walled
+from lowtide.runtime.hard_budget import Walled
 from lowtide.session.active_plans import ActivePlans
 from lowtide.session.graph_discovery import Call
 

@@ -29,14 +29,14 @@ from lowtide.device.arrivals import Arrivals, GradientLayout
 from lowtide.device.digest import content_digest, digest
 from lowtide.device.fingerprint import fingerprint
 from lowtide.errors import LowtideError, VerificationError
-from lowtide.plan_cache.lookup import Knowledge
+from lowtide.plan_cache.lookup import PlanLookup
 from lowtide.results.verification import Difference, Machine, PlanFacts, Taken, Task
 from lowtide.session.handle import Fitted
 from lowtide.session.objective import Objective
 
 LossFn = Callable[[Any], torch.Tensor]
 Seen = ObservedPlain | ObservedRuns
-Ways = frozenset[tuple[str, GradientLayout]]
+GradientLayouts = frozenset[tuple[str, GradientLayout]]
 """Outputs of a model that get a gradient, by name, and how each gradient lies in memory."""
 
 
@@ -48,7 +48,7 @@ class Subject:
         optimizer: steps after every backward; None for parameters that stay. Gradients are let go of in between.
         loss_fn: makes the loss of what the model returns; None for the loss that the model returns, or else for fixed
             gradients of all that it returns.
-        ways: the outputs that get gradients, and how these lie; None where it is as said above.
+        gradient_layouts: the outputs that get gradients, and how these lie; None where it is as said above.
         recipe: where whole steps are taken, of a model that is an `Objective`.
 
     Raises:
@@ -60,7 +60,7 @@ class Subject:
     kwargs: dict[str, Any] = field(default_factory=dict)
     optimizer: torch.optim.Optimizer | None = None
     loss_fn: LossFn | None = None
-    ways: Ways | None = None
+    gradient_layouts: GradientLayouts | None = None
     recipe: Recipe | None = None
 
     def __post_init__(self) -> None:
@@ -73,11 +73,11 @@ class Beforehand:
     """What a planned step knows when it begins.
 
     Arguments:
-        knowledge: of plans; those that are made are kept there, for who is going to need the same ones.
+        lookup: of plans; those that are made are kept there, for who is going to need the same ones.
         arrivals: how gradients have come.
     """
 
-    knowledge: Knowledge
+    lookup: PlanLookup
     arrivals: Mapping[str, Arrivals] = field(default_factory=dict)
 
 
@@ -141,7 +141,7 @@ def _run_planned(
         assert isinstance(handle, Fitted), "fit has put it there"
         session = handle.session
     if known is not None:
-        session.knowledge = known.knowledge
+        session.lookup = known.lookup
         session.arrivals.update(known.arrivals)
     runs = ObservedRuns(session.active_plans, task) if task.observed else None
     stage.take(runs, step)
@@ -287,7 +287,7 @@ def difference(name: str, step: int, plain: torch.Tensor, other: torch.Tensor) -
 
 def _backward(outputs: Any, subject: Subject) -> None:
     """A backward from the loss, or from what is differentiable with gradients that are the same every time."""
-    laid_out = _as_they_come(outputs, subject.ways or ())
+    laid_out = _as_they_come(outputs, subject.gradient_layouts or ())
     losses = [t for t, _ in laid_out] or ([subject.loss_fn(outputs)] if subject.loss_fn else _loss_of(outputs))
     losses = [t for t in losses if t.requires_grad]
     if not losses:
@@ -298,7 +298,7 @@ def _backward(outputs: Any, subject: Subject) -> None:
         torch.autograd.backward(losses, [g for _, g in laid_out] or [_cotangent(i, t) for i, t in enumerate(losses)])
 
 
-def guessed_ways(outputs: Any) -> Ways:
+def guessed_layouts(outputs: Any) -> GradientLayouts:
     """The gradients that outputs get where nothing is known of the loss."""
     wanted = {id(t) for t in _loss_of(outputs) if t.requires_grad}
     named = {id(t): (name, t) for name, t in reversed(list(_named_outputs(outputs))) if id(t) in wanted}
@@ -312,10 +312,16 @@ def watch_gradients(outputs: Any, came: Callable[[str, torch.Tensor | None], Non
         tensor.register_hook(functools.partial(came, name))  # type: ignore[no-untyped-call]
 
 
-def _as_they_come(outputs: Any, ways: Iterable[tuple[str, GradientLayout]]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def _as_they_come(
+    outputs: Any, gradient_layouts: Iterable[tuple[str, GradientLayout]]
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Outputs with gradients that lie in memory in certain ways; empty where none is among the outputs."""
     known = dict(_named_outputs(outputs))
-    layouts = [(known[name], layout) for name, layout in sorted(ways, key=lambda way: way[0]) if name in known]
+    layouts = [
+        (known[name], layout)
+        for name, layout in sorted(gradient_layouts, key=lambda candidate: candidate[0])
+        if name in known
+    ]
     return [(t, _laid_out(i, t, layout)) for i, (t, layout) in enumerate(layouts) if t.requires_grad]
 
 

@@ -18,7 +18,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from lowtide.api.fit import VERIFIED_ALONE
-from lowtide.api.verify.taking_steps import Beforehand, Subject, Ways, guessed_ways, watch_gradients
+from lowtide.api.verify.taking_steps import Beforehand, GradientLayouts, Subject, guessed_layouts, watch_gradients
 from lowtide.api.verify.verify import STEPS, verified
 from lowtide.api.verify.whole_steps import Recipe
 from lowtide.device.arrivals import Arrivals, GradientLayout
@@ -32,7 +32,7 @@ from lowtide.session.objective import Objective
 from lowtide.session.session import Session
 from lowtide.session.whole_step import Steps
 
-_MOST_WAYS = 64
+_MOST_ARRIVALS = 64
 _BEFORE = "this step was verified before it is taken, and is refused; nothing has been changed."
 _BEHIND = (
     "gradients came to this backward in a way for which no step had been verified (of {outputs}), and it was planned "
@@ -83,9 +83,11 @@ class FirstSteps:
         self._model = weakref.ref(model)
         self._optimizer = None if optimizer is None else weakref.ref(optimizer)
         self._session, self._dynamic = session, dynamic
-        self._verified: dict[Key, list[Ways | None]] = {}  # those used last at the end; None for guessed gradients
-        self._latest: Ways | None = None  # how gradients came last
-        self._after: dict[Ways, Ways] = {}  # which way came after which: losses may alternate
+        self._verified: dict[
+            Key, list[GradientLayouts | None]
+        ] = {}  # those used last at the end; None for guessed gradients
+        self._latest: GradientLayouts | None = None  # how gradients came last
+        self._after: dict[GradientLayouts, GradientLayouts] = {}  # which way came after which: losses may alternate
 
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Watched | None:
         """Verifies a call, if none like it has been.
@@ -110,7 +112,7 @@ class FirstSteps:
         """Looks at the gradients that will come to what a call returned."""
         known = self._verified[call.key]
         if None in known:
-            known[known.index(None)] = guessed_ways(results)
+            known[known.index(None)] = guessed_layouts(results)
 
         def came(name: str, gradient: torch.Tensor | None) -> None:
             if gradient is None:
@@ -125,28 +127,28 @@ class FirstSteps:
     def _ended(self, call: Watched) -> None:
         """A backward has ended: verifies it, if its gradients came as in none that was."""
         call.number = -1
-        ways = frozenset((name, GradientLayout.of(*found)) for name, found in call.came.items())
+        gradient_layouts = frozenset((name, GradientLayout.of(*found)) for name, found in call.came.items())
         if self._latest is not None:
-            if len(self._after) >= _MOST_WAYS:
+            if len(self._after) >= _MOST_ARRIVALS:
                 self._after.clear()
-            self._after[self._latest] = ways
-        self._latest = ways
+            self._after[self._latest] = gradient_layouts
+        self._latest = gradient_layouts
         model = self._model()
         if model is None or self._is_known(call) or _modes(model) != call.modes:
             return  # after a change of modes, the step is verified when it comes again
         with self.turn, torch.enable_grad(), call.autocast.restored():
             self._session.end_observation()
-            self._verify(call, ways, _BEHIND.format(outputs=", ".join(sorted(call.came))))
+            self._verify(call, gradient_layouts, _BEHIND.format(outputs=", ".join(sorted(call.came))))
 
     def _is_known(self, call: Watched) -> bool:
         """Whether a step was verified in which gradients came as they did in this one."""
-        for ways in self._verified.get(call.key, ()):
-            layouts = dict(ways or ())
+        for gradient_layouts in self._verified.get(call.key, ()):
+            layouts = dict(gradient_layouts or ())
             if layouts.keys() == call.came.keys() and all(layouts[n].serves(*found) for n, found in call.came.items()):
                 return True
         return False
 
-    def _verify(self, call: Watched, ways: Ways | None, refusal: str) -> None:
+    def _verify(self, call: Watched, gradient_layouts: GradientLayouts | None, refusal: str) -> None:
         """Compares steps of copies.
 
         Raises:
@@ -154,14 +156,14 @@ class FirstSteps:
         """
         model, session = self._model(), self._session
         assert model is not None, "it is being called"
-        if len(session.enclosure.members) > 1:  # another model has come to share the budget
+        if len(session.budget_scope.members) > 1:  # another model has come to share the budget
             raise VerificationError(VERIFIED_ALONE)
         planned = {**_options(session, self._dynamic), "plan": None if session.given is None else Plan(session.given)}
         optimizer = None if self._optimizer is None else self._optimizer()
-        subject = Subject(model, call.args, call.kwargs, optimizer, ways=ways)
-        known = Beforehand(session.knowledge, call.arrivals)
+        subject = Subject(model, call.args, call.kwargs, optimizer, gradient_layouts=gradient_layouts)
+        known = Beforehand(session.lookup, call.arrivals)
         _refuse(verified(subject, planned, session.options.numerics, STEPS, known), refusal)
-        self._verified.setdefault(call.key, []).append(ways)
+        self._verified.setdefault(call.key, []).append(gradient_layouts)
         _shorten(self._verified)
 
 
@@ -197,10 +199,10 @@ class FirstWholeSteps:
             alike = Objective(
                 objective.model, objective.loss, objective.targets, objective.autocast, objective.device
             ).train(objective.training)  # fmt: skip
-            recipe = dataclasses.replace(self._recipe, homes=self._steps.homes_by_place)
+            recipe = dataclasses.replace(self._recipe, host_resident=self._steps.host_resident_by_place)
             subject = Subject(alike, args, kwargs, self._steps.live.optimizer, recipe=recipe)
             options = _options(session, self._dynamic)
-            known = Beforehand(session.knowledge)
+            known = Beforehand(session.lookup)
             _refuse(verified(subject, options, session.options.numerics, STEPS, known), _BEFORE)
         self._verified[key] = self._verified.pop(key, None)
         _shorten(self._verified)
@@ -210,7 +212,7 @@ def _options(session: Session, dynamic: bool | None) -> dict[str, Any]:
     """The arguments of `lowtide.fit`, and `TrainStep`, with which a session plans."""
     options = session.options
     return {
-        "budget": options.budget, "scope": session.enclosure.scope, "host_budget": options.host_budget_B,
+        "budget": options.budget, "scope": session.budget_scope.scope, "host_budget": options.host_budget_B,
         "link": options.link_Bps, "numerics": options.numerics, "without": options.without, "seed": options.seed,
         "work": options.work, "time_limit_s": options.time_limit_s, "shape_limit_s": options.shape_limit_s,
         "dynamic": dynamic, "watch": session.watch,

@@ -140,7 +140,7 @@ def copied(subject: Subject) -> Subject:
             )
     if _layout(subject.model) != _layout(model):
         raise VerificationError(_NO_COPY.format("a copy of its parameters and buffers lies otherwise in memory"))
-    return Subject(model, args, kwargs, optimizer, loss_fn, subject.ways, subject.recipe)
+    return Subject(model, args, kwargs, optimizer, loss_fn, subject.gradient_layouts, subject.recipe)
 
 
 _NO_COPY = (

@@ -23,13 +23,13 @@ class Recipe:
     Arguments:
         clip_norm, norm_type: of all gradients together; None where nothing is clipped.
         accumulate: how many calls make one step.
-        homes: what lives on the host by an earlier plan: the parameter's place in the objective, and the name.
+        host_resident: what lives on the host by an earlier plan: the parameter's place in the objective, and the name.
     """
 
     clip_norm: float | None = None
     norm_type: float = 2.0
     accumulate: int = 1
-    homes: frozenset[tuple[int, str]] | None = None
+    host_resident: frozenset[tuple[int, str]] | None = None
 
 
 def plain_step(
@@ -93,5 +93,5 @@ def planned(
             accumulate=recipe.accumulate,
             **options,
         )
-    house(step, recipe.homes)
+    house(step, recipe.host_resident)
     return step

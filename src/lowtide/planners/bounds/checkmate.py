@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 
 from lowtide._core import NEVER
 from lowtide.planners.bounds.highs import THREADS, SilentHighs, run
-from lowtide.planners.reductions.residence import Residence, last_needs, may_rerun
+from lowtide.planners.reductions.residence import Residence, last_needs, may_recompute
 from lowtide.planners.reductions.stages import StageProgram
 
 _PS_PER_MS = 1e9
@@ -75,7 +75,7 @@ class CheckmateModel:
     def __init__(self, program: StageProgram, budget_B: int) -> None:
         self.program = program
         self.unit_B = max(1.0, budget_B / _UNITS)
-        self.room = (budget_B - program.core_fixed_B) / self.unit_B + _LOOSE
+        self.capacity = (budget_B - program.core_fixed_B) / self.unit_B + _LOOSE
         self.cost: list[float] = []
         self.low: list[float] = []
         self.high: list[float] = []
@@ -86,7 +86,7 @@ class CheckmateModel:
         self._choices()
         for t in range(len(program.stages)):
             self._reads(t)
-            self._stays(t)
+            self._lifetimes(t)
             self._frees(t)
             self._memory(t)
 
@@ -139,9 +139,9 @@ class CheckmateModel:
         self.a: dict[tuple[int, int], int] = {}
         self.s: dict[tuple[int, int], int] = {}
         for t in range(len(stages)):
-            self.again.append([k for k in range(t) if useful[k] >= t and may_rerun(program, k, t)])
+            self.again.append([k for k in range(t) if useful[k] >= t and may_recompute(program, k, t)])
             for k in self.again[t]:
-                self.r[t, k] = self._column(stages[k].rerun_ps / _PS_PER_MS)
+                self.r[t, k] = self._column(stages[k].recompute_ps / _PS_PER_MS)
                 for v in self.outputs[k]:
                     if self.need[v] >= t:
                         self.a[t, v] = self.r[t, k] if len(self.outputs[k]) == 1 else self._column()
@@ -164,7 +164,7 @@ class CheckmateModel:
                 if (t, v) in self.a and self.a[t, v] != self.r[t, k]:
                     self._row([(self.r[t, k], 1.0), (self.a[t, v], -1.0)], least=0.0)
 
-    def _stays(self, t: int) -> None:
+    def _lifetimes(self, t: int) -> None:
         for v, first in enumerate(self.producer):
             if (t, v) in self.a and (t, v) in self.s:
                 self._row(self._present(t, v), most=1.0)
@@ -190,17 +190,17 @@ class CheckmateModel:
         self.u: dict[tuple[int, int], int] = getattr(self, "u", {})
         start = [(self.s[t, v], self.size[v]) for v in range(len(self.size)) if (t, v) in self.s]
         for k in (*self.again[t], t):
-            live = self.u[t, k] = self._column(0.0, 0.0, max(0.0, self.room), whole=False)
+            live = self.u[t, k] = self._column(0.0, 0.0, max(0.0, self.capacity), whole=False)
             self._row([(live, 1.0), *((c, -n) for c, n in start)], 0.0, 0.0)
             state = self.state_of.get(k)
             if k == t:
                 saved = (
                     [] if state is None or (t + 1, state) not in self.s else [(self.s[t + 1, state], self.size[state])]
                 )
-                self._row([(live, 1.0), *saved], most=self.room - stages[t].trace_B / self.unit_B)
+                self._row([(live, 1.0), *saved], most=self.capacity - stages[t].trace_B / self.unit_B)
                 return
-            inner = stages[k].rerun_trace_B / self.unit_B + (0.0 if state is None else self.size[state])
-            self._row([(live, 1.0), (self.r[t, k], inner)], most=self.room)
+            inner = stages[k].recompute_trace_B / self.unit_B + (0.0 if state is None else self.size[state])
+            self._row([(live, 1.0), (self.r[t, k], inner)], most=self.capacity)
             start = [(live, 1.0)]
             start += [(self.a[t, v], self.size[v]) for v in self.outputs[k] if (t, v) in self.a]
             start += [(self.f[t, v, k], -self.size[v]) for v in self.again_reads[k] if (t, v, k) in self.f]
@@ -274,7 +274,7 @@ class CheckmateModel:
         values = np.zeros(len(self.cost))
         first = {v: t for t, v in self.state_of.items()}
         last_replay = dict.fromkeys(first, -1)
-        for t, again in enumerate(plan.rerun_lists):
+        for t, again in enumerate(plan.recompute_lists):
             for k in again:
                 values[self.r[t, k]] = 1.0
                 if k in self.state_of:
@@ -287,8 +287,8 @@ class CheckmateModel:
             values[column] = float(t <= last_replay[v]) if v in first else float(v in plan.there[t])
         for (t, v, k), column in self.f.items():
             gone = (t + 1, v) not in self.s or values[self.s[t + 1, v]] == 0.0
-            later = any(j > k for j in plan.rerun_lists[t] if v in self.again_reads[j])
-            values[column] = float(k in plan.rerun_lists[t] and gone and not later)
+            later = any(j > k for j in plan.recompute_lists[t] if v in self.again_reads[j])
+            values[column] = float(k in plan.recompute_lists[t] and gone and not later)
         for t in range(len(self.again)):
             live = sum(self.size[v] for v in range(len(self.size)) if (t, v) in self.s and values[self.s[t, v]])
             for k in (*self.again[t], t):

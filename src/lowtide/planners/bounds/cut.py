@@ -43,7 +43,7 @@ class Cut:
         """The gap in which it is decided whether a value of `values` or `absent` is there."""
         return self.program.core.gap_at(value, self.stage + (value == self.taken))
 
-    def reruns(self, kept: Collection[int]) -> frozenset[int]:
+    def recomputations(self, kept: Collection[int]) -> frozenset[int]:
         """Recipes that have to run again if just `kept` is there."""
         found, stack = set[int](), [v for v in self.needed if v not in kept]
         while stack:
@@ -91,7 +91,7 @@ def cut_at(
     stack = sorted(seen)
     while stack:
         recipe = program.producer[stack.pop()]
-        if recipe in reached or program.stages[recipe].rerun_through <= stage:
+        if recipe in reached or program.stages[recipe].recompute_through <= stage:
             continue
         reached.add(recipe)
         fresh = [v for v in program.read_ids[recipe] if v not in seen and v not in there]
@@ -154,4 +154,4 @@ def _is_forced(program: StageProgram, value: int, stage: int) -> bool:
     if not uses or uses[-1] < stage:
         return False
     start = max((u for u in uses if u < stage), default=program.producer[value])
-    return program.stages[program.producer[value]].rerun_through <= stage or start >= program.pinned_from[value]
+    return program.stages[program.producer[value]].recompute_through <= stage or start >= program.pinned_from[value]

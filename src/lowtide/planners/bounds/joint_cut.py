@@ -27,10 +27,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lowtide.planners.bounds.cut_points import CutPoint, Need, Scene, scene_at
 from lowtide.planners.bounds.highs import Effort, solve
-from lowtide.planners.bounds.moments import Moment, Need, Scene, scene_at
-from lowtide.planners.bounds.rows import MIB, Rows, proved_ps, room
-from lowtide.planners.implementations.candidates import ALWAYS, Owner, Way, Ways
+from lowtide.planners.bounds.rows import MIB, Rows, capacity, proved_ps
+from lowtide.planners.implementations.candidates import ALWAYS, Candidate, Candidates, Owner
 from lowtide.planners.implementations.dominance import reduced
 
 JOINT_CLASS = "any implementation of every operator"
@@ -63,31 +63,31 @@ class JointCut:
     """The model for some moments, built once and solved for several budgets.
 
     Arguments:
-        ways: of the graph.
-        moments: in any order.
+        candidates: of the graph.
+        cut_points: in any order.
         budget_B: the largest for which it is solved.
     """
 
-    def __init__(self, ways: Ways, moments: Iterable[Moment], budget_B: int) -> None:
-        ways, self.settled = reduced(ways)
-        self.ways, self.rows = ways, Rows()
-        self.size_B = [v.size_B for v in ways.graph.values]
+    def __init__(self, candidates: Candidates, cut_points: Iterable[CutPoint], budget_B: int) -> None:
+        candidates, self.settled = reduced(candidates)
+        self.candidates, self.rows = candidates, Rows()
+        self.size_B = [v.size_B for v in candidates.graph.values]
         self.choice: dict[Owner, int] = {}
-        for g, among in ways.options.items():
+        for g, among in candidates.options.items():
             options = [(g, k) for k in among]
-            least_ps = min(ways.option_ps[o] for o in options)
-            self.choice |= {o: self.rows.column(ways.option_ps[o] - least_ps) for o in options}
+            least_ps = min(candidates.option_ps[o] for o in options)
+            self.choice |= {o: self.rows.column(candidates.option_ps[o] - least_ps) for o in options}
             self.rows.row([(self.choice[o], 1.0) for o in options], 1.0)
             self.rows.row([(self.choice[o], -1.0) for o in options], -1.0)
-        self.scenes = _scenes(ways, sorted(set(moments)), weightless(ways, budget_B))
-        self.stay = [{v: self.rows.column() for v in scene.values} for scene in self.scenes]
-        self.again = [{w.key: self.rows.column(w.rerun_ps or 0) for w in scene.ways} for scene in self.scenes]
+        self.scenes = _scenes(candidates, sorted(set(cut_points)), weightless(candidates, budget_B))
+        self.lifetime = [{v: self.rows.column() for v in scene.values} for scene in self.scenes]
+        self.again = [{w.key: self.rows.column(w.recompute_ps or 0) for w in scene.candidates} for scene in self.scenes]
         for k, scene in enumerate(self.scenes):
             self._serve(k, scene, self.again[k], scene.needs)
-            self._own(scene.ways, self.again[k])
+            self._own(scene.candidates, self.again[k])
             if k + 1 < len(self.scenes):
                 self._link(k)
-                self._serve(k, scene, self._afterwards(k, scene), scene_at(ways, scene.moment).needs)
+                self._serve(k, scene, self._afterwards(k, scene), scene_at(candidates, scene.cut_point).needs)
         self._knapsacks = [self._knapsack(k, scene) for k, scene in enumerate(self.scenes)]
 
     @property
@@ -104,38 +104,38 @@ class JointCut:
         model = self.rows.model()
         least = np.array(model.row_lower_)
         for row, free_B, most_B in self._knapsacks:
-            least[row] = -room(free_B + budget_B, most_B)
+            least[row] = -capacity(free_B + budget_B, most_B)
         model.row_lower_ = least
         solved = solve(model, effort)
-        bound_ps = self.ways.least_ps + proved_ps(solved.bound_ms)
+        bound_ps = self.candidates.least_ps + proved_ps(solved.bound_ms)
         x = solved.columns
         if x is None:
             return JointSolution(bound_ps, solved.impossible, solved.whole)
         choice = self.settled | {g: k for (g, k), column in self.choice.items() if x[column] > 0.5}
-        kept = tuple(frozenset(v for v, c in stay.items() if x[c] > 0.5) for stay in self.stay)
+        kept = tuple(frozenset(v for v, c in lifetime.items() if x[c] > 0.5) for lifetime in self.lifetime)
         return JointSolution(bound_ps, False, solved.whole, choice, kept)
 
     def _present(self, k: int, again: dict[Key, int], value: int) -> list[Entry]:
         """Resident at a moment, or brought back after it, or made only after it."""
         scene = self.scenes[k]
-        columns = [self.stay[k].get(value), *(again.get(w.key) for w in self.ways.makers.get(value, ()))]
+        columns = [self.lifetime[k].get(value), *(again.get(w.key) for w in self.candidates.makers.get(value, ()))]
         later = scene.later.get(value, frozenset())
         return [(c, 1.0) for c in columns if c is not None] + [(self.choice[o], 1.0) for o in sorted(later)]
 
     def _serve(self, k: int, scene: Scene, again: dict[Key, int], needs: Sequence[Need]) -> None:
         """What is needed is there, or comes back."""
         for need in needs:
-            stay = self.stay[k].get(need.value)
-            if stay is None:
+            lifetime = self.lifetime[k].get(need.value)
+            if lifetime is None:
                 continue
-            entries = [(stay, 1.0)] if need.now else self._present(k, again, need.value)
+            entries = [(lifetime, 1.0)] if need.now else self._present(k, again, need.value)
             if need.now:
                 entries += [(self.choice[o], 1.0) for o in sorted(scene.later.get(need.value, ()))]
             self._at_least(entries, need.owner)
-        for way in scene.ways:
-            for v in way.reads:
-                if v in self.stay[k]:
-                    self.rows.row([*self._present(k, again, v), (again[way.key], -1.0)])
+        for candidate in scene.candidates:
+            for v in candidate.reads:
+                if v in self.lifetime[k]:
+                    self.rows.row([*self._present(k, again, v), (again[candidate.key], -1.0)])
 
     def _at_least(self, entries: Sequence[Entry], owner: Owner) -> None:
         """A sum of at least 1 where an option is chosen."""
@@ -144,21 +144,21 @@ class JointCut:
         elif all(column != self.choice[owner] for column, _ in entries):
             self.rows.row([*entries, (self.choice[owner], -1.0)])
 
-    def _own(self, ways: Iterable[Way], again: dict[Key, int]) -> None:
+    def _own(self, candidates: Iterable[Candidate], again: dict[Key, int]) -> None:
         """Only what is chosen runs again."""
-        for way in ways:
-            if way.owner != ALWAYS:
-                self.rows.row([(self.choice[way.owner], 1.0), (again[way.key], -1.0)])
+        for candidate in candidates:
+            if candidate.owner != ALWAYS:
+                self.rows.row([(self.choice[candidate.owner], 1.0), (again[candidate.key], -1.0)])
 
     def _link(self, k: int) -> None:
         """What is there at the next moment was there at this one, or came in between."""
-        for v, column in self.stay[k + 1].items():
-            if v in self.stay[k]:
+        for v, column in self.lifetime[k + 1].items():
+            if v in self.lifetime[k]:
                 self.rows.row([*self._present(k, self.again[k], v), (column, -1.0)])
 
     def _afterwards(self, k: int, scene: Scene) -> dict[Key, int]:
         """Columns for what runs again at any later time."""
-        afterwards = {w.key: self.rows.column() for w in scene.ways}
+        afterwards = {w.key: self.rows.column() for w in scene.candidates}
         for r, column in afterwards.items():
             stretches = [again[r] for again in self.again[k:] if r in again]
             self.rows.row([*((c, 1.0) for c in stretches), (column, -1.0)])
@@ -169,15 +169,15 @@ class JointCut:
     def _knapsack(self, k: int, scene: Scene) -> tuple[int, int, int]:
         """The row of the bytes at a moment, what they leave of a budget of nothing, and the most that they can be."""
         free_B = -scene.fixed_B - scene.run_B.get(ALWAYS, 0)
-        entries = [(column, -self.size_B[v] / MIB) for v, column in self.stay[k].items()]
+        entries = [(column, -self.size_B[v] / MIB) for v, column in self.lifetime[k].items()]
         runs = [(self.choice[o], -run_B / MIB) for o, run_B in scene.run_B.items() if o != ALWAYS]
-        most_B = sum(self.size_B[v] for v in self.stay[k]) + sum(scene.run_B.values())
+        most_B = sum(self.size_B[v] for v in self.lifetime[k]) + sum(scene.run_B.values())
         return self.rows.row(entries + runs), free_B, most_B
 
 
-def weightless(ways: Ways, budget_B: int) -> frozenset[int]:
+def weightless(candidates: Candidates, budget_B: int) -> frozenset[int]:
     """The lightest values, as many as come to next to nothing."""
-    sizes = sorted((ways.graph.values[v].size_B, v) for v in ways.makers)
+    sizes = sorted((candidates.graph.values[v].size_B, v) for v in candidates.makers)
     found, left_B = set[int](), WEIGHTLESS * budget_B
     for size_B, v in sizes:
         left_B -= size_B
@@ -187,10 +187,10 @@ def weightless(ways: Ways, budget_B: int) -> frozenset[int]:
     return frozenset(found)
 
 
-def _scenes(ways: Ways, moments: Sequence[Moment], light: Collection[int]) -> list[Scene]:
+def _scenes(candidates: Candidates, cut_points: Sequence[CutPoint], light: Collection[int]) -> list[Scene]:
     """In order. Whatever a later moment speaks of, the earlier ones do."""
     scenes: list[Scene] = []
-    for k in reversed(range(len(moments))):
-        until = moments[k + 1] if k + 1 < len(moments) else None
-        scenes.append(scene_at(ways, moments[k], until, light, scenes[-1].values if scenes else ()))
+    for k in reversed(range(len(cut_points))):
+        until = cut_points[k + 1] if k + 1 < len(cut_points) else None
+        scenes.append(scene_at(candidates, cut_points[k], until, light, scenes[-1].values if scenes else ()))
     return scenes[::-1]

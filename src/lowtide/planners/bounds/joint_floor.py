@@ -11,35 +11,35 @@ from __future__ import annotations
 
 from lowtide.ir.graph import Value
 from lowtide.planners.bounds.op_floor import Floor
-from lowtide.planners.implementations.candidates import ALWAYS, Owner, Ways
+from lowtide.planners.implementations.candidates import ALWAYS, Candidates, Owner
 
 _NEAR = 0.99  # of the floor: recipes that set it
 
 
-def joint_floor(ways: Ways) -> Floor:
+def joint_floor(candidates: Candidates) -> Floor:
     """Proves a floor for all choices. O(graph + places * values that cannot come back)."""
-    graph = ways.graph
-    stays = [(v.size_B, v.id, *there) for v in graph.values if (there := _there(ways, v)) is not None]
+    graph = candidates.graph
+    lifetimes = [(v.size_B, v.id, *there) for v in graph.values if (there := _there(candidates, v)) is not None]
     floors_B = []
-    for place in range(len(ways.segment_of)):
-        always = {v: size_B for size_B, v, first, last in stays if first <= place < last}
-        floors_B.append(graph.persistent_B + sum(always.values()) + _run_B(ways, place, always))
-    ends_B = [_end_B(ways, segment) for segment in range(len(graph.segments))]
+    for place in range(len(candidates.segment_of)):
+        always = {v: size_B for size_B, v, first, last in lifetimes if first <= place < last}
+        floors_B.append(graph.persistent_B + sum(always.values()) + _run_B(candidates, place, always))
+    ends_B = [_end_B(candidates, segment) for segment in range(len(graph.segments))]
     floor_B = max([*floors_B, *ends_B], default=0)
     setters = sorted((-floor, place) for place, floor in enumerate(floors_B) if floor >= _NEAR * floor_B)
     return Floor(floor_B, tuple(graph.program[place] for _, place in setters[:32]))
 
 
-def _there(ways: Ways, value: Value) -> tuple[int, int] | None:
+def _there(candidates: Candidates, value: Value) -> tuple[int, int] | None:
     """From the moment of which place to before that of which other one a value is there in every schedule.
 
     None where nothing says so: it may come back, or nobody may need it.
     """
-    makers = ways.makers.get(value.id, ())
+    makers = candidates.makers.get(value.id, ())
     if value.persistent or (value.arrives is None and not makers):
         return None
-    begins = ways.begins
-    needed = [w.earliest + 1 for w in ways.readers.get(value.id, ()) if w.owner == ALWAYS and w.runs]
+    begins = candidates.begins
+    needed = [w.earliest + 1 for w in candidates.readers.get(value.id, ()) if w.owner == ALWAYS and w.runs]
     last = max(needed, default=0)
     made = [w.latest + 1 for w in makers]
     if value.arrives is not None:
@@ -49,29 +49,29 @@ def _there(ways: Ways, value: Value) -> tuple[int, int] | None:
         last = max(last, begins[value.leaves + 1])
         if value.held:
             last = max(last, begins[-1])
-            first = max(first, begins[value.leaves + 1]) if any(w.rerun_ps is not None for w in makers) else first
+            first = max(first, begins[value.leaves + 1]) if any(w.recompute_ps is not None for w in makers) else first
             return first, last
-    if any(w.rerun_ps is not None for w in makers):
+    if any(w.recompute_ps is not None for w in makers):
         return None
     return (first, last) if last > first else None
 
 
-def _run_B(ways: Ways, place: int, always: dict[int, int]) -> int:
+def _run_B(candidates: Candidates, place: int, always: dict[int, int]) -> int:
     """The least that the first recipe at a place takes, what it reads included."""
-    values = ways.graph.values
+    values = candidates.graph.values
     by_owner: dict[Owner, int] = {}
-    for way in ways.at.get(place, ()):
-        read_B = sum(values[v].size_B for v in way.reads if v not in always)
-        taken_B = read_B + way.least_B if way.runs else 0
-        by_owner[way.owner] = min(taken_B, by_owner.get(way.owner, taken_B))
+    for candidate in candidates.at.get(place, ()):
+        read_B = sum(values[v].size_B for v in candidate.reads if v not in always)
+        taken_B = read_B + candidate.least_B if candidate.runs else 0
+        by_owner[candidate.owner] = min(taken_B, by_owner.get(candidate.owner, taken_B))
     if ALWAYS in by_owner or not by_owner:
         return by_owner.get(ALWAYS, 0)
     group = next(iter(by_owner))[0]
-    return min(by_owner.get((group, k), 0) for k in ways.options[group])
+    return min(by_owner.get((group, k), 0) for k in candidates.options[group])
 
 
-def _end_B(ways: Ways, segment: int) -> int:
+def _end_B(candidates: Candidates, segment: int) -> int:
     """What is there together when a segment returns."""
-    leaving = (v for v in ways.graph.values if v.leaves is not None and not v.persistent and v.replaces is None)
+    leaving = (v for v in candidates.graph.values if v.leaves is not None and not v.persistent and v.replaces is None)
     there_B = sum(v.size_B for v in leaving if v.leaves == segment or (v.held and (v.leaves or 0) < segment))
-    return ways.graph.persistent_B + there_B
+    return candidates.graph.persistent_B + there_B

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from lowtide.planners.bounds.cut import Cut, cut_at
 from lowtide.planners.bounds.highs import Effort, solve
-from lowtide.planners.bounds.rows import MIB, Rows, proved_ps, room
+from lowtide.planners.bounds.rows import MIB, Rows, capacity, proved_ps
 from lowtide.planners.reductions.stages import StageProgram
 
 _WEIGHTLESS = 5e-4  # of the budget, all such values together
@@ -66,8 +66,8 @@ class MultiCut:
         weightless = _weightless(program, budget_B)
         self.cuts = _cuts(program, stages, weightless)
         self._rows = Rows()
-        self._stay = [{v: self._rows.column() for v in cut.values} for cut in self.cuts]
-        self._again = [{r: self._rows.column(program.stages[r].rerun_ps) for r in cut.recipes} for cut in self.cuts]
+        self._lifetime = [{v: self._rows.column() for v in cut.values} for cut in self.cuts]
+        self._again = [{r: self._rows.column(program.stages[r].recompute_ps) for r in cut.recipes} for cut in self.cuts]
         last = len(self.cuts) - 1
         for k, cut in enumerate(self.cuts):
             end = len(program.stages) if k == last else self.cuts[k + 1].stage
@@ -76,8 +76,8 @@ class MultiCut:
                 self._add_link(k)
                 self._add_afterwards(k, cut)
             self._rows.row(
-                ((self._stay[k][v], -program.size_B[v] / MIB) for v in cut.values),
-                -room(cut.free_B + budget_B, sum(program.size_B[v] for v in cut.values)),
+                ((self._lifetime[k][v], -program.size_B[v] / MIB) for v in cut.values),
+                -capacity(cut.free_B + budget_B, sum(program.size_B[v] for v in cut.values)),
             )
 
     @property
@@ -99,8 +99,8 @@ class MultiCut:
         if x is None:
             return MultiCutSolution(bound_ps, solved.impossible, solved.whole)
         kept = tuple(
-            cut.forced.union(v for v, c in stay.items() if x[c] > 0.5)
-            for cut, stay in zip(self.cuts, self._stay, strict=True)
+            cut.forced.union(v for v, c in lifetime.items() if x[c] > 0.5)
+            for cut, lifetime in zip(self.cuts, self._lifetime, strict=True)
         )
         again = tuple(frozenset(r for r, c in again.items() if x[c] > 0.5) for again in self._again)
         return MultiCutSolution(bound_ps, False, solved.whole, kept, again)
@@ -111,10 +111,10 @@ class MultiCut:
         assert solution.again is not None
         program, core = self.program, self.program.core
         taus: NDArray[np.int32] = program.keep_all(0).taus
-        for gap, moments in self._moments().items():
+        for gap, cut_points in self._cut_points().items():
             value = int(core.gap_value[gap])
             dropped = []
-            for k in moments:
+            for k in cut_points:
                 if value in solution.kept[k]:
                     break
                 dropped.append(k)
@@ -130,13 +130,13 @@ class MultiCut:
             taus[gap] = max(start, stage) + 1 if passing else start + 1
         return taus
 
-    def _moments(self) -> dict[int, list[int]]:
+    def _cut_points(self) -> dict[int, list[int]]:
         """Per gap the cuts that lie in it and at which its value may be there, in order."""
-        moments: dict[int, list[int]] = {}
+        cut_points: dict[int, list[int]] = {}
         for k, cut in enumerate(self.cuts):
             for v in (*cut.values, *cut.absent):
-                moments.setdefault(cut.gap(v), []).append(k)
-        return moments
+                cut_points.setdefault(cut.gap(v), []).append(k)
+        return cut_points
 
     def _add_stretch(self, k: int, cut: Cut, end: int) -> None:
         """What the recipes read that run between a cut and the next one."""
@@ -157,7 +157,7 @@ class MultiCut:
         for v in (*later.values, *sorted(later.forced)):
             if self.program.producer[v] >= cut.stage or v in cut.forced:
                 continue
-            column = self._stay[k + 1].get(v)
+            column = self._lifetime[k + 1].get(v)
             entries = self._present(k, v)
             if column is not None:
                 self._rows.row([*entries, (column, -1.0)])
@@ -175,7 +175,7 @@ class MultiCut:
                 rows.row([(column, 1.0), (c, -1.0)])
 
         def present(v: int) -> list[tuple[int, float]]:
-            columns = (self._stay[k].get(v), afterwards.get(program.producer[v]))
+            columns = (self._lifetime[k].get(v), afterwards.get(program.producer[v]))
             return [(column, 1.0) for column in columns if column is not None]
 
         for v in cut.needed:
@@ -187,17 +187,17 @@ class MultiCut:
 
     def _present(self, k: int, v: int) -> list[tuple[int, float]]:
         """Resident at a cut, or brought back before the next one."""
-        stay, again = self._stay[k].get(v), self._again[k].get(self.program.producer[v])
-        return [(c, 1.0) for c in (stay, again) if c is not None]
+        lifetime, again = self._lifetime[k].get(v), self._again[k].get(self.program.producer[v])
+        return [(c, 1.0) for c in (lifetime, again) if c is not None]
 
 
 def _cuts(program: StageProgram, stages: Sequence[int], weightless: Collection[int]) -> tuple[Cut, ...]:
     """The cuts in order. Whatever a later cut speaks of, the earlier ones do, so that no link says more than is so."""
-    moments = sorted(set(stages))
+    cut_points = sorted(set(stages))
     cuts: list[Cut] = []
-    for k in reversed(range(len(moments))):
+    for k in reversed(range(len(cut_points))):
         later = cuts[-1].recipes if cuts else ()
-        cuts.append(cut_at(program, moments[k], weightless, later, moments[k - 1] if k else 0))
+        cuts.append(cut_at(program, cut_points[k], weightless, later, cut_points[k - 1] if k else 0))
     return tuple(reversed(cuts))
 
 

@@ -64,7 +64,7 @@ def once_behind_the_turn(program: StageProgram) -> StageProgram:
     for k, segment in enumerate(program.graph.segments):
         first.setdefault(segment.part, k)
     forward = set(first.values())
-    stages = (s if s.segment in forward else replace(s, rerun_through=-1) for s in program.stages)
+    stages = (s if s.segment in forward else replace(s, recompute_through=-1) for s in program.stages)
     return replace(program, stages=tuple(stages))
 
 

@@ -72,7 +72,7 @@ class Rows:
         return model
 
 
-def room(bytes_B: int, most_B: int) -> float:
+def capacity(bytes_B: int, most_B: int) -> float:
     """A knapsack's room in MiB, loosened by more than the solver's rounding, so that no bound is too high.
 
     Arguments:

@@ -26,7 +26,7 @@ import numpy as np
 
 from lowtide.planners.bounds.cut import cut_at
 from lowtide.planners.bounds.highs import Effort, solve
-from lowtide.planners.bounds.rows import MIB, PS_PER_MS, Rows, proved_ps, room
+from lowtide.planners.bounds.rows import MIB, PS_PER_MS, Rows, capacity, proved_ps
 from lowtide.planners.reductions.stages import StageProgram
 
 
@@ -38,14 +38,14 @@ class CutSolution:
         bound_ps: proved: no schedule spends less on reruns.
         impossible: the solver says that no set fits.
         kept: core values that stay across the cut; None when no set was found.
-        rerun_ps: what the set costs if every dropped value is brought back once.
+        recompute_ps: what the set costs if every dropped value is brought back once.
         nodes: of the search tree.
     """
 
     bound_ps: float
     impossible: bool
     kept: frozenset[int] | None
-    rerun_ps: int
+    recompute_ps: int
     nodes: int
 
 
@@ -89,7 +89,7 @@ class SingleCut:
             possible = cut.free_B + budget_B >= 0
             return CutSolution(0.0, not possible, cut.forced if possible else None, 0, 0)
         least = self._least.copy()
-        least[-1] = -room(cut.free_B + budget_B, self.most_B)
+        least[-1] = -capacity(cut.free_B + budget_B, self.most_B)
         self._model.row_lower_ = least
         lower = np.zeros(len(cut.values) + len(cut.recipes))
         lower[[place for place, v in enumerate(cut.values) if v in keep]] = 1.0
@@ -99,14 +99,16 @@ class SingleCut:
         if solved.columns is None:
             return CutSolution(bound_ps, solved.impossible and not keep, None, 0, solved.nodes)
         kept = cut.forced.union(v for v, x in zip(cut.values, solved.columns, strict=False) if x > 0.5)
-        rerun_ps = sum(self.program.stages[r].rerun_ps for r in cut.reruns(kept))  # not read off the solver
-        return CutSolution(bound_ps, False, kept, rerun_ps, solved.nodes)
+        recompute_ps = sum(
+            self.program.stages[r].recompute_ps for r in cut.recomputations(kept)
+        )  # not read off the solver
+        return CutSolution(bound_ps, False, kept, recompute_ps, solved.nodes)
 
     def _build(self) -> tuple[highspy.HighsLp, np.ndarray]:
         """The model, its knapsack last; and its rows' least values. Once S is fixed the best X is whole by itself."""
         program, cut, rows = self.program, self.cut, Rows()
         column_of_value = {v: rows.column() for v in cut.values}
-        column_of_recipe = {r: rows.column(program.stages[r].rerun_ps) for r in cut.recipes}
+        column_of_recipe = {r: rows.column(program.stages[r].recompute_ps) for r in cut.recipes}
 
         def present(v: int) -> list[tuple[int, float]]:
             columns = (column_of_value.get(v), column_of_recipe.get(program.producer[v]))

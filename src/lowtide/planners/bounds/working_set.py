@@ -11,14 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from lowtide.ir.graph import Graph
-from lowtide.ir.in_place import in_place_ways
+from lowtide.ir.in_place import in_place_candidates
 from lowtide.ir.schedule import HOST_ENGINE
 from lowtide.planners.bounds.joint_cut import JOINT_CLASS
-from lowtide.planners.implementations.candidates import ALWAYS, Owner, Ways
+from lowtide.planners.implementations.candidates import ALWAYS, Candidates, Owner
 from lowtide.planners.reductions.dead_code import needed_program
 
-MOVING_CLASS = "any recomputation; any movement; one implementation per operator"
-MOVING_JOINT_CLASS = f"any recomputation; any movement; {JOINT_CLASS}"
+OFFLOAD_CLASS = "any recomputation; any movement; one implementation per operator"
+OFFLOAD_JOINT_CLASS = f"any recomputation; any movement; {JOINT_CLASS}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,34 +30,34 @@ class WorkingSet:
     recipes: tuple[int, ...]
 
 
-def working_set(graph: Graph, *, homes_move: bool = False, ways: Ways | None = None) -> WorkingSet:
+def working_set(graph: Graph, *, persistent_may_move: bool = False, candidates: Candidates | None = None) -> WorkingSet:
     """Proves a floor for schedules that may move values.
 
     While a recipe runs, what it reads is there, and what it allocates; persistent values at home on the device, and
     what the caller holds since an earlier segment. Where a segment begins or ends, all that arrives or leaves at once.
 
     Arguments:
-        homes_move: whether movable persistent values may have their home on the host.
-        ways: of the graph, for a floor that holds whatever options are chosen; None for the program's own.
+        persistent_may_move: whether movable persistent values may have their home on the host.
+        candidates: of the graph, for a floor that holds whatever options are chosen; None for the program's own.
 
     O(graph + segments * values).
     """
-    taken_B, fixed_B, held_B = _Taken(graph, homes_move), _fixed_B(graph, homes_move), _held_B(graph)
-    found = _of_program(graph, taken_B) if ways is None else _of_any_choice(ways, taken_B)
+    taken_B, fixed_B, held_B = _Taken(graph, persistent_may_move), _fixed_B(graph, persistent_may_move), _held_B(graph)
+    found = _of_program(graph, taken_B) if candidates is None else _of_any_choice(candidates, taken_B)
     found.sort(key=lambda item: (-item[0], item[1]))
     floor_B = max([fixed_B, *(fixed_B + b for b in _exchanged_B(graph, held_B)), *(b for b, _ in found[:1])])
     return WorkingSet(floor_B, tuple(r for b, r in found[:32] if b >= 0.99 * floor_B))
 
 
-def least_options(ways: Ways, *, homes_move: bool = False) -> dict[int, int]:
+def least_options(candidates: Candidates, *, persistent_may_move: bool = False) -> dict[int, int]:
     """The choice of the options whose largest working set is smallest; of equals the first.
 
     Arguments: as for `working_set`.
     """
-    by_owner = _by_owner(ways, _Taken(ways.graph, homes_move))
+    by_owner = _by_owner(candidates, _Taken(candidates.graph, persistent_may_move))
     choice = {
         group: min(options, key=lambda k, g=group: (max(by_owner[g, k])[0], k))  # type: ignore[misc]
-        for group, options in ways.options.items()
+        for group, options in candidates.options.items()
         if all((group, k) in by_owner for k in options)
     }
     return {group: option for group, option in choice.items() if option}
@@ -66,10 +66,10 @@ def least_options(ways: Ways, *, homes_move: bool = False) -> dict[int, int]:
 class _Taken:
     """Bytes that are there while a recipe runs."""
 
-    def __init__(self, graph: Graph, homes_move: bool) -> None:
+    def __init__(self, graph: Graph, persistent_may_move: bool) -> None:
         self._graph, self._held_B = graph, _held_B(graph)
-        self._fixed, self._fixed_B = _fixed(graph, homes_move), _fixed_B(graph, homes_move)
-        self._on_host = {r.outputs for r in graph.recipes if r.engine == HOST_ENGINE} if homes_move else set()
+        self._fixed, self._fixed_B = _fixed(graph, persistent_may_move), _fixed_B(graph, persistent_may_move)
+        self._on_host = {r.outputs for r in graph.recipes if r.engine == HOST_ENGINE} if persistent_may_move else set()
 
     def __call__(self, r: int, inner_B: int) -> int:
         recipe = self._graph.recipes[r]
@@ -80,40 +80,44 @@ class _Taken:
         return self._fixed_B + self._held_B[held] + sum(values[v].size_B for v in there) + inner_B
 
 
-def _fixed(graph: Graph, homes_move: bool) -> set[int]:
+def _fixed(graph: Graph, persistent_may_move: bool) -> set[int]:
     """Persistent values that stay on the device."""
-    return {v.id for v in graph.values if v.persistent and v.memory == "device" and not (homes_move and v.movable)}
+    return {
+        v.id for v in graph.values if v.persistent and v.memory == "device" and not (persistent_may_move and v.movable)
+    }
 
 
-def _fixed_B(graph: Graph, homes_move: bool) -> int:
-    return sum(graph.values[v].size_B for v in _fixed(graph, homes_move))
+def _fixed_B(graph: Graph, persistent_may_move: bool) -> int:
+    return sum(graph.values[v].size_B for v in _fixed(graph, persistent_may_move))
 
 
 def _of_program(graph: Graph, taken_B: Callable[[int, int], int]) -> list[tuple[int, int]]:
     """Bytes and recipe of everything that the program has to run."""
-    in_place = in_place_ways(graph)
+    in_place = in_place_candidates(graph)
     return [
-        (taken_B(r, min(graph.recipes[way].trace.peak_B for way in (r, *in_place.get(r, ())))), r)
+        (taken_B(r, min(graph.recipes[candidate].trace.peak_B for candidate in (r, *in_place.get(r, ())))), r)
         for r in needed_program(graph)
     ]
 
 
-def _of_any_choice(ways: Ways, taken_B: Callable[[int, int], int]) -> list[tuple[int, int]]:
+def _of_any_choice(candidates: Candidates, taken_B: Callable[[int, int], int]) -> list[tuple[int, int]]:
     """The same of what runs whatever is chosen; of every group its least option, that by its largest recipe."""
-    by_owner = _by_owner(ways, taken_B)
+    by_owner = _by_owner(candidates, taken_B)
     found = by_owner.get(ALWAYS, [])
-    for group, options in ways.options.items():
+    for group, options in candidates.options.items():
         if all((group, k) in by_owner for k in options):
             found.append(min(max(by_owner[group, k]) for k in options))
     return found
 
 
-def _by_owner(ways: Ways, taken_B: Callable[[int, int], int]) -> dict[Owner, list[tuple[int, int]]]:
+def _by_owner(candidates: Candidates, taken_B: Callable[[int, int], int]) -> dict[Owner, list[tuple[int, int]]]:
     """Bytes and recipe of everything that an option has to run."""
     found: dict[Owner, list[tuple[int, int]]] = {}
-    for way in ways.ways:
-        if way.runs:
-            found.setdefault(way.owner, []).append((taken_B(way.recipe, way.least_B), way.recipe))
+    for candidate in candidates.candidates:
+        if candidate.runs:
+            found.setdefault(candidate.owner, []).append(
+                (taken_B(candidate.recipe, candidate.least_B), candidate.recipe)
+            )
     return found
 
 

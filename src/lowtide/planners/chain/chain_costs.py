@@ -186,14 +186,14 @@ class ChainCosts:
             turn = links.turn_of[k]
             when.update(dict.fromkeys(links.inner[k], turn))
             if option[k] != _NOT:
-                moment = self._moment(saved_from[k])
-                when.update(dict.fromkeys(self.options[k][option[k]].saved, moment))
+                cut_point = self._cut_point(saved_from[k])
+                when.update(dict.fromkeys(self.options[k][option[k]].saved, cut_point))
         for v, last in links.last_reader.items():
             origin = links.link_of[links.program.producer[v]]
             if last > origin:
-                moments = [self._moment(m) for m in crossing_from[origin:last] if m != _NOT]
-                when[v] = min(moments, default=links.turn_of[origin])
+                cut_points = [self._cut_point(m) for m in crossing_from[origin:last] if m != _NOT]
+                when[v] = min(cut_points, default=links.turn_of[origin])
         return links.taus(when)
 
-    def _moment(self, link: int) -> int:
+    def _cut_point(self, link: int) -> int:
         return KEEP if link == _FROM_START else self.links.turn_of[link]

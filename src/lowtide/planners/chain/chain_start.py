@@ -48,16 +48,16 @@ def chain_start(search: Search, most_links: Sequence[int] = MOST_LINKS, slots: i
         most_links, slots = most_links[-1:], slots // 2
     elif len(search.program.stages) >= _LARGE:
         most_links = most_links[:1]
-    ways = [_chains(search, most) for most in most_links]
-    ways = [chains for chains in ways if chains]
-    if not ways:
+    candidates = [_chains(search, most) for most in most_links]
+    candidates = [chains for chains in candidates if chains]
+    if not candidates:
         return None
     walk = _Walk(search)
     budget_B, before_B = search.budget_B, None
     # Where tables have no plan, or poor ones: until a larger budget brings nothing lower.
     for _ in range(_WIDEST_BRIEFLY if search.is_brief else _WIDEST):
         for hopeful in (False, True):
-            for chains in ways:
+            for chains in candidates:
                 walk.take(_Tables.of(chains, budget_B, slots, hopeful))
             if search.time_ps is not None:
                 return walk.lowest

@@ -165,9 +165,9 @@ def taus_of(halves: Iterable[Forward], when: Mapping[int, int], program: StagePr
         for t in half.stages:
             for v in half.outputs[t]:
                 gap = core.gap_at(v, half.turn)
-                moment = when.get(v, KEEP)
-                if moment != KEEP and core.is_free(gap) and program.stages[t].rerun_through >= needs[v]:
-                    taus[gap] = moment if moment == NEVER else max(moment, core.gap_start(gap) + 1)
+                cut_point = when.get(v, KEEP)
+                if cut_point != KEEP and core.is_free(gap) and program.stages[t].recompute_through >= needs[v]:
+                    taus[gap] = cut_point if cut_point == NEVER else max(cut_point, core.gap_start(gap) + 1)
     return taus
 
 

@@ -62,7 +62,7 @@ def brought_back(links: Links, link: int, there: Collection[int], wanted: Collec
 
 def time_ps(links: Links, stages: Iterable[int]) -> int:
     """Time of running stages again."""
-    return sum(links.program.stages[t].rerun_ps for t in stages)
+    return sum(links.program.stages[t].recompute_ps for t in stages)
 
 
 def running_B(links: Links, stages: Sequence[int], kept: Collection[int]) -> int:
@@ -105,7 +105,7 @@ def _likeness(links: Links, link: int) -> Hashable:
     later, onward = set(links.later[link]), handed_on(links, link)
     return tuple(
         (
-            program.stages[t].rerun_ps,
+            program.stages[t].recompute_ps,
             tuple(number.get(v, -1) for v in program.read_ids[t]),
             tuple((program.size_B[v], v in later, v in links.again, v in onward) for v in half.outputs[t]),
         )

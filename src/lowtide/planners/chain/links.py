@@ -116,10 +116,10 @@ class Links(Linked):
     def taus(self, when: Mapping[int, int]) -> NDArray[np.int32]:
         """Writes down from which stage on values are kept again, or `KEEP`. Others stay. O(values)."""
         taus = np.full(len(self.program.core.gap_value), KEEP, dtype=np.int32)
-        for v, moment in when.items():
-            if moment != KEEP and v in self.gaps:
+        for v, cut_point in when.items():
+            if cut_point != KEEP and v in self.gaps:
                 gap, start = self.gaps[v]
-                taus[gap] = max(moment, start + 1)
+                taus[gap] = max(cut_point, start + 1)
         return taus
 
 
@@ -154,7 +154,7 @@ def _worth_dropping(half: Forward, small_B: int) -> frozenset[int]:
         v
         for t in half.ancestry
         for v in half.outputs[t]
-        if program.stages[t].rerun_through >= needs[v] and program.pinned_from[v] == NEVER
+        if program.stages[t].recompute_through >= needs[v] and program.pinned_from[v] == NEVER
     ]
     found.sort(key=lambda v: (program.size_B[v], v))
     small = 0

@@ -17,7 +17,7 @@ from lowtide.planners.base import AbstractPlanner, Watch
 from lowtide.planners.bounds.checkmate import CheckmateModel
 from lowtide.planners.classic.chen_greedy import sweep
 from lowtide.planners.classic.policy import follow, note_peak
-from lowtide.planners.reductions.residence import RESIDENCE_CLASS, Residence, of_stays, residence
+from lowtide.planners.reductions.residence import RESIDENCE_CLASS, Residence, of_lifetimes, residence
 from lowtide.planners.reductions.stages import refuses_stages
 from lowtide.planners.search import Search
 
@@ -55,7 +55,7 @@ class Checkmate(AbstractPlanner):
         sweep(search, linear=False)
         start = None
         if search.taus is not None:
-            start = residence(search.program, of_stays(search.program, search.retention()))
+            start = residence(search.program, of_lifetimes(search.program, search.retention()))
             # In program order the reruns of a stage may take more than just in time.
             start = start if start is not None and offer(search, start) <= search.problem.budget_B else None
         budget_B = search.problem.budget_B
@@ -94,7 +94,7 @@ def offer(search: Search, plan: Residence) -> int:
     return peak_B
 
 
-def prove(search: Search, reruns_ps: float) -> None:
+def prove(search: Search, recomputations_ps: float) -> None:
     """Notes a bound on the reruns that holds for the class, and that the bound is now for it."""
-    search.prove(search.program.time_ps + reruns_ps)
+    search.prove(search.program.time_ps + recomputations_ps)
     search.bound_class = RESIDENCE_CLASS

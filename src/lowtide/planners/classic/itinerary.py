@@ -116,7 +116,7 @@ def itinerary(program: StageProgram, schedule: Schedule) -> Itinerary:
     return Itinerary(program.graph, schedule, place)
 
 
-def refuses_moving(graph: Graph) -> str | None:
+def refuses_offload(graph: Graph) -> str | None:
     """Says why static policies cannot move a graph's values, or None if they can."""
     if len({s.part for s in graph.segments}) > 1:
         return "it is a bundle of several parts, and static policies know one forward and one backward"

@@ -89,14 +89,14 @@ def revolve(chain: Chain, slots: int) -> NDArray[np.int32]:
     # Reverse links first to stop, `free` checkpoints in hand, from the moment on when this begins.
     stack = [(0, len(chain.links), slots, KEEP)]
     while stack:
-        first, stop, free, moment = stack.pop()
+        first, stop, free, cut_point = stack.pop()
         if stop - first == 1:
-            inner[first] = moment
+            inner[first] = cut_point
             continue
         middle = first + split(stop - first, free)
-        crossing[middle - 1] = moment
+        crossing[middle - 1] = cut_point
         stack.append((first, middle, free, chain.need[middle - 1]))
-        stack.append((middle, stop, free - 1, moment))
+        stack.append((middle, stop, free - 1, cut_point))
     return chain.taus(inner, crossing)
 
 

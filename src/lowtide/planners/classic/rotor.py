@@ -137,7 +137,7 @@ class _Table:
     @cached_property
     def run_ps(self) -> list[int]:
         """Time of running each link again."""
-        return [sum(self.chain.program.stages[t].rerun_ps for t in link) for link in self.chain.links]
+        return [sum(self.chain.program.stages[t].recompute_ps for t in link) for link in self.chain.links]
 
     @cached_property
     def through(self) -> list[int]:
@@ -186,15 +186,15 @@ class _Table:
         crossing = [AT_ONCE] * len(chain.links)
         stack = [(0, len(chain.links) - 1, slots, KEEP)]
         while stack:
-            first, last, free, moment = stack.pop()
+            first, last, free, cut_point = stack.pop()
             behind = int(self.choice[first, last, free])
             if behind == _SAVE:
-                inner[first] = moment
+                inner[first] = cut_point
                 if first < last:  # what crosses behind the last link was kept by an earlier choice
-                    crossing[first] = moment
-                    stack.append((first + 1, last, free - self.saved[first], moment))
+                    crossing[first] = cut_point
+                    stack.append((first + 1, last, free - self.saved[first], cut_point))
             else:
-                crossing[behind - 1] = moment
-                stack.append((behind, last, free - self.crossing[behind - 1], moment))
+                crossing[behind - 1] = cut_point
+                stack.append((behind, last, free - self.crossing[behind - 1], cut_point))
                 stack.append((first, behind - 1, free, chain.need[behind - 1]))
         return chain.taus(inner, crossing)

@@ -24,7 +24,7 @@ from lowtide.planners.reductions.stages import refuses_stages
 from lowtide.planners.search import Search
 
 MOST_RECIPES = 300  # the relaxation then has some 200,000 columns, and takes minutes
-_ROOM = 0.9  # of the budget: rounding makes plans larger
+_CAPACITY = 0.9  # of the budget: rounding makes plans larger
 _THRESHOLDS = tuple(k / 10 for k in range(1, 10))
 
 There = tuple[dict[int, float], ...]
@@ -88,13 +88,13 @@ class RandomRounding(AbstractPlanner):
 
 def _relax(search: Search) -> There:
     """Solves the relaxation for less than the budget; where that is impossible, for the budget."""
-    for room in (_ROOM, 1.0):
-        budget_B = int(search.problem.budget_B * room)
+    for capacity in (_CAPACITY, 1.0):
+        budget_B = int(search.problem.budget_B * capacity)
         solution = CheckmateModel(search.program, budget_B).relax(search.left_s)
         search.tick()
         if solution.there is not None:
             search.stats["relaxed_ps"] = solution.bound_ps
-            if room == 1.0:
+            if capacity == 1.0:
                 prove(search, solution.bound_ps)
             return solution.there
     search.stats["none_in_class"] = solution.impossible
@@ -108,7 +108,7 @@ def _try(search: Search, choices: Iterable[list[set[int]]]) -> None:
             return
         search.work += 1
         plan = residence(search.program, wanted)
-        if plan is not None and plan.rerun_lists not in seen:
-            seen.add(plan.rerun_lists)
+        if plan is not None and plan.recompute_lists not in seen:
+            seen.add(plan.recompute_lists)
             offer(search, plan)
         search.tick()

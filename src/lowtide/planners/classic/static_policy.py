@@ -11,10 +11,10 @@ from lowtide.ir.plan import Outcome, Problem
 from lowtide.ir.schedule import HOST, Fetch, Schedule, Send
 from lowtide.ir.simulate import simulate
 from lowtide.planners.base import Watch
-from lowtide.planners.bounds.working_set import MOVING_CLASS, working_set
-from lowtide.planners.classic.itinerary import Itinerary, itinerary, refuses_moving
+from lowtide.planners.bounds.working_set import OFFLOAD_CLASS, working_set
+from lowtide.planners.classic.itinerary import Itinerary, itinerary, refuses_offload
 from lowtide.planners.classic.policy import note_peak
-from lowtide.planners.classic.traffic import NoRoom, Policy, carried, links_of
+from lowtide.planners.classic.traffic import NoCapacity, Policy, carried, links_of
 from lowtide.planners.keep_all import keep_all
 from lowtide.planners.reductions.stages import refuses_stages
 from lowtide.planners.search import Search, conduct
@@ -28,7 +28,7 @@ def refuses_links(problem: Problem) -> str | None:
         return "it moves values to the host, and the problem has no links or no host bytes"
     if links_of(problem.machine) is None:
         return f"machine {problem.machine.name!r} has no link to {HOST!r}, or none back"
-    return refuses_moving(problem.graph) or refuses_stages(problem.graph)
+    return refuses_offload(problem.graph) or refuses_stages(problem.graph)
 
 
 def follow_moves(
@@ -45,7 +45,7 @@ def follow_moves(
     """
 
     def solve(search: Search) -> None:
-        search.bound_class = search.floor_class = MOVING_CLASS
+        search.bound_class = search.floor_class = OFFLOAD_CLASS
         search.run("keep_all", keep_all)
         if search.time_ps is not None:
             return
@@ -82,7 +82,7 @@ def haul(search: Search, schedule: Schedule, plan: Plan) -> int:
     if least_B <= problem.budget_B:
         try:
             found = carried(trip, policy, machine, problem.budget_B, problem.host_budget_B)
-        except NoRoom:  # of the host's bytes
+        except NoCapacity:  # of the host's bytes
             search.stats["host_was_full"] = True
         else:
             time_s = simulate(problem.graph, found, machine).time_s

@@ -19,7 +19,7 @@ from lowtide.ir.schedule import DEVICE, HOST, Boundary, Drop, Fetch, Run, Schedu
 from lowtide.planners.classic.itinerary import Itinerary
 
 
-class NoRoom(Exception):
+class NoCapacity(Exception):
     """The policy has nothing more to move and does not fit."""
 
 
@@ -53,7 +53,7 @@ def carried(
         host_budget_B: host bytes; None for no limit.
 
     Raises:
-        NoRoom: if the policy does not fit.
+        NoCapacity: if the policy does not fit.
 
     O(steps * values evicted at once).
     """
@@ -129,7 +129,7 @@ class _Walk:
             if place >= self.trip.turn:
                 self.leaving.pop(value, None)
         inner_B = self._inner_B(step, recipe)
-        self._room(inner_B, locked)
+        self._capacity(inner_B, locked)
         self._fetch_ahead(inner_B, locked)
         touching = [copy for v in recipe.read_values for copy in self.using.get(v, ()) if copy not in self.known]
         consumed = {t.value for t in recipe.consumes}
@@ -156,7 +156,7 @@ class _Walk:
             if v.leaves == segment - 1 and not (v.held or v.persistent) and v.id in self.there:
                 self._gone(v.id)
         arriving = [v.id for v in self.graph.arriving if v.arrives == segment and v.id not in self.there]
-        self._room(sum(values[v].size_B for v in arriving), ())
+        self._capacity(sum(values[v].size_B for v in arriving), ())
         self._write(Boundary(segment), 0.0)
         for value in arriving:
             self._come(value)
@@ -191,11 +191,11 @@ class _Walk:
 
     # room
 
-    def _room(self, more_B: int, locked: Collection[int]) -> None:
+    def _capacity(self, more_B: int, locked: Collection[int]) -> None:
         while self.budget_B is not None and self.live_B + more_B > self.budget_B:
             victim = self._victim(locked)
             if victim is None:
-                raise NoRoom
+                raise NoCapacity
             self._evict(victim)
 
     def _victim(self, locked: Collection[int]) -> int | None:
@@ -214,7 +214,7 @@ class _Walk:
 
     def _evict(self, value: int) -> None:
         if value not in self.on_host and not self._send(value):
-            raise NoRoom
+            raise NoCapacity
         self._drop(value)
         if value in self.spent:
             self._give_up(value)
@@ -261,7 +261,7 @@ class _Walk:
 
     def _fetch(self, value: int, locked: Collection[int]) -> None:
         size_B = self.graph.values[value].size_B
-        self._room(size_B, locked)
+        self._capacity(size_B, locked)
         sent = self.on_host[value]
         link = self.links[1]
         start_s = max(self.compute_s, self.from_host_s, self.stops_s[sent])

@@ -25,8 +25,8 @@ ALGORITHM_CLASS = "any recomputation; any movement; any algorithm per convolutio
 def thriftiest(graph: Graph) -> Graph:
     """The graph whose program runs, of each convolution's algorithms, the one that allocates least. O(graph)."""
     choice = {}
-    for g, ways in _algorithms(graph):
-        choice[g] = min(ways, key=lambda k: (ways[k].trace.peak_B, ways[k].time_s, k))
+    for g, candidates in _algorithms(graph):
+        choice[g] = min(candidates, key=lambda k: (candidates[k].trace.peak_B, candidates[k].time_s, k))
     return choose(graph, choice)
 
 
@@ -39,16 +39,16 @@ def fastest_that_fit(graph: Graph, schedule: Schedule, budget_B: int) -> Schedul
 
     O(steps * algorithms).
     """
-    moments = simulate(graph, schedule).moments
+    instants = simulate(graph, schedule).instants
     before_B: dict[int, int] = {}  # recipe -> most bytes there when it begins
-    for step, moment in zip(schedule.steps, moments, strict=True):
+    for step, cut_point in zip(schedule.steps, instants, strict=True):
         if isinstance(step, Run):
-            before_B[step.recipe] = max(before_B.get(step.recipe, 0), moment.live_before_B)
+            before_B[step.recipe] = max(before_B.get(step.recipe, 0), cut_point.live_before_B)
     instead: dict[int, int] = {}
-    for _, ways in _algorithms(graph):
-        ran = next((r.id for r in ways.values() if r.id in before_B), None)
+    for _, candidates in _algorithms(graph):
+        ran = next((r.id for r in candidates.values() if r.id in before_B), None)
         if ran is not None:
-            fit = [r for r in ways.values() if r.id == ran or before_B[ran] + r.trace.peak_B <= budget_B]
+            fit = [r for r in candidates.values() if r.id == ran or before_B[ran] + r.trace.peak_B <= budget_B]
             instead[ran] = min(fit, key=lambda r: (r.time_s, r.id != ran)).id
     steps = (
         replace(s, recipe=instead[s.recipe]) if isinstance(s, Run) and s.recipe in instead else s
@@ -64,7 +64,9 @@ def has_algorithms(graph: Graph) -> bool:
 
 def saved_s(graph: Graph) -> float:
     """Seconds that the fastest algorithms save over those that the program runs. O(graph)."""
-    return sum(ways[0].time_s - min(r.time_s for r in ways.values()) for _, ways in _algorithms(graph))
+    return sum(
+        candidates[0].time_s - min(r.time_s for r in candidates.values()) for _, candidates in _algorithms(graph)
+    )
 
 
 def _algorithms(graph: Graph) -> Iterator[tuple[int, dict[int, Recipe]]]:
@@ -73,7 +75,7 @@ def _algorithms(graph: Graph) -> Iterator[tuple[int, dict[int, Recipe]]]:
         if group.kind != ALGORITHMS or len(group.options[0].recipes) != 1:
             continue
         own = graph.recipes[group.options[0].recipes[0]]
-        ways = {k: graph.recipes[o.recipes[0]] for k, o in enumerate(group.options) if len(o.recipes) == 1}
-        alike = {k: r for k, r in ways.items() if r.outputs == own.outputs and r.read_values == own.read_values}
+        candidates = {k: graph.recipes[o.recipes[0]] for k, o in enumerate(group.options) if len(o.recipes) == 1}
+        alike = {k: r for k, r in candidates.items() if r.outputs == own.outputs and r.read_values == own.read_values}
         if len(alike) > 1:
             yield g, alike

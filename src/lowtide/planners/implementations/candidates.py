@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from lowtide.ir.graph import Effect, Graph, Recipe
-from lowtide.ir.in_place import in_place_ways
+from lowtide.ir.in_place import in_place_candidates
 from lowtide.planners.reductions.shortcuts import hidden_for
 
 Owner = tuple[int, int]
@@ -23,7 +23,7 @@ ALWAYS: Owner = (-1, -1)
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Candidate:
     """A recipe that the program of some choice runs; one way for each option that has it.
 
     Arguments:
@@ -34,8 +34,8 @@ class Way:
         outputs, reads: without persistent values, the generator's states, and what is hidden to make reruns cheap.
         run_ps: of a first run.
         least_B: what it takes by itself, in the best case: in place.
-        rerun_ps: of a rerun, in the best case; None if it never runs again.
-        rerun_segments: the segments in which it may run again.
+        recompute_ps: of a rerun, in the best case; None if it never runs again.
+        recompute_segments: the segments in which it may run again.
     """
 
     recipe: int
@@ -49,8 +49,8 @@ class Way:
     reads: tuple[int, ...]
     run_ps: int
     least_B: int
-    rerun_ps: int | None
-    rerun_segments: range
+    recompute_ps: int | None
+    recompute_segments: range
 
     @property
     def key(self) -> tuple[int, Owner]:
@@ -59,7 +59,7 @@ class Way:
 
 
 @dataclass(frozen=True)
-class Ways:
+class Candidates:
     """All of a graph's ways; see the module.
 
     Arguments:
@@ -67,7 +67,7 @@ class Ways:
     """
 
     graph: Graph
-    ways: tuple[Way, ...]
+    candidates: tuple[Candidate, ...]
     options: Mapping[int, tuple[int, ...]]
 
     @property
@@ -76,28 +76,28 @@ class Ways:
         return tuple(self.options)
 
     @cached_property
-    def makers(self) -> dict[int, tuple[Way, ...]]:
+    def makers(self) -> dict[int, tuple[Candidate, ...]]:
         """Who makes a value."""
-        return _by_value((v, w) for w in self.ways for v in w.outputs)
+        return _by_value((v, w) for w in self.candidates for v in w.outputs)
 
     @cached_property
-    def readers(self) -> dict[int, tuple[Way, ...]]:
+    def readers(self) -> dict[int, tuple[Candidate, ...]]:
         """Who reads a value."""
-        return _by_value((v, w) for w in self.ways for v in w.reads)
+        return _by_value((v, w) for w in self.candidates for v in w.reads)
 
     @cached_property
-    def at(self) -> dict[int, tuple[Way, ...]]:
+    def at(self) -> dict[int, tuple[Candidate, ...]]:
         """Who may be the first to run at a place."""
-        found: dict[int, list[Way]] = {}
-        for way in self.ways:
-            if way.replaces and way.earliest == way.latest:
-                found.setdefault(way.earliest, []).append(way)
-        return {place: tuple(ways) for place, ways in found.items()}
+        found: dict[int, list[Candidate]] = {}
+        for candidate in self.candidates:
+            if candidate.replaces and candidate.earliest == candidate.latest:
+                found.setdefault(candidate.earliest, []).append(candidate)
+        return {place: tuple(candidates) for place, candidates in found.items()}
 
     @cached_property
     def place_of(self) -> dict[int, int]:
         """The earliest place of a recipe."""
-        return {w.recipe: w.earliest for w in self.ways}
+        return {w.recipe: w.earliest for w in self.candidates}
 
     @cached_property
     def segment_of(self) -> tuple[int, ...]:
@@ -112,15 +112,15 @@ class Ways:
     @cached_property
     def sure_ps(self) -> int:
         """Time of the first runs that no choice avoids."""
-        return sum(w.run_ps for w in self.ways if w.owner == ALWAYS and w.runs)
+        return sum(w.run_ps for w in self.candidates if w.owner == ALWAYS and w.runs)
 
     @cached_property
     def option_ps(self) -> dict[Owner, int]:
         """Time of the first runs that come with an option."""
         found = {(g, k): 0 for g, options in self.options.items() for k in options}
-        for way in self.ways:
-            if way.owner != ALWAYS and way.runs:
-                found[way.owner] += way.run_ps
+        for candidate in self.candidates:
+            if candidate.owner != ALWAYS and candidate.runs:
+                found[candidate.owner] += candidate.run_ps
         return found
 
     @cached_property
@@ -134,7 +134,7 @@ class Ways:
         return {g: min((self.option_ps[g, k], k) for k in options)[1] for g, options in self.options.items()}
 
 
-def all_ways(graph: Graph) -> Ways:
+def all_candidates(graph: Graph) -> Candidates:
     """Finds a graph's ways.
 
     Arguments:
@@ -149,11 +149,11 @@ def all_ways(graph: Graph) -> Ways:
     places = _places(graph, ids, owners)
     deeds = [(r, owner) for r in ids for owner in owners.get(r, (ALWAYS,))]
     runs = _running(graph, sorted(deeds, key=lambda d: -places[d[0]][1]), options)
-    in_place = in_place_ways(graph)
+    in_place = in_place_candidates(graph)
     again, small = _again(graph, ids)
     hidden = {v.id for v in graph.values if v.persistent} | _states(graph) | small
-    return Ways(graph, tuple(
-        Way(
+    return Candidates(graph, tuple(
+        Candidate(
             r,
             owner,
             graph.recipes[r].segment,
@@ -163,18 +163,18 @@ def all_ways(graph: Graph) -> Ways:
             reads=tuple(v for v in graph.recipes[r].read_values if v not in hidden),
             run_ps=_ps(graph.recipes[r]),
             least_B=min(graph.recipes[w].trace.peak_B for w in (r, *in_place.get(r, ()))),
-            rerun_ps=min((_ps(w) for w in again[r]), default=None),
-            rerun_segments=_rerun_segments(graph, graph.recipes[r], again[r]),
+            recompute_ps=min((_ps(w) for w in again[r]), default=None),
+            recompute_segments=_recompute_segments(graph, graph.recipes[r], again[r]),
         )
         for r, owner in deeds
     ), options)  # fmt: skip
 
 
-def _by_value(pairs: Iterable[tuple[int, Way]]) -> dict[int, tuple[Way, ...]]:
-    found: dict[int, list[Way]] = {}
-    for value, way in pairs:
-        found.setdefault(value, []).append(way)
-    return {value: tuple(ways) for value, ways in found.items()}
+def _by_value(pairs: Iterable[tuple[int, Candidate]]) -> dict[int, tuple[Candidate, ...]]:
+    found: dict[int, list[Candidate]] = {}
+    for value, candidate in pairs:
+        found.setdefault(value, []).append(candidate)
+    return {value: tuple(candidates) for value, candidates in found.items()}
 
 
 def _ps(recipe: Recipe) -> int:
@@ -280,19 +280,19 @@ def _again(graph: Graph, ids: Sequence[int]) -> tuple[dict[int, list[Recipe]], s
     for r in ids:
         recipe = graph.recipes[r]
         found[r] = [recipe] if recipe.effect is Effect.PURE else []
-        for way in {w.id: w for v in recipe.outputs for w in others.get(v, ())}.values():
-            if recipe.effect is Effect.RANDOM and recipe.state is not None and way.state == recipe.state:
-                found[r] += [way] if way.outputs == recipe.outputs[:-1] else []
-            elif small := hidden_for(graph, recipe, way):
-                found[r].append(way)
+        for candidate in {w.id: w for v in recipe.outputs for w in others.get(v, ())}.values():
+            if recipe.effect is Effect.RANDOM and recipe.state is not None and candidate.state == recipe.state:
+                found[r] += [candidate] if candidate.outputs == recipe.outputs[:-1] else []
+            elif small := hidden_for(graph, recipe, candidate):
+                found[r].append(candidate)
                 hidden.update(small)
     return found, hidden
 
 
-def _rerun_segments(graph: Graph, recipe: Recipe, again: Iterable[Recipe]) -> range:
+def _recompute_segments(graph: Graph, recipe: Recipe, again: Iterable[Recipe]) -> range:
     """The segments from the recipe's own to the last in which all that some rerun reads may be read."""
     last = recipe.segment - 1
-    for way in again:
-        through = [graph.values[v].readable_through for v in way.read_values]
+    for candidate in again:
+        through = [graph.values[v].readable_through for v in candidate.read_values]
         last = max(last, min([t for t in through if t is not None], default=len(graph.segments) - 1))
     return range(recipe.segment, last + 1)

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterator
 
 from lowtide._core import Retention
 from lowtide.ir.graph import Graph, Group
-from lowtide.planners.implementations.candidates import Ways
+from lowtide.planners.implementations.candidates import Candidates
 from lowtide.planners.reductions.stages import StageProgram
 
 _FULL = 0.98  # of the peak: there memory is short
@@ -16,7 +16,7 @@ _SINGLES = 12
 Choice = dict[int, int]
 
 
-def flips(ways: Ways, choice: Choice, program: StageProgram, state: Retention | None) -> Iterator[Choice]:
+def flips(candidates: Candidates, choice: Choice, program: StageProgram, state: Retention | None) -> Iterator[Choice]:
     """Other choices, the most promising first.
 
     Arguments:
@@ -26,41 +26,41 @@ def flips(ways: Ways, choice: Choice, program: StageProgram, state: Retention | 
 
     O(graph), and what is asked for.
     """
-    pains = _pains(ways, program, state)
+    pains = _pains(candidates, program, state)
     classes: dict[Hashable, list[int]] = defaultdict(list)
-    for g in ways.groups:
-        classes[_likeness(ways.graph, g), choice.get(g, 0)].append(g)
+    for g in candidates.groups:
+        classes[_likeness(candidates.graph, g), choice.get(g, 0)].append(g)
     ranked = sorted(classes.values(), key=lambda c: (-sum(pains.get(g, 0.0) for g in c), c[0]))
     for members in ranked:
-        for k in ways.options[members[0]]:
+        for k in candidates.options[members[0]]:
             if k != choice.get(members[0], 0):
                 yield {**choice, **dict.fromkeys(members, k)}
-    singles = sorted((g for g in ways.groups if pains.get(g)), key=lambda g: (-pains[g], g))
+    singles = sorted((g for g in candidates.groups if pains.get(g)), key=lambda g: (-pains[g], g))
     for g in singles[:_SINGLES]:
-        for k in ways.options[g]:
+        for k in candidates.options[g]:
             if k != choice.get(g, 0):
                 yield {**choice, g: k}
 
 
-def _pains(ways: Ways, program: StageProgram, state: Retention | None) -> dict[int, float]:
+def _pains(candidates: Candidates, program: StageProgram, state: Retention | None) -> dict[int, float]:
     """Per group how much of the reruns' time brings back what it reads, and whether the plan is full where it runs."""
     if state is None:
         return {}
-    group_of = {r: g for g in ways.groups for o in ways.graph.groups[g].options for r in o.recipes}
+    group_of = {r: g for g in candidates.groups for o in candidates.graph.groups[g].options for r in o.recipes}
     pains: dict[int, float] = defaultdict(float)
-    begin, reruns = state.reruns()
+    begin, recomputations = state.recomputations()
     live_B = state.live_B()
     full = live_B >= _FULL * live_B.max(initial=0)
-    total = max(1, sum(program.stages[r].rerun_ps for r in reruns.tolist()))
+    total = max(1, sum(program.stages[r].recompute_ps for r in recomputations.tolist()))
     for t, stage in enumerate(program.stages):
-        again = reruns[begin[t] : begin[t + 1]].tolist()
+        again = recomputations[begin[t] : begin[t + 1]].tolist()
         group = group_of.get(stage.recipe)
         if group is not None:
-            pains[group] += sum(program.stages[r].rerun_ps for r in again) / total + float(full[t])
+            pains[group] += sum(program.stages[r].recompute_ps for r in again) / total + float(full[t])
         for r in again:
             group = group_of.get(program.stages[r].recipe)
             if group is not None:
-                pains[group] += program.stages[r].rerun_ps / total
+                pains[group] += program.stages[r].recompute_ps / total
     return {g: pain for g, pain in pains.items() if pain > 0}
 
 

@@ -26,11 +26,11 @@ from lowtide.ir.graph import Graph
 from lowtide.ir.plan import Outcome, Problem, Status
 from lowtide.ir.schedule import Run
 from lowtide.planners.base import Watch
+from lowtide.planners.bounds.cut_points import CutPoint
 from lowtide.planners.bounds.joint_cut import JOINT_CLASS
 from lowtide.planners.bounds.joint_floor import joint_floor
-from lowtide.planners.bounds.moments import Moment
 from lowtide.planners.greedy import descend
-from lowtide.planners.implementations.candidates import all_ways
+from lowtide.planners.implementations.candidates import all_candidates
 from lowtide.planners.implementations.choice import chosen_options
 from lowtide.planners.implementations.dominance import exact_only
 from lowtide.planners.implementations.first_option import fixes_choices
@@ -81,8 +81,8 @@ def _conduct(problem: Problem, watch: Watch | None, solver: str, script: Callabl
     began_s = time.monotonic()
     graph = base_order(problem.graph)
     order = "program order" if graph is problem.graph else "the order that was chosen"
-    joint = JointSearch(replace(problem, graph=graph), all_ways(graph), watch, began_s, order)
-    joint.prove(joint.ways.least_ps)
+    joint = JointSearch(replace(problem, graph=graph), all_candidates(graph), watch, began_s, order)
+    joint.prove(joint.candidates.least_ps)
     _find_floor(joint)
     interrupted = out_of_time = False
     try:
@@ -120,7 +120,7 @@ def _script(joint: JointSearch, deep: Deep) -> None:
 
 
 def _find_floor(joint: JointSearch) -> None:
-    floor = joint_floor(joint.ways)
+    floor = joint_floor(joint.candidates)
     joint.floor_B, joint.floor_recipes = floor.floor_B, floor.recipes
     joint.impossible = floor.floor_B > joint.problem.budget_B
 
@@ -134,22 +134,22 @@ def _choose(joint: JointSearch) -> None:
         if joint.time_ps is None:  # a plan that is soon there, whatever the limit of time
             joint.link(candidate)
     cut = 0
-    while cut < min(len(joint.moments), _SINGLES) and not joint.is_done and not (joint.impossible or joint.is_late):
-        _try(joint, joint.moments[cut : cut + 1])
+    while cut < min(len(joint.cut_points), _SINGLES) and not joint.is_done and not (joint.impossible or joint.is_late):
+        _try(joint, joint.cut_points[cut : cut + 1])
         cut += 1
     for _ in range(_BESIDE):
-        beside = joint.beside_best()
+        beside = joint.with_best()
         if beside is None or joint.is_done or joint.impossible or joint.is_late:
             break
         joint.cut([beside])
-    pair = joint.telling_moments()
+    pair = joint.telling_cut_points()
     if not joint.is_done and not (joint.impossible or joint.is_late) and len(pair) > 1:
         _try(joint, pair)
 
 
-def _try(joint: JointSearch, moments: list[Moment]) -> bool:
+def _try(joint: JointSearch, cut_points: list[CutPoint]) -> bool:
     """Plans what cuts choose; whether that was new."""
-    choice = joint.cut(moments)
+    choice = joint.cut(cut_points)
     if choice is None or joint.is_done or joint.impossible:
         return False
     found = joint.quick(choice)
@@ -163,10 +163,10 @@ def _try(joint: JointSearch, moments: list[Moment]) -> bool:
 
 def _finish_exact(joint: JointSearch, deep: Deep) -> None:
     """Plans among the options that give the same bits, as if there were no others, to go on from what that finds."""
-    ways = exact_only(joint.ways)
-    if joint.is_done or ways.options == joint.ways.options:
+    candidates = exact_only(joint.candidates)
+    if joint.is_done or candidates.options == joint.candidates.options:
         return
-    smaller = joint.narrowed(ways, _EXACT)
+    smaller = joint.narrowed(candidates, _EXACT)
     _find_floor(smaller)
     try:
         _solve(smaller, deep)
@@ -245,7 +245,7 @@ def _outcome(joint: JointSearch, solver: str, interrupted: bool, out_of_time: bo
         stats["out_of_time"] = True
     bound_class = f"any recomputation; first runs in {joint.order}; {JOINT_CLASS}"
     lowest = _lowest(joint)
-    bound_ps = max(0.0, joint.bound_ps - len(joint.ways.ways))
+    bound_ps = max(0.0, joint.bound_ps - len(joint.candidates.candidates))
     return replace(
         found,
         status=_status(joint, found, interrupted),

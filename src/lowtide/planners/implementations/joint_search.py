@@ -17,13 +17,13 @@ from lowtide.errors import PlanError
 from lowtide.ir.plan import DEFAULT_WORK, Problem
 from lowtide.ir.schedule import Schedule
 from lowtide.planners.base import Progress, Watch
+from lowtide.planners.bounds.cut_points import CutPoint, cut_point_of, end_of
 from lowtide.planners.bounds.highs import Effort
 from lowtide.planners.bounds.joint_cut import JointCut
-from lowtide.planners.bounds.moments import Moment, end_of, moment_of
 from lowtide.planners.bounds.rows import PS_PER_MS
 from lowtide.planners.chain.chain_start import chain_start
 from lowtide.planners.greedy import descend, mend
-from lowtide.planners.implementations.candidates import Ways
+from lowtide.planners.implementations.candidates import Candidates
 from lowtide.planners.implementations.choice import choose
 from lowtide.planners.implementations.dominance import better_options, reduced, thrifty
 from lowtide.planners.keep_all import find_floor, keep_all
@@ -106,7 +106,7 @@ class JointSearch:
     """
 
     problem: Problem  # its first runs in the order of the class
-    ways: Ways
+    candidates: Candidates
     watch: Watch | None
     began_s: float
     order: str
@@ -115,14 +115,14 @@ class JointSearch:
     floor_recipes: tuple[int, ...] = ()
     impossible: bool = False
     tried: dict[Key, Candidate] = field(default_factory=dict)
-    moments: list[Moment] = field(default_factory=list)
-    singles: dict[Moment, float] = field(default_factory=dict)  # what one cut alone proves
+    cut_points: list[CutPoint] = field(default_factory=list)
+    singles: dict[CutPoint, float] = field(default_factory=dict)  # what one cut alone proves
     stats: dict[str, Any] = field(default_factory=dict)
     asked: int = 0  # work that cuts and probes stand for
 
     def __post_init__(self) -> None:
-        self.core, self.alone = reduced(self.ways)
-        self.better = better_options(self.ways)
+        self.core, self.alone = reduced(self.candidates)
+        self.better = better_options(self.candidates)
 
     @property
     def best(self) -> Candidate | None:
@@ -155,19 +155,19 @@ class JointSearch:
         """Proposals so far."""
         return sum(c.search.work for c in self.tried.values())
 
-    def narrowed(self, ways: Ways, share: float) -> JointSearch:
+    def narrowed(self, candidates: Candidates, share: float) -> JointSearch:
         """A search of its own among fewer options, with as much work and a share of the time that is left.
 
         Arguments:
-            ways: some of these.
+            candidates: some of these.
         """
         limit_s = self.problem.time_limit_s
         if limit_s is not None:
             elapsed_s = time.monotonic() - self.began_s
             limit_s = elapsed_s + share * max(0.0, limit_s - elapsed_s)
         smaller = replace(self.problem, time_limit_s=limit_s, start=None)
-        found = JointSearch(smaller, ways, self.tell, self.began_s, self.order)
-        found.prove(max(self.bound_ps, ways.least_ps))
+        found = JointSearch(smaller, candidates, self.tell, self.began_s, self.order)
+        found.prove(max(self.bound_ps, candidates.least_ps))
         return found
 
     def take(self, smaller: JointSearch, share: float) -> None:
@@ -272,9 +272,9 @@ class JointSearch:
 
     def note(self, candidate: Candidate, state: Retention) -> None:
         """Remembers the moment at which a plan is fullest."""
-        moment = _moment(self, candidate, state.peak_stage)
-        if moment not in self.moments:
-            self.moments.append(moment)
+        cut_point = _cut_point(self, candidate, state.peak_stage)
+        if cut_point not in self.cut_points:
+            self.cut_points.append(cut_point)
 
     def link(self, found: Candidate) -> None:
         """Plans a choice along the chain of its forward."""
@@ -287,40 +287,40 @@ class JointSearch:
         limit_s = self.problem.time_limit_s
         return limit_s is not None and time.monotonic() - self.began_s > _LOOKING * limit_s
 
-    def cut(self, moments: Sequence[Moment]) -> Choice | None:
+    def cut(self, cut_points: Sequence[CutPoint]) -> Choice | None:
         """Proves what cuts over all choices prove; returns what the best solution chooses."""
         self.asked += _CUT
-        model = JointCut(self.ways, moments, self.problem.budget_B)
-        if len(moments) > 1 and model.columns > _COLUMNS:
+        model = JointCut(self.candidates, cut_points, self.problem.budget_B)
+        if len(cut_points) > 1 and model.columns > _COLUMNS:
             return None
-        close_ms = _CLOSE * self.ways.least_ps / PS_PER_MS
-        nodes = _NODES if len(moments) == 1 else _NODES_OF_TWO
+        close_ms = _CLOSE * self.candidates.least_ps / PS_PER_MS
+        nodes = _NODES if len(cut_points) == 1 else _NODES_OF_TWO
         limit_s = self.problem.time_limit_s
         left_s = None if limit_s is None else _LOOKING * limit_s + self.began_s - time.monotonic()
         solution = model.solve(self.problem.budget_B, Effort(close_ms, nodes, left_s))
         self.prove(solution.bound_ps)
-        if len(moments) == 1:
-            self.singles[moments[0]] = solution.bound_ps
+        if len(cut_points) == 1:
+            self.singles[cut_points[0]] = solution.bound_ps
         self.impossible = self.impossible or solution.impossible
         self.stats["joint_cuts"] = self.stats.get("joint_cuts", 0) + 1
         return None if solution.choice is None else self.settled(solution.choice)
 
-    def beside_best(self) -> Moment | None:
+    def with_best(self) -> CutPoint | None:
         """A moment close to the one at which a single cut proves most, not cut at yet; None if there is none."""
         if not self.singles:
             return None
         best = max(self.singles, key=lambda m: self.singles[m])
-        begins, end = self.ways.begins[best.segment : best.segment + 2]
+        begins, end = self.candidates.begins[best.segment : best.segment + 2]
         places = (best.place + apart for apart in _BESIDE)
-        near = (Moment(best.segment, p) for p in places if begins <= p < end)
+        near = (CutPoint(best.segment, p) for p in places if begins <= p < end)
         return next((m for m in near if m not in self.singles), None)
 
-    def telling_moments(self) -> list[Moment]:
+    def telling_cut_points(self) -> list[CutPoint]:
         """The moment at which one cut proves most, and the last one noted that lies apart from it."""
         if not self.singles:
             return []
         best = max(self.singles, key=lambda m: self.singles[m])
-        apart = [m for m in self.moments if m.segment != best.segment or abs(m.place - best.place) >= _APART]
+        apart = [m for m in self.cut_points if m.segment != best.segment or abs(m.place - best.place) >= _APART]
         return [best, *apart[-1:]]
 
     def promising(self) -> list[Candidate]:
@@ -333,12 +333,12 @@ class JointSearch:
     def settled(self, choice: Choice) -> Choice:
         """The choice with the better one of two options where one is never worse."""
         whole = self.alone | choice
-        return {g: self.better.get((g, k), k) for g in self.ways.groups for k in (whole.get(g, 0),)}
+        return {g: self.better.get((g, k), k) for g in self.candidates.groups for k in (whole.get(g, 0),)}
 
     @property
     def thrifty(self) -> list[Key]:
         """The choices that are asked for the smallest budget, whatever this one is: thrifty options, the program's."""
-        return list(dict.fromkeys((_key(thrifty(self.ways)), ())))
+        return list(dict.fromkeys((_key(thrifty(self.candidates)), ())))
 
     def thriftiest(self) -> list[Candidate]:
         """Those choices, their searches begun."""
@@ -360,12 +360,12 @@ def _note(found: Candidate, state: Retention | None) -> None:
         found.lowest = state
 
 
-def _moment(joint: JointSearch, candidate: Candidate, stage: int) -> Moment:
+def _cut_point(joint: JointSearch, candidate: Candidate, stage: int) -> CutPoint:
     """The moment of a stage of a choice's program."""
     found = candidate.search.program.stages[stage]
     if found.recipe >= 0:
-        return moment_of(joint.ways, found.recipe)
+        return cut_point_of(joint.candidates, found.recipe)
     if found.recipe == EXIT:
-        return end_of(joint.ways, found.segment)
-    places = [p for p, s in enumerate(joint.ways.segment_of) if s == found.segment]
-    return Moment(found.segment, places[0]) if places else end_of(joint.ways, found.segment)
+        return end_of(joint.candidates, found.segment)
+    places = [p for p, s in enumerate(joint.candidates.segment_of) if s == found.segment]
+    return CutPoint(found.segment, places[0]) if places else end_of(joint.candidates, found.segment)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from msgspec.structs import replace
 
 from lowtide.ir.graph import Graph, Group, Option, Recipe, Takeover
-from lowtide.ir.in_place import in_place_ways
+from lowtide.ir.in_place import in_place_candidates
 from lowtide.ir.numerics import Numerics
 from lowtide.ops.base import IN_PLACE
 
@@ -67,9 +67,9 @@ def _served(recipe: Recipe, made: Collection[int]) -> bool:
 
 def _alone(graph: Graph, unwanted: Collection[int]) -> set[int]:
     """Recipes in place that stand for nothing but what is unwanted."""
-    ways = in_place_ways(graph)
-    stand = {w for plain, found in ways.items() if plain not in unwanted for w in found}
-    return {w for found in ways.values() for w in found} - stand - set(unwanted)
+    candidates = in_place_candidates(graph)
+    stand = {w for plain, found in candidates.items() if plain not in unwanted for w in found}
+    return {w for found in candidates.values() for w in found} - stand - set(unwanted)
 
 
 def _without(graph: Graph, unwanted: set[int], made: set[int], groups: tuple[Group, ...]) -> Graph:

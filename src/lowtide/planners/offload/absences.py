@@ -29,7 +29,7 @@ class Copy:
 
     Arguments:
         earliest, due: the places between which it is sent; `due` is None where nothing is sent.
-        home: whether the value, or what it replaces, has its home there, so that it takes no further bytes and stays.
+        base: whether the value, or what it replaces, has its home there, so that it takes no further bytes and stays.
         until: the place after which the schedule drops it; None if it does not.
         readers: places of runs on the host that read it.
     """
@@ -37,7 +37,7 @@ class Copy:
     value: int
     earliest: int = 0
     due: int | None = None
-    home: bool = False
+    base: bool = False
     until: int | None = None
     readers: list[int] = field(default_factory=list)
     absences: list[int] = field(default_factory=list)
@@ -87,7 +87,7 @@ class Absences:
     """What there is to time; see the module.
 
     Arguments:
-        room_B: per place the most device bytes at once from there through the run behind it.
+        free_B: per place the most device bytes at once from there through the run behind it.
         host_B: per place the most host bytes.
         start_B: device bytes before anything has run.
     """
@@ -95,7 +95,7 @@ class Absences:
     anchors: list[Anchor]
     absences: list[Absence]
     copies: list[Copy]
-    room_B: NDArray[np.int64]
+    free_B: NDArray[np.int64]
     host_B: NDArray[np.int64]
     start_B: int
     host_start_B: int
@@ -111,7 +111,7 @@ def find_absences(graph: Graph, schedule: Schedule) -> Absences:
 
 def is_spare(found: Absences, copy: Copy) -> bool:
     """Whether a copy is only made for its value to come back from: if that stays, nothing needs sending."""
-    if copy.due is None or copy.home or copy.readers or not copy.absences:
+    if copy.due is None or copy.base or copy.readers or not copy.absences:
         return False
     return all(found.absences[a].back is not None for a in copy.absences)
 
@@ -133,10 +133,10 @@ class _Walk:
         self.left: dict[int, tuple[int, int | None]] = {}  # value -> where it was dropped, and the copy sent before
         for value in graph.values:
             if value.persistent and value.memory != DEVICE:
-                self._copy(value.id, Copy(value.id, home=True))
+                self._copy(value.id, Copy(value.id, base=True))
         self.live_B = self.start_B = sum(self.size_B[v] for v in self.on_device)
         self.host_now_B = self.host_start_B = sum(self.size_B[v] for v in self.on_host)
-        self.room_B: list[int] = []
+        self.free_B: list[int] = []
         self.host_B: list[int] = [self.host_now_B]
         self.leaving: dict[int, list[int]] = {}
         self.arriving: dict[int, list[int]] = {}
@@ -173,13 +173,13 @@ class _Walk:
         for anchor in self.anchors:
             if anchor.recipe is not None:
                 anchor.reads = tuple(v for v in away.intersection(self._reads(anchor.recipe)))
-        self.room_B.append(self.live_B)
+        self.free_B.append(self.live_B)
         count = self.place + 1
         return Absences(
             self.anchors,
             self.absences,
             self.copies,
-            np.array(self.room_B, dtype=np.int64),
+            np.array(self.free_B, dtype=np.int64),
             np.array(self.host_B[:count], dtype=np.int64),
             self.start_B,
             self.host_start_B,
@@ -198,7 +198,7 @@ class _Walk:
 
     def _anchor(self, anchor: Anchor, peak_B: int) -> None:
         self.anchors.append(anchor)
-        self.room_B.append(peak_B)
+        self.free_B.append(peak_B)
         self.host_now_B += anchor.host_change_B
         self.host_B.append(self.host_now_B)
 
@@ -238,7 +238,7 @@ class _Walk:
         for v in step.keep:
             if not on_device:
                 host_change_B += self.size_B[v]
-                self._copy(v, Copy(v, self.place + 1, home=self._stays_home(v)))
+                self._copy(v, Copy(v, self.place + 1, base=self._stays_in_place(v)))
             elif v not in self.on_device:
                 self._come(v, self.place + 1)
         anchor.change_B, anchor.host_change_B = self.live_B - before_B, host_change_B
@@ -286,8 +286,8 @@ class _Walk:
             self.copies[copy].until = None
             self.on_host[value] = copy
         else:
-            home = self._stays_home(value)
-            copy = self._copy(value, Copy(value, earliest, self.place, home))
+            base = self._stays_in_place(value)
+            copy = self._copy(value, Copy(value, earliest, self.place, base))
             replaced = self.graph.values[value].replaces
             if replaced is not None and replaced in self.on_host:
                 self.on_host.pop(replaced)
@@ -295,7 +295,7 @@ class _Walk:
         self.sent[value] = copy
         self._add_host(self.size_B[value])
 
-    def _stays_home(self, value: int) -> bool:
+    def _stays_in_place(self, value: int) -> bool:
         v = self.graph.values[value]
         return v.replaces is not None or v.persistent or (v.leaves is not None and v.memory != DEVICE)
 
@@ -307,7 +307,7 @@ class _Walk:
         copy = self.on_host.pop(value)
         self.copies[copy].until = self.place
         self.host_now_B -= self.size_B[value]
-        if not self.copies[copy].home and self.copies[copy].due is not None:
+        if not self.copies[copy].base and self.copies[copy].due is not None:
             self.old[value] = copy
 
     def _fetch(self, value: int) -> None:

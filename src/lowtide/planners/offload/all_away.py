@@ -25,11 +25,11 @@ def least_away(program: StageProgram) -> Taus:
     peak_B, stage = state.peak_B, state.peak_stage
     tried: set[tuple[int, int]] = set()
     while True:
-        ways = [(stage, v) for v in program.takeover_ids[stage] if (stage, v) not in tried]
-        if not ways:
+        candidates = [(stage, v) for v in program.takeover_ids[stage] if (stage, v) not in tried]
+        if not candidates:
             return taus
-        tried.add(ways[0])
-        other = _made_again(program, taus, ways[0][1], stage)
+        tried.add(candidates[0])
+        other = _made_again(program, taus, candidates[0][1], stage)
         if other is not None and state.assign(other) and state.peak_B <= peak_B:
             taus, peak_B, stage = other, state.peak_B, state.peak_stage
 
@@ -50,7 +50,7 @@ def _made_again(program: StageProgram, taus: Taus, value: int, stage: int) -> Ta
     gaps = [
         g for g in range(first, first + len(program.uses[value]) + 1) if core.gap_start(g) >= stage and taus[g] < -1
     ]
-    if not gaps or not all(core.can_rerun(g) for g in gaps):
+    if not gaps or not all(core.can_recompute(g) for g in gaps):
         return None
     found = taus.copy()
     found[gaps] = ~found[gaps]

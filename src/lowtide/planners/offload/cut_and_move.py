@@ -1,7 +1,7 @@
 """Cuts of steps that may move values, and what is made of them.
 
 A cut at the fullest moment says what stays, what is sent before and fetched afterwards, and what lives on the host
-(`bounds/moving_cut.py`). Its solution is replayed: what does not stay across the moment is brought back when it is
+(`bounds/offload_cut.py`). Its solution is replayed: what does not stay across the moment is brought back when it is
 needed again. Only what the cut moves may move in the search that follows, at no price. Where copies come late after
 all, the cut is solved again for slower links; where the replay is too full elsewhere, there is the next cut, and both
 are replayed together.
@@ -21,22 +21,22 @@ from lowtide._core import Retention
 from lowtide.ir.graph import Graph
 from lowtide.ir.machine import Machine
 from lowtide.planners.bounds.highs import Effort
-from lowtide.planners.bounds.moving_cut import MovingCut, MovingSolution
+from lowtide.planners.bounds.offload_cut import OffloadCut, OffloadSolution
 from lowtide.planners.bounds.rows import PS_PER_MS
 from lowtide.planners.greedy import mend
 from lowtide.planners.implementations.first_option import fixes_choices
-from lowtide.planners.lanes import Cooling, Lane, anneal_lanes
+from lowtide.planners.lanes import AnnealingRun, Lane, anneal_lanes
 from lowtide.planners.offload.movement import fetchable_values
-from lowtide.planners.offload.moving_search import Draft, MovingSearch, Taus
+from lowtide.planners.offload.offload_search import OffloadCandidate, OffloadSearch, Taus
 from lowtide.planners.offload.transfers import Timing
 from lowtide.planners.reductions.stages import StageProgram
 from lowtide.planners.reductions.twins import twin_gaps
 
-_MOMENTS = 3  # at which a graph is cut
+_CUT_POINTS = 3  # at which a graph is cut
 _SLOWER = (1.0, 0.85, 0.7)  # times the link's rate, for cuts whose copies come late
 _THOROUGH = 50_000  # proposals: with less work one cut has to do
 _CLOSE, _NODES = 2e-3, 3  # of a cut: as a fraction of the step, and of the tree
-_COOLINGS = (Cooling(0.5), Cooling(0.5, windowed=True, mirrored=True))
+_COOLINGS = (AnnealingRun(0.5), AnnealingRun(0.5, windowed=True, mirrored=True))
 _COOLED = 0.08  # of the work, for each replay
 _LATE = 1e-3  # as a fraction of the step: waits that are worth another cut
 _DROPS = 400  # drops that leave room for copies under way
@@ -47,17 +47,17 @@ _WIDE = 0.5  # of a second of the link, in seconds of compute, where everything 
 class Cut:
     """A cut and its solution."""
 
-    model: MovingCut
-    solution: MovingSolution
+    model: OffloadCut
+    solution: OffloadSolution
 
     @property
     def gone(self) -> dict[int, bool]:
         """What does not stay, by its id in the graph, and whether it comes back by a fetch."""
         there, kept = self.model.program.values, self.solution.kept or frozenset()
-        return {there[v]: v in self.solution.fetched for v in self.model.stay if v not in kept}
+        return {there[v]: v in self.solution.fetched for v in self.model.lifetime if v not in kept}
 
 
-def cut_and_move(pool: MovingSearch, graph: Graph, program: StageProgram) -> None:
+def cut_and_move(pool: OffloadSearch, graph: Graph, program: StageProgram) -> None:
     """Cuts where the program is fullest, and where its replays are, and goes on from there.
 
     Arguments:
@@ -65,32 +65,32 @@ def cut_and_move(pool: MovingSearch, graph: Graph, program: StageProgram) -> Non
     """
     earlier: list[Cut] = []
     stages, stage = list[int](), program.keep_all(0).peak_stage
-    most = _MOMENTS if pool.problem.work >= _THOROUGH else 1
+    most = _CUT_POINTS if pool.problem.work >= _THOROUGH else 1
     while 0 <= stage not in stages and len(stages) < most and not pool.is_close:
         stages.append(stage)
         stage = pool.run("cut", partial(_cut, pool, graph, program, stage, earlier))
 
 
-def prove(pool: MovingSearch) -> None:
+def prove(pool: OffloadSearch) -> None:
     """Proves a bound where the graph's own program is fullest, without a replay; nothing where there are choices."""
     if fixes_choices(pool.graph):
         return
     program, problem = pool.still, pool.problem
-    model = MovingCut(program, program.keep_all(0).peak_stage, pool.machine, problem.host_budget_B)
+    model = OffloadCut(program, program.keep_all(0).peak_stage, pool.machine, problem.host_budget_B)
     bound_ps = model.solve(problem.budget_B, effort_for(pool, program)).bound_ps
     pool.prove(max(0.0, bound_ps - len(program.stages)) * 1e-12 * (1.0 - 1e-9))
 
 
-def effort_for(pool: MovingSearch, program: StageProgram) -> Effort:
+def effort_for(pool: OffloadSearch, program: StageProgram) -> Effort:
     """How exactly a cut is solved."""
     return Effort(_CLOSE * program.time_ps / PS_PER_MS, _NODES, pool.left_s)
 
 
-def _cut(pool: MovingSearch, graph: Graph, program: StageProgram, stage: int, earlier: list[Cut]) -> int:
+def _cut(pool: OffloadSearch, graph: Graph, program: StageProgram, stage: int, earlier: list[Cut]) -> int:
     """Cuts at a stage; returns where the last replay was too full, or -1. Adds the cut to the earlier ones."""
     fuller, before = -1, tuple(earlier)
     for slower in _SLOWER if pool.problem.work >= _THOROUGH else _SLOWER[:1]:
-        model = MovingCut(program, stage, _slowed(pool.machine, slower), pool.problem.host_budget_B)
+        model = OffloadCut(program, stage, _slowed(pool.machine, slower), pool.problem.host_budget_B)
         cut = Cut(model, model.solve(pool.problem.budget_B, effort_for(pool, program)))
         pool.stats["cuts"] = pool.stats.get("cuts", 0) + 1
         if slower == 1.0 and not fixes_choices(pool.graph):
@@ -101,11 +101,11 @@ def _cut(pool: MovingSearch, graph: Graph, program: StageProgram, stage: int, ea
             earlier.append(cut)
         timed = None
         for together in dict.fromkeys(((cut,), (*before, cut))):
-            draft, taus = _replay(pool, graph, together)
-            state = draft.program.keep_all(pool.problem.budget_B - draft.program.reserve_B)
+            candidate, taus = _replay(pool, graph, together)
+            state = candidate.program.keep_all(pool.problem.budget_B - candidate.program.reserve_B)
             if state.assign(taus) and not state.fits:
                 fuller = state.peak_stage
-            timed = _go_on(pool, graph, draft, taus) or timed
+            timed = _go_on(pool, graph, candidate, taus) or timed
             if pool.is_close:
                 return fuller
         if timed is not None and timed.stall_s <= _LATE * timed.time_s:
@@ -113,16 +113,16 @@ def _cut(pool: MovingSearch, graph: Graph, program: StageProgram, stage: int, ea
     return fuller
 
 
-def _go_on(pool: MovingSearch, graph: Graph, draft: Draft, taus: Taus) -> Timing | None:
+def _go_on(pool: OffloadSearch, graph: Graph, candidate: OffloadCandidate, taus: Taus) -> Timing | None:
     """Makes a replay fit, times it, and anneals it."""
-    found = pool.settle(draft, taus)
+    found = pool.settle(candidate, taus)
     if found is None:
-        draft, found = _wider(pool, graph, draft, taus)
+        candidate, found = _wider(pool, graph, candidate, taus)
     if found is None:
         return None
-    timed = pool.consider(draft, found)
+    timed = pool.consider(candidate, found)
     if not pool.is_close:
-        timed = cool(pool, draft, found.taus) or timed
+        timed = cool(pool, candidate, found.taus) or timed
     pool.tick()
     return timed
 
@@ -131,11 +131,11 @@ def _slowed(machine: Machine, factor: float) -> Machine:
     return replace(machine, links=tuple(replace(link, rate_Bps=link.rate_Bps * factor) for link in machine.links))
 
 
-def _replay(pool: MovingSearch, graph: Graph, cuts: Sequence[Cut]) -> tuple[Draft, Taus]:
+def _replay(pool: OffloadSearch, graph: Graph, cuts: Sequence[Cut]) -> tuple[OffloadCandidate, Taus]:
     """What the solutions of some cuts mean together."""
     moved = {v for cut in cuts for v, by_fetch in cut.gone.items() if by_fetch}
-    draft = pool.draft(graph, {v for cut in cuts for v in cut.solution.hosted}, moved)
-    program = draft.program
+    candidate = pool.candidate(graph, {v for cut in cuts for v in cut.solution.hosted}, moved)
+    program = candidate.program
     taus = program.keep_all(0).taus
     for cut in cuts:
         gone, stage = cut.gone, _same_stage(cut.model.program, cut.model.stage, program)
@@ -145,12 +145,12 @@ def _replay(pool: MovingSearch, graph: Graph, cuts: Sequence[Cut]) -> tuple[Draf
             gap = program.core.gap_at(i, stage)
             if not program.core.is_free(gap):
                 continue
-            tau = program.core.gap_start(gap) + 1
-            if program.core.can_fetch(gap) and (gone[v] or not program.core.can_rerun(gap)):
-                taus[gap] = ~tau
-            elif program.core.can_rerun(gap):
-                taus[gap] = tau
-    return draft, taus
+            retention = program.core.gap_start(gap) + 1
+            if program.core.can_fetch(gap) and (gone[v] or not program.core.can_recompute(gap)):
+                taus[gap] = ~retention
+            elif program.core.can_recompute(gap):
+                taus[gap] = retention
+    return candidate, taus
 
 
 def _same_stage(program: StageProgram, stage: int, other: StageProgram) -> int:
@@ -159,35 +159,39 @@ def _same_stage(program: StageProgram, stage: int, other: StageProgram) -> int:
     return next((t for t, s in enumerate(other.stages) if (s.segment, s.recipe) == wanted), stage)
 
 
-def _wider(pool: MovingSearch, graph: Graph, draft: Draft, taus: Taus) -> tuple[Draft, Retention | None]:
+def _wider(
+    pool: OffloadSearch, graph: Graph, candidate: OffloadCandidate, taus: Taus
+) -> tuple[OffloadCandidate, Retention | None]:
     """The same start where everything may move: of use where a few values are not enough."""
-    wide = pool.draft(graph, draft.hosted, fetchable_values(graph, pool.least_B) | draft.program.movement.fetchable)
+    wide = pool.candidate(
+        graph, candidate.hosted, fetchable_values(graph, pool.least_B) | candidate.program.movement.fetchable
+    )
     wide.price(pool.machine, _WIDE)
     return wide, pool.settle(wide, taus)
 
 
-def cool(pool: MovingSearch, draft: Draft, taus: Taus, room: float = 1.0) -> Timing | None:
+def cool(pool: OffloadSearch, candidate: OffloadCandidate, taus: Taus, capacity: float = 1.0) -> Timing | None:
     """Anneals a draft from a plan of it.
 
     Arguments:
-        room: share of the budget that values may take; what is left is for copies under way.
+        capacity: share of the budget that values may take; what is left is for copies under way.
     """
-    search = pool.search(draft, int(_COOLED * pool.problem.work))
-    search.budget_B = int(room * pool.problem.budget_B) - draft.program.reserve_B
+    search = pool.search(candidate, int(_COOLED * pool.problem.work))
+    search.budget_B = int(capacity * pool.problem.budget_B) - candidate.program.reserve_B
     search.stage = pool.stage
     search.prove(pool.bound_s * 1e12)
-    if room < 1.0:
-        state = draft.program.keep_all(search.budget_B)
+    if capacity < 1.0:
+        state = candidate.program.keep_all(search.budget_B)
         if state.assign(taus) and mend(search, state, _DROPS):
             taus = state.taus
     lane = Lane(taus, _COOLINGS, pool.problem.seed)
     try:
         anneal_lanes(
-            search, [lane], min(search.problem.work, 4000 * len(draft.program.stages)), twin_gaps(draft.program)
+            search, [lane], min(search.problem.work, 4000 * len(candidate.program.stages)), twin_gaps(candidate.program)
         )
     finally:
         pool.work += search.work
     if search.taus is None:
         return None
-    found = pool.settle(draft, search.taus)
-    return None if found is None else pool.consider(draft, found)
+    found = pool.settle(candidate, search.taus)
+    return None if found is None else pool.consider(candidate, found)

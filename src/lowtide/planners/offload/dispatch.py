@@ -27,7 +27,7 @@ _LAST = 1 << 60
 class Dispatch:
     """One walk over the places, in which everything is issued.
 
-    Invariant: at place p, `live_B` is what is on the device; `room_B[q]` for q >= p is the most that will be there at
+    Invariant: at place p, `live_B` is what is on the device; `free_B[q]` for q >= p is the most that will be there at
     q if nothing but what has been issued is moved otherwise than naively, and, roughly, what will still be under way.
 
     Arguments:
@@ -55,7 +55,7 @@ class Dispatch:
         self.starts: list[float] = []
         self.now_s = self.to_free_s = self.from_free_s = self.host_free_s = 0.0
         self.live_B, self.host_now_B = found.start_B, found.host_start_B
-        self.room_B: NDArray[np.int64] = found.room_B.copy()
+        self.free_B: NDArray[np.int64] = found.free_B.copy()
         self.host_B: NDArray[np.int64] = found.host_B.copy()
         self.made_s = [0.0] * len(found.copies)  # per copy, when it is on the host
         self.is_made = [c.due is None for c in found.copies]
@@ -75,7 +75,7 @@ class Dispatch:
         for i, a in enumerate(found.absences):
             if a.copy in self.kept:
                 self.is_settled[i] = True
-                self.room_B[a.leave : a.back] += self.size_B[a.value]
+                self.free_B[a.leave : a.back] += self.size_B[a.value]
                 continue
             if a.leave != NEVER_THERE:
                 self.leaving[a.leave].append(i)
@@ -133,7 +133,7 @@ class Dispatch:
             for v in anchor.step.keep if anchor is not None and isinstance(anchor.step, Run) else ():
                 if v in self.dead:  # made again before its first bytes were given up
                     self._give_up(self.dead[v])
-            if not (self._return(p) and self._make_room(self.budget_B - inner_B)):
+            if not (self._return(p) and self._make_free(self.budget_B - inner_B)):
                 return False
             if anchor is not None:
                 self._wait_for(anchor)
@@ -160,7 +160,7 @@ class Dispatch:
         needless = (
             i
             for i, c in enumerate(self.found.copies)
-            if c.due is not None and not c.home and not c.readers and c.absences and i not in used
+            if c.due is not None and not c.base and not c.readers and c.absences and i not in used
             and all(self.found.absences[a].back is not None for a in c.absences)
         )  # fmt: skip
         return frozenset(needless)
@@ -241,7 +241,7 @@ class Dispatch:
             forced = due <= p
             if not forced and (self.to_free_s >= self.end_s or not self._may_send(p, due, i, segment)):
                 break
-            if not self._room_there(self.size_B[self.found.copies[i].value], forced=forced):
+            if not self._free_there(self.size_B[self.found.copies[i].value], forced=forced):
                 if forced:
                     return False
                 break
@@ -262,7 +262,7 @@ class Dispatch:
         value = self.found.copies[copy].value
         return 0 if self.graph.values[value].replaces is not None else self.size_B[value]
 
-    def _room_there(self, size_B: int, *, forced: bool) -> bool:
+    def _free_there(self, size_B: int, *, forced: bool) -> bool:
         """Frees host bytes, if need be by waiting."""
         if self.host_budget_B is None:
             return True
@@ -282,18 +282,18 @@ class Dispatch:
         if due > p:
             self.host_B[p:due] += self._adds_B(i)
         self.host_now_B += self._adds_B(i)
-        if not copy.home:
+        if not copy.base:
             self.on_host[copy.value] = i
         for k in copy.absences[:1]:  # until then its bytes are not free, whatever the naive schedule says
             a = self.found.absences[k]
             late = bisect.bisect_left(self.plan, self.made_s[i] - (self.now_s - self.plan[p]))
-            until = min(late, len(self.room_B) if a.back is None else a.back)
+            until = min(late, len(self.free_B) if a.back is None else a.back)
             if until > a.leave:
-                self.room_B[a.leave : until] += size_B
+                self.free_B[a.leave : until] += size_B
 
     def _let_go(self, i: int) -> None:
         copy = self.found.copies[i]
-        if copy.home or (copy.value not in self.on_host and copy.until is None):
+        if copy.base or (copy.value not in self.on_host and copy.until is None):
             return
         self.on_host[copy.value] = i
         heapq.heappush(self.gone, (max(self.made_s[i], self.done_s.get(i, 0.0)), i))
@@ -318,7 +318,7 @@ class Dispatch:
             else:
                 heapq.heappush(self.coming, (self.latest_s.get(i, self.plan[a.back]), i))
 
-    def _make_room(self, most_B: int, *, forced: bool = True) -> bool:
+    def _make_free(self, most_B: int, *, forced: bool = True) -> bool:
         """Gives up what may go until at most so much is live."""
         while self.live_B > most_B:
             while self.sent and self.sent[0][0] <= self.now_s:
@@ -349,10 +349,10 @@ class Dispatch:
         due = [i for i in self.returning[p] if not self.is_settled[i]]
         for i in due:
             if self.is_there[i]:
-                self._stay(p, i)
+                self._lifetime(p, i)
         for i in due:
             if not self.is_settled[i]:
-                if not self._make_room(self.budget_B - self.size_B[self.found.absences[i].value]):
+                if not self._make_free(self.budget_B - self.size_B[self.found.absences[i].value]):
                     return False
                 self._fetch(p, i)
         return True
@@ -376,22 +376,22 @@ class Dispatch:
         size_B = self.size_B[a.value]
         if self.found.anchors[back - 1].segment != segment or not self.is_made[a.copy]:
             return False
-        if int(self.room_B[p:back].max()) + size_B > self.budget_B:
+        if int(self.free_B[p:back].max()) + size_B > self.budget_B:
             return False
         if self.is_there[i]:
-            self._stay(p, i)
+            self._lifetime(p, i)
             return True
         if self.from_free_s >= self.end_s:  # it would only wait, on bytes that others could use
             return False
-        if not self._make_room(self.budget_B - inner_B - size_B, forced=False):
+        if not self._make_free(self.budget_B - inner_B - size_B, forced=False):
             return False
         self._fetch(p, i)
         return True
 
-    def _stay(self, p: int, i: int) -> None:
+    def _lifetime(self, p: int, i: int) -> None:
         a = self.found.absences[i]
         self.is_settled[i] = True
-        self.room_B[p : a.back] += self.size_B[a.value]
+        self.free_B[p : a.back] += self.size_B[a.value]
         self._end(i)
 
     def _fetch(self, p: int, i: int) -> None:
@@ -399,7 +399,7 @@ class Dispatch:
         size_B = self.size_B[a.value]
         self.is_settled[i] = True
         self.fetched.add(i)
-        self.room_B[p : a.back] += size_B
+        self.free_B[p : a.back] += size_B
         self.live_B += size_B
         start_s = max(self.now_s, self.from_free_s, self.made_s[a.copy])
         self.came_s[a.value] = self.from_free_s = start_s + self.rates.fetch_s(size_B)

@@ -36,6 +36,6 @@ def copies_least_s(graph: Graph, budget_B: int, machine: Machine) -> float:
     Returns: seconds that the links need for it, which no plan in the program's order does without. O(graph).
     """
     away_B = max(0, stage_program(graph).keep_all(0).peak_B - budget_B)
-    home_B = min(away_B, sum(v.size_B for v in graph.values if v.persistent and v.movable))
+    persistent_B = min(away_B, sum(v.size_B for v in graph.values if v.persistent and v.movable))
     rates = Rates.of(machine)
-    return away_B * rates.from_s_per_B + (away_B - home_B) * rates.to_s_per_B
+    return away_B * rates.from_s_per_B + (away_B - persistent_B) * rates.to_s_per_B

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from lowtide._core import KEEP
 from lowtide.planners.offload.movement import fetchable_values
-from lowtide.planners.offload.moving_search import Draft, Found, MovingSearch, Taus
+from lowtide.planners.offload.offload_search import Found, OffloadCandidate, OffloadSearch, Taus
 
 _TRIALS = 120
 _WORTH = 2e-5  # as a fraction of the step
@@ -18,22 +18,22 @@ _LEAST = 0.08  # of the work, whatever was done before; but in larger graphs a t
 _SMALL = 6000  # recipes that run
 
 
-def polish(pool: MovingSearch) -> None:
+def polish(pool: OffloadSearch) -> None:
     """Improves the best plan, which moves something, until nothing helps or its share of the work is done."""
     least = _LEAST * pool.problem.work if len(pool.graph.program) <= _SMALL else 0
     trials = min(_TRIALS, int(max(least, pool.problem.work - pool.work)) // _PROPOSALS)
     refused: set[tuple[int, bool]] = set()
-    while pool.best is not None and pool.best.draft is not None and not pool.is_close:
+    while pool.best is not None and pool.best.candidate is not None and not pool.is_close:
         best = pool.best
-        draft = _wide(pool, best)
+        candidate = _wide(pool, best)
         found = False
-        for value, by_fetch in _proposals(best, draft):
+        for value, by_fetch in _proposals(best, candidate):
             if (value, by_fetch) in refused or found:
                 continue
             if trials == 0:
                 return
             trials -= 1
-            found = _try(pool, best, draft, value, by_fetch=by_fetch)
+            found = _try(pool, best, candidate, value, by_fetch=by_fetch)
             if not found:
                 refused.add((value, by_fetch))
             pool.tick()
@@ -41,20 +41,20 @@ def polish(pool: MovingSearch) -> None:
             return
 
 
-def _wide(pool: MovingSearch, best: Found) -> Draft:
+def _wide(pool: OffloadSearch, best: Found) -> OffloadCandidate:
     """The same homes, and everything may move."""
-    assert best.draft is not None
-    graph = best.draft.program.graph
-    draft = pool.redraft(
-        graph, best.hosted, fetchable_values(graph, pool.least_B) | best.draft.program.movement.fetchable
+    assert best.candidate is not None
+    graph = best.candidate.program.graph
+    candidate = pool.redraft(
+        graph, best.hosted, fetchable_values(graph, pool.least_B) | best.candidate.program.movement.fetchable
     )
-    draft.price(pool.machine, _PRICE)
-    return draft
+    candidate.price(pool.machine, _PRICE)
+    return candidate
 
 
-def _proposals(best: Found, draft: Draft) -> list[tuple[int, bool]]:
+def _proposals(best: Found, candidate: OffloadCandidate) -> list[tuple[int, bool]]:
     """Values to change, and whether to move them: the largest copies where compute waits, then the dearest reruns."""
-    program, taus = draft.program, best.taus
+    program, taus = candidate.program, best.taus
     assert taus is not None
     moved, again = [], []
     gap = 0
@@ -66,7 +66,7 @@ def _proposals(best: Found, draft: Draft) -> list[tuple[int, bool]]:
         if any(taus[g] < KEEP for g in gaps):
             moved.append((-program.size_B[v], v))
         elif any(taus[g] > KEEP and program.core.can_fetch(g) for g in gaps):
-            gain = program.stages[program.producer[v]].rerun_ps / max(1, program.size_B[v])
+            gain = program.stages[program.producer[v]].recompute_ps / max(1, program.size_B[v])
             again.append((-gain, v))
     out = [(v, False) for _, v in sorted(moved)]
     back = [(v, True) for _, v in sorted(again)]
@@ -74,25 +74,25 @@ def _proposals(best: Found, draft: Draft) -> list[tuple[int, bool]]:
     return [*out, *back] if late else [*back, *out]
 
 
-def _try(pool: MovingSearch, best: Found, draft: Draft, value: int, *, by_fetch: bool) -> bool:
+def _try(pool: OffloadSearch, best: Found, candidate: OffloadCandidate, value: int, *, by_fetch: bool) -> bool:
     assert best.taus is not None
-    for taus in _changed(draft, best.taus, value, by_fetch=by_fetch):
-        state = pool.settle(draft, taus)
+    for taus in _changed(candidate, best.taus, value, by_fetch=by_fetch):
+        state = pool.settle(candidate, taus)
         if state is None:
             continue
         pool.stats["trials"] = pool.stats.get("trials", 0) + 1
         pool.work += _PROPOSALS
-        if pool.estimate_s(draft, state) >= best.timing.time_s * (1.0 - _WORTH):
+        if pool.estimate_s(candidate, state) >= best.timing.time_s * (1.0 - _WORTH):
             continue
-        pool.consider(draft, state)
+        pool.consider(candidate, state)
         if pool.best is not best:
             return True
     return False
 
 
-def _changed(draft: Draft, taus: Taus, value: int, *, by_fetch: bool) -> list[Taus]:
+def _changed(candidate: OffloadCandidate, taus: Taus, value: int, *, by_fetch: bool) -> list[Taus]:
     """The ways to change one value."""
-    program = draft.program
+    program = candidate.program
     first = program.core.gap_at(value, program.producer[value] + 1) if program.uses[value] else 0
     gaps = range(first, first + len(program.uses[value]) + 1)
     other, kept = taus.copy(), taus.copy()
@@ -100,6 +100,6 @@ def _changed(draft: Draft, taus: Taus, value: int, *, by_fetch: bool) -> list[Ta
         if by_fetch and taus[g] > KEEP and program.core.can_fetch(g):
             other[g] = ~taus[g]
         elif not by_fetch and taus[g] < KEEP:
-            other[g] = ~taus[g] if program.core.can_rerun(g) else KEEP
+            other[g] = ~taus[g] if program.core.can_recompute(g) else KEEP
             kept[g] = KEEP
     return [other] if by_fetch or (other == kept).all() else [other, kept]

@@ -3,7 +3,7 @@
 0. A plan that was given and moves something is made to fit, and bettered; then that is all.
 1. The best plan that moves nothing, where there is one.
 2. A cut at the fullest moment says what stays there, what is sent before and fetched afterwards, which persistent
-   values live on the host (`bounds/moving_cut.py`), and proves a bound. Its solution is replayed; only what it moves
+   values live on the host (`bounds/offload_cut.py`), and proves a bound. Its solution is replayed; only what it moves
    may be moved in the search that follows, at no price. Where copies turn out to come late, the cut is solved again
    for slower links, and where the replay is fuller elsewhere, there.
 3. In graphs too large for that, and where no plan was found: what pays best is dropped, with a price for what moves; or
@@ -33,20 +33,20 @@ from lowtide.ir.housing import housed, movable_values
 from lowtide.ir.plan import Outcome, Problem, Status
 from lowtide.ir.schedule import HOST_ENGINE, Fetch, Run, Send
 from lowtide.planners.base import Watch
+from lowtide.planners.bounds.cut_points import cut_point_of, end_of
 from lowtide.planners.bounds.joint_floor import joint_floor
-from lowtide.planners.bounds.joint_moving_cut import JointMovingCut
-from lowtide.planners.bounds.moments import end_of, moment_of
-from lowtide.planners.bounds.moving_cut import moving_class
+from lowtide.planners.bounds.joint_offload_cut import JointOffloadCut
+from lowtide.planners.bounds.offload_cut import offload_class
 from lowtide.planners.bounds.op_floor import op_floor
-from lowtide.planners.bounds.working_set import MOVING_CLASS, MOVING_JOINT_CLASS, least_options, working_set
-from lowtide.planners.implementations.candidates import Ways, all_ways
+from lowtide.planners.bounds.working_set import OFFLOAD_CLASS, OFFLOAD_JOINT_CLASS, least_options, working_set
+from lowtide.planners.implementations.candidates import Candidates, all_candidates
 from lowtide.planners.implementations.choice import choose, chosen_options
 from lowtide.planners.implementations.first_option import fixes_choices
 from lowtide.planners.offload.all_away import least_away
 from lowtide.planners.offload.cut_and_move import cool, cut_and_move, effort_for, prove
 from lowtide.planners.offload.host_updates import all_on_the_host
 from lowtide.planners.offload.movement import fetchable_values
-from lowtide.planners.offload.moving_search import CLOSE, Draft, MovingSearch
+from lowtide.planners.offload.offload_search import CLOSE, OffloadCandidate, OffloadSearch
 from lowtide.planners.offload.once import copies_least_s, run_once
 from lowtide.planners.offload.polish import polish
 from lowtide.planners.offload.transfers import Timing
@@ -63,14 +63,14 @@ _LARGE = 6000  # stages: cuts of larger graphs take longer than they are worth
 _PRICED = ((1.0, 1.0), (0.4, 1.0), (1.0, 0.93), (1.0, 0.85), (1.0, 0.75))
 """Prices of a second of the link, in seconds of compute, for annealing, and shares of the budget for values."""
 _FAR = 0.03  # from the bound: so far from it, what costs little is tried as well
-_HOMES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the bytes that may have their home on the host
+_HOST_RESIDENT = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the bytes that may have their home on the host
 _PRICES = (0.5, 2.0)  # of a second of the link, in seconds of compute
 _WAITS = 0.02  # of the step: more waiting than that asks for the higher price
 _CANDIDATES, _SLICE = 6, 32  # values examined exactly per drop, and drops between two looks at the clock
 _EQUAL = 1e-6
 
 
-def plan_moving(problem: Problem, watch: Watch | None, solver: str, plain: Plain) -> Outcome:
+def plan_offload(problem: Problem, watch: Watch | None, solver: str, plain: Plain) -> Outcome:
     """Plans over two memories; see the module.
 
     Arguments:
@@ -86,9 +86,9 @@ def plan_moving(problem: Problem, watch: Watch | None, solver: str, plain: Plain
     graph = housed(problem.graph, ())
     graph = graph if len(graph.program) > _LARGE else base_order(graph)
     order = "program order" if graph.program == problem.graph.program else "the order that was chosen"
-    ways = "any implementation of every operator" if fixes_choices(graph) else "one implementation per operator"
-    bound_class = f"{moving_class(problem.machine)}; first runs in {order}; {ways}"
-    pool = MovingSearch(replace(problem, graph=graph), watch, began_s, bound_class)
+    candidates = "any implementation of every operator" if fixes_choices(graph) else "one implementation per operator"
+    bound_class = f"{offload_class(problem.machine)}; first runs in {order}; {candidates}"
+    pool = OffloadSearch(replace(problem, graph=graph), watch, began_s, bound_class)
     interrupted = False
     try:
         _script(pool, plain)
@@ -101,12 +101,12 @@ def plan_moving(problem: Problem, watch: Watch | None, solver: str, plain: Plain
     return _outcome(pool, solver, interrupted)
 
 
-def _script(pool: MovingSearch, plain: Plain) -> None:
+def _script(pool: OffloadSearch, plain: Plain) -> None:
     graph, problem = pool.graph, pool.problem
-    ways = all_ways(graph) if fixes_choices(graph) else None
-    pool.prove((pool.still.time_ps - len(pool.still.stages) if ways is None else ways.least_ps) * 1e-12)
-    floor = working_set(graph, homes_move=True, ways=ways)
-    impossible = ways is None and floor.floor_B > problem.budget_B
+    candidates = all_candidates(graph) if fixes_choices(graph) else None
+    pool.prove((pool.still.time_ps - len(pool.still.stages) if candidates is None else candidates.least_ps) * 1e-12)
+    floor = working_set(graph, persistent_may_move=True, candidates=candidates)
+    impossible = candidates is None and floor.floor_B > problem.budget_B
     pool.stats["floor"] = floor
     if not impossible and problem.start is not None and pool.run("start", lambda: _begin(pool)):
         if len(graph.program) <= _LARGE and not pool.is_close:
@@ -115,49 +115,49 @@ def _script(pool: MovingSearch, plain: Plain) -> None:
             pool.run("polish", lambda: polish(pool))
         return
     if not impossible:
-        floor_B = op_floor(pool.still).floor_B if ways is None else joint_floor(ways).floor_B
-        still_fits = floor_B <= problem.budget_B and not problem.homes
+        floor_B = op_floor(pool.still).floor_B if candidates is None else joint_floor(candidates).floor_B
+        still_fits = floor_B <= problem.budget_B and not problem.host_resident
         if still_fits:
             pool.run("plain", lambda: _plain(pool, plain, _SHARE))
         graphs = _choices(pool)
-        if ways is not None and not pool.is_close and len(graph.program) <= _LARGE:
-            graphs = pool.run("joint_cut", partial(_with_choice, pool, ways, graphs))
+        if candidates is not None and not pool.is_close and len(graph.program) <= _LARGE:
+            graphs = pool.run("joint_cut", partial(_with_choice, pool, candidates, graphs))
         for chosen in graphs:
             if not pool.is_close:
                 _move(pool, chosen)
-        for chosen in _frugal(graph, ways) if pool.best is None else ():
+        for chosen in _frugal(graph, candidates) if pool.best is None else ():
             _move(pool, chosen)
         if pool.best is not None and not pool.is_close and len(graph.program) <= _LARGE:
             pool.run("prices", lambda: _at_prices(pool))
-        if pool.best is not None and pool.best.draft is not None and not pool.is_close:
+        if pool.best is not None and pool.best.candidate is not None and not pool.is_close:
             pool.run("polish", lambda: polish(pool))
-        if still_fits and not pool.is_close and _may_win_without_moving(pool):
+        if still_fits and not pool.is_close and _may_win_without_offload(pool):
             pool.run("plain", lambda: _plain(pool, plain, 1.0))
-        if pool.best is not None and not pool.is_close and not problem.homes and len(graph.program) <= _LARGE:
+        if pool.best is not None and not pool.is_close and not problem.host_resident and len(graph.program) <= _LARGE:
             pool.run("once", lambda: _once(pool, plain))
     if pool.best is None:
-        for chosen in (graph, *_frugal(graph, ways)):
+        for chosen in (graph, *_frugal(graph, candidates)):
             pool.run("smallest", partial(_smallest, pool, chosen))
 
 
-def _frugal(graph: Graph, ways: Ways | None) -> tuple[Graph, ...]:
+def _frugal(graph: Graph, candidates: Candidates | None) -> tuple[Graph, ...]:
     """The graph with the options that need the fewest bytes where everything is away; none where it has those."""
-    choice = {} if ways is None else least_options(ways, homes_move=True)
+    choice = {} if candidates is None else least_options(candidates, persistent_may_move=True)
     try:
         return (choose(graph, choice),) if choice else ()
     except PlanError:  # what they read goes round in a circle
         return ()
 
 
-def _smallest(pool: MovingSearch, graph: Graph) -> None:
+def _smallest(pool: OffloadSearch, graph: Graph) -> None:
     """The plan for the fewest bytes: everything is away whenever it is not used."""
-    draft = pool.draft(graph, movable_values(graph), fetchable_values(graph, pool.least_B))
-    _everything_away(pool, draft)
+    candidate = pool.candidate(graph, movable_values(graph), fetchable_values(graph, pool.least_B))
+    _everything_away(pool, candidate)
     if pool.best is None:
-        _updates_away(pool, draft)
+        _updates_away(pool, candidate)
 
 
-def _begin(pool: MovingSearch) -> bool:
+def _begin(pool: OffloadSearch) -> bool:
     """Makes the plan that was given, which moves something, fit, and anneals it; whether that led to a plan."""
     graph, start = pool.graph, pool.problem.start
     assert start is not None
@@ -170,21 +170,21 @@ def _begin(pool: MovingSearch) -> bool:
     away = fetched | {old for v in sent for old in (graph.values[v].replaces,) if old is not None}
     away |= {v for r in ran if graph.recipes[r].engine == HOST_ENGINE for v in graph.recipes[r].read_values}
     hosted = away.intersection(movable_values(graph))
-    draft = pool.draft(chosen, hosted, fetchable_values(graph, pool.least_B) | fetched)
-    draft.price(pool.machine, _PRICED[0][0])
-    state = pool.settle(draft, read_back(draft.program, start))
-    if state is not None and pool.consider(draft, state) is not None and not pool.is_close:
-        cool(pool, draft, state.taus)
+    candidate = pool.candidate(chosen, hosted, fetchable_values(graph, pool.least_B) | fetched)
+    candidate.price(pool.machine, _PRICED[0][0])
+    state = pool.settle(candidate, read_back(candidate.program, start))
+    if state is not None and pool.consider(candidate, state) is not None and not pool.is_close:
+        cool(pool, candidate, state.taus)
     return pool.best is not None
 
 
-def _may_win_without_moving(pool: MovingSearch) -> bool:
+def _may_win_without_offload(pool: OffloadSearch) -> bool:
     """Whether more work on the plan that moves nothing may end at a faster one than those that move something."""
     bound_s = pool.stats.get("plain_bound_s")
     return pool.best is None or (bound_s is not None and bound_s < pool.best.timing.time_s)
 
 
-def _plain(pool: MovingSearch, plain: Plain, share: float) -> None:
+def _plain(pool: OffloadSearch, plain: Plain, share: float) -> None:
     """The best plan that moves nothing, for a share of the work."""
     problem = pool.problem
     if len(problem.graph.program) > _LARGE:
@@ -206,23 +206,23 @@ def _plain(pool: MovingSearch, plain: Plain, share: float) -> None:
         pool.lowest_B, pool.lowest = outcome.smallest_B, (outcome.smallest, ())
 
 
-def _once(pool: MovingSearch, plain: Plain) -> None:
+def _once(pool: OffloadSearch, plain: Plain) -> None:
     """The best plan that runs nothing twice, where copies alone are quick enough for it to be the fastest."""
     best = pool.best
     assert best is not None
-    graph = run_once(_choices(pool)[0] if best.draft is None else housed(best.draft.program.graph, ()))
+    graph = run_once(_choices(pool)[0] if best.candidate is None else housed(best.candidate.program.graph, ()))
     if graph.recipes == pool.graph.recipes or refuses_stages(graph, moving=True) is not None:
         return
     if copies_least_s(graph, pool.problem.budget_B, pool.machine) >= best.timing.time_s:
         return
     asked = replace(pool.problem, graph=graph, start=None, time_limit_s=pool.left_s)
-    outcome = plan_moving(asked, pool.tell, "", plain)
+    outcome = plan_offload(asked, pool.tell, "", plain)
     pool.work += int(outcome.stats.get("work", 0))
     if outcome.schedule is not None:
         pool.offer(outcome.schedule, outcome.hosted)
 
 
-def _choices(pool: MovingSearch) -> list[Graph]:
+def _choices(pool: OffloadSearch) -> list[Graph]:
     """The program of the best plan so far, and the graph's own."""
     graphs = [pool.graph]
     if pool.best is not None and fixes_choices(pool.graph):
@@ -233,14 +233,14 @@ def _choices(pool: MovingSearch) -> list[Graph]:
     return graphs
 
 
-def _with_choice(pool: MovingSearch, ways: Ways, graphs: list[Graph]) -> list[Graph]:
+def _with_choice(pool: OffloadSearch, candidates: Candidates, graphs: list[Graph]) -> list[Graph]:
     """Proves a bound for all choices where the first program is fullest; what is chosen there goes first."""
     program = stage_program(graphs[0])
     stage = program.stages[program.keep_all(0).peak_stage]
-    moment = moment_of(ways, stage.recipe) if stage.recipe >= 0 else end_of(ways, stage.segment)
-    cut = JointMovingCut(ways, moment, pool.problem.budget_B, pool.machine)
+    cut_point = cut_point_of(candidates, stage.recipe) if stage.recipe >= 0 else end_of(candidates, stage.segment)
+    cut = JointOffloadCut(candidates, cut_point, pool.problem.budget_B, pool.machine)
     solution = cut.solve(pool.problem.budget_B, effort_for(pool, program))
-    pool.prove(max(0.0, solution.bound_ps - len(ways.ways)) * 1e-12 * (1.0 - 1e-9))
+    pool.prove(max(0.0, solution.bound_ps - len(candidates.candidates)) * 1e-12 * (1.0 - 1e-9))
     if solution.choice is None:
         return graphs
     try:
@@ -250,7 +250,7 @@ def _with_choice(pool: MovingSearch, ways: Ways, graphs: list[Graph]) -> list[Gr
     return graphs if any(chosen.program == g.program for g in graphs) else [chosen, *graphs]
 
 
-def _move(pool: MovingSearch, graph: Graph) -> None:
+def _move(pool: OffloadSearch, graph: Graph) -> None:
     """Everything that moves something, for one choice of options."""
     if len(graph.program) <= _LARGE and refuses_stages(graph) is None:
         cut_and_move(pool, graph, pool.still if graph is pool.graph else stage_program(graph))
@@ -261,93 +261,93 @@ def _move(pool: MovingSearch, graph: Graph) -> None:
 # prices
 
 
-def _at_prices(pool: MovingSearch) -> None:
+def _at_prices(pool: OffloadSearch) -> None:
     """Anneals the best plan where everything may move, at prices for a second of the link.
 
     Where compute waits for long, some of the budget is left for copies under way.
     """
-    for price, room in _PRICED:
+    for price, capacity in _PRICED:
         best = pool.best
         if best is None or pool.is_close:
             return
-        if room < 1.0 and best.timing.stall_s < _WAITS * best.timing.time_s:
+        if capacity < 1.0 and best.timing.stall_s < _WAITS * best.timing.time_s:
             return
-        graph = _choices(pool)[0] if best.draft is None else best.draft.program.graph
+        graph = _choices(pool)[0] if best.candidate is None else best.candidate.program.graph
         movable = fetchable_values(graph, pool.least_B)
-        if best.draft is None:
-            draft = pool.draft(graph, (), movable)
-            taus = read_back(draft.program, best.timing.schedule)
+        if best.candidate is None:
+            candidate = pool.candidate(graph, (), movable)
+            taus = read_back(candidate.program, best.timing.schedule)
         else:
-            draft = pool.redraft(graph, best.hosted, movable | best.draft.program.movement.fetchable)
+            candidate = pool.redraft(graph, best.hosted, movable | best.candidate.program.movement.fetchable)
             assert best.taus is not None
             taus = best.taus
-        draft.price(pool.machine, price)
-        cool(pool, draft, taus, room)
+        candidate.price(pool.machine, price)
+        cool(pool, candidate, taus, capacity)
         pool.tick()
 
 
 # without cuts
 
 
-def _away(pool: MovingSearch, graph: Graph) -> None:
+def _away(pool: OffloadSearch, graph: Graph) -> None:
     """Homes on the host as far as bytes need them; what pays best is dropped where bytes are short, or everything."""
     movable = sorted(movable_values(graph), key=lambda v: (-graph.values[v].size_B, v))
     total_B = sum(graph.values[v].size_B for v in movable)
-    for share in _HOMES if movable else (0.0,):
+    for share in _HOST_RESIDENT if movable else (0.0,):
         hosted, left_B = list[int](), share * total_B
         for v in movable:
             if left_B > 0:
                 hosted.append(v)
                 left_B -= graph.values[v].size_B
-        hosted = hosted if pool.problem.homes is None else list(pool.problem.homes)
+        hosted = hosted if pool.problem.host_resident is None else list(pool.problem.host_resident)
         if working_set(housed(graph, hosted)).floor_B > pool.problem.budget_B:
             continue
-        draft = pool.draft(graph, hosted, fetchable_values(graph, pool.least_B))
+        candidate = pool.candidate(graph, hosted, fetchable_values(graph, pool.least_B))
         for price in _PRICES:
-            timed = _descend(pool, draft, price)
+            timed = _descend(pool, candidate, price)
             if timed is None or timed.stall_s <= _WAITS * timed.time_s:
                 break
         if pool.best is None:
-            _everything_away(pool, draft)
+            _everything_away(pool, candidate)
             pool.tick()
-        if pool.best is not None and pool.best.draft is not None:
+        if pool.best is not None and pool.best.candidate is not None:
             return
 
 
-def _descend(pool: MovingSearch, draft: Draft, price: float) -> Timing | None:
+def _descend(pool: OffloadSearch, candidate: OffloadCandidate, price: float) -> Timing | None:
     """Drops what pays best until bytes suffice, to be made again or fetched."""
-    draft.price(pool.machine, price)
-    state = draft.program.keep_all(pool.problem.budget_B - draft.program.reserve_B)
+    candidate.price(pool.machine, price)
+    state = candidate.program.keep_all(pool.problem.budget_B - candidate.program.reserve_B)
     kernel = Greedy(state, _CANDIDATES)
     while not kernel.run(_SLICE):
         pool.tick()
     pool.work += kernel.tried
-    found = pool.settle(draft, state.taus) if state.fits else None
-    return None if found is None else pool.consider(draft, found)
+    found = pool.settle(candidate, state.taus) if state.fits else None
+    return None if found is None else pool.consider(candidate, found)
 
 
-def _everything_away(pool: MovingSearch, draft: Draft) -> None:
-    draft.price(pool.machine, _PRICES[0])
-    state = pool.settle(draft, least_away(draft.program))
+def _everything_away(pool: OffloadSearch, candidate: OffloadCandidate) -> None:
+    candidate.price(pool.machine, _PRICES[0])
+    state = pool.settle(candidate, least_away(candidate.program))
     if state is not None:
-        pool.consider(draft, state)
+        pool.consider(candidate, state)
 
 
-def _updates_away(pool: MovingSearch, draft: Draft) -> None:
+def _updates_away(pool: OffloadSearch, candidate: OffloadCandidate) -> None:
     """Remembers the plan in which everything is away and updated there, if none needs fewer bytes."""
-    program = draft.program
+    program = candidate.program
     state = program.keep_all(0)
     if not state.assign(least_away(program)):
         return
     schedule, updates = all_on_the_host(program.graph, program.lift(state))
-    if updates and pool.note(with_waits(program.graph, schedule.steps), draft.hosted, program.graph):
+    if updates and pool.note(with_waits(program.graph, schedule.steps), candidate.hosted, program.graph):
         pool.stats["host_updates"] = updates
 
 
 # the result
 
 
-def _outcome(pool: MovingSearch, solver: str, interrupted: bool) -> Outcome:
+def _outcome(pool: OffloadSearch, solver: str, interrupted: bool) -> Outcome:
     floor = pool.stats.pop("floor", None)
     best, problem = pool.best, pool.problem
     stats = pool.stats | {"work": pool.work, "elapsed_s": pool.elapsed_s}
@@ -375,7 +375,7 @@ def _outcome(pool: MovingSearch, solver: str, interrupted: bool) -> Outcome:
         bound_s=pool.bound_s * (1.0 - 1e-9),
         bound_class=pool.bound_class,
         floor_B=floor_B,
-        floor_class=MOVING_JOINT_CLASS if fixes_choices(problem.graph) else MOVING_CLASS,
+        floor_class=OFFLOAD_JOINT_CLASS if fixes_choices(problem.graph) else OFFLOAD_CLASS,
         floor_recipes=() if floor is None else floor.recipes,
         smallest_B=pool.lowest_B,
         smallest=None if lowest is None else lowest[0],

@@ -141,7 +141,7 @@ def _best_of_rounds(
 
 def _what_fits(graph: Graph, found: Absences, budget_B: int) -> frozenset[int]:
     """Copies whose values can stay instead, all of them together: those that are away for the shortest time first."""
-    room_B = budget_B - found.room_B
+    free_B = budget_B - found.free_B
     kept: set[int] = set()
 
     def away(i: int) -> int:
@@ -150,10 +150,10 @@ def _what_fits(graph: Graph, found: Absences, budget_B: int) -> frozenset[int]:
     for i in sorted((i for i, c in enumerate(found.copies) if is_spare(found, c)), key=lambda i: (away(i), i)):
         absences = [found.absences[a] for a in found.copies[i].absences]
         size_B = graph.values[found.copies[i].value].size_B
-        if all(int(room_B[a.leave : a.back].min(initial=size_B)) >= size_B for a in absences):
+        if all(int(free_B[a.leave : a.back].min(initial=size_B)) >= size_B for a in absences):
             kept.add(i)
             for a in absences:
-                room_B[a.leave : a.back] -= size_B
+                free_B[a.leave : a.back] -= size_B
     return frozenset(kept)
 
 
@@ -164,7 +164,7 @@ def _rank(timed: Timing) -> tuple[float, int]:
 def measured(graph: Graph, schedule: Schedule, machine: Machine | None) -> Timing:
     """What a schedule comes to as it stands. O(steps)."""
     timeline = simulate(graph, schedule, machine)
-    compute_s = sum(m.stop_s - m.start_s for m in timeline.moments if m.engine == "compute" and m.stop_s > m.start_s)
+    compute_s = sum(m.stop_s - m.start_s for m in timeline.instants if m.engine == "compute" and m.stop_s > m.start_s)
     sent_B = sum(graph.values[s.value].size_B for s in schedule.steps if isinstance(s, Send))
     fetched_B = sum(graph.values[s.value].size_B for s in schedule.steps if isinstance(s, Fetch))
     host_peak_B = dict(timeline.memory_peaks_B).get(HOST, 0)

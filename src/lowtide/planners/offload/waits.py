@@ -70,8 +70,8 @@ class _Walk:
                 self._forget(value, memory)
             case Send(value=value, memory=memory):
                 old = self.graph.values[value].replaces
-                home = [] if old is None else self._touching(old, memory)
-                index = self._add(step, f"to {memory}", [*self._writer(value, DEVICE), *home])
+                base = [] if old is None else self._touching(old, memory)
+                index = self._add(step, f"to {memory}", [*self._writer(value, DEVICE), *base])
                 self.users.setdefault((value, DEVICE), []).append(index)
                 if old is not None:
                     self._forget(old, memory)

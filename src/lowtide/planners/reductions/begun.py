@@ -36,7 +36,7 @@ def read_back(program: StageProgram, schedule: Schedule) -> NDArray[np.int32]:
         for value in gone:
             gap = core.gap_at(value, stage + 1)
             if core.is_free(gap):
-                fetched = core.can_fetch(gap) and (gap in fetches or not core.can_rerun(gap))
+                fetched = core.can_fetch(gap) and (gap in fetches or not core.can_recompute(gap))
                 taus[gap] = ~(stage + 1) if fetched else stage + 1
     return taus
 
@@ -60,7 +60,7 @@ class _Walk:
         self.entry_of = {s.segment: t for t, s in enumerate(program.stages) if s.recipe == ENTRY}
         self.graph = program.graph
         self.stage_of = {s.recipe: t for t, s in enumerate(program.stages) if s.recipe >= 0}
-        self.stage_of |= {way: t for t, s in enumerate(program.stages) for _, way in s.takeovers}
+        self.stage_of |= {candidate: t for t, s in enumerate(program.stages) for _, candidate in s.takeovers}
         self.stage_of |= {s.recipe: self.stage_of[r] for r, s in program.shortcuts.items()}
         random = {replay.state: recipe for recipe, replay in program.replays.items()}
         for recipe in program.graph.recipes:

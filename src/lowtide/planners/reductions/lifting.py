@@ -14,7 +14,7 @@ from functools import cached_property
 from lowtide.ir.graph import Graph
 from lowtide.ir.schedule import HOST, Boundary, Drop, Fetch, Run, Send, Step
 from lowtide.planners.offload.movement import Movement
-from lowtide.planners.reductions.stage import ENTRY, EXIT, Stage, Stays
+from lowtide.planners.reductions.stage import ENTRY, EXIT, Lifetimes, Stage
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ class Lifting:
     opened: Sequence[int]
     again: Mapping[int, int]
     movement: Movement
-    stays: Stays
+    lifetimes: Lifetimes
 
     @cached_property
     def items(self) -> list[list[int]]:
         """Per stage what comes before it, and the stage itself."""
-        begin, item = (a.tolist() for a in self.stays.reruns())
+        begin, item = (a.tolist() for a in self.lifetimes.recomputations())
         return [[*item[begin[t] : begin[t + 1]], t] for t in range(len(self.stages))]
 
     @cached_property
@@ -50,7 +50,7 @@ class Lifting:
     @cached_property
     def starts(self) -> dict[tuple[int, int], int]:
         """Value and the first stage of a stay -> its last one."""
-        begin, item = (a.tolist() for a in self.stays.spans())
+        begin, item = (a.tolist() for a in self.lifetimes.spans())
         rows = ((v, range(begin[i], begin[i + 1], 2)) for i, v in enumerate(self.values))
         return {(v, item[k]): item[k + 1] for v, row in rows for k in row}
 
@@ -116,10 +116,10 @@ class Lifting:
         stage = self.stages[r]
         recipe = stage.recipe if r == t else self.again.get(stage.recipe, stage.recipe)
         gone = [v for v in stage.reads if v in ending and last_read[v] == place]
-        for value, way in stage.takeovers:
+        for value, candidate in stage.takeovers:
             copied = self.last_fetch.get(value, -1) > t
             if value in gone and ending[value] >= self.opened[t] and not copied:
-                recipe = way
+                recipe = candidate
                 break
         consumed = {c.value for c in self.graph.recipes[recipe].consumes}
         returning = [v for v in self.graph.recipes[recipe].outputs if v in self.movement.returning]

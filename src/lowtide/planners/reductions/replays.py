@@ -43,10 +43,12 @@ def find_replays(graph: Graph, program: Sequence[int], allowed: Collection[int])
             continue
         if graph.values[recipe.state].leaves is not None:
             continue
-        ways = [r for r in by_state.get(recipe.state, ()) if r in allowed]
-        ways = [r for r in ways if graph.recipes[r].outputs == recipe.outputs[:-1] and not graph.recipes[r].consumes]
-        if ways:
-            best = min(ways, key=lambda r: (graph.recipes[r].time_s, r))
+        candidates = [r for r in by_state.get(recipe.state, ()) if r in allowed]
+        candidates = [
+            r for r in candidates if graph.recipes[r].outputs == recipe.outputs[:-1] and not graph.recipes[r].consumes
+        ]
+        if candidates:
+            best = min(candidates, key=lambda r: (graph.recipes[r].time_s, r))
             found[recipe_id] = Replay(best, recipe.state)
     return found
 

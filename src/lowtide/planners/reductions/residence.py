@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from lowtide.planners.reductions.stage import ENTRY, Stays
+from lowtide.planners.reductions.stage import ENTRY, Lifetimes
 from lowtide.planners.reductions.stages import StageProgram, rows
 
 RESIDENCE_CLASS = (
@@ -31,17 +31,17 @@ class Residence:
     """A plan of the class.
 
     Arguments:
-        rerun_lists: per stage the stages rerun before it, increasing.
+        recompute_lists: per stage the stages rerun before it, increasing.
         span_lists: per value its stays, each from the stage that brings it through its last use.
     """
 
     program: StageProgram
-    rerun_lists: tuple[tuple[int, ...], ...]
+    recompute_lists: tuple[tuple[int, ...], ...]
     span_lists: tuple[tuple[tuple[int, int], ...], ...]
 
-    def reruns(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    def recomputations(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """The same in flat arrays."""
-        return rows(self.rerun_lists)
+        return rows(self.recompute_lists)
 
     def spans(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """The same in flat arrays."""
@@ -61,14 +61,14 @@ class Residence:
     def time_ps(self) -> int:
         """Time of all runs."""
         program = self.program
-        return program.time_ps + sum(program.stages[k].rerun_ps for again in self.rerun_lists for k in again)
+        return program.time_ps + sum(program.stages[k].recompute_ps for again in self.recompute_lists for k in again)
 
 
-def may_rerun(program: StageProgram, again: int, during: int) -> bool:
+def may_recompute(program: StageProgram, again: int, during: int) -> bool:
     """Whether a stage may run again before the first run of another one."""
     old, new, segments = program.stages[again], program.stages[during], program.graph.segments
     same_part = segments[old.segment].part == segments[new.segment].part
-    return again < during <= old.rerun_through and same_part and new.recipe != ENTRY
+    return again < during <= old.recompute_through and same_part and new.recipe != ENTRY
 
 
 def last_needs(program: StageProgram) -> tuple[int, ...]:
@@ -80,15 +80,15 @@ def last_needs(program: StageProgram) -> tuple[int, ...]:
         for v in reads:
             readers[v].append(t)
     for v in range(len(need) - 1, -1, -1):
-        again = (min(of_stage[t], program.stages[t].rerun_through) for t in readers[v])
+        again = (min(of_stage[t], program.stages[t].recompute_through) for t in readers[v])
         need[v] = max(need[v], *again, -1)
         of_stage[program.producer[v]] = max(of_stage[program.producer[v]], need[v])
     return tuple(need)
 
 
-def of_stays(program: StageProgram, stays: Stays) -> list[set[int]]:
+def of_lifetimes(program: StageProgram, lifetimes: Lifetimes) -> list[set[int]]:
     """Reads off other stays, a retention's say, what is there when each stage begins."""
-    begin, items = (a.tolist() for a in stays.spans())
+    begin, items = (a.tolist() for a in lifetimes.spans())
     there: list[set[int]] = [set() for _ in program.stages]
     for v in range(len(program.values)):
         for k in range(begin[v], begin[v + 1], 2):
@@ -114,7 +114,7 @@ def residence(program: StageProgram, wanted: Sequence[Collection[int]]) -> Resid
         if found is None:
             return None
         again = walk.follow(found.there)
-        if again is None or again.rerun_lists == found.rerun_lists:
+        if again is None or again.recompute_lists == found.recompute_lists:
             return found
         found = again
     return found
@@ -132,7 +132,7 @@ class _Walk:
 
     def follow(self, wanted: Sequence[Collection[int]]) -> Residence | None:
         program, count = self.program, len(self.program.stages)
-        reruns: list[tuple[int, ...]] = []
+        recomputations: list[tuple[int, ...]] = []
         spans: list[list[list[int]]] = [[] for _ in program.values]
         there: set[int] = set()
         for t in range(count):
@@ -140,30 +140,30 @@ class _Walk:
             again = self._again(t, there, later)
             if again is None:
                 return None
-            reruns.append(again)
+            recomputations.append(again)
             fresh = {v for k in again for v in self.outputs[k] if v not in there}
             for v in (*fresh, *self.outputs[t]):
                 spans[v].append([t, -1])
             for k in (*again, t):
                 for v in program.read_ids[k]:
                     spans[v][-1][1] = t
-            there = {v for v in (*there, *fresh, *self.outputs[t]) if self._stays(v, t + 1, later)}
-        found = tuple(tuple((a, b) for a, b in stays if b >= 0) for stays in spans)
-        return Residence(program, tuple(reruns), found)
+            there = {v for v in (*there, *fresh, *self.outputs[t]) if self._lifetimes(v, t + 1, later)}
+        found = tuple(tuple((a, b) for a, b in lifetimes if b >= 0) for lifetimes in spans)
+        return Residence(program, tuple(recomputations), found)
 
-    def _stays(self, value: int, stage: int, wanted: set[int]) -> bool:
+    def _lifetimes(self, value: int, stage: int, wanted: set[int]) -> bool:
         """Whether a value is there when a stage begins, given that it could be."""
         program = self.program
         if stage > self.need[value] or program.lost_from[value] == stage - 1:
             return False
-        final = stage > program.stages[program.producer[value]].rerun_through
+        final = stage > program.stages[program.producer[value]].recompute_through
         return value in wanted or final or program.pinned_from[value] < stage
 
     def _again(self, t: int, there: set[int], later: set[int]) -> tuple[int, ...] | None:
         """What runs again before stage t, increasing; None if it cannot."""
         program = self.program
         must = [v for v in program.read_ids[t] if v not in there]
-        also = [v for v in later if v not in there and program.producer[v] < t and self._stays(v, t + 1, later)]
+        also = [v for v in later if v not in there and program.producer[v] < t and self._lifetimes(v, t + 1, later)]
         all_of_it = self._closure(t, there, (*must, *also))
         if all_of_it is not None:
             return all_of_it
@@ -178,7 +178,7 @@ class _Walk:
             k = -heapq.heappop(heap)
             if found and found[-1] == k:
                 continue
-            if not may_rerun(program, k, t):
+            if not may_recompute(program, k, t):
                 return None
             found.append(k)
             for v in program.read_ids[k]:

@@ -30,19 +30,19 @@ class Stage:
     outputs: tuple[int, ...]
     reads: tuple[int, ...]
     run_ps: int = 0
-    rerun_ps: int = 0
+    recompute_ps: int = 0
     trace_B: int = 0
-    rerun_trace_B: int = 0
-    rerun_through: int = -1
+    recompute_trace_B: int = 0
+    recompute_through: int = -1
     takeovers: tuple[tuple[int, int], ...] = ()
     takeover_trace_B: int = 0
     beside: tuple[int, ...] = ()
 
 
-class Stays(Protocol):
+class Lifetimes(Protocol):
     """What is written down as a schedule: which stages run again when, and which values stay how long."""
 
-    def reruns(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    def recomputations(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Per stage what comes before it, in order, as rows: where each begins, and the items.
 
         An item is a stage that runs again, or the number of stages and a value: a fetch.

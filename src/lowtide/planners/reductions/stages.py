@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from lowtide._core import NEVER, Program, Retention
 from lowtide.errors import PlanError
 from lowtide.ir.graph import Effect, Graph, Value
-from lowtide.ir.in_place import in_place_ways
+from lowtide.ir.in_place import in_place_candidates
 from lowtide.ir.schedule import HOST_ENGINE, Schedule
 from lowtide.planners.implementations.first_option import allowed_recipes
 from lowtide.planners.offload.movement import (
@@ -37,7 +37,7 @@ from lowtide.planners.reductions.dead_code import needed_program
 from lowtide.planners.reductions.lifting import Lifting
 from lowtide.planners.reductions.replays import Replay, find_replays, reserve_B, save_states
 from lowtide.planners.reductions.shortcuts import Shortcut, find_shortcuts, hidden_B, hidden_values, keep_hidden
-from lowtide.planners.reductions.stage import ENTRY, EXIT, Stage, Stays
+from lowtide.planners.reductions.stage import ENTRY, EXIT, Lifetimes, Stage
 from lowtide.planners.reductions.updates import refuses_overwriting, updated_values, updates
 
 
@@ -63,7 +63,9 @@ class StageProgram:
     @cached_property
     def again(self) -> dict[int, int]:
         """Recipe of the program -> the recipe that reruns run instead."""
-        return {r: way.recipe for ways in (self.replays, self.shortcuts) for r, way in ways.items()}
+        return {
+            r: candidate.recipe for candidates in (self.replays, self.shortcuts) for r, candidate in candidates.items()
+        }
 
     @cached_property
     def time_ps(self) -> int:
@@ -78,8 +80,8 @@ class StageProgram:
     @cached_property
     def size_B(self) -> tuple[int, ...]:
         """Bytes of each value, beside what lives throughout; values here and below by their place in `values`."""
-        at_home = updated_values(self.graph, self.graph.program)
-        return tuple(0 if v in at_home else self.graph.values[v].size_B for v in self.values)
+        device_resident = updated_values(self.graph, self.graph.program)
+        return tuple(0 if v in device_resident else self.graph.values[v].size_B for v in self.values)
 
     @cached_property
     def read_ids(self) -> tuple[tuple[int, ...], ...]:
@@ -169,10 +171,10 @@ class StageProgram:
                 *rows([number[v] for v in s.outputs] for s in self.stages),
                 *rows(self.read_ids),
                 _longs(s.run_ps for s in self.stages),
-                _longs(s.rerun_ps for s in self.stages),
+                _longs(s.recompute_ps for s in self.stages),
                 _longs(s.trace_B for s in self.stages),
-                _longs(s.rerun_trace_B for s in self.stages),
-                _ints(s.rerun_through for s in self.stages),
+                _longs(s.recompute_trace_B for s in self.stages),
+                _ints(s.recompute_through for s in self.stages),
                 _ints(segments[s.segment].part for s in self.stages),
                 _longs(self.size_B),
                 _ints(self.pinned_from),
@@ -191,7 +193,7 @@ class StageProgram:
         """The retention that keeps everything, for a search under `budget_B` to start from."""
         return Retention(self.core, budget_B)
 
-    def lift(self, state: Stays, *, waits: bool = True) -> Schedule:
+    def lift(self, state: Lifetimes, *, waits: bool = True) -> Schedule:
         """Writes a retention, or other stays, down as a schedule of the graph.
 
         Arguments:
@@ -240,11 +242,11 @@ def stage_program(graph: Graph, *, in_place: bool = True, movable: Collection[in
     program = needed_program(graph)
     allowed = allowed_recipes(graph)
     replays, shortcuts = find_replays(graph, program, allowed), find_shortcuts(graph, program, allowed)
-    again = {r: way.recipe for ways in (replays, shortcuts) for r, way in ways.items()}
+    again = {r: candidate.recipe for candidates in (replays, shortcuts) for r, candidate in candidates.items()}
     hidden = hidden_values(shortcuts).union(r.state for r in replays.values())
-    ways = in_place_ways(graph) if in_place else {}
+    candidates = in_place_candidates(graph) if in_place else {}
     moved = NOTHING_MOVES if movable is None else movement(graph, program, frozenset(movable) - hidden)
-    stages = _rerun_limits(graph, _stages(graph, program, again, hidden, ways, moved), again)
+    stages = _recompute_limits(graph, _stages(graph, program, again, hidden, candidates, moved), again)
     values = tuple(v for s in stages for v in s.outputs)
     always_B = hidden_B(graph, program, shortcuts)
     reserved_B = always_B + reserve_B(graph, replays)
@@ -259,7 +261,7 @@ def _stages(
     program: tuple[int, ...],
     again: dict[int, int],
     hidden: frozenset[int],
-    ways: dict[int, tuple[int, ...]],
+    candidates: dict[int, tuple[int, ...]],
     moved: Movement,
 ) -> list[Stage]:
     in_segment: list[list[int]] = [[] for _ in graph.segments]
@@ -267,7 +269,7 @@ def _stages(
         in_segment[graph.recipes[r].segment].append(r)
     constant = frozenset(v.id for v in graph.values if v.persistent) - moved.hosted
     unseen = constant | hidden | moved.returning | {v for r in moved.host_runs for v in graph.recipes[r].outputs}
-    at_home = unseen | moved.hosted
+    device_resident = unseen | moved.hosted
     stages: list[Stage] = []
     for segment, recipes in enumerate(in_segment):
         arriving = tuple(v.id for v in graph.values if v.arrives == segment and v.id not in unseen)
@@ -278,9 +280,9 @@ def _stages(
                 stages[-1] = replace(stages[-1], beside=(*stages[-1].beside, r))
                 continue
             stage = _stage(graph, r, again.get(r), unseen)
-            stages.append(stage if r in again else _in_place(graph, stage, ways.get(r, ())))
+            stages.append(stage if r in again else _in_place(graph, stage, candidates.get(r, ())))
         leaving = (v for v in graph.values if _is_read_at_exit(v, segment, graph))
-        stages.append(Stage(EXIT, segment, (), tuple(v.id for v in leaving if v.id not in at_home)))
+        stages.append(Stage(EXIT, segment, (), tuple(v.id for v in leaving if v.id not in device_resident)))
     return stages
 
 
@@ -292,43 +294,43 @@ def _is_read_at_exit(value: Value, segment: int, graph: Graph) -> bool:
 
 def _stage(graph: Graph, recipe_id: int, again: int | None, unseen: frozenset[int]) -> Stage:
     recipe = graph.recipes[recipe_id]
-    rerun = recipe if again is None else graph.recipes[again]
-    excess_B = rerun.trace.peak_B - recipe.trace.peak_B if recipe.effect is Effect.PURE else 0  # is set aside
+    recompute = recipe if again is None else graph.recipes[again]
+    excess_B = recompute.trace.peak_B - recipe.trace.peak_B if recipe.effect is Effect.PURE else 0  # is set aside
     return Stage(
         recipe_id,
         recipe.segment,
         outputs=tuple(v for v in recipe.outputs if v not in unseen),
         reads=tuple(v for v in recipe.read_values if v not in unseen),
         run_ps=round(recipe.time_s * 1e12),
-        rerun_ps=round(rerun.time_s * 1e12),
+        recompute_ps=round(recompute.time_s * 1e12),
         trace_B=recipe.trace.peak_B,
-        rerun_trace_B=rerun.trace.peak_B - max(0, excess_B),
-        rerun_through=-1 if rerun.effect is not Effect.PURE or recipe.consumes else len(graph.segments),
+        recompute_trace_B=recompute.trace.peak_B - max(0, excess_B),
+        recompute_through=-1 if recompute.effect is not Effect.PURE or recipe.consumes else len(graph.segments),
     )
 
 
-def _in_place(graph: Graph, stage: Stage, ways: Sequence[int]) -> Stage:
+def _in_place(graph: Graph, stage: Stage, candidates: Sequence[int]) -> Stage:
     """The stage with the ways in place that save most and take the same time: other times make another choice."""
     plain = graph.recipes[stage.recipe]
-    alike = [graph.recipes[w] for w in ways if graph.recipes[w].time_s == plain.time_s]
+    alike = [graph.recipes[w] for w in candidates if graph.recipes[w].time_s == plain.time_s]
     least_B = min((w.trace.peak_B for w in alike), default=stage.trace_B)
     if least_B >= stage.trace_B:
         return stage
     takeovers: dict[int, int] = {}
-    for way in alike:
-        if way.trace.peak_B == least_B:
-            takeovers.setdefault(way.consumes[0].value, way.id)
+    for candidate in alike:
+        if candidate.trace.peak_B == least_B:
+            takeovers.setdefault(candidate.consumes[0].value, candidate.id)
     return replace(stage, takeovers=tuple(takeovers.items()), takeover_trace_B=least_B)
 
 
-def _rerun_limits(graph: Graph, stages: list[Stage], again: dict[int, int]) -> tuple[Stage, ...]:
+def _recompute_limits(graph: Graph, stages: list[Stage], again: dict[int, int]) -> tuple[Stage, ...]:
     """Turns "may rerun" into the last stage that may: in its own part, while all it reads may be read."""
     last_stage = {s.segment: t for t, s in enumerate(stages)}
     stage_of = {r: t for t, s in enumerate(stages) for r in (s.recipe, *s.beside) if r >= 0}
     updated_at = {v: stage_of[r] for v, r in updates(graph, tuple(stage_of)).items()}
     limited: list[Stage] = []
     for stage in stages:
-        if stage.rerun_through < 0:
+        if stage.recompute_through < 0:
             limited.append(stage)
             continue
         part = graph.segments[stage.segment].part
@@ -338,7 +340,7 @@ def _rerun_limits(graph: Graph, stages: list[Stage], again: dict[int, int]) -> t
         segments = [k for k, s in enumerate(graph.segments) if s.part == part and stage.segment <= k <= through]
         updated = (updated_at[v] for v in recipe.read_values if v in updated_at)
         last = min((last_stage[segments[-1]] if segments else -1, *updated))
-        limited.append(replace(stage, rerun_through=last))
+        limited.append(replace(stage, recompute_through=last))
     return tuple(limited)
 
 

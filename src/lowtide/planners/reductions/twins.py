@@ -35,12 +35,12 @@ def stage_colours(program: StageProgram, rounds: int = ROUNDS) -> list[int]:
         (
             min(s.recipe, 0),
             s.run_ps,
-            s.rerun_ps,
+            s.recompute_ps,
             s.trace_B,
-            s.rerun_trace_B,
+            s.recompute_trace_B,
             s.takeover_trace_B,
             tuple(s.reads.index(v) for v, _ in s.takeovers),
-            s.rerun_through >= 0,
+            s.recompute_through >= 0,
             tuple(size_B[v] for v in outputs[t]),
             len(s.reads),
         )

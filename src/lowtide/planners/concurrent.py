@@ -13,7 +13,7 @@ _PATIENCE_s = 5.0
 T = TypeVar("T")
 
 
-class Beside(Generic[T]):
+class Concurrent(Generic[T]):
     """Starts at once; whoever leaves its context without having asked for the result stops it.
 
     Arguments:

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.eager_engine.machine import Machine, program
-from tests.oracle.kinship import AbstractKinship, Classes, Regions, children, is_gone, parents
+from tests.oracle.capacity import Tank
 from tests.oracle.ledger import Ledger, Value
+from tests.oracle.neighbourhood import AbstractNeighbourhood, Classes, Regions, children, is_gone, parents
 from tests.oracle.policies.dtr import Dtr
 from tests.oracle.policies.dtr_classes import DtrClasses
-from tests.oracle.room import Tank
 
 CAPACITIES = st.integers(31, 120).map(lambda units: units * 64)
 
@@ -31,18 +31,18 @@ def _gone_from(value: Value, neighbours: Callable[[Value], Iterable[Value]]) -> 
 @given(seed=st.integers(0, 2**32), capacity_B=CAPACITIES)
 def test_regions_are_what_a_search_finds(seed: int, capacity_B: int) -> None:
     machine = Machine(Tank(capacity_B), Dtr())
-    kinship = machine.keeper.kinship
-    assert isinstance(kinship, Regions)
+    neighbourhood = machine.manager.neighbourhood
+    assert isinstance(neighbourhood, Regions)
 
     def check() -> None:
-        for value in machine.keeper.ledger.evictable.values():
-            assert kinship.ancestors_ns(value) == sum(v.cost_ns for v in _gone_from(value, parents))
-            assert kinship.descendants_ns(value) == sum(v.cost_ns for v in _gone_from(value, children))
+        for value in machine.manager.ledger.evictable.values():
+            assert neighbourhood.ancestors_ns(value) == sum(v.cost_ns for v in _gone_from(value, parents))
+            assert neighbourhood.descendants_ns(value) == sum(v.cost_ns for v in _gone_from(value, children))
 
     program(machine, seed, watch=check)
 
 
-class SetsByHand(AbstractKinship):
+class SetsByHand(AbstractNeighbourhood):
     """Classes as sets of values that are or were gone; those that came back are left out of the sums."""
 
     def __init__(self, ledger: Ledger) -> None:
@@ -78,14 +78,14 @@ class SetsByHand(AbstractKinship):
 @given(seed=st.integers(0, 2**32), capacity_B=CAPACITIES)
 def test_classes_are_sets_that_are_merged_and_never_split(seed: int, capacity_B: int) -> None:
     machine = Machine(Tank(capacity_B), DtrClasses())
-    by_hand = SetsByHand(machine.keeper.ledger)
-    machine.keeper.kinship = by_hand
-    machine.keeper.scene.kinship = by_hand.classes
+    by_hand = SetsByHand(machine.manager.ledger)
+    machine.manager.neighbourhood = by_hand
+    machine.manager.scene.neighbourhood = by_hand.classes
 
     def check() -> None:
-        for value in machine.keeper.ledger.evictable.values():
+        for value in machine.manager.ledger.evictable.values():
             assert by_hand.classes.neighbours_ns(value) == by_hand.neighbours_ns(value)
-        for value in machine.keeper.ledger.values.values():
+        for value in machine.manager.ledger.values.values():
             assert (by_hand.classes.class_of(value) is not None) == (value.id in by_hand.gone)
 
     program(machine, seed, watch=check)

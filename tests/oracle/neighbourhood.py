@@ -48,7 +48,7 @@ def is_wanted(root: Value) -> bool:
     return any(is_gone(value) and has_handle(value) for value in _region(root, children))
 
 
-class AbstractKinship(abc.ABC):
+class AbstractNeighbourhood(abc.ABC):
     """Follows what is evicted and what comes back."""
 
     @abc.abstractmethod
@@ -71,7 +71,7 @@ class AbstractKinship(abc.ABC):
 
 
 @final
-class Solitary(AbstractKinship):
+class Solitary(AbstractNeighbourhood):
     """Nothing: for policies that look at each value alone."""
 
     def __init__(self, ledger: Ledger) -> None:
@@ -88,7 +88,7 @@ class Solitary(AbstractKinship):
 
 
 @final
-class Regions(AbstractKinship):
+class Regions(AbstractNeighbourhood):
     """The exact neighbourhoods: all evicted values that are reached through evicted values only.
 
     Sums are kept per resident root, and reckoned anew after something in or at the edge of the region has come or gone.
@@ -147,7 +147,7 @@ def _region(root: Value, neighbours: Callable[[Value], Iterator[Value]]) -> Iter
 
 
 @final
-class Classes(AbstractKinship):
+class Classes(AbstractNeighbourhood):
     """DTR's approximation: evicted neighbours are of one class, and a class knows what it costs.
 
     Union-find with path compression. What comes back leaves its class, which is not split: values that only it joined

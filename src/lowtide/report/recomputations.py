@@ -6,7 +6,7 @@ from lowtide.ir.graph import Graph
 from lowtide.ir.schedule import Run, Schedule
 
 
-def rerun_steps(graph: Graph, schedule: Schedule) -> frozenset[int]:
+def recompute_steps(graph: Graph, schedule: Schedule) -> frozenset[int]:
     """Finds the runs that make only what was made before: the same recipe, a replay, in place or not. O(steps)."""
     found: set[int] = set()
     made: set[int] = set()

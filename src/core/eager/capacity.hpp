@@ -26,17 +26,17 @@ struct Piece {
 };
 
 // Free bytes on either side of a block, up to the next block.
-struct Beside {
+struct Adjacent {
   Bytes below_B, above_B;
   Bytes sum_B() const { return below_B + above_B; }
 };
 
-class Room {
+class Capacity {
  public:
   using Movable = std::function<bool(ValueId)>;
   using Relocate = std::function<bool(ValueId, Bytes from_B, Bytes to_B)>;
 
-  virtual ~Room() = default;
+  virtual ~Capacity() = default;
   virtual bool has_addresses() const = 0;
   virtual Bytes capacity_B() const = 0;
   virtual Bytes in_use_B() const = 0;
@@ -52,13 +52,13 @@ class Room {
 
   // The range where large blocks lie and windows may be, by address, without gap. A tank has none.
   virtual void pieces(std::vector<Piece>& pieces) const = 0;
-  virtual Beside beside(Bytes offset_B) const = 0;
+  virtual Adjacent adjacent(Bytes offset_B) const = 0;
   // Slides movable values together until there is a hole of need_B; `relocate` moves the bytes. As Arena::slide_for.
   virtual Slide slide_for(Bytes need_B, const Movable& movable, const Relocate& relocate) = 0;
 };
 
 // Bytes alone.
-class Tank final : public Room {
+class Tank final : public Capacity {
  public:
   explicit Tank(Bytes capacity_B) : capacity_B_(capacity_B) {}
   bool has_addresses() const override { return false; }
@@ -71,7 +71,7 @@ class Tank final : public Room {
   void free(Bytes offset_B, Bytes size_B) override;
   void set_tag(Bytes, std::uint64_t) override {}
   void pieces(std::vector<Piece>& pieces) const override { pieces.clear(); }
-  Beside beside(Bytes) const override { return {0, 0}; }
+  Adjacent adjacent(Bytes) const override { return {0, 0}; }
   Slide slide_for(Bytes need_B, const Movable& movable, const Relocate& relocate) override;
 
  private:
@@ -80,7 +80,7 @@ class Tank final : public Room {
 
 // An arena. Blocks up to small_B lie apart, so that they fence nothing: in a zone at the high end (1/128 of all, 10 MiB at
 // most) while it has room, and from the high end otherwise. Other blocks lie in that zone where there is no other place.
-class Addresses final : public Room {
+class Addresses final : public Capacity {
  public:
   Addresses(Bytes capacity_B, Bytes alignment_B, Bytes small_B);
   bool has_addresses() const override { return true; }
@@ -93,7 +93,7 @@ class Addresses final : public Room {
   void free(Bytes offset_B, Bytes size_B) override;
   void set_tag(Bytes offset_B, std::uint64_t tag) override { arena_.set_tag(offset_B, tag); }
   void pieces(std::vector<Piece>& pieces) const override;
-  Beside beside(Bytes offset_B) const override;
+  Adjacent adjacent(Bytes offset_B) const override;
   Slide slide_for(Bytes need_B, const Movable& movable, const Relocate& relocate) override;
 
  private:
@@ -103,8 +103,8 @@ class Addresses final : public Room {
 
 // A room's answers about a part of an arena whose tags are tag_of(value), for every room that has one.
 void pieces_of(const Arena& arena, Bytes lo_B, Bytes hi_B, std::vector<Piece>& pieces);
-Beside beside_in(const Arena& arena, Bytes offset_B);
-Slide slide_values(Arena& arena, Bytes need_B, Bytes lo_B, Bytes hi_B, const Room::Movable& movable,
-                   const Room::Relocate& relocate);
+Adjacent adjacent_in(const Arena& arena, Bytes offset_B);
+Slide slide_values(Arena& arena, Bytes need_B, Bytes lo_B, Bytes hi_B, const Capacity::Movable& movable,
+                   const Capacity::Relocate& relocate);
 
 }  // namespace lowtide::eager

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from lowtide.arguments import seconds, text, whole
 from lowtide.ir.graph import Graph
-from lowtide.ir.layout import ALIGNMENT_B, Obstacle
+from lowtide.ir.layout import ALIGNMENT_B, LiveBlock
 from lowtide.ir.machine import Link, Machine
 from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import DEFAULT_WORK
@@ -31,7 +31,7 @@ class PlanOptions:
         without: kinds of implementations, or families, that are left out; see `lowtide.ops.catalogue.parse_without`.
         host_budget_B: host bytes for what is moved there; 0 for nothing, None for no limit.
         link_Bps: what each direction of the link is held to; None for what it can do.
-        homes: see `Problem`.
+        host_resident: see `Problem`.
         links: between device and host, as measured here and limited; empty where nothing is moved, or `machine` has
             them.
 
@@ -51,7 +51,7 @@ class PlanOptions:
     host_budget_B: int | None = 0
     link_Bps: float | None = None
     links: tuple[Link, ...] = ()
-    homes: tuple[int, ...] | None = None
+    host_resident: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         text("machine", self.machine, '"h200"', or_none=True)
@@ -87,7 +87,7 @@ class Start:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ground:
+class Constraints:
     """What a plan finds when it begins, and has to leave room for.
 
     Arguments:
@@ -95,7 +95,7 @@ class Ground:
         enforced: whether allocations are to be given addresses.
         reserve_B: bytes for tiny blocks, worker threads and the caller's code between the segments.
         optimizer_B: temporary bytes of the optimizer's step.
-        obstacles: bytes of the arena that tensors of earlier steps hold.
+        live_blocks: bytes of the arena that tensors of earlier steps hold.
         ceiling_B: where the arena's part for plans ends; None before there is an arena.
         alignment_B: of every address.
     """
@@ -104,29 +104,29 @@ class Ground:
     enforced: bool = False
     reserve_B: int = 0
     optimizer_B: int = 0
-    obstacles: tuple[Obstacle, ...] = ()
+    live_blocks: tuple[LiveBlock, ...] = ()
     ceiling_B: int | None = None
     alignment_B: int = ALIGNMENT_B
 
-    def room_B(self, graph: Graph, budget_B: int, wall_B: int) -> int:
+    def free_B(self, graph: Graph, budget_B: int, limit_B: int) -> int:
         """What the addresses of a plan may take.
 
         Arguments:
-            wall_B: the budget of the arena that there is; a larger one gets a larger arena.
+            limit_B: the budget of the arena that there is; a larger one gets a larger arena.
 
         Returns: fewer than none where even what persists takes more: some of that may live on the host yet. Not
             rounded: the heights that are compared with it are.
         """
-        room_B = budget_B - self.outside_B - graph.persistent_B - self.reserve_B
-        if self.ceiling_B is not None and budget_B <= wall_B:
-            room_B = min(room_B, self.ceiling_B)
-        return room_B
+        free_B = budget_B - self.outside_B - graph.persistent_B - self.reserve_B
+        if self.ceiling_B is not None and budget_B <= limit_B:
+            free_B = min(free_B, self.ceiling_B)
+        return free_B
 
     def fixed_B(self, graph: Graph) -> int:
         """Bytes of every budget that a schedule's live bytes may not take."""
-        return self.outside_B + self.obstacles_B + graph.beside_B(self.reserve_B)
+        return self.outside_B + self.live_blocks_B + graph.concurrent_B(self.reserve_B)
 
     @property
-    def obstacles_B(self) -> int:
+    def live_blocks_B(self) -> int:
         """Bytes that tensors of earlier steps hold."""
-        return sum(o.size_B for o in self.obstacles)
+        return sum(o.size_B for o in self.live_blocks)

@@ -1,4 +1,4 @@
-#include "keeper.hpp"
+#include "eviction_manager.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -17,22 +17,22 @@ constexpr std::uint64_t EVICTED = 1, RERAN = 2;
 
 }  // namespace
 
-Keeper::Keeper(Ledger& ledger, Room& room, Policy& policy, Performer& performer, Options options)
+EvictionManager::EvictionManager(Ledger& ledger, Capacity& capacity, Policy& policy, Executor& executor, Options options)
     : ledger_(ledger),
-      room_(room),
+      capacity_(capacity),
       policy_(policy),
-      performer_(performer),
+      executor_(executor),
       options_(options),
-      kinship_(ledger, policy.kinship()),
-      scene_{ledger, kinship_, room, 0, &performer} {
+      neighbourhood_(ledger, policy.neighbourhood()),
+      scene_{ledger, neighbourhood_, capacity, 0, &executor} {
   ledger_.set_witness(this);
 }
 
-Keeper::~Keeper() { ledger_.set_witness(nullptr); }
+EvictionManager::~EvictionManager() { ledger_.set_witness(nullptr); }
 
 // Calls
 
-bool Keeper::enter(std::uint64_t name, Slice<ValueId> inputs, Slice<ValueId> read) {
+bool EvictionManager::enter(std::uint64_t name, Slice<ValueId> inputs, Slice<ValueId> read) {
   policy_.began(scene_, name, read);
   for (ValueId input : inputs)
     if (!ledger_[input].is_resident()) return false;
@@ -43,7 +43,7 @@ bool Keeper::enter(std::uint64_t name, Slice<ValueId> inputs, Slice<ValueId> rea
   return true;
 }
 
-CallId Keeper::record(const CallSpec& spec, Slice<Bytes> offsets_B) {
+CallId EvictionManager::record(const CallSpec& spec, Slice<Bytes> offsets_B) {
   const CallId id = ledger_.add(spec);
   ledger_.advance(spec.cost_ns);
   over_.assign(offsets_B.size(), NO_VALUE);
@@ -64,13 +64,13 @@ CallId Keeper::record(const CallSpec& spec, Slice<Bytes> offsets_B) {
   return id;
 }
 
-void Keeper::used(std::uint64_t name, Slice<ValueId> read, Nanoseconds cost_ns) {
+void EvictionManager::used(std::uint64_t name, Slice<ValueId> read, Nanoseconds cost_ns) {
   ledger_.advance(cost_ns);
   const auto is_leaf = [&](ValueId input) { return ledger_.root_of(input).is_leaf(); };
   if (!std::all_of(read.begin(), read.end(), is_leaf)) policy_.used(scene_, name, read, cost_ns);
 }
 
-void Keeper::leave(Slice<ValueId> inputs) {
+void EvictionManager::leave(Slice<ValueId> inputs) {
   for (ValueId input : inputs) {
     const ValueId root = ledger_[input].root;
     ledger_.unpin(root);
@@ -81,27 +81,27 @@ void Keeper::leave(Slice<ValueId> inputs) {
 
 // Handles
 
-void Keeper::died(ValueId root) {
+void EvictionManager::died(ValueId root) {
   ledger_.set_alive(root, false);
   for (ValueId view : ledger_[root].views) ledger_.set_alive(view, false);
   policy_.died(scene_, root);
   if (ledger_[root].pins == 0) let_go(root, true);
 }
 
-void Keeper::vanished(ValueId root) {
+void EvictionManager::vanished(ValueId root) {
   died(root);
   if (!ledger_.holds(root) || !ledger_[root].is_resident()) return;
   ledger_.displace(root);  // it is pinned, and its bytes went all the same
-  kinship_.evicted(root);
+  neighbourhood_.evicted(root);
 }
 
-void Keeper::commit(ValueId root) {
+void EvictionManager::commit(ValueId root) {
   const bool is_new = !ledger_[root].is_leaf();
   if (is_new) policy_.settled(scene_, root);
   ledger_.commit(root);
 }
 
-void Keeper::let_go(ValueId root, bool sheds) {
+void EvictionManager::let_go(ValueId root, bool sheds) {
   if (options_.forgets) {
     views_ = ledger_[root].views;
     for (auto view = views_.rbegin(); view != views_.rend(); ++view) ledger_.settle(*view);
@@ -111,27 +111,27 @@ void Keeper::let_go(ValueId root, bool sheds) {
   if (sheds && v.serial >= 0 && v.is_resident() && !v.is_leaf()) give_up(root);
 }
 
-void Keeper::value_leaves(ValueId value) {
+void EvictionManager::value_leaves(ValueId value) {
   const Value& v = ledger_[value];
   if (v.root == value) {
-    kinship_.leaves(value);
-    if (v.is_resident() && v.size_B > 0) performer_.release(value);
+    neighbourhood_.leaves(value);
+    if (v.is_resident() && v.size_B > 0) executor_.release(value);
   } else {
-    kinship_.view_leaves(v.root);
+    neighbourhood_.view_leaves(v.root);
   }
-  performer_.forget_value(value);
+  executor_.forget_value(value);
 }
 
-void Keeper::call_leaves(CallId call) { performer_.forget_call(call); }
+void EvictionManager::call_leaves(CallId call) { executor_.forget_call(call); }
 
 // Room
 
-bool Keeper::make_room(Bytes need_B) {
+bool EvictionManager::make_free(Bytes need_B) {
   const Clock::time_point start = Clock::now();
   const std::int64_t before = statistics_.evictions;
-  bool fits = room_.fits(need_B);
+  bool fits = capacity_.fits(need_B);
   while (!fits) {
-    if (policy_.slides() && room_.capacity_B() - room_.in_use_B() >= room_.reserved_for(need_B) && slide(need_B)) {
+    if (policy_.slides() && capacity_.capacity_B() - capacity_.in_use_B() >= capacity_.reserved_for(need_B) && slide(need_B)) {
       fits = true;
       break;
     }
@@ -144,7 +144,7 @@ bool Keeper::make_room(Bytes need_B) {
       continue;
     }
     for (ValueId victim : victims_) evict(victim);
-    fits = room_.fits(need_B);
+    fits = capacity_.fits(need_B);
   }
   scene_.stuck = false;
   ++statistics_.searches;
@@ -152,25 +152,25 @@ bool Keeper::make_room(Bytes need_B) {
   if (statistics_.evictions > before) {
     ++statistics_.samples;
     statistics_.free_shares +=
-        static_cast<double>(room_.capacity_B() - room_.in_use_B()) / static_cast<double>(room_.capacity_B());
+        static_cast<double>(capacity_.capacity_B() - capacity_.in_use_B()) / static_cast<double>(capacity_.capacity_B());
   }
   return fits;
 }
 
-Bytes Keeper::allocate(Bytes size_B, std::uint64_t tag, Nanoseconds cost_ns) {
+Bytes EvictionManager::allocate(Bytes size_B, std::uint64_t tag, Nanoseconds cost_ns) {
   if (size_B == 0) return 0;
   const End end = policy_.end_for(cost_ns, size_B);
-  const Bytes offset_B = room_.allocate(size_B, end, tag);
+  const Bytes offset_B = capacity_.allocate(size_B, end, tag);
   if (offset_B != NOWHERE) return offset_B;
-  return make_room(size_B) ? room_.allocate(size_B, end, tag) : NOWHERE;
+  return make_free(size_B) ? capacity_.allocate(size_B, end, tag) : NOWHERE;
 }
 
-void Keeper::evict(ValueId root) {
+void EvictionManager::evict(ValueId root) {
   const Bytes size_B = ledger_[root].size_B;
   ++statistics_.evictions;
   statistics_.evicted_B += size_B;
   note(EVICTED, ledger_[root].serial);
-  if (policy_.sends(scene_, root) && performer_.send(root)) {
+  if (policy_.sends(scene_, root) && executor_.send(root)) {
     ledger_.set_on_host(root, true);
     ledger_.displace(root);
     ++statistics_.sends;
@@ -181,48 +181,48 @@ void Keeper::evict(ValueId root) {
   policy_.evicted(scene_, root);
 }
 
-bool Keeper::slide(Bytes need_B) {
-  const auto movable = [&](ValueId id) { return ledger_[id].is_resident() && performer_.is_movable(id); };
+bool EvictionManager::slide(Bytes need_B) {
+  const auto movable = [&](ValueId id) { return ledger_[id].is_resident() && executor_.is_movable(id); };
   const auto relocate = [&](ValueId id, Bytes from_B, Bytes to_B) {
-    if (!performer_.relocate(id, from_B, to_B)) return false;
+    if (!executor_.relocate(id, from_B, to_B)) return false;
     ledger_.move(id, to_B);
     return true;
   };
-  const Slide slid = room_.slide_for(need_B, movable, relocate);
+  const Slide slid = capacity_.slide_for(need_B, movable, relocate);
   statistics_.moves += slid.moves;
   statistics_.moved_B += slid.moved_B;
   scene_.moved_B += slid.moved_B;
-  return room_.fits(need_B);
+  return capacity_.fits(need_B);
 }
 
-void Keeper::give_up(ValueId root) {
-  if (ledger_[root].size_B > 0) performer_.release(root);
+void EvictionManager::give_up(ValueId root) {
+  if (ledger_[root].size_B > 0) executor_.release(root);
   ledger_.displace(root);
-  kinship_.evicted(root);
+  neighbourhood_.evicted(root);
 }
 
 // What handles of the old content mean is the new one from now on.
-void Keeper::take_over(ValueId old, ValueId made) {
+void EvictionManager::take_over(ValueId old, ValueId made) {
   ledger_.set_alive(old, false);
   for (ValueId view : ledger_[old].views) ledger_.set_alive(view, false);
   ledger_.take_over(old, made);
-  if (ledger_[made].size_B > 0) room_.set_tag(ledger_[made].offset_B, tag_of(made));
-  kinship_.evicted(old);
+  if (ledger_[made].size_B > 0) capacity_.set_tag(ledger_[made].offset_B, tag_of(made));
+  neighbourhood_.evicted(old);
 }
 
 // Recoveries
 
 // Whether a call that reads the value may write over it: nobody else waits for its content.
-bool Keeper::is_spare(ValueId input) const {
+bool EvictionManager::is_spare(ValueId input) const {
   const Value& root = ledger_.root_of(input);
   return root.pins == 1 && !root.alive && !root.is_leaf();
 }
 
-void Keeper::rerun(CallId id, ValueId wanted, Slice<char> keep, Slice<ValueId> over, Slice<Bytes> offsets_B) {
+void EvictionManager::recompute(CallId id, ValueId wanted, Slice<char> keep, Slice<ValueId> over, Slice<Bytes> offsets_B) {
   ledger_.advance(ledger_.call(id).cost_ns);
-  ++statistics_.reruns;
-  statistics_.rerun_ns += ledger_.call(id).cost_ns;
-  scene_.rerun_ns += ledger_.call(id).cost_ns;
+  ++statistics_.recomputations;
+  statistics_.recompute_ns += ledger_.call(id).cost_ns;
+  scene_.recompute_ns += ledger_.call(id).cost_ns;
   note(RERAN, ledger_.call(id).serial);
   const std::vector<Output>& outputs = ledger_.call(id).outputs;
   for (std::size_t i = 0; i < outputs.size(); ++i)
@@ -234,7 +234,7 @@ void Keeper::rerun(CallId id, ValueId wanted, Slice<char> keep, Slice<ValueId> o
     else
       ledger_.place(made, offsets_B[i]);
     if (ledger_[made].root != made) return;
-    kinship_.restored(made);
+    neighbourhood_.restored(made);
     policy_.restored(scene_, made);
   };
   for (std::size_t i = 0; i < outputs.size(); ++i)
@@ -242,7 +242,7 @@ void Keeper::rerun(CallId id, ValueId wanted, Slice<char> keep, Slice<ValueId> o
   adopt(static_cast<std::size_t>(ledger_[wanted].output));
 }
 
-void Keeper::fetched(ValueId root, Bytes offset_B) {
+void EvictionManager::fetched(ValueId root, Bytes offset_B) {
   ledger_.set_on_host(root, false);
   ledger_.place(root, offset_B);
   ++statistics_.fetches;
@@ -250,12 +250,12 @@ void Keeper::fetched(ValueId root, Bytes offset_B) {
   policy_.restored(scene_, root);
 }
 
-void Keeper::forget_statistics() {
-  statistics_ = KeeperStatistics();
+void EvictionManager::forget_statistics() {
+  statistics_ = EvictionStatistics();
   scene_.weighed = 0;
 }
 
-void Keeper::note(std::uint64_t kind, std::int64_t serial) {
+void EvictionManager::note(std::uint64_t kind, std::int64_t serial) {
   note(kind);
   note(static_cast<std::uint64_t>(serial));
   note(static_cast<std::uint64_t>(ledger_.clock()));

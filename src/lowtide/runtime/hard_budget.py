@@ -23,18 +23,18 @@ from lowtide.device import storage as storages
 from lowtide.device.arena import Arena
 from lowtide.device.semiprivate import backward_is_retained
 from lowtide.errors import InfeasibleBudget
-from lowtide.ir.layout import Obstacle, rounded_B
+from lowtide.ir.layout import LiveBlock, rounded_B
 from lowtide.ir.replay import ReplayTable
 from lowtide.units import format_B
 
 BETWEEN = "code between lowtide's segments"
 AFTER = "code outside the step"
 _NUMBER = itertools.count(1)
-Detour = Callable[[int, tuple[Obstacle, ...], frozenset[int], bool], tuple[arenas.Table, int]]
+Replacement = Callable[[int, tuple[LiveBlock, ...], frozenset[int], bool], tuple[arenas.Table, int]]
 
 
 @dataclass(eq=False)
-class Wall:
+class HardBudget:
     """One arena and the threads that have passed into it.
 
     Arguments:
@@ -51,7 +51,7 @@ class Wall:
     _free: torch.UntypedStorage | None = None
     _free_B: int = 0
     _open: dict[int, int] = field(default_factory=dict)  # passages that are alive, and the threads they belong to
-    _promised: dict[int, tuple[Obstacle, ...]] = field(default_factory=dict)  # where their backwards will allocate
+    _promised: dict[int, tuple[LiveBlock, ...]] = field(default_factory=dict)  # where their backwards will allocate
     _resting: int | None = None  # the thread that rests
     _standing: int | None = None  # the thread whose window stays open throughout
     _top_B: int = 0  # height of the plan that ran last
@@ -59,21 +59,21 @@ class Wall:
     _turns: int = 0  # how often the next segment belonged to another one
     _strays: bool = False  # whether the next forward belongs to another plan than the step that began last
 
-    def obstacles(self, below_B: int, promises: bool = True) -> tuple[Obstacle, ...]:
+    def live_blocks(self, below_B: int, promises: bool = True) -> tuple[LiveBlock, ...]:
         """What lies below an offset, by address: tensors that outlived the step that made them.
 
         Arguments:
             promises: also the places that backwards which are still to come will use.
         """
-        found: list[Obstacle] = []
+        found: list[LiveBlock] = []
         if self.arena.in_use_below(below_B):
             for block in self.arena.blocks():
                 if block.offset_B >= below_B:
                     break
-                found.append(Obstacle(block.offset_B, min(block.reserved_B, below_B - block.offset_B)))
+                found.append(LiveBlock(block.offset_B, min(block.reserved_B, below_B - block.offset_B)))
         if promises:
             waiting = (o for places in self._promised.values() for o in places if o.offset_B < below_B)
-            found += (Obstacle(o.offset_B, min(o.size_B, below_B - o.offset_B)) for o in waiting)
+            found += (LiveBlock(o.offset_B, min(o.size_B, below_B - o.offset_B)) for o in waiting)
         return united(found)
 
     @property
@@ -105,12 +105,12 @@ class Wall:
         """What a passage remembers: its step, and what `resume` compares."""
         return self._step, self._turns
 
-    def resume(self, step: int, turns: int, *, stays: bool) -> bool:
+    def resume(self, step: int, turns: int, *, lifetimes: bool) -> bool:
         """A backward begins.
 
         Arguments:
             step, turns: what its passage remembers.
-            stays: whether what it was given stays when it has run.
+            lifetimes: whether what it was given stays when it has run.
 
         Returns: whether others have run since its forward, so that its places may be taken.
         """
@@ -118,7 +118,7 @@ class Wall:
             self._step = step
             self._turns += 1
         disturbed = turns != self._turns
-        self._turns += stays
+        self._turns += lifetimes
         return disturbed
 
     def rest(self, name: str) -> None:
@@ -178,9 +178,9 @@ class Wall:
                 )
             self._free_B = size_B
 
-    def make_way(self, below_B: int) -> None:
+    def free_place(self, below_B: int) -> None:
         """Lets go of what is kept free where it lies below an offset; the next segment keeps it elsewhere."""
-        if self._free is not None and (storages.home_of(self._free, self.arena) or 0) < below_B:
+        if self._free is not None and (storages.place_of(self._free, self.arena) or 0) < below_B:
             self.keep_free(0)
 
     def stand(self) -> None:
@@ -197,7 +197,7 @@ class Wall:
         self._free, self._free_B = None, 0
         self.arena.retire()
 
-    def opened(self, number: int, promise: tuple[Obstacle, ...]) -> None:
+    def opened(self, number: int, promise: tuple[LiveBlock, ...]) -> None:
         """A passage was made, for a backward that will allocate at the places promised."""
         self._open[number] = threading.get_ident()
         self._promised[number] = promise
@@ -252,16 +252,16 @@ def catch_up() -> None:
         entry[1].disengage()
 
 
-class Passage:
+class BackwardLease:
     """Keeps the window of the thread that made it open for as long as it lives; `origin` says which step it is of."""
 
-    def __init__(self, wall: Wall, promise: tuple[Obstacle, ...] = ()) -> None:
-        self._wall, self._number = wall, next(_NUMBER)
-        self.origin = wall.present
-        wall.opened(self._number, promise)
+    def __init__(self, hard_budget: HardBudget, promise: tuple[LiveBlock, ...] = ()) -> None:
+        self._hard_budget, self._number = hard_budget, next(_NUMBER)
+        self.origin = hard_budget.present
+        hard_budget.opened(self._number, promise)
 
     def __del__(self) -> None:
-        self._wall.passed(self._number)
+        self._hard_budget.passed(self._number)
 
 
 @dataclass(frozen=True, eq=False)
@@ -269,25 +269,25 @@ class Walled:
     """How one plan's segments allocate.
 
     Arguments:
-        wall: where.
+        hard_budget: where.
         tables: per segment, which allocation goes where.
         height_B: of the layout: what the plan leaves alone begins here.
-        beside_B: bytes of the step's inputs that lie outside the arena: as much of it stays empty.
+        concurrent_B: bytes of the step's inputs that lie outside the arena: as much of it stays empty.
         places: per segment, where it allocates.
         carried: per segment, where the plan put what earlier segments made and this one may let go of.
         numbers: per segment, its index in the graph that the plan is of.
-        detour: gives another table, and its height, for a segment by its number: around what is taken (all but what
-            was carried and is let go of as planned), given which of that is so, and whether the graph is retained.
+        replacement: gives another table, and its height, for a segment by its number: around what is taken (all but
+            what was carried and is let go of as planned), given which of that is so, and whether the graph is retained.
     """
 
-    wall: Wall
+    hard_budget: HardBudget
     tables: tuple[arenas.Table, ...]
     height_B: int
-    beside_B: int = 0
-    places: tuple[tuple[Obstacle, ...], ...] = ()
+    concurrent_B: int = 0
+    places: tuple[tuple[LiveBlock, ...], ...] = ()
     carried: tuple[frozenset[int], ...] = ()
     numbers: tuple[int, ...] = ()
-    detour: Detour | None = None
+    replacement: Replacement | None = None
     _enter: Callable[[arenas.Table], None] = field(default_factory=lambda: arenas.enter)
     _leave: Callable[[], int] = field(default_factory=lambda: arenas.leave)
 
@@ -296,57 +296,57 @@ class Walled:
         segment: int,
         code: Callable[[list[Any]], Sequence[Any]],
         arguments: list[Any],
-        passage: Passage | None = None,
+        lease: BackwardLease | None = None,
         slots: int = 0,
     ) -> Sequence[Any]:
         """Runs a segment's code with its allocations served as planned.
 
         Arguments:
-            passage: for a backward, what its forward handed on; None if that was lost on the way.
+            lease: for a backward, what its forward handed on; None if that was lost on the way.
             slots: how many of the arguments the forward handed on.
 
         Raises:
             InfeasibleBudget: if others have taken the places of a backward, and there is no room elsewhere.
         """
         table, height_B = self.tables[segment], self.height_B
-        strays = segment == 0 and self.wall.took_stray()
+        strays = segment == 0 and self.hard_budget.took_stray()
         if segment == 0:
-            self.wall.keep_free(self.beside_B, self.height_B)
-        if self.detour is not None and (segment > 0 or strays):
-            table, height_B = self._around(segment, arguments, passage, slots)
-        self.wall.begin(height_B)
+            self.hard_budget.keep_free(self.concurrent_B, self.height_B)
+        if self.replacement is not None and (segment > 0 or strays):
+            table, height_B = self._around(segment, arguments, lease, slots)
+        self.hard_budget.begin(height_B)
         try:
             self._enter(table)
             try:
                 return code(arguments)
             except BaseException:
-                self.wall.abandon()
+                self.hard_budget.abandon()
                 raise
             finally:
                 self._leave()
         finally:
-            self.wall.end()
+            self.hard_budget.end()
 
     def _around(
-        self, segment: int, arguments: list[Any], passage: Passage | None, slots: int
+        self, segment: int, arguments: list[Any], lease: BackwardLease | None, slots: int
     ) -> tuple[arenas.Table, int]:
         """The table of a segment: the planned one, unless somebody lies where it is going to allocate."""
         retained = segment > 0 and backward_is_retained()
-        step, turns = (0, 0) if passage is None else passage.origin
-        if not self.wall.resume(step, turns, stays=retained) and not retained:
+        step, turns = (0, 0) if lease is None else lease.origin
+        if not self.hard_budget.resume(step, turns, lifetimes=retained) and not retained:
             return self.tables[segment], self.height_B
         given = {
-            storages.home_of(a.untyped_storage(), self.wall.arena)
+            storages.place_of(a.untyped_storage(), self.hard_budget.arena)
             for a in itertools.islice(arguments, slots)
             if isinstance(a, torch.Tensor) and a.layout is torch.strided and a.device.type == "cpu"
         }
         passing = frozenset() if retained else frozenset(o for o in self.carried[segment] if o in given)
-        blocks = [b for b in self.wall.arena.blocks() if b.offset_B not in passing]
-        taken = united(Obstacle(b.offset_B, b.reserved_B) for b in blocks)
+        blocks = [b for b in self.hard_budget.arena.blocks() if b.offset_B not in passing]
+        taken = united(LiveBlock(b.offset_B, b.reserved_B) for b in blocks)
         if not _touch(taken, self.places[segment]):
             return self.tables[segment], self.height_B
-        assert self.detour is not None
-        return self.detour(self.numbers[segment], taken, passing, retained)
+        assert self.replacement is not None
+        return self.replacement(self.numbers[segment], taken, passing, retained)
 
     def part(self, segments: Iterable[int]) -> Walled:
         """The same for some of the segments: one graph of several."""
@@ -359,25 +359,25 @@ class Walled:
             numbers=tuple(self.numbers[s] for s in chosen),
         )
 
-    def passage(self) -> Passage:
+    def lease(self) -> BackwardLease:
         """What a forward hands on to its backward."""
-        return Passage(self.wall, united(o for places in self.places[1:] for o in places))
+        return BackwardLease(self.hard_budget, united(o for places in self.places[1:] for o in places))
 
 
-def united(obstacles: Iterable[Obstacle]) -> tuple[Obstacle, ...]:
+def united(live_blocks: Iterable[LiveBlock]) -> tuple[LiveBlock, ...]:
     """The same bytes as disjoint stretches, by address."""
-    found: list[Obstacle] = []
-    for one in sorted(obstacles, key=lambda o: o.offset_B):
+    found: list[LiveBlock] = []
+    for one in sorted(live_blocks, key=lambda o: o.offset_B):
         last = found[-1] if found else None
         if last is None or one.offset_B > last.offset_B + last.size_B:
             found.append(one)
         else:
             end_B = max(last.offset_B + last.size_B, one.offset_B + one.size_B)
-            found[-1] = Obstacle(last.offset_B, end_B - last.offset_B)
+            found[-1] = LiveBlock(last.offset_B, end_B - last.offset_B)
     return tuple(found)
 
 
-def _touch(one: Sequence[Obstacle], other: Sequence[Obstacle]) -> bool:
+def _touch(one: Sequence[LiveBlock], other: Sequence[LiveBlock]) -> bool:
     """Whether two lists of disjoint stretches, each by address, share a byte."""
     i = j = 0
     while i < len(one) and j < len(other):
@@ -391,10 +391,11 @@ def _touch(one: Sequence[Obstacle], other: Sequence[Obstacle]) -> bool:
     return False
 
 
-def places_of(tables: Sequence[ReplayTable]) -> tuple[tuple[Obstacle, ...], ...]:
+def places_of(tables: Sequence[ReplayTable]) -> tuple[tuple[LiveBlock, ...], ...]:
     """Per segment, the stretches of the arena that it uses."""
     return tuple(
-        united(Obstacle(o, rounded_B(s)) for o, s in zip(t.offsets_B, t.sizes_B, strict=True) if o >= 0) for t in tables
+        united(LiveBlock(o, rounded_B(s)) for o, s in zip(t.offsets_B, t.sizes_B, strict=True) if o >= 0)
+        for t in tables
     )
 
 

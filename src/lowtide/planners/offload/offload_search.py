@@ -47,20 +47,20 @@ class Found:
     Arguments:
         timing: its schedule, timed.
         hosted: what has its home on the host.
-        draft: where it came from; None for a plan that moves nothing.
+        candidate: where it came from; None for a plan that moves nothing.
         taus: its retention there.
         by: which stage of the solve found it.
     """
 
     timing: Timing
     hosted: tuple[int, ...]
-    draft: Draft | None
+    candidate: OffloadCandidate | None
     taus: Taus | None
     by: str
 
 
 @dataclass
-class Draft:
+class OffloadCandidate:
     """A choice of options and homes, and what may move in it.
 
     Arguments:
@@ -78,7 +78,7 @@ class Draft:
 
 
 @dataclass
-class MovingSearch:
+class OffloadSearch:
     """The mutable state of one solve.
 
     Invariant: `best` is legal within both budgets and the fastest plan seen; `bound_s` holds for every schedule of
@@ -175,50 +175,52 @@ class MovingSearch:
         """Smaller values are not worth a copy of their own."""
         return min(LEAST_B, max(1, self.problem.budget_B >> 11))
 
-    def draft(self, graph: Graph, hosted: Collection[int], movable: Collection[int]) -> Draft:
+    def candidate(self, graph: Graph, hosted: Collection[int], movable: Collection[int]) -> OffloadCandidate:
         """Begins with some homes and some values that may move."""
-        homes = tuple(sorted(hosted if self.problem.homes is None else self.problem.homes))
-        return Draft(stage_program(housed(graph, homes), movable=movable), homes)
+        host_resident = tuple(sorted(hosted if self.problem.host_resident is None else self.problem.host_resident))
+        return OffloadCandidate(stage_program(housed(graph, host_resident), movable=movable), host_resident)
 
-    def redraft(self, graph: Graph, hosted: Collection[int], movable: Collection[int]) -> Draft:
+    def redraft(self, graph: Graph, hosted: Collection[int], movable: Collection[int]) -> OffloadCandidate:
         """The same for a graph that has these homes already."""
-        return Draft(stage_program(graph, movable=movable), tuple(hosted))
+        return OffloadCandidate(stage_program(graph, movable=movable), tuple(hosted))
 
-    def search(self, draft: Draft, work: int) -> Search:
+    def search(self, candidate: OffloadCandidate, work: int) -> Search:
         """A search for retentions of a draft, within the limits of this solve."""
-        problem = replace(self.problem, graph=draft.program.graph, work=max(0, work), start=None)
-        return Search(problem, self.tell, self.began_s, draft.program)
+        problem = replace(self.problem, graph=candidate.program.graph, work=max(0, work), start=None)
+        return Search(problem, self.tell, self.began_s, candidate.program)
 
-    def settle(self, draft: Draft, taus: Taus) -> Retention | None:
+    def settle(self, candidate: OffloadCandidate, taus: Taus) -> Retention | None:
         """A retention that fits, by a few drops if need be; None if it does not come to that."""
-        search = self.search(draft, 0)
-        state = draft.program.keep_all(search.budget_B)
+        search = self.search(candidate, 0)
+        state = candidate.program.keep_all(search.budget_B)
         if not state.assign(taus):
             return None
         fits = mend(search, state, _DROPS)
         self.work += search.work
         if fits:
-            return self._lighter(draft, state)
-        self._note(draft, state)
+            return self._lighter(candidate, state)
+        self._note(candidate, state)
         return None
 
-    def consider(self, draft: Draft, state: Retention) -> Timing | None:
+    def consider(self, candidate: OffloadCandidate, state: Retention) -> Timing | None:
         """Times a retention exactly, and takes it if it is the best plan; None if it does not fit after all."""
         if not state.fits:
             return None
-        schedule = draft.program.lift(state, waits=False)
-        timed = timing(draft.program.graph, schedule, self.machine, self.problem.budget_B, self.problem.host_budget_B)
+        schedule = candidate.program.lift(state, waits=False)
+        timed = timing(
+            candidate.program.graph, schedule, self.machine, self.problem.budget_B, self.problem.host_budget_B
+        )
         self.stats["timings"] = self.stats.get("timings", 0) + 1
         if not self._fits(timed):
             return None
         if self.best is None or timed.time_s < self.best.timing.time_s * (1.0 - _EQUAL):
-            self.best = Found(timed, draft.hosted, draft, state.taus, self.stage)
+            self.best = Found(timed, candidate.hosted, candidate, state.taus, self.stage)
         return timed
 
-    def estimate_s(self, draft: Draft, state: Retention) -> float:
+    def estimate_s(self, candidate: OffloadCandidate, state: Retention) -> float:
         """About how long a retention will take."""
-        schedule, problem = draft.program.lift(state, waits=False), self.problem
-        return estimated_s(draft.program.graph, schedule, self.machine, problem.budget_B, problem.host_budget_B)
+        schedule, problem = candidate.program.lift(state, waits=False), self.problem
+        return estimated_s(candidate.program.graph, schedule, self.machine, problem.budget_B, problem.host_budget_B)
 
     def offer_plain(self, schedule: Schedule) -> None:
         """Takes a plan that moves nothing."""
@@ -236,16 +238,16 @@ class MovingSearch:
         host_B = self.problem.host_budget_B
         return timed.peak_B <= self.problem.budget_B and (host_B is None or timed.host_peak_B <= host_B)
 
-    def _note(self, draft: Draft, state: Retention) -> None:
+    def _note(self, candidate: OffloadCandidate, state: Retention) -> None:
         """Remembers the plan that needs the fewest bytes."""
-        if self.lowest_B is not None and state.peak_B + draft.program.reserve_B >= self.lowest_B:
+        if self.lowest_B is not None and state.peak_B + candidate.program.reserve_B >= self.lowest_B:
             return
-        schedule = draft.program.lift(state)
-        timed = measured(draft.program.graph, schedule, self.machine)
+        schedule = candidate.program.lift(state)
+        timed = measured(candidate.program.graph, schedule, self.machine)
         host_B = self.problem.host_budget_B
         if host_B is None or timed.host_peak_B <= host_B:
-            self.lowest_B = state.peak_B + draft.program.reserve_B
-            self.lowest = (schedule, draft.hosted)
+            self.lowest_B = state.peak_B + candidate.program.reserve_B
+            self.lowest = (schedule, candidate.hosted)
 
     def note(self, schedule: Schedule, hosted: tuple[int, ...], graph: Graph) -> bool:
         """Remembers a plan if none needs fewer bytes and the host has room for it; whether that is so.
@@ -260,18 +262,18 @@ class MovingSearch:
             return True
         return False
 
-    def _lighter(self, draft: Draft, state: Retention) -> Retention | None:
+    def _lighter(self, candidate: OffloadCandidate, state: Retention) -> Retention | None:
         """The same with fewer copies where they do not all have room on the host."""
         limit_B = self.problem.host_budget_B
         if limit_B is None:
             return state
-        program = draft.program
+        program = candidate.program
         for _ in range(_LIGHTER):
             timed = measured(program.graph, program.lift(state), self.machine)
             if timed.host_peak_B <= limit_B:
                 return state
             taus = _without_copies(program, state.taus, timed.host_peak_B - limit_B)
-            search = self.search(draft, 0)
+            search = self.search(candidate, 0)
             state = program.keep_all(search.budget_B)
             if taus is None or not state.assign(taus) or not mend(search, state, _DROPS):
                 return None
@@ -296,5 +298,5 @@ def _without_copies(program: StageProgram, taus: Taus, spare_B: int) -> Taus | N
             break
         left_B -= program.size_B[v]
         for g in gaps[v]:
-            found[g] = ~found[g] if core.can_rerun(g) else -1
+            found[g] = ~found[g] if core.can_recompute(g) else -1
     return found

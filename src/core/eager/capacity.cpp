@@ -1,4 +1,4 @@
-#include "room.hpp"
+#include "capacity.hpp"
 
 #include <algorithm>
 #include <unordered_map>
@@ -51,26 +51,26 @@ void Addresses::free(Bytes offset_B, Bytes) { arena_.free(offset_B); }
 
 void Addresses::pieces(std::vector<Piece>& pieces) const { pieces_of(arena_, 0, arena_.capacity_B(), pieces); }
 
-Beside Addresses::beside(Bytes offset_B) const { return beside_in(arena_, offset_B); }
+Adjacent Addresses::adjacent(Bytes offset_B) const { return adjacent_in(arena_, offset_B); }
 
 Slide Addresses::slide_for(Bytes need_B, const Movable& movable, const Relocate& relocate) {
   return slide_values(arena_, need_B, 0, arena_.capacity_B(), movable, relocate);
 }
 
-Beside beside_in(const Arena& arena, Bytes offset_B) {
-  Beside beside{0, 0};
+Adjacent adjacent_in(const Arena& arena, Bytes offset_B) {
+  Adjacent adjacent{0, 0};
   Block block{};
-  if (!arena.find(offset_B, block)) return beside;
+  if (!arena.find(offset_B, block)) return adjacent;
   const Bytes end_B = block.offset_B + block.reserved_B;
   arena.visit_holes([&](Bytes lo_B, Bytes hi_B) {
-    if (hi_B == block.offset_B) beside.below_B = hi_B - lo_B;
-    if (lo_B == end_B) beside.above_B = hi_B - lo_B;
+    if (hi_B == block.offset_B) adjacent.below_B = hi_B - lo_B;
+    if (lo_B == end_B) adjacent.above_B = hi_B - lo_B;
   });
-  return beside;
+  return adjacent;
 }
 
-Slide slide_values(Arena& arena, Bytes need_B, Bytes lo_B, Bytes hi_B, const Room::Movable& movable,
-                   const Room::Relocate& relocate) {
+Slide slide_values(Arena& arena, Bytes need_B, Bytes lo_B, Bytes hi_B, const Capacity::Movable& movable,
+                   const Capacity::Relocate& relocate) {
   // The arena says where a block goes, not whose it is: that was said when it asked what may move.
   std::unordered_map<Bytes, ValueId> whose;
   const auto may_move = [&](const Block& block) {

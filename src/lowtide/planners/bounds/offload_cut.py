@@ -42,7 +42,7 @@ import numpy as np
 from lowtide.ir.graph import Graph
 from lowtide.ir.machine import Machine
 from lowtide.planners.bounds.highs import Effort, solve
-from lowtide.planners.bounds.rows import MIB, PS_PER_MS, Rows, proved_ps, room
+from lowtide.planners.bounds.rows import MIB, PS_PER_MS, Rows, capacity, proved_ps
 from lowtide.planners.offload.rates import Rates
 from lowtide.planners.reductions.stages import StageProgram
 
@@ -53,7 +53,7 @@ TIE = 1e-4  # what a second of the link costs, so that nothing is moved for noth
 Entry = tuple[int, float]
 
 
-def moving_class(machine: Machine) -> str:
+def offload_class(machine: Machine) -> str:
     """The class of schedules for which the bound holds, in words."""
     rates = Rates.of(machine)
     there, back = (f"{1e-9 / s if s else float('inf'):.4g} GB/s" for s in (rates.to_s_per_B, rates.from_s_per_B))
@@ -67,7 +67,7 @@ def link_ms_per_B(machine: Machine) -> tuple[float, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class MovingSolution:
+class OffloadSolution:
     """What the solver found.
 
     Arguments:
@@ -85,7 +85,7 @@ class MovingSolution:
     hosted: tuple[int, ...] = ()
 
 
-class MovingCut:
+class OffloadCut:
     """The model at one stage, for any budget.
 
     Arguments:
@@ -99,25 +99,25 @@ class MovingCut:
         self.program, self.stage = program, stage
         self._send_ms, self._fetch_ms = link_ms_per_B(machine)
         self.rows = Rows()
-        self.stay: dict[int, int] = {}
+        self.lifetime: dict[int, int] = {}
         self.fetch: dict[int, int] = {}
         self.again: dict[int, int] = {}
-        self.home: dict[int, int] = {}
+        self.base: dict[int, int] = {}
         self._before: list[tuple[int, Entry]] = []  # sends until the moment, and the stage that makes the value
         self._behind: list[tuple[int, Entry]] = []  # fetches from the moment on, and the stage that needs the value
-        self._homes_before: list[Entry] = []  # fetches until the moment
-        self._homes_behind: list[Entry] = []  # sends from the moment on
+        self._resident_before: list[Entry] = []  # fetches until the moment
+        self._resident_behind: list[Entry] = []  # sends from the moment on
         self._knapsack: list[Entry] = []
         self._free_B = -program.core_fixed_B - program.core.least_peak(stage)
         self._values()
-        self._homes()
+        self._host_resident()
         self._times()
         if host_budget_B is not None:
             self._host(host_budget_B)
         self._most_B = int(sum(-size for _, size in self._knapsack) * MIB) + 1
         self._bytes = self.rows.row(self._knapsack)
 
-    def solve(self, budget_B: int, effort: Effort | None = None) -> MovingSolution:
+    def solve(self, budget_B: int, effort: Effort | None = None) -> OffloadSolution:
         """Solves for a budget.
 
         Raises:
@@ -125,19 +125,19 @@ class MovingCut:
         """
         model = self.rows.model()
         least = np.array(model.row_lower_)
-        least[self._bytes] = -room(self._free_B + budget_B, self._most_B)
+        least[self._bytes] = -capacity(self._free_B + budget_B, self._most_B)
         model.row_lower_ = least
         solved = solve(model, effort or Effort())
         bound_ps = max(float(self.program.time_ps), proved_ps(solved.bound_ms) / (1.0 + 2.0 * TIE))
         x = solved.columns
         if x is None:
-            return MovingSolution(bound_ps, solved.impossible)
-        return MovingSolution(
+            return OffloadSolution(bound_ps, solved.impossible)
+        return OffloadSolution(
             bound_ps,
             False,
-            frozenset(v for v, c in self.stay.items() if x[c] > 0.5).union(self._there),
+            frozenset(v for v, c in self.lifetime.items() if x[c] > 0.5).union(self._there),
             frozenset(v for v, c in self.fetch.items() if x[c] > 0.5),
-            tuple(w for w, c in self.home.items() if x[c] > 0.5),
+            tuple(w for w, c in self.base.items() if x[c] > 0.5),
         )
 
     # the model
@@ -154,7 +154,7 @@ class MovingCut:
         stack, seen = list(needed), set(needed)
         while stack:
             r = program.producer[stack.pop()]
-            if r in self.again or program.stages[r].rerun_through <= stage:
+            if r in self.again or program.stages[r].recompute_through <= stage:
                 continue
             self.again[r] = rows.column()
             fresh = [v for v in program.read_ids[r] if v not in seen and v not in self._there]
@@ -163,8 +163,8 @@ class MovingCut:
         for v in sorted(seen):
             size_B = program.size_B[v]
             moved_ms = size_B * (self._send_ms + self._fetch_ms)
-            self.stay[v], self.fetch[v] = rows.column(), rows.column(self._tie_ps(moved_ms))
-            self._knapsack.append((self.stay[v], -size_B / MIB))
+            self.lifetime[v], self.fetch[v] = rows.column(), rows.column(self._tie_ps(moved_ms))
+            self._knapsack.append((self.lifetime[v], -size_B / MIB))
             self._before.append((program.producer[v], (self.fetch[v], -size_B * self._send_ms)))
             self._behind.append((self._next_use(v), (self.fetch[v], -size_B * self._fetch_ms)))
         for v in needed:
@@ -194,10 +194,10 @@ class MovingCut:
         return next((u for u in uses if u > self.stage), len(self.program.stages))
 
     def _present(self, value: int) -> list[Entry]:
-        columns = (self.stay[value], self.fetch[value], self.again.get(self.program.producer[value]))
+        columns = (self.lifetime[value], self.fetch[value], self.again.get(self.program.producer[value]))
         return [(column, 1.0) for column in columns if column is not None]
 
-    def _homes(self) -> None:
+    def _host_resident(self) -> None:
         program, rows = self.program, self.rows
         read = _readings(program)
         sent, place = _sent_when_hosted(program.graph), self._program_place()
@@ -205,24 +205,24 @@ class MovingCut:
             reads = read.get(w.id, [])
             later = [t for t in reads if t > self.stage]
             size_ms = w.size_B * self._fetch_ms
-            self.home[w.id] = home = rows.column(self._tie_ps(size_ms))
+            self.base[w.id] = base = rows.column(self._tie_ps(size_ms))
             self._free_B += w.size_B
-            if self._reads_home(w.id):
+            if self._reads_in_place(w.id):
                 self._free_B -= w.size_B  # it is being read
             else:
-                stay = rows.column()
-                self._knapsack.append((stay, -w.size_B / MIB))
-                rows.row([(stay, 1.0), (home, 1.0)], 1.0)
+                lifetime = rows.column()
+                self._knapsack.append((lifetime, -w.size_B / MIB))
+                rows.row([(lifetime, 1.0), (base, 1.0)], 1.0)
                 if later:
                     again = rows.column(self._tie_ps(size_ms))
-                    rows.row([(stay, 1.0), (again, 1.0)], 1.0)
+                    rows.row([(lifetime, 1.0), (again, 1.0)], 1.0)
                     self._behind.append((later[0], (again, -size_ms)))
             if reads and reads[0] <= self.stage:
-                self._homes_before.append((home, -size_ms))
+                self._resident_before.append((base, -size_ms))
             if sent.get(w.id, -1) >= place:
-                self._homes_behind.append((home, -w.size_B * self._send_ms))
+                self._resident_behind.append((base, -w.size_B * self._send_ms))
 
-    def _reads_home(self, value: int) -> bool:
+    def _reads_in_place(self, value: int) -> bool:
         recipe = self.program.stages[self.stage].recipe
         return recipe >= 0 and value in self.program.graph.recipes[recipe].read_values
 
@@ -242,24 +242,24 @@ class MovingCut:
         for columns, stretches in ((past, before), (future, behind), ([own], [(t, t + 1)])):
             for column, (a, b) in zip(columns, stretches, strict=True):
                 rows.row([(column, 1.0)], sum(runs_ps[a:b]) / PS_PER_MS)
-        reruns = [(column, -stages[r].rerun_ps / PS_PER_MS) for r, column in self.again.items()]
+        recomputations = [(column, -stages[r].recompute_ps / PS_PER_MS) for r, column in self.again.items()]
         rest = [*future, own]
-        rows.row([*((c, 1.0) for c in rest), *reruns], sum(runs_ps[t:]) / PS_PER_MS)
+        rows.row([*((c, 1.0) for c in rest), *recomputations], sum(runs_ps[t:]) / PS_PER_MS)
         for k, (a, _) in enumerate(before):
             rows.row([*((c, 1.0) for c in past[k:]), *(e for made, e in self._before if made >= a and e[1])])
         for k, (_, b) in enumerate(behind):
             last = k == len(behind) - 1
             needed = (e for need, e in self._behind if (need < b or last) and e[1])
             rows.row([*((c, 1.0) for c in future[: k + 1]), *needed])
-        rows.row([*((c, 1.0) for c in past), *(e for e in self._homes_before if e[1])])
-        rows.row([*((c, 1.0) for c in future), *(e for e in self._homes_behind if e[1])])
+        rows.row([*((c, 1.0) for c in past), *(e for e in self._resident_before if e[1])])
+        rows.row([*((c, 1.0) for c in future), *(e for e in self._resident_behind if e[1])])
 
     def _host(self, host_budget_B: int) -> None:
         """Copies that are fetched later, and homes, all of which are there at the moment."""
         sizes = [(column, self.program.size_B[v]) for v, column in self.fetch.items()]
-        sizes += [(column, self.program.graph.values[w].size_B) for w, column in self.home.items()]
-        room_MiB = room(host_budget_B, sum(size_B for _, size_B in sizes))
-        self.rows.row([(column, -size_B / MIB) for column, size_B in sizes if size_B], -room_MiB)
+        sizes += [(column, self.program.graph.values[w].size_B) for w, column in self.base.items()]
+        free_MiB = capacity(host_budget_B, sum(size_B for _, size_B in sizes))
+        self.rows.row([(column, -size_B / MIB) for column, size_B in sizes if size_B], -free_MiB)
 
 
 def _stretches(runs_ps: list[int], begin: int, end: int) -> list[tuple[int, int]]:

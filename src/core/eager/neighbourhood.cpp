@@ -1,15 +1,15 @@
-#include "kinship.hpp"
+#include "neighbourhood.hpp"
 
 #include <algorithm>
 
 namespace lowtide::eager {
 
-Kinship::Entry& Kinship::at(ValueId id) const {
+Neighbourhood::Entry& Neighbourhood::at(ValueId id) const {
   if (entries_.size() < ledger_.value_slots()) entries_.resize(ledger_.value_slots());
   return entries_[static_cast<std::size_t>(id)];
 }
 
-bool Kinship::has_handle(ValueId root) const {
+bool Neighbourhood::has_handle(ValueId root) const {
   const Value& v = ledger_[root];
   if (v.alive) return true;
   for (ValueId view : v.views)
@@ -17,7 +17,7 @@ bool Kinship::has_handle(ValueId root) const {
   return false;
 }
 
-bool Kinship::is_wanted(ValueId root) const {
+bool Neighbourhood::is_wanted(ValueId root) const {
   if (const Entry& known = at(root); known.judged == search_) return known.is_wanted;
   begin_walk();
   stack_.assign(1, root);
@@ -47,26 +47,26 @@ bool Kinship::is_wanted(ValueId root) const {
   return last != NO_VALUE;
 }
 
-void Kinship::begin_search() const {
+void Neighbourhood::begin_search() const {
   if (++search_ != 0) return;
   for (Entry& entry : entries_) entry.judged = 0;  // the numbers are used up
   search_ = 1;
 }
 
-void Kinship::begin_walk() const {
+void Neighbourhood::begin_walk() const {
   if (++walk_ != 0) return;
   for (Entry& entry : entries_) entry.seen = 0;  // the numbers are used up
   walk_ = 1;
 }
 
-void Kinship::judge(ValueId id, bool wanted) const {
+void Neighbourhood::judge(ValueId id, bool wanted) const {
   Entry& entry = at(id);
   entry.judged = search_;
   entry.is_wanted = wanted;
 }
 
 template <bool up, class Visit>
-void Kinship::walk(ValueId root, const Visit& visit) const {
+void Neighbourhood::walk(ValueId root, const Visit& visit) const {
   begin_walk();
   at(root).seen = walk_;
   stack_.assign(1, root);
@@ -87,12 +87,12 @@ void Kinship::walk(ValueId root, const Visit& visit) const {
   }
 }
 
-void Kinship::forget(Nanoseconds& sum_ns, std::int64_t& known) {
+void Neighbourhood::forget(Nanoseconds& sum_ns, std::int64_t& known) {
   known -= sum_ns != UNKNOWN;
   sum_ns = UNKNOWN;
 }
 
-void Kinship::outdate(ValueId root) {
+void Neighbourhood::outdate(ValueId root) {
   forget(at(root).ancestors_ns, known_ancestors_);
   forget(at(root).descendants_ns, known_descendants_);
   if (known_ancestors_ > 0) walk<false>(root, [&](ValueId id) { forget(at(id).ancestors_ns, known_ancestors_); });
@@ -101,7 +101,7 @@ void Kinship::outdate(ValueId root) {
 
 // A root came or went. Where none of its parents is evicted, who needs it needs so much more or less, and no more than
 // that: their sums stay known. So it is whenever a value has just been made again from what it reads.
-void Kinship::change(ValueId root, Nanoseconds by_ns) {
+void Neighbourhood::change(ValueId root, Nanoseconds by_ns) {
   bool is_first = true;
   visit_parents(root, [&](ValueId parent) { is_first = is_first && !ledger_[parent].is_evicted(); });
   if (!is_first) return outdate(root);
@@ -114,7 +114,7 @@ void Kinship::change(ValueId root, Nanoseconds by_ns) {
   if (known_descendants_ > 0) walk<true>(root, [&](ValueId id) { forget(at(id).descendants_ns, known_descendants_); });
 }
 
-void Kinship::evicted(ValueId root) {
+void Neighbourhood::evicted(ValueId root) {
   if (kept_.exact) change(root, ledger_[root].cost_ns);
   if (!kept_.classes) return;
   const ClassId node = classes_.add(ledger_[root].cost_ns);
@@ -126,7 +126,7 @@ void Kinship::evicted(ValueId root) {
   visit_children(root, join);
 }
 
-void Kinship::restored(ValueId root) {
+void Neighbourhood::restored(ValueId root) {
   Entry& entry = at(root);
   if (kept_.exact) change(root, -ledger_[root].cost_ns);
   if (!kept_.classes) return;
@@ -134,14 +134,14 @@ void Kinship::restored(ValueId root) {
   entry.node = NO_CLASS;
 }
 
-void Kinship::leaves(ValueId root) {
+void Neighbourhood::leaves(ValueId root) {
   Entry& entry = at(root);
   if (kept_.exact) outdate(root);
   if (kept_.classes && entry.node != NO_CLASS) classes_.withdraw(entry.node, ledger_[root].cost_ns);
   entry = Entry();
 }
 
-Nanoseconds Kinship::ancestors_ns(ValueId root) const {
+Nanoseconds Neighbourhood::ancestors_ns(ValueId root) const {
   Entry& entry = at(root);
   if (entry.ancestors_ns != UNKNOWN) return entry.ancestors_ns;
   Nanoseconds sum_ns = 0;
@@ -150,7 +150,7 @@ Nanoseconds Kinship::ancestors_ns(ValueId root) const {
   return entry.ancestors_ns = sum_ns;
 }
 
-Nanoseconds Kinship::descendants_ns(ValueId root) const {
+Nanoseconds Neighbourhood::descendants_ns(ValueId root) const {
   Entry& entry = at(root);
   if (entry.descendants_ns != UNKNOWN) return entry.descendants_ns;
   Nanoseconds sum_ns = 0;
@@ -159,12 +159,12 @@ Nanoseconds Kinship::descendants_ns(ValueId root) const {
   return entry.descendants_ns = sum_ns;
 }
 
-ClassId Kinship::class_of(ValueId root) const {
+ClassId Neighbourhood::class_of(ValueId root) const {
   const ClassId node = at(root).node;
   return node == NO_CLASS ? NO_CLASS : classes_.root(node);
 }
 
-Nanoseconds Kinship::neighbours_ns(ValueId root) const {
+Nanoseconds Neighbourhood::neighbours_ns(ValueId root) const {
   found_.clear();
   Nanoseconds sum_ns = 0;
   const auto add = [&](ValueId near) {
@@ -178,7 +178,7 @@ Nanoseconds Kinship::neighbours_ns(ValueId root) const {
   return sum_ns;
 }
 
-std::string Kinship::check() const {
+std::string Neighbourhood::check() const {
   const auto cost_ns = [&](ValueId id) { return ledger_[id].is_evicted() ? ledger_[id].cost_ns : 0; };
   std::vector<Nanoseconds> of_class_ns;
   for (std::size_t i = 0; i < ledger_.value_slots(); ++i) {

@@ -17,7 +17,7 @@ from lowtide.ir.layout import rounded_B
 _OWNERS = 2  # of a storage that nobody else sees: one tensor, and the Python object that names the storage here
 
 
-def homeless(tensors: Iterable[torch.Tensor], arena: Arena | None = None) -> list[torch.UntypedStorage]:
+def outside_arena(tensors: Iterable[torch.Tensor], arena: Arena | None = None) -> list[torch.UntypedStorage]:
     """Storages that could be moved home, each once.
 
     Those that others see through a tensor, a view or a numpy array of their own, and those too small to fence anything,
@@ -27,7 +27,7 @@ def homeless(tensors: Iterable[torch.Tensor], arena: Arena | None = None) -> lis
         tensors: any; only plain ones on CPU count.
         arena: whose homes; None before there is one.
     """
-    home_lo_B = 0 if arena is None else arena.capacity_B - arena.small_zone_B - arena.home_B
+    persistent_lo_B = 0 if arena is None else arena.capacity_B - arena.small_zone_B - arena.persistent_B
     found: dict[int, torch.UntypedStorage] = {}
     for tensor in tensors:
         if tensor.device.type != "cpu" or tensor.layout is not torch.strided or tensor.numel() == 0:
@@ -39,18 +39,18 @@ def homeless(tensors: Iterable[torch.Tensor], arena: Arena | None = None) -> lis
             or storages.use_count(storage) - aliases_of(storage) > _OWNERS
         ):
             continue
-        offset_B = None if arena is None else storages.home_of(storage, arena)
-        if offset_B is None or offset_B < home_lo_B:
+        offset_B = None if arena is None else storages.place_of(storage, arena)
+        if offset_B is None or offset_B < persistent_lo_B:
             found[storage.data_ptr()] = storage
     return list(found.values())
 
 
-def bring_home(tensors: Iterable[torch.Tensor], arena: Arena) -> int:
+def bring_in(tensors: Iterable[torch.Tensor], arena: Arena) -> int:
     """Moves tensors into an arena's zone of homes, under everything that refers to them.
 
     Returns: bytes moved, as the arena reserves them. What finds no room stays where it is.
     """
-    moved = (s for s in homeless(tensors, arena) if storages.relocate(s, arena, storages.HOME))
+    moved = (s for s in outside_arena(tensors, arena) if storages.relocate(s, arena, storages.PERSISTENT))
     return sum(rounded_B(storage.nbytes()) for storage in moved)
 
 
@@ -62,7 +62,7 @@ def send_away(tensors: Iterable[torch.Tensor], arena: Arena) -> int:
     found: dict[int, torch.UntypedStorage] = {}
     for tensor in tensors:
         storage = tensor.untyped_storage()
-        if not storages.objection(storage) and storages.home_of(storage, arena) is not None:
+        if not storages.objection(storage) and storages.place_of(storage, arena) is not None:
             found[storage.data_ptr()] = storage
     return sum(s.nbytes() for s in found.values() if storages.relocate(s, None))
 
@@ -86,7 +86,7 @@ def move_together(gradients: Iterable[torch.Tensor], arena: Arena) -> int:
             continue
         if storages.use_count(storage) - aliases_of(storage) > _OWNERS:
             continue
-        offset_B = storages.home_of(storage, arena)
+        offset_B = storages.place_of(storage, arena)
         if offset_B is not None and offset_B < arena.plan_top_B:
             found[offset_B] = storage
     moved_B = free_B = 0  # everything below `free_B` is settled

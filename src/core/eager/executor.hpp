@@ -7,9 +7,9 @@
 
 namespace lowtide::eager {
 
-class Performer {
+class Executor {
  public:
-  virtual ~Performer() = default;
+  virtual ~Executor() = default;
   // Gives a root's bytes back to the room; the ledger still says where they are. Never called for a value of no bytes.
   virtual void release(ValueId value) = 0;
   // Whether a resident root's bytes may be moved now.

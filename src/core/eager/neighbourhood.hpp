@@ -21,13 +21,13 @@
 
 namespace lowtide::eager {
 
-class Kinship {
+class Neighbourhood {
  public:
   struct Kept {
     bool exact, classes;
   };
 
-  Kinship(const Ledger& ledger, Kept kept) : ledger_(ledger), kept_(kept) {}
+  Neighbourhood(const Ledger& ledger, Kept kept) : ledger_(ledger), kept_(kept) {}
 
   // A root has just become evicted, or resident again.
   void evicted(ValueId root);

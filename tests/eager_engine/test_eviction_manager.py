@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from lowtide._core import Arena
 from tests.eager_engine.machine import ALIGNMENT_B, Machine, program
-from tests.oracle.keeper import OutOfRoom
+from tests.oracle.capacity import AbstractCapacity, Addresses, Tank
+from tests.oracle.eviction_manager import OutOfCapacity
 from tests.oracle.ledger import Value
 from tests.oracle.policies.base import AbstractPolicy, Scene
 from tests.oracle.policies.dtr_classes import DtrClasses
 from tests.oracle.policies.lru import Lru
 from tests.oracle.policies.msps import Msps
 from tests.oracle.policies.tide import Tide
-from tests.oracle.room import AbstractRoom, Addresses, Tank
 
 
 @final
@@ -40,10 +40,10 @@ class Sending(AbstractPolicy):
 def test_contents_survive_anything(policy: type[AbstractPolicy], seed: int, capacity_B: int, addresses: bool) -> None:
     """Evictions, updates in place and of leaves, commits, deaths and refusals, in any order."""
     capacity_B *= ALIGNMENT_B
-    room: AbstractRoom = Addresses(Arena(capacity_B, ALIGNMENT_B)) if addresses else Tank(capacity_B)
-    machine = Machine(room, policy())
+    capacity: AbstractCapacity = Addresses(Arena(capacity_B, ALIGNMENT_B)) if addresses else Tank(capacity_B)
+    machine = Machine(capacity, policy())
     program(machine, seed)
-    assert room.peak_B <= capacity_B
+    assert capacity.peak_B <= capacity_B
 
 
 def _machine(capacity_B: int) -> Machine:
@@ -59,9 +59,9 @@ def test_a_long_chain_comes_back_without_recursion() -> None:
             machine.forget(machine.handles[1])
     machine.call("g", [first], [200])  # evicts the end of the chain
     assert not value.resident
-    machine.keeper.enter((value,))
+    machine.manager.enter((value,))
     assert machine.contents[value] == machine.truth[value]
-    assert machine.keeper.statistics.reruns == 3000
+    assert machine.manager.statistics.recomputations == 3000
 
 
 def test_an_updated_value_comes_back_through_its_old_content() -> None:
@@ -77,7 +77,7 @@ def test_an_updated_value_comes_back_through_its_old_content() -> None:
     assert not new.resident
     assert not reader.resident
     machine.forget(machine.handles[-1])
-    machine.keeper.enter((reader, new))  # both need the old content, one of them destroys it
+    machine.manager.enter((reader, new))  # both need the old content, one of them destroys it
     assert machine.contents[reader] == machine.truth[reader]
     assert machine.contents[new] == machine.truth[new]
 
@@ -87,7 +87,7 @@ def test_a_leaf_is_written_when_nothing_alive_needs_its_old_content() -> None:
     leaf = machine.leaf(10, 1)
     (a,) = machine.call("a", [leaf], [100])
     (b,) = machine.call("b", [a], [100])
-    machine.keeper.evict(a)
+    machine.manager.evict(a)
     machine.write("step_", [leaf])
     assert a.call is None
     assert b.call is None
@@ -103,14 +103,14 @@ def test_leaves_stay_while_something_would_need_them() -> None:
     assert leaf.resident
     machine.forget(a)
     assert not machine.contents
-    assert not machine.keeper.ledger.values
+    assert not machine.manager.ledger.values
 
 
 def test_a_refusal_leaves_nothing_pinned_and_names_the_bytes() -> None:
     machine = _machine(300)
     leaf = machine.leaf(100, 1)
     (a,) = machine.call("a", [leaf], [100])
-    with pytest.raises(OutOfRoom, match="Raise the budget") as caught:
+    with pytest.raises(OutOfCapacity, match="Raise the budget") as caught:
         machine.call("b", [leaf, a], [200])
     assert caught.value.need_B == 200
     assert caught.value.in_use_B == 200
@@ -120,14 +120,14 @@ def test_a_refusal_leaves_nothing_pinned_and_names_the_bytes() -> None:
 
 
 def test_slides_move_values_and_their_offsets() -> None:
-    room = Addresses(Arena(8 * ALIGNMENT_B, ALIGNMENT_B))
-    machine = Machine(room, Tide())
+    capacity = Addresses(Arena(8 * ALIGNMENT_B, ALIGNMENT_B))
+    machine = Machine(capacity, Tide())
     values = [machine.leaf(ALIGNMENT_B, k) for k in range(8)]
     for value in values[::2]:
         machine.forget(value)
     machine.leaf(4 * ALIGNMENT_B, 9)
-    assert machine.keeper.statistics.moves > 0
-    assert {block.offset_B for block in room.blocks()} >= {value.offset_B for value in values[1::2]}
+    assert machine.manager.statistics.moves > 0
+    assert {block.offset_B for block in capacity.blocks()} >= {value.offset_B for value in values[1::2]}
     machine.check()
 
 
@@ -145,7 +145,7 @@ def test_what_is_there_is_not_evicted_for_what_has_to_come_back_beside_it() -> N
     assert [value.resident for value in (early, late, other)] == [False, True, True]
     machine.write("update", [leaf])
     assert [value.resident for value in (early, late, other)] == [True, True, False]
-    assert machine.keeper.statistics.reruns == 2
+    assert machine.manager.statistics.recomputations == 2
 
 
 def test_a_loss_does_not_go_with_the_window_that_it_lies_in() -> None:

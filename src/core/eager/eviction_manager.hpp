@@ -3,7 +3,7 @@
 // It stands between the ledger, the room, the policy that chooses, and the performer that carries out. A simulation
 // and the runtime under torch use it alike. A call goes like this, under one lock but for (2):
 //   1. enter(): its inputs are pinned. Where it says that some are absent, a Recovery brings them first.
-//   2. the kernel runs, without the lock. A request for bytes that finds no place comes back as make_room().
+//   2. the kernel runs, without the lock. A request for bytes that finds no place comes back as make_free().
 //   3. record(): the call, what it made and where; then leave().
 // The end of the last handle is died(). Before a leaf is written to, everything in ledger().dependents(leaf) is recovered
 // and made a leaf by commit(), so that nothing alive needs the old content; the leaf stays the same value.
@@ -14,20 +14,20 @@
 #include <memory>
 #include <string>
 
-#include "kinship.hpp"
+#include "neighbourhood.hpp"
 #include "ledger.hpp"
-#include "performer.hpp"
+#include "executor.hpp"
 #include "policy.hpp"
 #include "recovery.hpp"
-#include "room.hpp"
+#include "capacity.hpp"
 
 namespace lowtide::eager {
 
-struct KeeperStatistics {
+struct EvictionStatistics {
   std::int64_t evictions = 0;  // by choice of the policy; values that died are not among them
   Bytes evicted_B = 0;
-  std::int64_t reruns = 0;
-  Nanoseconds rerun_ns = 0;
+  std::int64_t recomputations = 0;
+  Nanoseconds recompute_ns = 0;
   std::int64_t searches = 0;  // requests that found no place
   double search_s = 0;        // from then to success
   std::int64_t moves = 0;
@@ -35,25 +35,25 @@ struct KeeperStatistics {
   std::int64_t sends = 0, fetches = 0;
   Bytes sent_B = 0, fetched_B = 0;
   std::int64_t samples = 0;  // requests that evicted
-  std::int64_t departures = 0;  // see Policy::departures, up to the last end of a step
+  std::int64_t divergences = 0;  // see Policy::departures, up to the last end of a step
   double free_shares = 0;    // what was free after each, as a share of the room, in sum
   std::uint64_t digest = 0xcbf29ce484222325u;  // of all evictions and reruns in order, with the clock
   double fragmentation() const { return samples ? free_shares / static_cast<double>(samples) : 0; }
 };
 
-class Keeper final : public Witness {
+class EvictionManager final : public Witness {
  public:
   struct Options {
     bool forgets = true;  // what nothing can need again leaves the ledger; DTR's simulator remembers all of it
   };
 
   // All must outlive the keeper, which is the ledger's witness while it lives.
-  Keeper(Ledger& ledger, Room& room, Policy& policy, Performer& performer, Options options);
-  Keeper(Ledger& ledger, Room& room, Policy& policy, Performer& performer)
-      : Keeper(ledger, room, policy, performer, Options()) {}
-  ~Keeper() override;
-  Keeper(const Keeper&) = delete;
-  Keeper& operator=(const Keeper&) = delete;
+  EvictionManager(Ledger& ledger, Capacity& capacity, Policy& policy, Executor& executor, Options options);
+  EvictionManager(Ledger& ledger, Capacity& capacity, Policy& policy, Executor& executor)
+      : EvictionManager(ledger, capacity, policy, executor, Options()) {}
+  ~EvictionManager() override;
+  EvictionManager(const EvictionManager&) = delete;
+  EvictionManager& operator=(const EvictionManager&) = delete;
 
   // A call's inputs are pinned and count as used, each as often as it is named. False: some are absent, and nothing was
   // done; begin a Recovery of them, which does it.
@@ -79,11 +79,11 @@ class Keeper final : public Witness {
   void commit(ValueId root);
   void step_ended() {
     policy_.step_ended(scene_);
-    statistics_.departures = policy_.departures();
+    statistics_.divergences = policy_.divergences();
   }
 
   // Evicts, and slides where the policy says so, until need_B fit. False: nothing helps any more.
-  [[nodiscard]] bool make_room(Bytes need_B);
+  [[nodiscard]] bool make_free(Bytes need_B);
   // A block, with room made for it; NOWHERE: nothing helps. Nothing at all takes no block, and lies at 0.
   Bytes allocate(Bytes size_B, std::uint64_t tag, Nanoseconds cost_ns);
   End end_for(Nanoseconds cost_ns, Bytes size_B) const { return policy_.end_for(cost_ns, size_B); }
@@ -93,10 +93,10 @@ class Keeper final : public Witness {
 
   Ledger& ledger() { return ledger_; }
   const Ledger& ledger() const { return ledger_; }
-  Room& room() { return room_; }
+  Capacity& capacity() { return capacity_; }
   Policy& policy() { return policy_; }
-  const Kinship& kinship() const { return kinship_; }
-  const KeeperStatistics& statistics() const { return statistics_; }
+  const Neighbourhood& neighbourhood() const { return neighbourhood_; }
+  const EvictionStatistics& statistics() const { return statistics_; }
   std::int64_t weighed() const { return scene_.weighed; }
   Scene& scene() { return scene_; }  // what the policy looks at
   void forget_statistics();
@@ -110,20 +110,20 @@ class Keeper final : public Witness {
   void take_over(ValueId old, ValueId made);
   void let_go(ValueId root, bool sheds);
   // For recoveries.
-  void rerun(CallId call, ValueId wanted, Slice<char> keep, Slice<ValueId> over, Slice<Bytes> offsets_B);
+  void recompute(CallId call, ValueId wanted, Slice<char> keep, Slice<ValueId> over, Slice<Bytes> offsets_B);
   void fetched(ValueId root, Bytes offset_B);
   bool is_spare(ValueId input) const;
   void note(std::uint64_t number) { statistics_.digest = (statistics_.digest ^ number) * 0x100000001b3u; }
   void note(std::uint64_t kind, std::int64_t serial);
 
   Ledger& ledger_;
-  Room& room_;
+  Capacity& capacity_;
   Policy& policy_;
-  Performer& performer_;
+  Executor& executor_;
   Options options_;
-  Kinship kinship_;
+  Neighbourhood neighbourhood_;
   Scene scene_;
-  KeeperStatistics statistics_;
+  EvictionStatistics statistics_;
   std::vector<ValueId> victims_, over_, views_;
 };
 

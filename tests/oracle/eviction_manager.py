@@ -1,7 +1,7 @@
 """Manages evictions inside one budget: makes room, evicts, recomputes, releases. Torch-free.
 
 Who runs operators asks it in this order: `enter(inputs)`; then the operator runs, and whoever serves its allocations
-asks `make_room` where there is none; `record(...)`; `leave(inputs)`. A `Performer` carries out what the keeper decides:
+asks `make_free` where there is none; `record(...)`; `leave(inputs)`. A `Executor` carries out what the keeper decides:
 in a replay it only counts.
 
 INVARIANT: what is in the room is what is resident, and what running operators have taken and not yet recorded.
@@ -16,14 +16,14 @@ from time import perf_counter
 from typing import Protocol
 
 from lowtide.eager_engine.replay import no_place
+from tests.oracle.capacity import AbstractCapacity, Move
 from tests.oracle.ledger import Call, Ledger, Value
 from tests.oracle.policies.base import AbstractPolicy, Scene
 from tests.oracle.recovery import bring
-from tests.oracle.room import AbstractRoom, Move
 from tests.oracle.statistics import Statistics
 
 
-class OutOfRoom(Exception):
+class OutOfCapacity(Exception):
     """What runs leaves too few free bytes for a request, whatever is evicted.
 
     Arguments:
@@ -41,13 +41,13 @@ class OutOfRoom(Exception):
         self.pinned_B = pinned_B
 
 
-class Performer(Protocol):
+class Executor(Protocol):
     """Carries out what a keeper decides."""
 
     def release(self, value: Value) -> None:
         """Gives the bytes of a root back to the room; `offset_B` still says where they are."""
 
-    def rerun(self, call: Call, keep: Callable[[int], bool], over: Mapping[int, Value]) -> Sequence[int]:
+    def recompute(self, call: Call, keep: Callable[[int], bool], over: Mapping[int, Value]) -> Sequence[int]:
         """Runs a call again; its inputs are resident and pinned.
 
         Arguments:
@@ -78,7 +78,7 @@ class Performer(Protocol):
         """Lets go of a root's copy in host memory: nothing will ask for it."""
 
 
-class Keeper:
+class EvictionManager:
     """See the module. One thread at a time.
 
     Arguments:
@@ -86,14 +86,20 @@ class Keeper:
     """
 
     def __init__(
-        self, ledger: Ledger, room: AbstractRoom, policy: AbstractPolicy, performer: Performer, *, forgets: bool = True
+        self,
+        ledger: Ledger,
+        capacity: AbstractCapacity,
+        policy: AbstractPolicy,
+        executor: Executor,
+        *,
+        forgets: bool = True,
     ) -> None:
         self.ledger = ledger
-        self.room = room
+        self.capacity = capacity
         self.policy = policy
-        self.performer = performer
-        self.kinship = policy.kinship(ledger)
-        self.scene = Scene(ledger, room, self.kinship, movable=performer.movable)
+        self.executor = executor
+        self.neighbourhood = policy.neighbourhood(ledger)
+        self.scene = Scene(ledger, capacity, self.neighbourhood, movable=executor.movable)
         self.statistics = Statistics()
         self._forgets = forgets
 
@@ -106,7 +112,7 @@ class Keeper:
             read: of them, what it would read if it ran again; None: all.
 
         Raises:
-            OutOfRoom: if what is pinned leaves too little room; then nothing is pinned more than before.
+            OutOfCapacity: if what is pinned leaves too little room; then nothing is pinned more than before.
         """
         self.policy.began(self.scene, name, inputs if read is None else read)
         bring(inputs, self)
@@ -122,7 +128,7 @@ class Keeper:
         views: Mapping[int, Value] | None = None,
         temps_B: Sequence[int] = (),
         consumes: Sequence[tuple[int, int]] = (),
-        closure: object = None,
+        replay_record: object = None,
     ) -> Call:
         """Notes an operator that has run between `enter` and `leave`.
 
@@ -131,7 +137,7 @@ class Keeper:
             others: as in `Ledger.call`.
         """
         call = self.ledger.call(
-            name, inputs, sizes_B, cost_ns, views=views, temps_B=temps_B, consumes=consumes, closure=closure
+            name, inputs, sizes_B, cost_ns, views=views, temps_B=temps_B, consumes=consumes, replay_record=replay_record
         )
         self.ledger.clock += cost_ns
         over = {output: call.inputs[source] for source, output in consumes}
@@ -181,7 +187,7 @@ class Keeper:
         """Prepares an operator that writes to a leaf: nothing alive needs its old content afterwards.
 
         Raises:
-            OutOfRoom: if what has to be kept instead does not fit.
+            OutOfCapacity: if what has to be kept instead does not fit.
         """
         for root in self.ledger.dependents(leaf):
             self.commit(root)
@@ -200,29 +206,33 @@ class Keeper:
             cost_ns: of the call that asks.
 
         Raises:
-            OutOfRoom: if what is pinned leaves too little room.
+            OutOfCapacity: if what is pinned leaves too little room.
         """
         if size_B == 0:
             return 0
         end = self.policy.end_for(cost_ns, size_B)
-        offset_B = self.room.allocate(size_B, end, owner)
+        offset_B = self.capacity.allocate(size_B, end, owner)
         if offset_B is None:
-            self.make_room(size_B)
-            offset_B = self.room.allocate(size_B, end, owner)
+            self.make_free(size_B)
+            offset_B = self.capacity.allocate(size_B, end, owner)
             assert offset_B is not None
         return offset_B
 
-    def make_room(self, size_B: int) -> None:
+    def make_free(self, size_B: int) -> None:
         """Evicts, and slides where the policy says so, until a block of this size finds a place.
 
         Raises:
-            OutOfRoom: if no eviction helps any more.
+            OutOfCapacity: if no eviction helps any more.
         """
         began_s = perf_counter()
         before = self.statistics.evictions
         try:
-            while not self.room.fits(size_B):
-                if self.policy.slides and self.room.free_B >= self.room.reserved_B(size_B) and self.slide(size_B):
+            while not self.capacity.fits(size_B):
+                if (
+                    self.policy.slides
+                    and self.capacity.free_B >= self.capacity.reserved_B(size_B)
+                    and self.slide(size_B)
+                ):
                     break
                 victims = self.policy.choose(self.scene, size_B)
                 if not victims:
@@ -238,12 +248,12 @@ class Keeper:
             self.scene.stuck = False
             self.statistics.searched(perf_counter() - began_s, self.scene.candidates)
             if self.statistics.evictions > before:
-                self.statistics.sampled(self.room.free_B / self.room.capacity_B)
+                self.statistics.sampled(self.capacity.free_B / self.capacity.capacity_B)
 
     def evict(self, value: Value) -> None:
         """Gives up the bytes of an evictable root."""
         self.statistics.evicted(value, self.ledger.clock)
-        if self.policy.sends(self.scene, value) and self.performer.send(value):
+        if self.policy.sends(self.scene, value) and self.executor.send(value):
             value.on_host = True
             self.ledger.drop(value)
             self.statistics.sent_B += value.size_B
@@ -261,14 +271,14 @@ class Keeper:
 
     def fetch(self, root: Value) -> None:
         """Brings a root back from host memory."""
-        offset_B = self.performer.fetch(root)
+        offset_B = self.executor.fetch(root)
         root.on_host = False
         self.ledger.hold(root, offset_B)
         self.statistics.fetches += 1
         self.statistics.fetched_B += root.size_B
         self.policy.restored(self.scene, root)
 
-    def rerun(self, call: Call, wanted: Value, awaited: Set[int]) -> None:
+    def recompute(self, call: Call, wanted: Value, awaited: Set[int]) -> None:
         """Runs a call again for the sake of one output; others that are gone come with it.
 
         Arguments:
@@ -276,15 +286,15 @@ class Keeper:
         """
 
         def keep(place: int) -> bool:
-            return self._stays(call, call.outputs[place], wanted, awaited)
+            return self._lifetimes(call, call.outputs[place], wanted, awaited)
 
         over = {
             output: call.inputs[source].root for source, output in call.consumes if self._spare(call.inputs[source])
         }
-        offsets_B = self.performer.rerun(call, keep, over)
+        offsets_B = self.executor.recompute(call, keep, over)
         self.ledger.clock += call.cost_ns
         self.statistics.reran(call, self.ledger.clock)
-        self.scene.rerun_ns += call.cost_ns
+        self.scene.recompute_ns += call.cost_ns
         kept = [output for output in call.outputs if output is not wanted and keep(output.place)]
         for place, source in over.items():
             if call.outputs[place] not in kept and call.outputs[place] is not wanted:
@@ -295,12 +305,12 @@ class Keeper:
             else:
                 self.ledger.hold(value, offsets_B[value.place])
             if not value.is_view:
-                self.kinship.restored(value)
+                self.neighbourhood.restored(value)
                 self.policy.restored(self.scene, value)
 
     # The keeper's own
 
-    def _stays(self, call: Call, output: Value, wanted: Value, awaited: Set[int]) -> bool:
+    def _lifetimes(self, call: Call, output: Value, wanted: Value, awaited: Set[int]) -> bool:
         if not call.makes(output) or output.resident or output.root.on_host:
             return False
         return output is wanted or output.root.alive or not self.policy.sheds or output.id in awaited
@@ -316,15 +326,15 @@ class Keeper:
         self.ledger.take_over(old, new)
         if new.size_B:
             assert new.offset_B is not None
-            self.room.retag(new.offset_B, new.id)
-        self.kinship.evicted(old)
+            self.capacity.retag(new.offset_B, new.id)
+        self.neighbourhood.evicted(old)
 
     def _give_up(self, root: Value) -> None:
         """A root's bytes go; it can be made again."""
         if root.size_B:
-            self.performer.release(root)
+            self.executor.release(root)
         self.ledger.drop(root)
-        self.kinship.evicted(root)
+        self.neighbourhood.evicted(root)
 
     def _let_go(self, root: Value, sheds: bool) -> None:
         """An unpinned root without a handle: out of the ledger, or at least out of the room."""
@@ -337,14 +347,14 @@ class Keeper:
     def _gone(self, values: Sequence[Value]) -> None:
         for value in values:
             if value.is_view:
-                self.kinship.unlinked(value)
+                self.neighbourhood.unlinked(value)
                 continue
-            self.kinship.forgotten(value)
+            self.neighbourhood.forgotten(value)
             if value.resident and value.size_B:
-                self.performer.release(value)
+                self.executor.release(value)
             value.offset_B = None
             if value.on_host:
-                self.performer.discard(value)
+                self.executor.discard(value)
                 value.on_host = False
 
     def slide(self, size_B: int) -> bool:
@@ -352,27 +362,27 @@ class Keeper:
         values = self.ledger.values
         movable = {
             block.offset_B: values[block.tag]
-            for block in self.room.blocks()
+            for block in self.capacity.blocks()
             if block.tag in values
             and values[block.tag].offset_B == block.offset_B
-            and self.performer.movable(values[block.tag])
+            and self.executor.movable(values[block.tag])
         }
-        moves = self.room.slide_for(size_B, movable.keys())
+        moves = self.capacity.slide_for(size_B, movable.keys())
         if moves:
             for from_B, to_B, moved_B in moves:
                 movable[from_B].offset_B = to_B
                 self.statistics.moved_B += moved_B
                 self.scene.moved_B += moved_B
                 self.statistics.moves += 1
-            self.performer.moved(moves)
-        return self.room.fits(size_B)
+            self.executor.moved(moves)
+        return self.capacity.fits(size_B)
 
-    def refusal(self, size_B: int) -> OutOfRoom:
+    def refusal(self, size_B: int) -> OutOfCapacity:
         """Why there is no place for so many bytes."""
         pinned_B = sum(v.size_B for v in self.ledger.values.values() if v.resident and v.pins)
-        return refusal(size_B, self.room.capacity_B, self.room.in_use_B, pinned_B)
+        return refusal(size_B, self.capacity.capacity_B, self.capacity.in_use_B, pinned_B)
 
 
-def refusal(need_B: int, capacity_B: int, in_use_B: int, pinned_B: int) -> OutOfRoom:
+def refusal(need_B: int, capacity_B: int, in_use_B: int, pinned_B: int) -> OutOfCapacity:
     """Why a block finds no place though nothing more can be evicted."""
-    return OutOfRoom(need_B, capacity_B, in_use_B, pinned_B)
+    return OutOfCapacity(need_B, capacity_B, in_use_B, pinned_B)

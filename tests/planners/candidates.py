@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from lowtide.ir.graph import Effect, Graph, MiniTrace, Recipe, Takeover
 
 
-def with_ways(graph: Graph, ops: Collection[str] | None = None) -> Graph:
+def with_candidates(graph: Graph, ops: Collection[str] | None = None) -> Graph:
     """Adds to every pure recipe of the program all ways in place: over each value of its first output's size.
 
     Arguments:
@@ -32,13 +32,13 @@ def with_ways(graph: Graph, ops: Collection[str] | None = None) -> Graph:
 
 def _without_first(recipe: Recipe) -> MiniTrace:
     """The recipe's trace without the allocation of its first output."""
-    home = recipe.trace.outputs[0]
-    assert home is not None
+    base = recipe.trace.outputs[0]
+    assert base is not None
     events, count, number = [], -1, dict[int, int]()
     for event in recipe.trace.events:
         if event >= 0:
             count += 1
-            if count == home:
+            if count == base:
                 continue
             number[count] = len(number)
             events.append(event)

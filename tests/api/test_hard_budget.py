@@ -86,8 +86,8 @@ def _call(network: Network, batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]
 
 
 def _state(module: nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    moments = [t for s in optimizer.state.values() for t in s.values() if isinstance(t, torch.Tensor)]
-    return [*module.parameters(), *module.buffers(), *moments]
+    instants = [t for s in optimizer.state.values() for t in s.values() if isinstance(t, torch.Tensor)]
+    return [*module.parameters(), *module.buffers(), *instants]
 
 
 def _equal(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
@@ -145,7 +145,9 @@ def test_a_loop_stays_inside_and_unchanged(name: str) -> None:
     stats = lowtide.memory_stats(fitted)
     assert stats.budget_kind == "enforced"
     assert stats.peak_B <= stats.reserved_B <= stats.budget_B
-    assert stats.departures == stats.spills == stats.refusals_for_room == stats.refusals_for_contiguity == 0
+    assert (
+        stats.misplaced_allocations == stats.spills == stats.refusals_for_capacity == stats.refusals_for_contiguity == 0
+    )
     assert stats.planned_hits > 0
     assert stats.forwards == 12  # the evaluation is one of them
 
@@ -180,7 +182,7 @@ def test_gradients_accumulate_and_outputs_are_kept() -> None:
         results.append([*_state(module, optimizer), network.loss_in(kept).detach()])
     assert _equal(*results)
     stats = lowtide.memory_stats(fitted)
-    assert stats.departures == stats.spills == 0
+    assert stats.misplaced_allocations == stats.spills == 0
     assert stats.reserved_B <= stats.budget_B
 
 
@@ -254,9 +256,9 @@ def test_the_process_is_held_inside_if_asked() -> None:
         thread.start()
         thread.join()
         assert isinstance(refused[0], torch.OutOfMemoryError)
-        assert lowtide.memory_stats(fitted).refusals_for_room == 2
+        assert lowtide.memory_stats(fitted).refusals_for_capacity == 2
     finally:
-        fitted.lowtide.session.enclosure.release()
+        fitted.lowtide.session.budget_scope.release()
 
 
 def _catch(call: Callable[[], object], errors: list[BaseException]) -> None:
@@ -283,7 +285,7 @@ def test_a_thread_that_allocates_during_planned_steps_changes_nothing() -> None:
         done.set()
         thread.join()
     assert _equal(found, list(_loop(network, plain, optimizers[0], 3)))
-    assert lowtide.memory_stats(fitted).departures == 0
+    assert lowtide.memory_stats(fitted).misplaced_allocations == 0
 
 
 def test_a_snapshot_names_holders_and_lines() -> None:
@@ -323,14 +325,14 @@ def test_tensors_outlive_the_model_and_its_arena() -> None:
     optimizers[1].step()
     gradients = [p.grad for p in fitted.parameters() if p.grad is not None]
     copies = [g.clone() for g in gradients]
-    moments = [t for s in optimizers[1].state.values() for t in s.values()]
+    instants = [t for s in optimizers[1].state.values() for t in s.values()]
     fitted.lowtide.set_budget("300% of plain")
     network.loss(fitted, network.batches(1)[0])
     del fitted
     optimizers.clear()
     gc.collect()
     assert _equal(gradients, copies)
-    assert all(torch.isfinite(m).all() for m in moments)
+    assert all(torch.isfinite(m).all() for m in instants)
 
 
 def test_memory_stats_names_what_is_missing() -> None:

@@ -11,10 +11,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from lowtide.planners.implementations.candidates import ALWAYS, Owner, Way, Ways
+from lowtide.planners.implementations.candidates import ALWAYS, Candidate, Candidates, Owner
 
 
-class Moment(NamedTuple):
+class CutPoint(NamedTuple):
     """Before the first run at a place of the program; the end of the segment where the place is the program's end."""
 
     segment: int
@@ -36,36 +36,36 @@ class Scene:
     Arguments:
         needs: for what runs or is handed over from the moment on, until the next one.
         values: what may be there, as far as it matters. Increasing.
-        ways: what may run again afterwards, to bring such values back. By recipe, increasing.
+        candidates: what may run again afterwards, to bring such values back. By recipe, increasing.
         later: per value, the options that make it only after the moment: with them nothing is known about it.
         run_B: what the first run takes by itself, by option; ALWAYS where there is no choice.
         fixed_B: bytes that are there whatever is chosen.
     """
 
-    moment: Moment
+    cut_point: CutPoint
     needs: tuple[Need, ...]
     values: tuple[int, ...]
-    ways: tuple[Way, ...]
+    candidates: tuple[Candidate, ...]
     later: dict[int, frozenset[Owner]]
     run_B: dict[Owner, int]
     fixed_B: int
 
 
-def moment_of(ways: Ways, recipe: int) -> Moment:
+def cut_point_of(candidates: Candidates, recipe: int) -> CutPoint:
     """The moment at which a recipe of some choice runs first."""
-    place = min(ways.place_of[recipe], len(ways.segment_of) - 1)
-    return Moment(ways.segment_of[place], place)
+    place = min(candidates.place_of[recipe], len(candidates.segment_of) - 1)
+    return CutPoint(candidates.segment_of[place], place)
 
 
-def end_of(ways: Ways, segment: int) -> Moment:
+def end_of(candidates: Candidates, segment: int) -> CutPoint:
     """The moment at which a segment returns to the caller."""
-    return Moment(segment, len(ways.segment_of))
+    return CutPoint(segment, len(candidates.segment_of))
 
 
 def scene_at(
-    ways: Ways,
-    moment: Moment,
-    until: Moment | None = None,
+    candidates: Candidates,
+    cut_point: CutPoint,
+    until: CutPoint | None = None,
     weightless: Collection[int] = (),
     wanted: Collection[int] = (),
 ) -> Scene:
@@ -78,58 +78,60 @@ def scene_at(
 
     O(graph).
     """
-    look = _Look(ways, moment, frozenset(weightless))
+    look = _Look(candidates, cut_point, frozenset(weightless))
     needs = look.needs(until)
     seen = {n.value for n in needs} | {v for v in wanted if look.is_known(v)}
-    stack, again = sorted(seen), dict[tuple[int, Owner], Way]()
+    stack, again = sorted(seen), dict[tuple[int, Owner], Candidate]()
     while stack:
-        for way in ways.makers.get(stack.pop(), ()):
-            if way.key in again or look.is_after(way) or not look.may_rerun(way):
+        for candidate in candidates.makers.get(stack.pop(), ()):
+            if candidate.key in again or look.is_after(candidate) or not look.may_recompute(candidate):
                 continue
-            again[way.key] = way
-            fresh = [v for v in way.reads if v not in seen and look.is_known(v)]
+            again[candidate.key] = candidate
+            fresh = [v for v in candidate.reads if v not in seen and look.is_known(v)]
             seen.update(fresh)
             stack.extend(fresh)
     return Scene(
-        moment,
+        cut_point,
         needs,
         tuple(sorted(seen)),
         tuple(again[r] for r in sorted(again)),
         {v: later for v in seen if (later := look.later(v))},
         look.run_B(),
-        ways.graph.persistent_B,
+        candidates.graph.persistent_B,
     )
 
 
 class _Look:
     """A moment under examination."""
 
-    def __init__(self, ways: Ways, moment: Moment, weightless: frozenset[int]) -> None:
-        self.ways, self.moment, self.weightless = ways, moment, weightless
-        self.graph = ways.graph
-        self.is_end = moment.place == len(ways.segment_of)
+    def __init__(self, candidates: Candidates, cut_point: CutPoint, weightless: frozenset[int]) -> None:
+        self.candidates, self.cut_point, self.weightless = candidates, cut_point, weightless
+        self.graph = candidates.graph
+        self.is_end = cut_point.place == len(candidates.segment_of)
         self.parts = [s.part for s in self.graph.segments]
 
-    def is_before(self, way: Way) -> bool:
+    def is_before(self, candidate: Candidate) -> bool:
         """Whether its first run came before, whatever was chosen."""
-        if way.segment != self.moment.segment:
-            return way.segment < self.moment.segment
-        return way.latest < self.moment.place
+        if candidate.segment != self.cut_point.segment:
+            return candidate.segment < self.cut_point.segment
+        return candidate.latest < self.cut_point.place
 
-    def is_after(self, way: Way) -> bool:
+    def is_after(self, candidate: Candidate) -> bool:
         """Whether its first run comes at the moment or later, whatever is chosen."""
-        if way.segment != self.moment.segment:
-            return way.segment > self.moment.segment
-        return not self.is_end and way.earliest >= self.moment.place
+        if candidate.segment != self.cut_point.segment:
+            return candidate.segment > self.cut_point.segment
+        return not self.is_end and candidate.earliest >= self.cut_point.place
 
-    def may_rerun(self, way: Way) -> bool:
-        if way.rerun_ps is None:
+    def may_recompute(self, candidate: Candidate) -> bool:
+        if candidate.recompute_ps is None:
             return False
-        last = max((s for s in way.rerun_segments if self.parts[s] == self.parts[way.segment]), default=-1)
-        return last >= self.moment.segment
+        last = max(
+            (s for s in candidate.recompute_segments if self.parts[s] == self.parts[candidate.segment]), default=-1
+        )
+        return last >= self.cut_point.segment
 
     def later(self, value: int) -> frozenset[Owner]:
-        return frozenset(w.owner for w in self.ways.makers.get(value, ()) if not self.is_before(w))
+        return frozenset(w.owner for w in self.candidates.makers.get(value, ()) if not self.is_before(w))
 
     def is_known(self, value: int) -> bool:
         """Whether it matters whether a value is there: it weighs something, and may have been made by now."""
@@ -137,17 +139,17 @@ class _Look:
         if value in self.weightless:
             return False
         if arrives is not None:
-            return arrives <= self.moment.segment
+            return arrives <= self.cut_point.segment
         later = self.later(value)
-        return ALWAYS not in later and any(not self.is_after(w) for w in self.ways.makers.get(value, ()))
+        return ALWAYS not in later and any(not self.is_after(w) for w in self.candidates.makers.get(value, ()))
 
-    def needs(self, until: Moment | None) -> tuple[Need, ...]:
+    def needs(self, until: CutPoint | None) -> tuple[Need, ...]:
         found: dict[Need, None] = {}
-        end = None if until is None else _Look(self.ways, until, self.weightless)
-        for way in self.ways.ways:
-            if way.runs and self.is_after(way) and (end is None or end.is_before(way)):
-                found |= {Need(v, way.owner, False): None for v in way.reads if self.is_known(v)}
-        segment = self.moment.segment
+        end = None if until is None else _Look(self.candidates, until, self.weightless)
+        for candidate in self.candidates.candidates:
+            if candidate.runs and self.is_after(candidate) and (end is None or end.is_before(candidate)):
+                found |= {Need(v, candidate.owner, False): None for v in candidate.reads if self.is_known(v)}
+        segment = self.cut_point.segment
         for value in self.graph.values:
             if value.leaves is None or value.persistent or value.replaces is not None or not self.is_known(value.id):
                 continue
@@ -160,11 +162,11 @@ class _Look:
             found |= {Need(v, owner, True): None for v in sorted(read) if self.is_known(v)}
         return tuple(found)
 
-    def _first(self) -> dict[Owner, list[Way]]:
+    def _first(self) -> dict[Owner, list[Candidate]]:
         """By option, who may be the first to run at the moment."""
-        found: dict[Owner, list[Way]] = {}
-        for way in () if self.is_end else self.ways.at.get(self.moment.place, ()):
-            found.setdefault(way.owner, []).append(way)
+        found: dict[Owner, list[Candidate]] = {}
+        for candidate in () if self.is_end else self.candidates.at.get(self.cut_point.place, ()):
+            found.setdefault(candidate.owner, []).append(candidate)
         return {owner: first for owner, first in found.items() if all(w.runs for w in first)}
 
     def run_B(self) -> dict[Owner, int]:

@@ -1,14 +1,14 @@
 // SlabRoom: a slab's arena as the eager engine's room. What is allocated and freed there is so by torch's allocator and
 // by surgery on storages; the engine looks, labels and slides.
 #pragma once
-#include "eager/room.hpp"
+#include "eager/capacity.hpp"
 #include "slab.hpp"
 
 namespace lowtide::shim {
 
-class SlabRoom final : public eager::Room {
+class SlabCapacity final : public eager::Capacity {
  public:
-  explicit SlabRoom(Slab& slab) : slab_(slab) {}
+  explicit SlabCapacity(Slab& slab) : slab_(slab) {}
 
   bool has_addresses() const override { return true; }
   Bytes capacity_B() const override { return arena().capacity_B(); }
@@ -25,7 +25,7 @@ class SlabRoom final : public eager::Room {
   void free(Bytes, Bytes) override {}  // the performer has released the block
   void set_tag(Bytes offset_B, std::uint64_t tag) override { arena().set_tag(offset_B, tag); }
   void pieces(std::vector<eager::Piece>& pieces) const override { eager::pieces_of(arena(), 0, capacity_B(), pieces); }
-  eager::Beside beside(Bytes offset_B) const override { return eager::beside_in(arena(), offset_B); }
+  eager::Adjacent adjacent(Bytes offset_B) const override { return eager::adjacent_in(arena(), offset_B); }
   Slide slide_for(Bytes need_B, const Movable& movable, const Relocate& relocate) override {
     return eager::slide_values(arena(), reserved_for(need_B), 0, capacity_B(), movable, relocate);
   }

@@ -32,7 +32,7 @@ _ZONE_SHARE = 128  # of a room: what is kept for small blocks
 _MOST_ZONE_B = 10 * 2**20
 
 
-class AbstractRoom(abc.ABC):
+class AbstractCapacity(abc.ABC):
     """So many bytes, and who has which of them."""
 
     @property
@@ -80,7 +80,7 @@ class AbstractRoom(abc.ABC):
         """Every block by address; `tag` is its owner. Empty where there are no addresses."""
 
     @abc.abstractmethod
-    def free_beside(self, offset_B: int) -> int:
+    def free_adjacent(self, offset_B: int) -> int:
         """Free bytes directly before and after the block."""
 
     @abc.abstractmethod
@@ -92,7 +92,7 @@ class AbstractRoom(abc.ABC):
 
 
 @final
-class Tank(AbstractRoom):
+class Tank(AbstractCapacity):
     """Bytes alone: any free byte is as good as any other."""
 
     def __init__(self, capacity_B: int) -> None:
@@ -139,7 +139,7 @@ class Tank(AbstractRoom):
     def blocks(self) -> Sequence[Block]:
         return ()
 
-    def free_beside(self, offset_B: int) -> int:  # noqa: ARG002
+    def free_adjacent(self, offset_B: int) -> int:  # noqa: ARG002
         return 0
 
     def slide_for(self, size_B: int, movable: Set[int]) -> list[Move]:  # noqa: ARG002
@@ -148,7 +148,7 @@ class Tank(AbstractRoom):
 
 @final
 @dataclass(frozen=True)
-class Addresses(AbstractRoom):
+class Addresses(AbstractCapacity):
     """Places in an arena.
 
     Arguments:
@@ -205,7 +205,7 @@ class Addresses(AbstractRoom):
     def blocks(self) -> Sequence[Block]:
         return self.arena.blocks()
 
-    def free_beside(self, offset_B: int) -> int:
+    def free_adjacent(self, offset_B: int) -> int:
         block = self.arena.find(offset_B)
         assert block is not None
         end_B = offset_B + block.reserved_B

@@ -12,7 +12,7 @@ from lowtide.ir.geometry import Geometry
 from lowtide.ir.graph import Effect, Graph, Group, MiniTrace, Option, Recipe, Role, Takeover, Value
 
 
-class Draft:
+class GraphBuilder:
     """A graph under construction; what the program runs stays as it is.
 
     Arguments:

@@ -19,7 +19,7 @@ Lags = frozenset[tuple[int, float]]  # value -> seconds until its copy has arriv
 State = tuple[int, Lags, Lags, float, float]
 
 
-class MovingExhaustive:
+class OffloadExhaustive:
     """Least seconds of a graph within a budget; None if nothing fits.
 
     Arguments:
@@ -57,7 +57,7 @@ class MovingExhaustive:
         done, device, host, to_s, back_s = state
         there, copies = dict(device), dict(host)
         for v, lag_s in device:
-            if v not in copies and self.size_B[v] and self._has_room(copies, v):
+            if v not in copies and self.size_B[v] and self._fits_in(copies, v):
                 arrives_s = max(to_s, lag_s) + self.send_s * self.size_B[v]
                 yield 0.0, (done, device, host | {(v, arrives_s)}, arrives_s, back_s)
             if not (lag_s or v in self.leaving):
@@ -82,7 +82,7 @@ class MovingExhaustive:
             after = (max(done, position + 1), device | fresh, host, to_s, back_s)
             yield took_s, _later(after, took_s)
 
-    def _has_room(self, copies: dict[int, float], value: int) -> bool:
+    def _fits_in(self, copies: dict[int, float], value: int) -> bool:
         return self.host_budget_B is None or self._live_B(copies) + self.size_B[value] <= self.host_budget_B
 
     def _live_B(self, there: dict[int, float]) -> int:
