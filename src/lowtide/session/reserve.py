@@ -174,8 +174,8 @@ class Reserve:
             warnings.warn(
                 f"{seen.misplaced_allocations} allocations of a planned step were not served at their planned "
                 "addresses, because something else lay there. Results are right and the budget holds as long as they "
-                "fit elsewhere; a step may be refused that the plan said would fit. lowtide.misplaced_allocations(model) "
-                "names them and what lay there.",
+                "fit elsewhere; a step may be refused that the plan said would fit. "
+                "lowtide.misplaced_allocations(model) names them and what lay there.",
                 BudgetWarning,
                 stacklevel=2,
             )
