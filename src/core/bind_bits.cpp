@@ -29,7 +29,7 @@ Float float_of(int code) {
   return static_cast<Float>(code);
 }
 
-Question cache_key_of(int code) {
+Question query_of(int code) {
   if (code < 0 || code > static_cast<int>(Question::within)) throw std::invalid_argument("no question has this code");
   return static_cast<Question>(code);
 }
@@ -48,7 +48,7 @@ void bind_answers(nb::module_& m) {
   m.def("rounded", &rounded, nb::arg("value"), nb::arg("type"));
   m.def("pack_answers",
         [](Address bits, Address x, Count count, int type, int question, double low, double high, int threads) {
-          pack_answers(at<std::uint8_t>(bits), at<void>(x), count, float_of(type), cache_key_of(question), low, high, threads);
+          pack_answers(at<std::uint8_t>(bits), at<void>(x), count, float_of(type), query_of(question), low, high, threads);
         },
         nb::arg("bits"), nb::arg("x"), nb::arg("count"), nb::arg("type"), nb::arg("question"), nb::arg("low"), nb::arg("high"),
         nb::arg("threads"), Released());

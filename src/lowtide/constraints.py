@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from lowtide.arguments import seconds, text, whole
@@ -9,7 +10,7 @@ from lowtide.ir.graph import Graph
 from lowtide.ir.layout import ALIGNMENT_B, LiveBlock
 from lowtide.ir.machine import Link, Machine
 from lowtide.ir.numerics import Numerics
-from lowtide.ir.plan import DEFAULT_WORK
+from lowtide.ir.plan import DEFAULT_WORK, Covers, Environment
 from lowtide.ir.schedule import Schedule
 from lowtide.planners.base import AbstractPlanner
 from lowtide.planners.portfolio import Portfolio
@@ -91,7 +92,8 @@ class Constraints:
     """What a plan finds when it begins, and has to leave room for.
 
     Arguments:
-        outside_B: bytes that live for the whole step and belong to no value of the graph.
+        outside_B: bytes that live for the whole step and belong to no value of the graph, `state_B` among them.
+        state_B: the optimizers' state.
         enforced: whether allocations are to be given addresses.
         reserve_B: bytes for tiny blocks, worker threads and the caller's code between the segments.
         optimizer_B: temporary bytes of the optimizer's step.
@@ -101,6 +103,7 @@ class Constraints:
     """
 
     outside_B: int = 0
+    state_B: int = 0
     enforced: bool = False
     reserve_B: int = 0
     optimizer_B: int = 0
@@ -130,3 +133,30 @@ class Constraints:
     def live_blocks_B(self) -> int:
         """Bytes that tensors of earlier steps hold."""
         return sum(o.size_B for o in self.live_blocks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRequest:
+    """What a plan is asked for.
+
+    Arguments:
+        graph: profiled here, or predicted for another machine.
+        options: how to plan.
+        constraints: what the plan has to leave free.
+        covers: what the budget counts, in words.
+        environment: in which the graph was profiled.
+        device: torch device type that the budget is about.
+        device_B: finds out the bytes of the device, for a budget that is a share of them.
+        agreed_B: what the budget came to before; None to find out.
+        at_least_B: what the budget comes to for larger steps of the same model; they share one budget.
+    """
+
+    graph: Graph
+    options: PlanOptions
+    constraints: Constraints = field(default_factory=Constraints)
+    covers: Covers = field(default_factory=Covers)
+    environment: Environment = field(default_factory=Environment)
+    device: str = "cpu"
+    device_B: Callable[[], int]
+    agreed_B: int | None = None
+    at_least_B: int = 0

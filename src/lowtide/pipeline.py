@@ -7,7 +7,7 @@ no torch of it, from the plan to its record, is `record.py`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -16,9 +16,8 @@ import lowtide
 from lowtide.device.fingerprint import device_memory_B, fingerprint
 from lowtide.ir.graph import Graph, Group
 from lowtide.ir.numerics import Numerics
-from lowtide.ir.plan import Covers, Environment, PlanRecord
+from lowtide.ir.plan import Covers, Environment
 from lowtide.ops.catalogue import enlarge
-from lowtide.planners.base import Watch
 from lowtide.planners.implementations.menu import restricted
 from lowtide.profile.bandwidth import bandwidth
 from lowtide.profile.cache import ProfileCache
@@ -26,8 +25,7 @@ from lowtide.profile.exactness import Exactness
 from lowtide.profile.machines import links_of, load_machine
 from lowtide.profile.measure import profile_graph
 from lowtide.profile.roofline import predict_graph
-from lowtide.record import Constraints, PlanOptions, Start, budget_in_B, make_record
-from lowtide.units import Budget
+from lowtide.record import Constraints, PlanOptions, PlanRequest
 
 SHAPE_LIMIT_s = 2.0  # what people get who do not say otherwise
 
@@ -107,7 +105,7 @@ def linked(options: PlanOptions, device: str, cache: ProfileCache) -> PlanOption
     return dataclasses.replace(options, links=links)
 
 
-def plan_graph(
+def request_here(
     graph: Graph,
     options: PlanOptions,
     *,
@@ -116,36 +114,22 @@ def plan_graph(
     covers: Covers,
     agreed_B: int | None = None,
     at_least_B: int = 0,
-    watch: Watch | None = None,
-    start: Start | None = None,
-    known: PlanRecord | None = None,
-) -> PlanRecord:
-    """Plans a graph that was profiled here, or predicted for another machine; see `make_record`.
+) -> PlanRequest:
+    """A request for a plan of a graph that was profiled here, or predicted for another machine.
 
-    Arguments:
-        device: torch device type that the budget is about.
-
-    Raises:
-        InfeasibleBudget: if no plan fits; nothing has been run.
+    Arguments: see `PlanRequest`.
     """
-    return make_record(
-        graph,
-        options,
+    return PlanRequest(
+        graph=graph,
+        options=options,
         constraints=constraints,
         covers=covers,
         environment=environment(device),
+        device=device,
         device_B=lambda: device_memory_B(device),
         agreed_B=agreed_B,
         at_least_B=at_least_B,
-        watch=watch,
-        start=start,
-        known=known,
     )
-
-
-def resolve_budget(budget: Budget, plain_B: Callable[[], int], device: str) -> int:
-    """A budget in bytes, once it is known what the plain step needs."""
-    return budget_in_B(budget, plain_B, lambda: device_memory_B(device))
 
 
 def environment(device: str) -> Environment:

@@ -7,13 +7,13 @@ Units: `_B` bytes, `_s` seconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import msgspec
 
 from lowtide.constraints import Constraints as Constraints
 from lowtide.constraints import PlanOptions as PlanOptions
+from lowtide.constraints import PlanRequest as PlanRequest
 from lowtide.constraints import Start as Start
 from lowtide.errors import IllegalPlan, InfeasibleBudget, PlanError, PlanMismatch
 from lowtide.ir.check import check
@@ -28,21 +28,14 @@ from lowtide.placers.addresses import at_known_places, lay_out
 from lowtide.planners.base import Watch
 from lowtide.planners.keep_all import keep_all_schedule
 from lowtide.tightening import Solver, Tightening, carried_out, smallest_for_B
-from lowtide.units import Budget, format_B
+from lowtide.units import format_B
 
 _EQUAL = 1e-6  # relative; a bound that is as good as the first runs alone
 
 
 def make_record(
-    graph: Graph,
-    options: PlanOptions,
+    request: PlanRequest,
     *,
-    constraints: Constraints,
-    covers: Covers,
-    environment: Environment,
-    device_B: Callable[[], int],
-    agreed_B: int | None = None,
-    at_least_B: int = 0,
     watch: Watch | None = None,
     start: Start | None = None,
     known: PlanRecord | None = None,
@@ -53,11 +46,6 @@ def make_record(
     the bytes reserved, holes included, stay within the budget.
 
     Arguments:
-        constraints: what the plan has to leave room for.
-        environment: in which the graph was profiled.
-        device_B: finds out the bytes of the device, for a budget that is a share of them.
-        agreed_B: what the budget came to before; None to find out.
-        at_least_B: what the budget comes to for larger steps of the same model; they share one budget.
         start: a plan for another shape. Where it leads to none that fits, planning starts over without it.
         known: the plan of this graph that showed what budget is the smallest; taken where only it fits.
 
@@ -65,14 +53,13 @@ def make_record(
         InfeasibleBudget: if no plan fits; nothing has been run. Its `proof` is the plan for the budget that it names:
             known, or found without a look at this budget, so that whoever asks again with that one is given a plan.
     """
+    graph, options, constraints = request.graph, request.options, request.constraints
     plain = simulate(graph, keep_all_schedule(graph))
     concurrent_B = constraints.outside_B + constraints.live_blocks_B
-    if agreed_B is None:
-        agreed_B = budget_in_B(options.budget, lambda: plain_B(graph, constraints), device_B)
-    budget_B = max(at_least_B, agreed_B)
-    free_B = constraints.free_B(graph, budget_B, at_least_B)
+    budget_B = budget_in_B(request)
+    free_B = constraints.free_B(graph, budget_B, request.at_least_B)
     claims = msgspec.structs.replace(
-        _claims(graph, constraints, budget_B, plain, environment, covers),
+        _claims(graph, constraints, budget_B, plain, request.environment, request.covers),
         numerics=options.numerics,
         without=tuple(sorted(options.without)),
         host_budget_B=options.host_budget_B,
@@ -219,6 +206,7 @@ def _claims(
         environment=environment,
         reserve_B=constraints.reserve_B,
         optimizer_B=constraints.optimizer_B,
+        state_B=constraints.state_B,
     )
 
 
@@ -238,13 +226,12 @@ def place_around(record: PlanRecord, live_blocks: tuple[LiveBlock, ...], free_B:
     return msgspec.structs.replace(record, layout=layout, peak_B=record.peak_B + sum(o.size_B for o in live_blocks))
 
 
-def budget_in_B(budget: Budget, plain_B: Callable[[], int], device_B: Callable[[], int]) -> int:
-    """A budget in bytes, once it is known what the plain step needs, or what the device has."""
-    if budget.size_B is not None:
-        return budget.size_B
-    if budget.of_plain is not None:
-        return int(budget.of_plain * plain_B())
-    return int((budget.of_device or 0.0) * device_B())
+def budget_in_B(request: PlanRequest) -> int:
+    """What the budget of a request comes to."""
+    agreed_B = request.agreed_B
+    if agreed_B is None:
+        agreed_B = request.options.budget.in_B(lambda: plain_B(request.graph, request.constraints), request.device_B)
+    return max(request.at_least_B, agreed_B)
 
 
 def plain_B(graph: Graph, constraints: Constraints) -> int:

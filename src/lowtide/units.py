@@ -6,6 +6,7 @@ Units: `_B` bytes, `_s` seconds, `_Bps` bytes per second.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -44,6 +45,19 @@ class Budget:
         if self.of_device is not None:
             return f"{self.of_device * 100:.4g}% of the device"
         return f"{(self.of_plain or 0.0) * 100:.4g}% of plain"
+
+    def in_B(self, plain_B: Callable[[], int], device_B: Callable[[], int]) -> int:
+        """The budget in bytes.
+
+        Arguments:
+            plain_B: finds out what the same step needs without lowtide, or refuses; called for a share of that alone.
+            device_B: the same for the bytes of the device.
+        """
+        if self.size_B is not None:
+            return self.size_B
+        if self.of_plain is not None:
+            return int(self.of_plain * plain_B())
+        return int((self.of_device or 0.0) * device_B())
 
 
 def parse_budget(text: int | float | str | Budget) -> Budget:

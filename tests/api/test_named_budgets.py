@@ -15,10 +15,10 @@ import torch
 
 import lowtide
 from lowtide.ir.graph import Graph
-from lowtide.ir.plan import Covers, Environment, Outcome, PlanRecord, Problem, Status
+from lowtide.ir.plan import Outcome, PlanRecord, Problem, Status
 from lowtide.plan_cache import store
 from lowtide.planners.base import AbstractPlanner, Watch
-from lowtide.record import Constraints, PlanOptions, make_record
+from lowtide.record import Constraints, PlanOptions, PlanRequest, make_record
 from lowtide.units import Budget
 from tests.api.test_equality import smallest
 from tests.networks import NETWORKS
@@ -94,15 +94,9 @@ def test_a_later_process_is_given_the_plan_that_the_first_one_named(
 
 def record_at(graph: Graph, budget_B: int, constraints: Constraints, known: PlanRecord | None = None) -> PlanRecord:
     """A plan that begins from nothing, as in a new process."""
-    return make_record(
-        graph,
-        PlanOptions(budget=Budget(size_B=budget_B), work=500),
-        constraints=constraints,
-        covers=Covers(),
-        environment=Environment(),
-        device_B=lambda: 0,
-        known=known,
-    )
+    options = PlanOptions(budget=Budget(size_B=budget_B), work=500)
+    request = PlanRequest(graph=graph, options=options, constraints=constraints, device_B=lambda: 0)
+    return make_record(request, known=known)
 
 
 @pytest.mark.parametrize("constraints", [CONSTRAINTS, Constraints(outside_B=1000)], ids=["enforced", "accounted"])

@@ -22,10 +22,12 @@ import lowtide
 from lowtide.errors import BudgetError
 from lowtide.ir.likeness import memory, structure
 from lowtide.ir.plan import Covers, PlanRecord, Status
+from lowtide.pipeline import request_here
 from lowtide.plan_cache import lookup, store
 from lowtide.plan_cache.key import revived
 from lowtide.plan_cache.store import Header, PlanCache, default_folder, default_limit_B
-from lowtide.record import Constraints
+from lowtide.record import Constraints, PlanOptions
+from lowtide.units import Budget
 from tests.networks import twin
 from tests.report.plan_records import record
 
@@ -63,13 +65,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def planned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Counts the plans that are really made."""
     made: list[int] = []
-    inner = lookup.plan_graph
+    inner = lookup.make_record
 
-    def plan_graph(*args: Any, **kwargs: Any) -> PlanRecord:
+    def make_record(*args: Any, **kwargs: Any) -> PlanRecord:
         made.append(1)
         return inner(*args, **kwargs)
 
-    monkeypatch.setattr(lookup, "plan_graph", plan_graph)
+    monkeypatch.setattr(lookup, "make_record", make_record)
     return made
 
 
@@ -348,13 +350,13 @@ def test_infeasible_budgets_and_interrupted_searches_are_not_kept(
     with pytest.raises(lowtide.InfeasibleBudget) as caught:
         lowtide.plan(model, batch, budget=1, work=1_000)
     assert [e.header.budget_B for e in PlanCache(folder).entries()] == [caught.value.smallest_B]  # what was named
-    inner = lookup.plan_graph
+    inner = lookup.make_record
 
     def interrupted(*args: Any, **kwargs: Any) -> PlanRecord:
         made = inner(*args, **kwargs)
         return msgspec.structs.replace(made, outcome=msgspec.structs.replace(made.outcome, status=Status.INTERRUPTED))
 
-    monkeypatch.setattr(lookup, "plan_graph", interrupted)
+    monkeypatch.setattr(lookup, "make_record", interrupted)
     lowtide.plan(model, batch, budget="90% of plain", work=1_000)
     assert len(PlanCache(folder).entries()) == 1
 
@@ -367,7 +369,8 @@ def test_seconds_that_moved_a_little_are_worked_into_the_claims_and_others_refus
         recipes = tuple(msgspec.structs.replace(r, time_s=r.time_s * factor) for r in old.graph.recipes)
         graph = msgspec.structs.replace(old.graph, recipes=recipes)
         assert memory(graph) == memory(old.graph)
-        return revived(old, graph, constraints, covers, "cpu", 0)
+        options = PlanOptions(budget=Budget(size_B=old.budget_B))
+        return revived(old, request_here(graph, options, constraints=constraints, device="cpu", covers=covers))
 
     assert structure(old.graph) == structure(msgspec.structs.replace(old.graph, name="other"))
     near = slower(1.05)
@@ -388,8 +391,8 @@ from tests.conftest import search_briefly
 from tests.api.test_plan_cache import trained_within
 search_briefly(pytest.MonkeyPatch())
 made = []
-inner = lookup.plan_graph
-lookup.plan_graph = lambda *args, **kwargs: (made.append(1), inner(*args, **kwargs))[1]
+inner = lookup.make_record
+lookup.make_record = lambda *args, **kwargs: (made.append(1), inner(*args, **kwargs))[1]
 print(trained_within(), len(made))
 """
 

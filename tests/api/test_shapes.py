@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -13,13 +14,13 @@ from lowtide.ir.check import check
 from lowtide.ir.likeness import structure
 from lowtide.ir.plan import Covers, PlanRecord, Status
 from lowtide.ir.schedule import Drop
-from lowtide.pipeline import plan_graph
+from lowtide.pipeline import request_here
 from lowtide.plan_cache import store
-from lowtide.plan_cache.lookup import PlanLookup, Request
+from lowtide.plan_cache.lookup import PlanLookup
 from lowtide.plan_cache.store import PlanCache
 from lowtide.profile.cache import ProfileCache
 from lowtide.profile.measurement import Measurement
-from lowtide.record import Constraints, PlanOptions, Start
+from lowtide.record import Constraints, PlanOptions, PlanRequest, Start, make_record
 from lowtide.report.explain import explain, render
 from lowtide.session.handle import Fitted
 from lowtide.units import Budget
@@ -162,18 +163,9 @@ def test_profiles_of_a_further_shape_are_exact_in_bytes() -> None:
 # without a model ----------------------------------------------------------------------------------------------
 
 
-def _request(graph: Any, share: float, limit_s: float | None = 2.0) -> Request:
-    budget = Budget(of_plain=share)
-    options = PlanOptions(budget=budget, work=4_000, shape_limit_s=limit_s)
-    return Request(
-        graph=graph,
-        options=options,
-        constraints=Constraints(),
-        device="cpu",
-        covers=Covers(),
-        agreed_B=None,
-        at_least_B=0,
-    )
+def _request(graph: Any, share: float, limit_s: float | None = 2.0) -> PlanRequest:
+    options = PlanOptions(budget=Budget(of_plain=share), work=4_000, shape_limit_s=limit_s)
+    return request_here(graph, options, constraints=Constraints(), device="cpu", covers=Covers())
 
 
 def test_the_nearest_shape_serves_from_this_session_and_from_the_disk(tmp_path: Any) -> None:
@@ -194,11 +186,10 @@ def test_the_nearest_shape_serves_from_this_session_and_from_the_disk(tmp_path: 
 
 def test_no_time_at_all_still_gives_a_plan_that_the_checker_passes() -> None:
     small, large = gpt(2), scaled(gpt(2), 3)
-    options = _request(small, 0.7).options
-    constraints = Constraints(enforced=True)
-    known = plan_graph(small, options, constraints=constraints, device="cpu", covers=Covers())
+    request = replace(_request(small, 0.7), constraints=Constraints(enforced=True))
+    known = make_record(request)
     start = Start(schedule=known.schedule, shapes="small", limit_s=0.0)
-    record = plan_graph(large, options, constraints=constraints, device="cpu", covers=Covers(), start=start)
+    record = make_record(replace(request, graph=large), start=start)
     assert record.layout is not None
     check(large, record.schedule, record.budget_B, record.layout)
     assert (record.begun_from, record.outcome.stats["winner"]) == ("small", "start")
@@ -208,13 +199,12 @@ def test_no_time_at_all_still_gives_a_plan_that_the_checker_passes() -> None:
 
 def test_a_start_that_leads_nowhere_does_not_hide_a_plan() -> None:
     graph = gpt(2)
-    options = _request(graph, 0.7).options
-    whole = plan_graph(graph, options, constraints=Constraints(), device="cpu", covers=Covers())
+    whole = make_record(_request(graph, 0.7))
     useless = msgspec.structs.replace(
         whole.schedule, steps=tuple(s for s in whole.schedule.steps if not isinstance(s, Drop))
     )
     start = Start(schedule=useless, shapes="other", limit_s=0.0)
-    record = plan_graph(graph, options, constraints=Constraints(), device="cpu", covers=Covers(), start=start)
+    record = make_record(_request(graph, 0.7), start=start)
     check(graph, record.schedule, record.budget_B)
 
 

@@ -277,16 +277,18 @@ def test_fit_verifies_the_first_step_of_every_shape(monkeypatch: pytest.MonkeyPa
 
 def counted_plans(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Grows by one with every plan that is made."""
+    from lowtide.ir.plan import PlanRecord
     from lowtide.plan_cache import lookup
+    from lowtide.record import PlanRequest
 
     made: list[object] = []
-    plan = lookup.Request.plan
+    plan = lookup.make_record
 
-    def counted(self: lookup.Request, *args: Any) -> Any:
-        made.append(self)
-        return plan(self, *args)
+    def counted(request: PlanRequest, **kwargs: Any) -> PlanRecord:
+        made.append(request)
+        return plan(request, **kwargs)
 
-    monkeypatch.setattr(lookup.Request, "plan", counted)
+    monkeypatch.setattr(lookup, "make_record", counted)
     return made
 
 

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from lowtide._core import eager_policies
-from lowtide.constraints import Constraints, PlanOptions
+from lowtide.constraints import Constraints, PlanOptions, PlanRequest
 from lowtide.device.fingerprint import fingerprint
 from lowtide.eager_engine.tape import load_tape
 from lowtide.errors import LowtideError
@@ -120,14 +120,15 @@ def seal_all(tree: dict[str, Any]) -> dict[str, Any]:
 
 
 def _planned(graph: Graph, enforced: bool) -> PlanRecord:
-    return make_record(
-        graph,
-        PlanOptions(budget=Budget(of_plain=1.0), work=50),
+    request = PlanRequest(
+        graph=graph,
+        options=PlanOptions(budget=Budget(of_plain=1.0), work=50),
         constraints=Constraints(enforced=enforced, optimizer_B=700 if enforced else 0),
         covers=Covers(("this",), ("that",)),
         environment=Environment("2.13", "cpu", 2, "0.1"),
         device_B=lambda: 2**30,
     )
+    return make_record(request)
 
 
 @cache
@@ -206,14 +207,9 @@ def _use_machine(path: Path) -> None:
     graph = predict_graph(_graph(), machine)
     _planned(graph, False)
     links = links_of(str(path), 1e9)
-    make_record(
-        predict_graph(examples.visiting_update(), machine),
-        PlanOptions(budget=Budget(of_plain=1.0), work=20, links=links, host_budget_B=None),
-        constraints=Constraints(),
-        covers=Covers(),
-        environment=Environment(),
-        device_B=lambda: 2**30,
-    )
+    options = PlanOptions(budget=Budget(of_plain=1.0), work=20, links=links, host_budget_B=None)
+    visiting = predict_graph(examples.visiting_update(), machine)
+    make_record(PlanRequest(graph=visiting, options=options, device_B=lambda: 2**30))
 
 
 def _use_trace(path: Path) -> None:

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -214,12 +214,11 @@ def eager(
 
 
 def _budget_B(budget: int | str | Budget) -> int:
-    wanted = parse_budget(budget)
-    if wanted.of_plain is not None:
-        raise BudgetError('"of plain" is not known before anything has run: give lowtide.eager bytes, "6GiB", or "60%"')
-    if wanted.size_B is not None:
-        return wanted.size_B
-    return int((wanted.of_device or 0.0) * device_memory_B("cpu"))
+    return parse_budget(budget).in_B(_no_plain_step, lambda: device_memory_B("cpu"))
+
+
+def _no_plain_step() -> NoReturn:
+    raise BudgetError('"of plain" is not known before anything has run: give lowtide.eager bytes, "6GiB", or "60%"')
 
 
 def _several(items: Any) -> list[Any]:

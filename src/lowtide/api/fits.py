@@ -22,7 +22,7 @@ from lowtide.ir.likeness import structure
 from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import DEFAULT_WORK, PlanRecord, Problem
 from lowtide.ir.simulate import simulate
-from lowtide.pipeline import plan_graph
+from lowtide.pipeline import request_here
 from lowtide.planners.base import Watch
 from lowtide.planners.first_plan import FirstPlan
 from lowtide.planners.keep_all import keep_all_schedule
@@ -30,7 +30,7 @@ from lowtide.planners.smallest import smallest_budget
 from lowtide.profile.foresight import Sample, foreseen_graph
 from lowtide.profile.machines import load_machine, nearest_machine
 from lowtide.profile.optimizer import optimizer_needs
-from lowtide.record import Constraints, PlanOptions
+from lowtide.record import Constraints, PlanOptions, make_record
 from lowtide.results.plan import Plan
 from lowtide.session.budget_scope import BudgetScope
 from lowtide.session.covers import NO_OPTIMIZER, covers_of
@@ -242,20 +242,16 @@ class _Asking:
         state_B = temporaries_B = 0
         if self.needs is not None and step.trains:
             state_B, temporaries_B = self.needs.state_B, self.needs.temporaries_B
-        return Constraints(outside_B=step.outside_B + state_B, optimizer_B=temporaries_B)
+        return Constraints(outside_B=step.outside_B + state_B, state_B=state_B, optimizer_B=temporaries_B)
 
     def _plan(self, step: MeasuredStep, options: PlanOptions) -> PlanRecord | InfeasibleBudget:
         """The plan, or why there is none. The floor knows the optimizer's step; a plan alone does not."""
         covers = covers_of(step.trains, self.needs, len(step.calls), "none")
         try:
-            record = plan_graph(
-                step.graph,
-                options,
-                constraints=self._constraints(step),
-                device=step.device,
-                covers=covers,
-                watch=self.watch,
+            request = request_here(
+                step.graph, options, constraints=self._constraints(step), device=step.device, covers=covers
             )
+            record = make_record(request, watch=self.watch)
         except InfeasibleBudget as error:
             return error
         if record.floor_B <= self.card.free_B:

@@ -13,6 +13,7 @@ import torch
 from lowtide.device.arena import ArenaStats, MisplacedAllocation
 from lowtide.device.transfer_stats import TransferStats
 from lowtide.errors import LowtideError
+from lowtide.ir.budget import BudgetBreakdown
 from lowtide.runtime.hard_budget import HardBudget
 from lowtide.session.compile_sessions import compiled_sessions
 from lowtide.session.handle import Fitted, fitted_models
@@ -51,6 +52,7 @@ class MemoryStats(msgspec.Struct, frozen=True):
         host_budget_B, host_in_use_B, host_peak_B: the wall of what is moved to the host, bytes there now and at most;
             values that live there are not among them. `lowtide.transfers` says more.
         stalls, stalled_s: how often, and how long, compute waited for a copy that was late.
+        breakdown: where the bytes of the budget go under the active plan that reserves most; None before any.
         forwards, backwards: how often a graph really ran in lowtide's code.
     """
 
@@ -77,6 +79,7 @@ class MemoryStats(msgspec.Struct, frozen=True):
     host_peak_B: int = 0
     stalls: int = 0
     stalled_s: float = 0.0
+    breakdown: BudgetBreakdown | None = None
     forwards: int = 0
     backwards: int = 0
 
@@ -110,8 +113,10 @@ def memory_stats(model: torch.nn.Module | None = None) -> MemoryStats:
     plans = list(session.active_plans.plans.values())
     engines, hard_budget = session.budget_scope.engines, session.budget_scope.hard_budget
     moved = TransferStats() if engines is None else engines.stats()
+    largest = max((*plans, *session.active_plans.now), key=lambda p: p.reserved_B, default=None)
     common: dict[str, Any] = {
-        "predicted_B": max((p.reserved_B for p in (*plans, *session.active_plans.now)), default=0),
+        "predicted_B": 0 if largest is None else largest.reserved_B,
+        "breakdown": None if largest is None else largest.breakdown,
         "forwards": session.calls,
         "backwards": session.executors.backwards,
         **{name: getattr(moved, name) for name in _MOVED},

@@ -18,7 +18,7 @@ from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import DEFAULT_WORK, Covers, Environment
 from lowtide.planners.base import Watch
 from lowtide.planners.implementations.menu import restricted
-from lowtide.record import Constraints, PlanOptions, make_record
+from lowtide.record import PlanOptions, PlanRequest, make_record
 from lowtide.results.plan import Plan
 from lowtide.session.options import HostBudget, Rate, links_named, moving, wanted
 from lowtide.units import Budget, parse_budget
@@ -89,16 +89,8 @@ def plan_file(
         _no_device()
     graph = restricted(deepened(read_graph(path), repeat or {}), options.numerics, options.without)
     environment = Environment(lowtide=__version__)
-    record = make_record(
-        graph,
-        options,
-        constraints=Constraints(),
-        covers=COVERS,
-        environment=environment,
-        device_B=_no_device,
-        watch=watch,
-    )
-    return Plan(record)
+    request = PlanRequest(graph=graph, options=options, covers=COVERS, environment=environment, device_B=_no_device)
+    return Plan(make_record(request, watch=watch))
 
 
 def _no_device() -> NoReturn:

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from lowtide.ir.budget import BudgetBreakdown
 from lowtide.ir.fidelity import Fidelity
 from lowtide.ir.graph import Graph
 from lowtide.ir.layout import Layout
@@ -142,6 +143,7 @@ class PlanRecord(msgspec.Struct, frozen=True, dict=True):
         reserve_B: of an enforced budget, bytes set aside for tiny blocks, worker threads and the caller's code
             between the segments.
         optimizer_B: temporary bytes of the optimizer's step, for which the layout leaves room after the backward.
+        state_B: of `outside_B`, the optimizers' state.
         graphs: how many captured graphs share the timeline.
         breaks: why they are several.
         fidelity: what is known of how the captured program's results compare with plain PyTorch's.
@@ -172,6 +174,7 @@ class PlanRecord(msgspec.Struct, frozen=True, dict=True):
     layout: Layout | None = None
     reserve_B: int = 0
     optimizer_B: int = 0
+    state_B: int = 0
     graphs: int = 1
     breaks: tuple[GraphBreak, ...] = ()
     fidelity: Fidelity = Fidelity()
@@ -191,6 +194,22 @@ class PlanRecord(msgspec.Struct, frozen=True, dict=True):
     def machine(self) -> Machine | None:
         """What times the plan's copies; None for a plan that moves nothing."""
         return Machine("here", links=self.links) if self.links else None
+
+    @property
+    def breakdown(self) -> BudgetBreakdown:
+        """Where the bytes of the budget go under this plan."""
+        live_B = 0 if self.layout is None else sum(block.size_B for block in self.layout.live_blocks)
+        held_B = self.outside_B + self.graph.persistent_B
+        planned_B = self.peak_B - held_B if self.layout is None else self.layout.height_B - live_B
+        return BudgetBreakdown(
+            asked_B=self.budget_B,
+            persistent_B=self.graph.persistent_B,
+            outside_B=self.outside_B - self.state_B,
+            optimizer_B=self.state_B,
+            reserve_B=self.reserve_B,
+            live_B=live_B,
+            planned_B=planned_B,
+        )
 
     @property
     def fixed_B(self) -> int:

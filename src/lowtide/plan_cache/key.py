@@ -18,10 +18,9 @@ from lowtide.device.fingerprint import fingerprint
 from lowtide.errors import PlanFileError
 from lowtide.ir.graph import Graph
 from lowtide.ir.likeness import memory, seconds_apart, shapes, size_B, structure
-from lowtide.ir.plan import Covers, PlanRecord
-from lowtide.pipeline import environment, resolve_budget
+from lowtide.ir.plan import PlanRecord
 from lowtide.plan_cache.store import Header
-from lowtide.record import Constraints, PlanOptions, carried_over
+from lowtide.record import Constraints, PlanOptions, PlanRequest, budget_in_B, carried_over
 
 _NEAR = 0.1  # of a step's seconds: a plan made for other ones loses less than that
 _GENERATION = 4  # raise it when planners or placers find other plans for the same question
@@ -51,44 +50,35 @@ class CacheKey(msgspec.Struct, frozen=True, kw_only=True):
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:16]
 
 
-def cache_key_of(
-    graph: Graph,
-    options: PlanOptions,
-    constraints: Constraints,
-    *,
-    agreed_B: int | None,
-    at_least_B: int,
-    device: str,
-    limit_s: float | None = None,
-) -> CacheKey | None:
-    """The question that `plan_graph` would answer with these arguments.
+def cache_key_of(request: PlanRequest, limit_s: float | None = None) -> CacheKey | None:
+    """What a plan from the cache has to be an answer to, to be the one that would be made for a request.
 
     Arguments:
         limit_s: of a search that may begin from another shape's plan; None for one that begins from nothing.
 
     Returns: None where the answer is of no use to anybody else: bytes that earlier steps left lie in the way.
     """
+    graph, options, constraints = request.graph, request.options, request.constraints
     if constraints.live_blocks:
         return None
-    budget_B = agreed_B
-    if budget_B is None and options.budget.of_plain is None:
-        budget_B = resolve_budget(options.budget, lambda: 0, device)
-    if budget_B is None:  # a share of what the step takes without lowtide, which only planning finds out
-        capacity: tuple[int, ...] = (-1 if constraints.ceiling_B is None else constraints.ceiling_B, at_least_B)
+    budget_B = 0
+    if request.agreed_B is None and options.budget.of_plain is not None:  # which only planning finds out
+        ceiling_B = -1 if constraints.ceiling_B is None else constraints.ceiling_B
+        capacity: tuple[int, ...] = (ceiling_B, request.at_least_B)
     else:
-        budget_B = max(budget_B, at_least_B)
-        capacity = (constraints.free_B(graph, budget_B, at_least_B),)
+        budget_B = budget_in_B(request)
+        capacity = (constraints.free_B(graph, budget_B, request.at_least_B),)
     return CacheKey(
         program=structure(graph),
         memory=memory(graph),
         manner=manner_of(options, limit_s),
-        budget_B=budget_B or 0,
-        constraints=(*_beside(constraints), *capacity),
-        place=_place(device),
+        budget_B=budget_B,
+        constraints=(*_constants(constraints), *capacity),
+        place=_place(request.device),
     )
 
 
-def _beside(constraints: Constraints) -> tuple[int, ...]:
+def _constants(constraints: Constraints) -> tuple[int, ...]:
     return (
         constraints.outside_B,
         int(constraints.enforced),
@@ -102,20 +92,25 @@ def _place(device: str) -> str:
     return f"{fingerprint(device).key} {lowtide.__version__} {_GENERATION}"
 
 
-def least_of(graph: Graph, options: PlanOptions, constraints: Constraints, device: str) -> CacheKey:
-    """The question for the smallest budget of a graph, whatever was asked for and however it was searched."""
+def least_of(request: PlanRequest) -> CacheKey | None:
+    """The key of the plan for the smallest budget of a graph, whatever was asked for and however it was searched.
+
+    Returns: None where it is of no use to anybody else, as for `cache_key_of`.
+    """
+    if request.constraints.live_blocks:
+        return None
     return CacheKey(
-        program=structure(graph),
-        memory=memory(graph),
-        manner=f"least{beside_device(options)}",
+        program=structure(request.graph),
+        memory=memory(request.graph),
+        manner=f"least{host_options_of(request.options)}",
         budget_B=0,
-        constraints=_beside(constraints),
-        place=_place(device),
+        constraints=_constants(request.constraints),
+        place=_place(request.device),
     )
 
 
-def beside_device(options: PlanOptions) -> str:
-    """What plans may use beside the device's bytes, as text: a plan that moves values is none where nothing moves."""
+def host_options_of(options: PlanOptions) -> str:
+    """What plans may use of the host, as text: a plan that offloads values is none where nothing may be offloaded."""
     if options.host_budget_B == 0:
         return ""
     return msgspec.json.encode((options.host_budget_B, options.host_resident)).decode()
@@ -156,13 +151,8 @@ def program_name(graph: Graph) -> str:
     return graph.name or (max(set(modules), key=modules.count) if modules else "")
 
 
-def revived(
-    record: PlanRecord, graph: Graph, constraints: Constraints, covers: Covers, device: str, at_least_B: int
-) -> PlanRecord | None:
+def revived(record: PlanRecord, request: PlanRequest) -> PlanRecord | None:
     """A cached plan's decisions for the graph at hand, proved legal for it, its claims worked out from that graph.
-
-    Arguments:
-        at_least_B: what the budget comes to for larger steps of the same model.
 
     Returns: None where the seconds have become too different for the plan to be a good one.
 
@@ -170,18 +160,19 @@ def revived(
         PlanFileError: if it is for other bytes than its key says.
         PlanMismatch: if it is of another program, or may not be carried out.
     """
+    graph, constraints = request.graph, request.constraints
     if memory(record.graph) != memory(graph) or (record.layout is not None) != constraints.enforced:
         raise PlanFileError("it is for other bytes than its name says")
     left = (record.outside_B, record.reserve_B, record.optimizer_B)
     if left != (constraints.outside_B, constraints.reserve_B, constraints.optimizer_B):
-        raise PlanFileError("it leaves other room than its name says")
+        raise PlanFileError("it leaves other bytes free than its name says")
     if seconds_apart(graph, record.graph) > _NEAR:
         return None
     found = carried_over(
-        record, graph, constraints=constraints, budget_B=record.budget_B, covers=covers,
-        environment=environment(device), any_numbers=True,
+        record, graph, constraints=constraints, budget_B=record.budget_B, covers=request.covers,
+        environment=request.environment, any_numbers=True,
     )  # fmt: skip
-    free_B = constraints.free_B(found.graph, record.budget_B, at_least_B)
+    free_B = constraints.free_B(found.graph, record.budget_B, request.at_least_B)
     if constraints.enforced and (found.layout is None or found.layout.height_B > free_B):
         raise PlanFileError("its addresses reach past the budget")
     if found.peak_B > record.budget_B:

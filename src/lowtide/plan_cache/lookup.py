@@ -17,13 +17,13 @@ from lowtide.ir.check import check
 from lowtide.ir.graph import Graph
 from lowtide.ir.housing import housed
 from lowtide.ir.likeness import memory, shapes, size_B, structure
-from lowtide.ir.plan import Covers, PlanRecord, Status
-from lowtide.pipeline import environment, measure, plan_graph
+from lowtide.ir.plan import PlanRecord, Status
+from lowtide.pipeline import measure
 from lowtide.plan_cache.key import (
     CacheKey,
-    beside_device,
     cache_key_of,
     header_of,
+    host_options_of,
     least_of,
     manner_of,
     revived,
@@ -31,68 +31,12 @@ from lowtide.plan_cache.key import (
 from lowtide.plan_cache.store import PlanCache
 from lowtide.planners.base import Watch
 from lowtide.profile.cache import ProfileCache
-from lowtide.record import Constraints, PlanOptions, Start, carried_over
+from lowtide.record import Constraints, PlanOptions, PlanRequest, Start, carried_over, make_record
 
 _LOG = logging.getLogger("lowtide")
 T = TypeVar("T")
 _KEPT = 64  # shapes of one program that are remembered, and programs
 _LEAST = "smallest budget"  # plans for it begin no other shape's
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """A plan that is wanted: the arguments of `plan_graph`.
-
-    Arguments:
-        graph: profiled.
-        options, constraints, device, covers, agreed_B, at_least_B: see there.
-    """
-
-    graph: Graph
-    options: PlanOptions
-    constraints: Constraints
-    device: str
-    covers: Covers
-    agreed_B: int | None
-    at_least_B: int
-
-    def cache_key(self, limit_s: float | None) -> CacheKey | None:
-        """What a plan from the cache has to be an answer to; see `cache_key_of`."""
-        return cache_key_of(
-            self.graph,
-            self.options,
-            self.constraints,
-            agreed_B=self.agreed_B,
-            at_least_B=self.at_least_B,
-            device=self.device,
-            limit_s=limit_s,
-        )
-
-    @property
-    def least_cache_key(self) -> CacheKey | None:
-        """What the plan for the smallest budget is an answer to; None where it is of no use to anybody else."""
-        return (
-            None if self.constraints.live_blocks else least_of(self.graph, self.options, self.constraints, self.device)
-        )
-
-    def plan(self, watch: Watch | None, start: Start | None = None, known: PlanRecord | None = None) -> PlanRecord:
-        """What `plan_graph` makes of it.
-
-        Raises:
-            InfeasibleBudget: if no plan fits; nothing has been run.
-        """
-        return plan_graph(
-            self.graph,
-            self.options,
-            constraints=self.constraints,
-            agreed_B=self.agreed_B,
-            at_least_B=self.at_least_B,
-            device=self.device,
-            covers=self.covers,
-            watch=watch,
-            start=start,
-            known=known,
-        )
 
 
 @dataclass(eq=False)
@@ -120,18 +64,18 @@ class PlanLookup:
         _remember(self._graphs, program, measured, measured.key)
         return measured
 
-    def plan(self, request: Request, watch: Watch | None) -> PlanRecord:
+    def plan(self, request: PlanRequest, watch: Watch | None) -> PlanRecord:
         """The plan for a request: from the disk, or made and kept there.
 
         Raises:
             InfeasibleBudget: if no plan fits; nothing has been run.
         """
-        searched = request.cache_key(None)
+        searched = cache_key_of(request)
         record = None if searched is None else self._recall(searched, request)
         start = None
         if record is None and request.options.shape_limit_s is not None:
             limit_s = request.options.shape_limit_s
-            begun = request.cache_key(limit_s)
+            begun = cache_key_of(request, limit_s)
             record = None if begun is None else self._recall(begun, request)
             start = None if record is not None else self._start(request, limit_s)
             searched = searched if start is None else begun
@@ -147,24 +91,24 @@ class PlanLookup:
         """Begins from none of this session's plans any more: they were made for another budget."""
         self._records.clear()
 
-    def _made(self, request: Request, watch: Watch | None, start: Start | None) -> PlanRecord:
+    def _made(self, request: PlanRequest, watch: Watch | None, start: Start | None) -> PlanRecord:
         """A plan that was not known; what is named where there is none is remembered with the plan that shows it."""
-        here = (memory(request.graph), beside_device(request.options), replace(request.constraints, ceiling_B=None))
+        here = (memory(request.graph), host_options_of(request.options), replace(request.constraints, ceiling_B=None))
         near = [record for (*there, _), record in self._least.items() if there == [*here[:2]]]
         known = self._least.get(here) or self._least_on_disk(request) or (near[-1] if near else None)
         try:
-            return request.plan(watch, start, known)
+            return make_record(request, watch=watch, start=start, known=known)
         except InfeasibleBudget as error:
             if isinstance(error.proof, PlanRecord):
                 self._least[here] = error.proof
                 _shorten(self._least)
-                cache_key = request.least_cache_key
+                cache_key = least_of(request)
                 if cache_key is not None:
                     self.plans.put(header_of(cache_key, error.proof, _LEAST), error.proof)
             raise
 
-    def _least_on_disk(self, request: Request) -> PlanRecord | None:
-        cache_key = request.least_cache_key
+    def _least_on_disk(self, request: PlanRequest) -> PlanRecord | None:
+        cache_key = least_of(request)
         record = None if cache_key is None else self.plans.get(cache_key.program, cache_key.key)
         if cache_key is None or record is None:
             return None
@@ -177,23 +121,21 @@ class PlanLookup:
                 constraints=request.constraints,
                 budget_B=record.budget_B,
                 covers=request.covers,
-                environment=environment(request.device),
+                environment=request.environment,
                 any_numbers=True,
             )
         except PlanError as error:
             self.plans.discard(cache_key.program, cache_key.key, str(error))
             return None
 
-    def _recall(self, cache_key: CacheKey, request: Request) -> PlanRecord | None:
+    def _recall(self, cache_key: CacheKey, request: PlanRequest) -> PlanRecord | None:
         record = self._answers.get(cache_key.key) or self.plans.get(cache_key.program, cache_key.key)
         if record is None:
             return None
         try:
             if cache_key.budget_B not in (0, record.budget_B):
                 raise PlanFileError("it is for another budget than its name says")
-            found = revived(
-                record, request.graph, request.constraints, request.covers, request.device, request.at_least_B
-            )
+            found = revived(record, request)
         except PlanError as error:
             self._answers.pop(cache_key.key, None)
             self.plans.discard(cache_key.program, cache_key.key, str(error))
@@ -201,14 +143,14 @@ class PlanLookup:
         _LOG.info("a plan from the cache (%s)%s", cache_key.key, "" if found else ": the seconds have changed too much")
         return found
 
-    def _keep(self, cache_key: CacheKey, request: Request, record: PlanRecord) -> None:
+    def _keep(self, cache_key: CacheKey, request: PlanRequest, record: PlanRecord) -> None:
         """Keeps a plan, unless Ctrl-C cut its search short: nobody asked for that one."""
         if record.outcome.status is not Status.INTERRUPTED:
             self._answers[cache_key.key] = record
             _shorten(self._answers)
             self.plans.put(header_of(cache_key, record, _neighbourhood(cache_key, request)), record)
 
-    def _start(self, request: Request, limit_s: float) -> Start | None:
+    def _start(self, request: PlanRequest, limit_s: float) -> Start | None:
         """The plan for the nearest shape: this session's (perhaps for less room), or one on the disk for another."""
         graph, program = request.graph, structure(request.graph)
         records = {id(r.graph): r for r in self._records.get(program, {}).values()}
@@ -218,9 +160,9 @@ class PlanLookup:
             return None
         return Start(schedule=record.schedule, shapes=shapes(record.graph), limit_s=limit_s)
 
-    def _on_disk(self, request: Request) -> PlanRecord | None:
+    def _on_disk(self, request: PlanRequest) -> PlanRecord | None:
         """The plan for the nearest other shape that was asked for in the same manner."""
-        cache_key = request.cache_key(None)
+        cache_key = cache_key_of(request)
         if cache_key is None:
             return None
         program, here = cache_key.program, size_B(request.graph)
@@ -241,7 +183,7 @@ class PlanLookup:
         return record
 
 
-def _neighbourhood(cache_key: CacheKey, request: Request) -> str:
+def _neighbourhood(cache_key: CacheKey, request: PlanRequest) -> str:
     """What plans for different shapes have in common when one may begin from the other."""
     facts = f"{cache_key.place} {manner_of(request.options, None)} {request.constraints.enforced}"
     return hashlib.sha256(facts.encode()).hexdigest()[:16]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from lowtide.ir.budget import BudgetBreakdown
 from lowtide.ir.graph import Graph, Origin
 from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import Environment, GraphBreak, PlanRecord
@@ -48,6 +49,7 @@ class Headline:
         floor_B: proved, bytes outside the graph included like everywhere here; 0 when none was proved.
         floor_operators: the operators that set the floor, with their source lines.
         bound_class: the schedules for which the bound holds.
+        breakdown: where the bytes of the budget go.
         reserved_B: predicted, holes and what is set aside included; 0 where nothing is enforced.
         packing: height of the layout over the most bytes at once.
         graphs, breaks: how many graphs share the timeline, and where and why the model breaks into them.
@@ -85,6 +87,7 @@ class Headline:
     covers_inside: tuple[str, ...]
     covers_outside: tuple[str, ...]
     environment: Environment
+    breakdown: BudgetBreakdown
     reserved_B: int = 0
     packing: float = 1.0
     begun: str = ""
@@ -128,6 +131,7 @@ def headline(record: PlanRecord) -> Headline:
         covers_inside=record.covers.inside,
         covers_outside=record.covers.outside,
         environment=record.environment,
+        breakdown=record.breakdown,
         reserved_B=0 if record.layout is None else record.reserved_B,
         packing=1.0 if record.layout is None else record.layout.packing,
         begun=_begun(record),
@@ -230,10 +234,10 @@ def headline_rows(head: Headline) -> tuple[tuple[str, str], ...]:
     bound = f"{format_s(head.bound_s)} ({format_percent(head.bound_overhead)} overhead), for {head.bound_class}"
     rows = [
         ("budget", f"{format_B(head.budget_B)}, {head.budget_kind}"),
+        ("of which", str(head.breakdown)),
         ("predicted peak", f"{format_B(head.peak_B)} of {format_B(head.keep_all_peak_B)} when all is kept"),
         ("reserved", _reserved(head)),
         ("where", str(head.peak)),
-        ("persistent", f"{format_B(head.persistent_B)} that no plan can drop"),
         ("proved floor", f"{format_B(head.floor_B)}, for {head.floor_class}" if head.floor_B else "none"),
         ("set by", "; ".join(_counted(head.floor_operators))),
         ("predicted time", f"{format_s(head.time_s)}, {format_s(head.keep_all_time_s)} when all is kept"),

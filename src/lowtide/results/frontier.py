@@ -15,7 +15,6 @@ from lowtide.errors import BudgetError, InfeasibleBudget, PlanError
 from lowtide.ir.frontier import Baseline, FrontierRecord, Point
 from lowtide.ir.plan import PlanRecord, Status
 from lowtide.ir.text import dumps, load_frontier, save_frontier
-from lowtide.record import budget_in_B
 from lowtide.report.frontier import render_frontier
 from lowtide.report.frontier_page import write_frontier
 from lowtide.report.frontier_picture import draw_frontier
@@ -142,7 +141,7 @@ class Frontier:
         draw_frontier(self.record, path)
 
     def _size_B(self, budget: int | str | Budget) -> int:
-        return budget_in_B(parse_budget(budget), lambda: self.keep_all_B, _no_device)
+        return parse_budget(budget).in_B(lambda: self.keep_all_B, _no_device)
 
     def _smallest(self) -> str:
         return "none" if self.smallest_B is None else f"{format_B(self.smallest_B)} ({self.smallest_B:,} B)"

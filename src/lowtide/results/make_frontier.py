@@ -20,7 +20,7 @@ from lowtide.planners.baselines import QUICK
 from lowtide.planners.frontier import trace
 from lowtide.planners.frontier_search import Solved, Watch
 from lowtide.planners.portfolio import Portfolio
-from lowtide.record import Constraints, PlanOptions, Start, make_record, plain_B
+from lowtide.record import Constraints, PlanOptions, PlanRequest, Start, make_record, plain_B
 from lowtide.results.frontier import Frontier
 from lowtide.units import Budget
 
@@ -81,17 +81,16 @@ def traced(
     def solve(budget_B: int, start: Schedule | None, limit_s: float | None, tell: PlanWatch | None) -> Solved:
         nonlocal known
         try:
-            made = make_record(
-                graph,
-                dataclasses.replace(options, budget=Budget(size_B=budget_B), time_limit_s=limit_s),
+            request = PlanRequest(
+                graph=graph,
+                options=dataclasses.replace(options, budget=Budget(size_B=budget_B), time_limit_s=limit_s),
                 constraints=constraints,
                 covers=covers,
                 environment=environment,
                 device_B=lambda: budget_B,
-                watch=tell,
-                start=None if start is None else Start(schedule=start),
-                known=known,
             )
+            begin = None if start is None else Start(schedule=start)
+            made = make_record(request, watch=tell, start=begin, known=known)
         except InfeasibleBudget as error:
             known = error.proof if isinstance(error.proof, PlanRecord) else known
             status = Status.INFEASIBLE if budget_B < error.floor_B - constraints.reserve_B else Status.UNSOLVED

@@ -152,6 +152,7 @@ class BudgetScope:
         reserve_B = self.reserve.reserve_B(graph)
         return Constraints(
             outside_B=outside_B + self.state_B + self._rounding_B,
+            state_B=self.state_B,
             enforced=True,
             reserve_B=reserve_B,
             optimizer_B=self.reserve.temporaries_B(graph),
@@ -258,13 +259,13 @@ class BudgetScope:
     def concurrent_B(self, record: PlanRecord) -> int:
         """Bytes of a step's inputs, which lie outside the arena and count: as much of it has to stay empty."""
         assert self.hard_budget is not None
-        concurrent_B = record.outside_B - self.state_B + record.graph.persistent_B - self._adopted_B
-        return max(0, concurrent_B - self.hard_budget.outside_B)
+        parts = record.breakdown
+        return max(0, parts.persistent_B + parts.outside_B - self._adopted_B - self.hard_budget.outside_B)
 
     def _model_B(self, record: PlanRecord) -> int:
         """Bytes of parameters, buffers and constants, as a plan counts them."""
         inputs_B = sum(v.size_B for v in record.graph.values if v.persistent and v.role is Role.INPUT)
-        return record.outside_B - self.state_B + record.graph.persistent_B - inputs_B
+        return record.breakdown.persistent_B + record.breakdown.outside_B - inputs_B
 
     def engines_for(self, record: PlanRecord) -> Engines | None:
         """What carries out a plan's copies, one set for all plans under this budget; None for a plan without any.

@@ -11,17 +11,18 @@ from dataclasses import dataclass
 import torch
 from msgspec.structs import replace
 
+from lowtide.device.fingerprint import device_memory_B
 from lowtide.errors import PlanMismatch
 from lowtide.ir.fidelity import Fidelity, all_together
 from lowtide.ir.graph import Graph
 from lowtide.ir.layout import LiveBlock
 from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import Covers, PlanRecord
-from lowtide.pipeline import environment, resolve_budget
-from lowtide.plan_cache.lookup import PlanLookup, Request
+from lowtide.pipeline import environment, request_here
+from lowtide.plan_cache.lookup import PlanLookup
 from lowtide.planners.base import Watch
 from lowtide.profile.cache import ProfileCache
-from lowtide.record import Constraints, PlanOptions, carried_over, place_around, plain_B
+from lowtide.record import Constraints, PlanOptions, carried_over, make_record, place_around, plain_B
 from lowtide.session.budget_scope import BudgetScope
 from lowtide.session.covers import covers_of
 from lowtide.session.graph_discovery import Call, bundle_of, outside_B
@@ -114,16 +115,16 @@ def plan_step(
         InfeasibleBudget: if no plan fits; nothing has been run.
     """
     constraints = constraints_of(step, options, budget_scope, live_blocks)
-    request = Request(
-        graph=step.graph,
-        options=options,
+    request = request_here(
+        step.graph,
+        options,
         constraints=constraints,
         agreed_B=budget_scope.agreed_B(step.graph),
         at_least_B=budget_scope.budget_B,
         device=step.device,
         covers=covers_within(constraints, step, budget_scope),
     )
-    record = request.plan(watch) if lookup is None else lookup.plan(request, watch)
+    record = make_record(request, watch=watch) if lookup is None else lookup.plan(request, watch)
     record = replace(record, fidelity=step.fidelity)
     budget_scope.agree(record)
     return record if options.machine is not None else budget_scope.said(record, step.device)
@@ -139,7 +140,7 @@ def constraints_of(
     """
     if options.machine is None:
         return _constraints_here(step, budget_scope, live_blocks)
-    return Constraints(outside_B=step.outside_B + budget_scope.state_B)
+    return Constraints(outside_B=step.outside_B + budget_scope.state_B, state_B=budget_scope.state_B)
 
 
 def _constraints_here(
@@ -147,7 +148,7 @@ def _constraints_here(
 ) -> Constraints:
     if budget_scope.encloses(step.device):
         return budget_scope.constraints(step.graph, step.outside_B, live_blocks)
-    return Constraints(outside_B=step.outside_B + budget_scope.state_B)
+    return Constraints(outside_B=step.outside_B + budget_scope.state_B, state_B=budget_scope.state_B)
 
 
 def covers_within(constraints: Constraints, step: MeasuredStep, budget_scope: BudgetScope) -> Covers:
@@ -171,7 +172,7 @@ def fit_plan(
     constraints = _constraints_here(step, budget_scope)
     budget_B = record.budget_B
     if budget is not None:
-        budget_B = resolve_budget(budget, lambda: plain_B(step.graph, constraints), step.device)
+        budget_B = budget.in_B(lambda: plain_B(step.graph, constraints), lambda: device_memory_B(step.device))
     budget_B = max(budget_B, budget_scope.budget_B)
     fitted = carried_over(
         record,

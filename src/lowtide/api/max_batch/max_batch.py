@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -234,19 +234,22 @@ def _budget_B(budget: int | str | Budget, machine: str | None) -> int:
         BudgetError: if it is a share of something that grows with the batch.
     """
     wanted = parse_budget(budget)
-    if wanted.size_B is not None:
-        return wanted.size_B
-    if wanted.of_device is None:
+
+    def plain_B() -> NoReturn:
         raise BudgetError(
             f"a budget of {wanted} grows with the batch, so that every batch fits it: write bytes, "
             '"6GiB", or "60%" of the device'
         )
-    if machine is None:
-        return int(wanted.of_device * device_memory_B("cuda" if torch.cuda.is_available() else "cpu"))
-    memory_B = load_machine(machine).memories[0].capacity_B
-    if memory_B is None:
-        raise BudgetError(f"the machine {machine!r} does not say how much memory it has: write the budget in bytes")
-    return int(wanted.of_device * memory_B)
+
+    def device_B() -> int:
+        if machine is None:
+            return device_memory_B("cuda" if torch.cuda.is_available() else "cpu")
+        memory_B = load_machine(machine).memories[0].capacity_B
+        if memory_B is None:
+            raise BudgetError(f"the machine {machine!r} does not say how much memory it has: write the budget in bytes")
+        return memory_B
+
+    return wanted.in_B(plain_B, device_B)
 
 
 def _bounds(low: int, high: int | None, multiple_of: int) -> tuple[int, int | None]:
