@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from lowtide.capture.aot import make_backend
 from lowtide.capture.captured import Captured, Specialised
-from lowtide.capture.captured_call import Rounds
+from lowtide.capture.captured_call import AbstractSteps
 from lowtide.capture.exchange import interfaces_of
 from lowtide.ir.check import check
 from lowtide.ir.graph import Graph
@@ -30,7 +31,7 @@ from lowtide.ops.catalogue import enlarge
 from lowtide.planners.implementations.choice import Choice, choose
 from lowtide.report.plain import plain_schedule
 from lowtide.runtime.codegen import carried_into
-from lowtide.runtime.executor import Loaded, PlannedExecutor, load
+from lowtide.runtime.executor import AbstractPlans, Loaded, PlannedExecutor, load
 from lowtide.runtime.statements import split, statements_of
 from lowtide.session.dynamo_call import compiled_call, run_loudly
 
@@ -52,7 +53,7 @@ class Seen:
     saved_B: dict[int, int] = field(default_factory=dict)
 
 
-class Forced:
+class Forced(AbstractPlans, AbstractSteps):
     """A module whose implementations are chosen by hand, everything kept.
 
     Arguments:
@@ -68,8 +69,9 @@ class Forced:
         self._executor: PlannedExecutor | None = None
         self._captured: Captured | None = None
         self._saved_B: dict[int, int] = {}
+        self.lock, self.arrivals = threading.RLock(), {}
         torch._dynamo.reset()
-        self._call = compiled_call(module, make_backend(self._executor_for, rounds=Rounds()), False)
+        self._call = compiled_call(module, make_backend(self._executor_for, steps=self), False)
         self.plainly = self._step(module)
         self.first = self._step(lambda *args: run_loudly(self._call, args, {}))
 
@@ -104,10 +106,11 @@ class Forced:
         assert captured.ended is None, "an example is one graph, captured again where gradients come otherwise"
         self._captured = captured
         token_at = captured.slots.token if captured.joint.trains else -1
-        self._executor = PlannedExecutor(key_of=lambda _: (), plan_for=self._plan, token_at=token_at)
+        self._executor = PlannedExecutor(self, token_at)
         return self._executor
 
-    def _plan(self, executor: PlannedExecutor, key: Any, arguments: Sequence[Any]) -> Loaded:
+    def plan_for(self, executor: PlannedExecutor, key: Any, arguments: Sequence[Any]) -> Loaded:
+        """The program as it is, with what may be chosen."""
         assert self._captured is not None
         specialised = self._captured.specialise(arguments)
         specialised.graph = enlarge(specialised.graph, self.numerics)

@@ -12,7 +12,7 @@ from torch import fx
 
 from lowtide.capture.breaks import break_after, break_instead_of
 from lowtide.capture.captured import Captured, Executor
-from lowtide.capture.captured_call import Capture, CapturedCall, Rounds, RoundTrip
+from lowtide.capture.captured_call import AbstractSteps, Capture, CapturedCall, RoundTrip
 from lowtide.capture.contributions import divide_gradients
 from lowtide.capture.fidelity import Read, fidelity_of
 from lowtide.capture.joint import Joint, joint_from
@@ -57,7 +57,7 @@ class _Uncopied:
 def make_backend(
     executor_for: Callable[[Captured], Executor],
     several: Callable[[], bool] | None = None,
-    rounds: Rounds | None = None,
+    steps: AbstractSteps | None = None,
     left_out: Callable[[GraphBreak], None] | None = None,
 ) -> Callable[..., Callable[..., Any]]:
     """A Dynamo backend `(gm, inputs) -> callable`.
@@ -66,7 +66,7 @@ def make_backend(
         executor_for: called once per captured graph, while it is being compiled.
         several: tells whether the model is known to have several graphs; None where all uses of every input are in the
             one graph, the optimizer's too.
-        rounds: what the calls of captured graphs tell, and are told by, whoever runs whole steps of them; None where
+        steps: what the calls of captured graphs tell, and are told by, whoever runs whole steps of them; None where
             the backward is not autograd's to call, and is given what it was captured for.
         left_out: is told of graphs that cannot be captured, which Dynamo runs in plain Python.
     """
@@ -83,7 +83,7 @@ def make_backend(
             raise
         if not isinstance(first, Capture):
             return first
-        if rounds is None:
+        if steps is None:
             return first.call
         ambient, statics = Ambient.now(gm), first.trip.captured.joint.statics
 
@@ -93,7 +93,7 @@ def make_backend(
             assert isinstance(found, Capture)
             return found
 
-        return CapturedCall(first, capture, rounds)
+        return CapturedCall(first, capture, steps)
 
     return backend
 

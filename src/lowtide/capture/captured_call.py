@@ -12,7 +12,7 @@ import hashlib
 import weakref
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -152,26 +152,45 @@ class Capture:
     call: Callable[..., Any]
 
 
-@dataclass(frozen=True)
-class Rounds:
-    """What whoever runs whole steps tells the calls of captured graphs, and hears from them.
+class AbstractSteps:
+    """What the calls of captured graphs ask, and tell, about the steps in which they take part; a session answers.
+
+    What stands here is true of a graph that is captured and run alone.
 
     Arguments:
-        number: of the step that runs.
-        keeps: whether what a graph is given may be kept alive until its backward, at all times.
-        again: a context in which the forward of an executor, by its key, is computed again by another one; and whether
-            the first one's plan is of no use any more.
-        expected: how the gradients of a new capture are known to come; None where nobody knows.
-        ran: gives the graphs of the step that runs, those to come too when they have run.
-        known: how gradients came, by the text of the graph as first captured: Dynamo may hand the same one over again.
+        arrivals: how gradients came, by the text of the graph as first captured: Dynamo may hand the same
+            one over again.
     """
 
-    number: Callable[[], int] = lambda: 0
-    keeps: Callable[[], bool] = lambda: True
-    again: Callable[[Any, Any, bool], AbstractContextManager[None]] = lambda *_: contextlib.nullcontext()
-    expected: Callable[[Captured], Arrivals | None] = lambda _: None
-    known: dict[str, Arrivals] = field(default_factory=dict)
-    ran: Callable[[], Sequence[Captured]] = tuple
+    arrivals: dict[str, Arrivals]
+
+    @property
+    def step_number(self) -> int:
+        """Of the step that runs."""
+        return 0
+
+    @property
+    def keeps_inputs(self) -> bool:
+        """Whether what a graph is given may be kept alive until its backward, at all times."""
+        return True
+
+    @property
+    def graphs_run(self) -> Sequence[Captured]:
+        """The graphs of the step that runs, those to come too when they have run."""
+        return ()
+
+    def expected_arrivals(self, captured: Captured) -> Arrivals | None:  # noqa: ARG002
+        """How the gradients of a new capture are known to come; None where nobody knows."""
+        return None
+
+    def computed_again(self, executor: Any, key: Any, is_stale: bool) -> AbstractContextManager[None]:  # noqa: ARG002
+        """A context in which the forward of an executor is computed again by another one.
+
+        Arguments:
+            key: what distinguishes the shapes of that forward.
+            is_stale: whether the first executor's plan is of no use any more.
+        """
+        return contextlib.nullcontext()
 
 
 class CapturedCall:
@@ -180,11 +199,11 @@ class CapturedCall:
     Arguments:
         first: its capture for the most likely way.
         capture: captures it for another.
-        rounds: tells one step from the next.
+        steps: tells one step from the next.
     """
 
-    def __init__(self, first: Capture, capture: Callable[[Arrivals], Capture], rounds: Rounds) -> None:
-        self._capture, self._rounds = capture, rounds
+    def __init__(self, first: Capture, capture: Callable[[Arrivals], Capture], steps: AbstractSteps) -> None:
+        self._capture, self._steps = capture, steps
         self._captures: list[Capture] = []
         self._latest: dict[Hashable, Capture] = {}  # by place
         # At a place, which way came after which: losses may alternate.
@@ -194,13 +213,13 @@ class CapturedCall:
         self._recent = self._known(first)
         captured = first.trip.captured
         self._text = hashlib.sha256(str(captured.joint.module.graph).encode()).hexdigest()
-        expected = rounds.known.get(self._text) or rounds.expected(captured)
+        expected = steps.arrivals.get(self._text) or steps.expected_arrivals(captured)
         if expected is not None and expected != captured.arrivals:
             self._recent = self._for(expected)
 
     def __call__(self, *arguments: Any) -> Any:
         """Calls the graph as it was captured for gradients as they came here before."""
-        number = self._rounds.number()
+        number = self._steps.step_number
         self._calls = self._calls + 1 if number == self._step else 0
         self._step = number
         capture = self._latest.get(self._calls, self._recent)
@@ -218,7 +237,7 @@ class CapturedCall:
         """
         place, statics = self._calls, captured.joint.statics
         is_first = place not in self._latest
-        keeps = is_first or self._keeps or self._rounds.keeps()
+        keeps = is_first or self._keeps or self._steps.keeps_inputs
         most_B = _BUFFER_B if is_first else _COUNTER_B
         by_itself = set(captured.unchanged.values())  # overwritten behind the forward, whose versions say nothing
 
@@ -239,7 +258,7 @@ class CapturedCall:
         versions = tuple(
             _version(a) if a is h or isinstance(h, weakref.ref) else 0 for a, h in zip(arguments, held, strict=True)
         )
-        return Given(place, held, versions, generators, self._rounds.ran())
+        return Given(place, held, versions, generators, self._steps.graphs_run)
 
     def came(self, given: Given, trip: RoundTrip) -> None:
         """Gradients have come for a forward as a capture was made for."""
@@ -268,7 +287,7 @@ class CapturedCall:
         if given is None:
             raise BackwardError(_LOST.format(what="a hook of saved tensors has replaced lowtide's own", moved=_UNTOLD))
         self.came(given, other.trip)
-        self._rounds.known[self._text] = arrivals
+        self._steps.arrivals[self._text] = arrivals
         try:
             values = given.again(trip.captured)
         except BackwardError:
@@ -278,7 +297,7 @@ class CapturedCall:
         arguments.clear()
         captured, executor = other.trip.captured, other.trip.executor
         count, numbers = len(captured.joint.forward_outputs), len(captured.slots.numbers)
-        with torch.no_grad(), self._rounds.again(trip.executor, given.key, not trip.has_come):
+        with torch.no_grad(), self._steps.computed_again(trip.executor, given.key, not trip.has_come):
             with given.generators.again() if given.generators else contextlib.nullcontext():
                 results = executor.forward(values)[count:]
             handed = len(results) - numbers

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import functools
 import itertools
-import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -122,36 +121,55 @@ def load(
     return loaded
 
 
+class AbstractPlans:
+    """What executors ask about their calls; a session answers.
+
+    What stands here is true of one plan for calls of any shape, alone in memory.
+    """
+
+    lock: AbstractContextManager[Any]
+    """Held while a segment is chosen and runs: threads take turns, since a plan speaks of one step at a time."""
+
+    @property
+    def asks_always(self) -> bool:
+        """Whether `plan_for` is asked even where there is an active plan."""
+        return False
+
+    def key_of(self, executor: PlannedExecutor, arguments: Sequence[Any]) -> Key:  # noqa: ARG002
+        """What distinguishes the shapes of a call."""
+        return ()
+
+    def plan_for(self, executor: PlannedExecutor, key: Key, arguments: Sequence[Any]) -> Loaded:
+        """Installs and returns a plan where there is none for a key, or raises before anything has run."""
+        raise NotImplementedError
+
+    def settled(self, executor: PlannedExecutor, key: Key, loaded: Loaded, arguments: Sequence[Any]) -> Loaded:  # noqa: ARG002
+        """The plan to use in place of the active one: around whatever tensors of earlier steps still hold."""
+        return loaded
+
+    def run_forward(self, executor: PlannedExecutor, key: Key, loaded: Loaded, arguments: list[Any]) -> Sequence[Any]:  # noqa: ARG002
+        """Runs the first segment of a plan."""
+        return loaded.run(0, arguments)
+
+
 @dataclass(eq=False)
 class PlannedExecutor:
     """Stands in for one captured graph.
 
     Arguments:
-        key_of: what distinguishes the shapes of a call.
-        plan_for: called with the arguments when no plan is in force for a key; installs and returns one, or
-            raises before anything has run.
-        settle: called before every forward with the plan in force and the arguments; returns the plan to use, which
-            lies around whatever tensors of earlier steps still hold.
+        plans: is asked for the plan of every call.
         token_at: index of the token among the backward's arguments.
-        always_ask: while true, `plan_for` is asked even where a plan is in force.
-        lock: held while a segment is chosen and runs: threads take turns, since a plan speaks of one step at a time.
         shares: inputs whose gradient is handed to autograd in several contributions; see `Joint.shares`.
         undivided: those of them whose gradient is one sum all the same, to which nothing else may be added.
         number: its own in this process, for good.
-        carry_out: runs the first segment in place of `Loaded.run`, given the shape and the plan as well.
         latest_key: what distinguishes the shapes of the latest forward.
         forwards, backwards: how often this really ran: the proof that a step did not go past the plan.
     """
 
-    key_of: Callable[[Sequence[Any]], Key]
-    plan_for: Callable[[PlannedExecutor, Key, Sequence[Any]], Loaded]
+    plans: AbstractPlans
     token_at: int
-    always_ask: Callable[[], bool] = lambda: False
-    settle: Callable[[Key, Loaded, Sequence[Any]], Loaded] | None = None
     shares: tuple[tuple[int, tuple[int, ...]], ...] = ()
     undivided: frozenset[int] = frozenset()
-    carry_out: Callable[[Key, Loaded, list[Any]], Sequence[Any]] | None = None
-    lock: AbstractContextManager[Any] = field(default_factory=threading.RLock)
     latest_key: Key = ()
     number: int = field(default_factory=_EXECUTOR.__next__)
     forwards: int = 0
@@ -197,16 +215,17 @@ class PlannedExecutor:
                 "compiled autograd inlines the backward into another graph, past lowtide's plan. "
                 "Train without torch._dynamo.config.compiled_autograd."
             )
-        with self.lock:
-            key = self.latest_key = self.key_of(arguments)
-            loaded = None if self.always_ask() else self._active_plans.get(key)
+        plans = self.plans
+        with plans.lock:
+            key = self.latest_key = plans.key_of(self, arguments)
+            loaded = None if plans.asks_always else self._active_plans.get(key)
             if loaded is None:
-                loaded = self.plan_for(self, key, arguments)
-                key = self.latest_key = self.key_of(arguments)  # whose step may have turned out to be of several graphs
-            if self.settle is not None:
-                loaded = self.settle(key, loaded, arguments)
+                loaded = plans.plan_for(self, key, arguments)
+                # The step may have turned out to be one of several graphs.
+                key = self.latest_key = plans.key_of(self, arguments)
+            loaded = plans.settled(self, key, loaded, arguments)
             self.forwards += 1
-            return loaded.run(0, arguments) if self.carry_out is None else self.carry_out(key, loaded, arguments)
+            return plans.run_forward(self, key, loaded, arguments)
 
     def backward(self, arguments: list[Any]) -> Sequence[Any]:
         """Runs the second segment of the plan that the forward used."""
@@ -224,7 +243,7 @@ class PlannedExecutor:
         before, self._pass = self._pass, number_of_engine_pass()
         if self.undivided and before == self._pass != -1:
             raise BackwardError(SHARED)
-        with self.lock:
+        with self.plans.lock:
             self.backwards += 1
             results = loaded.run(1, arguments, getattr(token, "_lowtide_lease", None), self.token_at)
         return self._divided(results) if self.shares else results

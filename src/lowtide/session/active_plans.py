@@ -6,7 +6,7 @@ import gc
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from msgspec.structs import replace
@@ -47,23 +47,36 @@ def load_call(call: Call, graph: Graph, schedule: Schedule, walled: Walled | Non
     return load(graph, schedule, call.interfaces, call.specialised.held, walled, engines)
 
 
+class StepPlanner(Protocol):
+    """Makes the plans of a session's steps."""
+
+    def plan_around(self, step: MeasuredStep, live_blocks: tuple[LiveBlock, ...]) -> PlanRecord:
+        """Plans a measured step around what is in the way.
+
+        Raises:
+            InfeasibleBudget: if no plan fits.
+        """
+
+    def host_resident(self, step: MeasuredStep, record: PlanRecord) -> Iterable[torch.Tensor] | None:
+        """The persistent tensors that live on the host under a plan; None where none ever does."""
+
+    def forget_call(self, graph: tuple[int, Key]) -> None:
+        """Hears of every graph for whose shape there is no plan any more."""
+
+
 @dataclass(eq=False)
 class ActivePlans:
     """One plan per step that has been met of late, and the code that stands for it now.
 
     Arguments:
         budget_scope: the wall round the steps.
-        plan_again: plans a measured step around what is in the way.
-        host_resident: gives what has its home on the host under a step's plan; None where everything is on the device.
-        forgotten: told of every graph for whose shape there is no plan any more.
+        planner: makes the plans.
         plans: per step, the plan of an arena that holds nothing else.
         loader: makes the code of a schedule; another one observes what the code computes.
     """
 
     budget_scope: BudgetScope
-    plan_again: Callable[[MeasuredStep, tuple[LiveBlock, ...]], PlanRecord]
-    host_resident: Callable[[MeasuredStep, PlanRecord], Iterable[torch.Tensor]] | None = None
-    forgotten: Callable[[tuple[int, Key]], None] | None = None
+    planner: StepPlanner
     plans: dict[Step, PlanRecord] = field(default_factory=dict)
     loader: Loader = load_call
     _measured: dict[Step, MeasuredStep] = field(default_factory=dict)
@@ -182,8 +195,7 @@ class ActivePlans:
         for graph, call in zip(step, measured.calls, strict=True):
             if graph not in others:
                 call.executor.remove(call.key)
-                if self.forgotten is not None:
-                    self.forgotten(graph)
+                self.planner.forget_call(graph)
 
     def settle(
         self, first: tuple[int, Key], executor: PlannedExecutor, loaded: Loaded, arguments: Sequence[Any]
@@ -228,8 +240,9 @@ class ActivePlans:
         return executor.active(first[1])
 
     def _house(self, step: Step, record: PlanRecord) -> None:
-        if self.host_resident is not None:
-            self.budget_scope.house(self.host_resident(self._measured[step], record))
+        host_resident = self.planner.host_resident(self._measured[step], record)
+        if host_resident is not None:
+            self.budget_scope.house(host_resident)
 
     def _forget_code(self) -> None:
         for known in (self._code, self._around, self._now):
@@ -261,15 +274,10 @@ class ActivePlans:
         if record.layout is None:
             self.budget_scope.limit(record)
             return None
-        away = () if self.host_resident is None else self.host_resident(self._measured[step], record)
-        hard_budget = self.budget_scope.enclose(record, away)
+        away = self.planner.host_resident(self._measured[step], record)
+        hard_budget = self.budget_scope.enclose(record, away or ())
         tables = replay_tables(record.graph, record.schedule, record.layout)
         concurrent_B = self.budget_scope.concurrent_B(record)
-        backward_placements = BackwardPlacements(
-            record,
-            lambda: self._whole_free_B(record),
-            lambda lacking_B: self._ask_for(record, lacking_B),
-        )
         return Walled(
             hard_budget,
             make_tables(tables),
@@ -278,27 +286,27 @@ class ActivePlans:
             places_of(tables),
             carried_by(record.schedule, record.layout, len(tables)),
             tuple(range(len(tables))),
-            backward_placements.around,
+            BackwardPlacements(record, self).around,
         )
 
-    def _whole_free_B(self, record: PlanRecord) -> int:
+    def whole_free_B(self, record: PlanRecord) -> int:
         """Where the part of the arena ends that a plan may use, with what it leaves free for those that wait."""
         with self.budget_scope.reserve.spent():
             reserve_B = self.budget_scope.reserve.reserve_B(record.graph)
         return self.budget_scope.free_B(replace(record, reserve_B=reserve_B))
 
-    def _ask_for(self, record: PlanRecord, lacking_B: int) -> None:
+    def ask_for(self, record: PlanRecord, lacking_B: int) -> None:
         """Lets the plans of a graph leave more free from now on: beyond what they happen to leave."""
         layouts = [p.layout for p in self.plans.values() if p.graph.key == record.graph.key and p.layout is not None]
         height_B = max((layout.height_B for layout in layouts), default=0)
-        self.budget_scope.reserve.ask(record.graph, max(0, self._whole_free_B(record) - height_B) + lacking_B)
+        self.budget_scope.reserve.ask(record.graph, max(0, self.whole_free_B(record) - height_B) + lacking_B)
 
     def _plan_roomier(self, step: Step) -> None:
         """Plans a step anew with a larger reserve, if the budget has room for it."""
         graph = self._measured[step].graph
         try:
             with nothing_engaged():
-                self.plans[step] = self.plan_again(self._measured[step], ())
+                self.plans[step] = self.planner.plan_around(self._measured[step], ())
         except InfeasibleBudget:
             self.budget_scope.reserve.give_up(graph)
         else:
@@ -315,7 +323,7 @@ class ActivePlans:
             let_go_of_failed_backward()
             gc.collect()
         plan = self.plans[step]
-        free_B = self._whole_free_B(plan) if hard_budget.is_awaited else self.budget_scope.free_B(plan)
+        free_B = self.whole_free_B(plan) if hard_budget.is_awaited else self.budget_scope.free_B(plan)
         assert plan.layout is not None
         hard_budget.arena.plan_top_B = plan.layout.height_B
         if not hard_budget.is_awaited:  # else they might be moved to where a backward is going to allocate
@@ -345,12 +353,12 @@ class ActivePlans:
             InfeasibleBudget: if there is none; where forwards wait for their backwards, later plans leave more room.
         """
         if not hard_budget.is_awaited:
-            return self.plan_again(self._measured[step], live_blocks)
+            return self.planner.plan_around(self._measured[step], live_blocks)
         try:
             with self.budget_scope.reserve.spent():
-                return self.plan_again(self._measured[step], live_blocks)
+                return self.planner.plan_around(self._measured[step], live_blocks)
         except InfeasibleBudget as error:
-            self._ask_for(self.plans[step], max((error.smallest_B or error.floor_B) - error.budget_B, SMALL_B))
+            self.ask_for(self.plans[step], max((error.smallest_B or error.floor_B) - error.budget_B, SMALL_B))
             raise InfeasibleBudget(
                 f"{error}\nEarlier forwards wait for their backwards. Drop their losses and repeat them all: from now "
                 "on the plan of each leaves more room for the others, if it can.",

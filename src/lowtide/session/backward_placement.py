@@ -9,8 +9,8 @@ Units: `_B` bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from lowtide.device.arena import Table
 from lowtide.errors import InfeasibleBudget
@@ -24,19 +24,27 @@ from lowtide.units import format_B
 _KEPT = 16  # a loop meets the same few situations again and again
 
 
+class Reserves(Protocol):
+    """Knows how much of the arena plans may use."""
+
+    def whole_free_B(self, record: PlanRecord) -> int:
+        """Where the part of the arena ends that a plan may use, with what it leaves free for those that wait."""
+
+    def ask_for(self, record: PlanRecord, lacking_B: int) -> None:
+        """Lets the plans of a graph leave more free from now on."""
+
+
 @dataclass(eq=False)
 class BackwardPlacements:
     """The places of one plan's backwards in other situations than planned.
 
     Arguments:
         record: the plan, with addresses.
-        free_B: tells where the part of the arena ends that it may use.
-        ask: told of how many bytes there were too few.
+        plans: knows how much of the arena it may use, and hears of how many bytes there were too few.
     """
 
     record: PlanRecord
-    free_B: Callable[[], int]
-    ask: Callable[[int], None]
+    plans: Reserves
     _known: dict[tuple[int, tuple[LiveBlock, ...], frozenset[int]], tuple[Table, int]] = field(default_factory=dict)
 
     def around(
@@ -55,7 +63,7 @@ class BackwardPlacements:
         Raises:
             InfeasibleBudget: if there is no room.
         """
-        free_B = self.free_B()
+        free_B = self.plans.whole_free_B(self.record)
         below = tuple(LiveBlock(o.offset_B, min(o.size_B, free_B - o.offset_B)) for o in taken if o.offset_B < free_B)
         key = (segment, below, passing)
         known = self._known.get(key)
@@ -75,7 +83,7 @@ class BackwardPlacements:
             record.schedule, record.layout, segment, taken=taken, passing=passing, capacity_B=free_B
         )
         if layout.height_B > free_B:
-            self.ask(layout.height_B - free_B)
+            self.plans.ask_for(self.record, layout.height_B - free_B)
             raise self._refusal(sum(o.size_B for o in taken), layout.height_B - free_B, retained)
         table = replay_tables(record.graph, record.schedule, layout)[segment]
         return make_tables([table])[0], height_B

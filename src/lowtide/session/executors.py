@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from lowtide.capture.captured import Captured
@@ -41,13 +41,9 @@ class Executors:
 
     Code that Dynamo has given up, after an error or for other hooks, goes once its last backward has run. What is known
     of its graph then goes with `sweep`, not at once: Python collects garbage at any moment, in the middle of a step.
-
-    Arguments:
-        let_go: called with the number of each executor that has gone.
     """
 
-    def __init__(self, let_go: Callable[[int], None]) -> None:
-        self._let_go = let_go
+    def __init__(self) -> None:
         self._known: dict[int, tuple[PlannedExecutor, Captured]] = {}
         self._gone: deque[int] = deque()
         self._past_forwards = self._past_backwards = 0
@@ -69,13 +65,13 @@ class Executors:
         """The graph that an executor stands for."""
         return self._known[executor.number][1]
 
-    def sweep(self) -> None:
-        """Lets go of the executors whose compiled code has gone."""
+    def sweep(self) -> Iterator[int]:
+        """Drops the executors whose compiled code has gone; gives the number of each."""
         while self._gone:
             executor, _ = self._known.pop(self._gone.popleft())
             self._past_forwards += executor.forwards
             self._past_backwards += executor.backwards
-            self._let_go(executor.number)
+            yield executor.number
 
     @property
     def forwards(self) -> int:

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from lowtide.capture.aot import make_backend
 from lowtide.capture.breaks import all_breaks
 from lowtide.capture.captured import Captured
-from lowtide.capture.captured_call import Rounds
+from lowtide.capture.captured_call import AbstractSteps
 from lowtide.device.arena import nothing_engaged
 from lowtide.device.arrivals import Arrivals, GradientLayout
 from lowtide.device.fingerprint import precision_switches
@@ -45,7 +45,7 @@ from lowtide.profile.cache import ProfileCache
 from lowtide.profile.exactness import Exactness
 from lowtide.record import PlanOptions
 from lowtide.runtime.dry import dry_results
-from lowtide.runtime.executor import Key, Loaded, PlannedExecutor, load
+from lowtide.runtime.executor import AbstractPlans, Key, Loaded, PlannedExecutor, load
 from lowtide.session.active_plans import ActivePlans
 from lowtide.session.budget_scope import BudgetScope
 from lowtide.session.executors import Entrance, Executors
@@ -113,7 +113,7 @@ class Whole(Protocol):
 
 
 @dataclass(eq=False)
-class Session:
+class Session(AbstractPlans, AbstractSteps):
     """State of one `fit`, one `plan`, or one compiled backend.
 
     Arguments:
@@ -136,7 +136,7 @@ class Session:
     step_key: Key = ()  # distinguishes the calls of a broken model, set by that wrapper
     cache: ProfileCache = field(default_factory=ProfileCache)
     lookup: PlanLookup = field(default_factory=PlanLookup)
-    arrivals: dict[str, Arrivals] = field(default_factory=dict)  # how gradients came; see `Rounds.known`
+    arrivals: dict[str, Arrivals] = field(default_factory=dict)  # how gradients came; see `AbstractSteps`
     menu: Menu = field(init=False)
     _dry: list[Call] | None = None
     _between_B: int = 0
@@ -159,23 +159,14 @@ class Session:
     _undo: Undo | None = None  # of the step in progress, where parts of it may run before it is refused
 
     def __post_init__(self) -> None:
-        rounds = Rounds(
-            lambda: self._steps,
-            lambda: not self.broken,
-            self._computed_again,
-            self._expected_arrivals,
-            self.arrivals,
-            lambda: self._ran,
-        )
         several = self._has_several_graphs if self.whole is None else None
         self.backend = make_backend(
-            self._executor_for, several, rounds if self.whole is None else None, self._note_left_out
+            self._executor_for, several, self if self.whole is None else None, self._note_left_out
         )
+        self.lock = self.budget_scope.turn
         self.menu = Menu(Exactness(self.cache))
-        self.active_plans = ActivePlans(self.budget_scope, self._plan)
-        self.executors = Executors(self.active_plans.forget_graph)
-        if self.whole is not None:
-            self.active_plans.host_resident, self.active_plans.forgotten = self.whole.host_resident, self.whole.forget
+        self.active_plans = ActivePlans(self.budget_scope, self)
+        self.executors = Executors()
 
     # what the rest of lowtide asks ----------------------------------------------------------------------------
 
@@ -234,7 +225,8 @@ class Session:
             LowtideError: where the step is refused; buffers and generators are as they were before it.
         """
         self._steps += 1
-        self.executors.sweep()
+        for number in self.executors.sweep():
+            self.active_plans.forget_graph(number)
         self._plan_replaced()
         self.active_plans.begin(self._shown_between_B())
         self._entered, self._signature, self._ran = self.calls, signature, []
@@ -386,28 +378,38 @@ class Session:
         if self.is_exact and not captured.fidelity.is_exact:
             raise inexact(captured.fidelity.doubts)
         executor = PlannedExecutor(
-            key_of=lambda arguments: (*self._occasion(executor), *precision_switches(), *captured.key(arguments)),
-            plan_for=self._plan_for,
+            self,
             token_at=captured.slots.token if captured.joint.trains else -1,
-            always_ask=lambda: self._dry is not None or self._first is not None,
-            settle=lambda key, loaded, arguments: self._settle(executor, key, loaded, arguments),
-            lock=self.budget_scope.turn,
             shares=captured.joint.handed_over,
             undivided=frozenset(captured.joint.undivided if self.is_exact else ()),
         )
-        executor.carry_out = lambda key, loaded, arguments: self._run(executor, captured, key, loaded, arguments)
         if captured.ended is not None:
             self._ends[captured.ended] = None
         return self.executors.admit(executor, captured)
 
+    @property
+    def step_number(self) -> int:
+        """Of the step that runs."""
+        return self._steps
+
+    @property
+    def keeps_inputs(self) -> bool:
+        """Whether what a graph is given may be kept alive until its backward: of a model that is one graph."""
+        return not self.broken
+
+    @property
+    def graphs_run(self) -> Sequence[Captured]:
+        """The graphs whose forwards have run in this step, in order, those to come too when they have run."""
+        return self._ran
+
     @contextlib.contextmanager
-    def _computed_again(self, entrance: Entrance, key: Key, is_stale: bool) -> Iterator[None]:
+    def computed_again(self, executor: Entrance, key: Key, is_stale: bool) -> Iterator[None]:
         """Inside, a graph's forward is computed again in its backward, as captured for the gradients that have come.
 
         Arguments:
             is_stale: whether no gradients have ever come as that graph was captured for.
         """
-        before, self._instead_of = self._instead_of, (entrance.number, key)
+        before, self._instead_of = self._instead_of, (executor.number, key)
         self.end_observation()
         try:
             yield
@@ -434,7 +436,7 @@ class Session:
                         calls[index] = new
                 self.plan_calls(calls, begun=True)
 
-    def _expected_arrivals(self, captured: Captured) -> Arrivals | None:
+    def expected_arrivals(self, captured: Captured) -> Arrivals | None:
         """How gradients came to the graph of a saved plan that is to be used; None where there is none."""
         graph = None if self.given is None else self.given.graph
         if graph is None or len(graph.segments) != 2 or captured.arrivals is None:
@@ -445,10 +447,9 @@ class Session:
             return None  # a plan of another program, which is refused when the step is planned
         return tuple(GradientLayout.of(known[n].shape, known[n].stride) if n in known else None for n in shapes)
 
-    def _run(
-        self, executor: PlannedExecutor, captured: Captured, key: Key, loaded: Loaded, arguments: list[Any]
-    ) -> Sequence[Any]:
+    def run_forward(self, executor: PlannedExecutor, key: Key, loaded: Loaded, arguments: list[Any]) -> Sequence[Any]:
         """Runs a forward, and notes what a first step shows, and what a refusal later in the step has to undo."""
+        captured = self.executors.graph_of(executor)
         if self._dry is not None:
             return loaded.run(0, arguments)
         if self._undo is not None:
@@ -473,7 +474,18 @@ class Session:
             return ()
         return (*self.step_key, executor.forwards - self._before.get(executor.number, 0))
 
-    def _plan_for(self, executor: PlannedExecutor, key: Key, arguments: Sequence[Any]) -> Loaded:
+    @property
+    def asks_always(self) -> bool:
+        """Whether even a call that has an active plan is to get another one: graphs are being found."""
+        return self._dry is not None or self._first is not None
+
+    def key_of(self, executor: PlannedExecutor, arguments: Sequence[Any]) -> Key:
+        """What distinguishes the shapes of a call, and which call of its graph it is."""
+        captured = self.executors.graph_of(executor)
+        return (*self._occasion(executor), *precision_switches(), *captured.key(arguments))
+
+    def plan_for(self, executor: PlannedExecutor, key: Key, arguments: Sequence[Any]) -> Loaded:
+        """Plans the step of a call for which there is no active plan, and returns the code of that call."""
         captured = self.executors.graph_of(executor)
         if self._dry is None and self.whole_model and self.broken:
             if self.whole is not None:
@@ -507,7 +519,7 @@ class Session:
         self._first.graph_begins()
         if not self.step_key:
             self.step_key = self._signature()
-        key = executor.key_of(arguments)
+        key = self.key_of(executor, arguments)
         call = call_of(executor, key, captured.specialise(arguments), arguments)
         self._first.calls.append(call)
         return self._loaded_provisionally(call, self._first)
@@ -515,7 +527,7 @@ class Session:
     def _provisional_instead(self, executor: PlannedExecutor, captured: Captured, arguments: Sequence[Any]) -> Loaded:
         """A plan for a graph by itself, which stands for another capture of it in the steps that follow."""
         assert self._instead_of is not None
-        call = call_of(executor, executor.key_of(arguments), captured.specialise(arguments), arguments)
+        call = call_of(executor, self.key_of(executor, arguments), captured.specialise(arguments), arguments)
         self._replaced[self._instead_of] = call
         return self._loaded_provisionally(call, self._latest_first)
 
@@ -537,6 +549,23 @@ class Session:
                 if self.whole is not None:
                     self.whole.complete(call)
                 call.contents = {}  # the model may end before what is known of its plans
+
+    def plan_around(self, step: MeasuredStep, live_blocks: tuple[LiveBlock, ...]) -> PlanRecord:
+        """Plans a measured step around what is in the way.
+
+        Raises:
+            InfeasibleBudget: if no plan fits.
+        """
+        return self._plan(step, live_blocks)
+
+    def host_resident(self, step: MeasuredStep, record: PlanRecord) -> Iterable[torch.Tensor] | None:
+        """The persistent tensors that live on the host under a plan; None where none ever does."""
+        return None if self.whole is None else self.whole.host_resident(step, record)
+
+    def forget_call(self, graph: tuple[int, Key]) -> None:
+        """Forgets what whole steps know of a graph for whose shape there is no plan any more."""
+        if self.whole is not None:
+            self.whole.forget(graph)
 
     def _plan(self, step: MeasuredStep, live_blocks: tuple[LiveBlock, ...] = (), *, runs: bool = True) -> PlanRecord:
         self.options = linked(self.options, step.device, self.cache)
@@ -569,7 +598,8 @@ class Session:
             return self.options
         return dataclasses.replace(self.options, budget=Budget(of_plain=1.0))
 
-    def _settle(self, executor: PlannedExecutor, key: Key, loaded: Loaded, arguments: Sequence[Any]) -> Loaded:
+    def settled(self, executor: PlannedExecutor, key: Key, loaded: Loaded, arguments: Sequence[Any]) -> Loaded:
+        """The code to use for a call: its active plan's, around what earlier steps left in the arena."""
         return self.active_plans.settle((executor.number, key), executor, loaded, arguments)
 
     def _dry_call(self, call: Call, captured: Captured, arguments: Sequence[Any]) -> Loaded:
