@@ -28,7 +28,7 @@ JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$(( n < 8 ? n : 8 )))
 # No torch, or no device work: seconds each.
 DEVICE_FREE := $(wildcard tests/test_*.py tests/arena tests/ir tests/planners tests/placers tests/report \
   tests/docs/test_commands.py tests/docs/test_reference.py)
-BENCHMARKS = $(filter-out benchmarks/_% benchmarks/rounds.py benchmarks/releases.py benchmarks/zoo.py,$(shell grep -l '__main__' benchmarks/*.py))
+BENCHMARKS = $(filter-out benchmarks/_% benchmarks/fidelity/rounds.py benchmarks/fidelity/releases.py benchmarks/fidelity/zoo.py,$(shell grep -l '__main__' benchmarks/*.py))
 
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PYTHONDONTWRITEBYTECODE :=
@@ -86,10 +86,10 @@ bench: $(VENV)/.test
 	for file in $(BENCHMARKS); do name=$${file%.py}; $(PY) -m "$${name//\//.}"; done
 
 rounds: $(VENV)/.test
-	$(PY) -m benchmarks.rounds
+	$(PY) -m benchmarks.fidelity.rounds
 
 releases: $(VENV)/.test
-	$(PY) -m benchmarks.releases
+	$(PY) -m benchmarks.fidelity.releases
 
 docs: $(VENV)/.docs
 	$(PY) -m sphinx -W --keep-going -q -b html docs build/docs

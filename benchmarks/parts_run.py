@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from benchmarks.implementation_parts import Effort, Part, Row, say
+from benchmarks.parts import Effort, Part, Row, say
 from benchmarks.results_file import MissingRow, read_numbers, write
 
 Rows = dict[str, dict[str, list[Row]]]

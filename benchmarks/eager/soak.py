@@ -1,0 +1,78 @@
+"""Three hundred steps with changing shapes inside a budget: the same bits as plainly, and nothing drifts."""
+
+from __future__ import annotations
+
+from benchmarks.fidelity.soak import drift, growth_MB
+from benchmarks.parts import Effort, Found, Part, Row, rows_of
+from benchmarks.results_file import table
+from benchmarks.runner import answer_of
+from lowtide.units import format_B
+
+KEYS = ("lengths", "treelstm")
+POLICY = "tide-memory"
+STEPS = 300
+SHARE = 0.5
+_COLUMNS = (
+    "network", "steps", "budget", "most held", "bits", "departures", "evictions", "reruns", "time over plain",
+    "step time, last over second quarter (plain)", "RSS growth after the first quarter MB (plain)",
+)  # fmt: skip
+
+
+def _measure(name: str, effort: Effort) -> list[Row]:
+    steps = 50 if effort.quick else STEPS
+    budget_B = int(answer_of("_eager_run", "peak", name) * SHARE)
+    plain = answer_of("_eager_soak_run", name, steps)
+    inside = answer_of("_eager_soak_run", name, steps, budget_B, POLICY)
+    return [
+        {
+            "network": name,
+            "steps": steps,
+            "budget_B": budget_B,
+            "same": plain["losses"] == inside["losses"] and plain["left"] == inside["left"],
+            "stats": inside["stats"],
+            "time": sum(inside["seconds_s"]) / sum(plain["seconds_s"]),
+            "drift": [drift(inside["seconds_s"]), drift(plain["seconds_s"])],
+            "growth_MB": [growth_MB(inside, 0.25), growth_MB(plain, 0.25)],
+        }
+    ]
+
+
+def broken(rows: list[Row]) -> list[str]:
+    """Every soak whose bits differ, or whose bytes passed the wall."""
+    return [
+        f"soak: {r['network']}: bits {'equal' if r['same'] else 'different'}, {r['stats']['peak_B']} of {r['budget_B']} B"
+        for r in rows
+        if not r["same"] or r["stats"]["peak_B"] > r["budget_B"]
+    ]
+
+
+def _tables(found: Found) -> list[str]:
+    rows = rows_of(found, KEYS)
+    if not rows:
+        return []
+    note = (
+        f"`{POLICY}` at {SHARE:.0%} of the loop's peak, another shape from batch to batch, an evaluation every 50 steps. Bits: the loss of every "
+        "step and of every evaluation, and everything else every 25 steps. Plain and inside ran one after the other, on a machine "
+        "that does other work as well."
+    )
+    return [table("Soak", _COLUMNS, [_cells(r) for r in rows], len(rows), note)]
+
+
+def _cells(row: Row) -> list[object]:
+    stats = row["stats"]
+    return [
+        row["network"],
+        row["steps"],
+        format_B(row["budget_B"]),
+        format_B(stats["peak_B"]),
+        "equal" if row["same"] else "DIFFERENT",
+        stats["departures"],
+        stats["evictions"],
+        stats["reruns"],
+        f"{row['time']:.2f}",
+        f"{row['drift'][0]:.3f} ({row['drift'][1]:.3f})",
+        f"{row['growth_MB'][0]:+.1f} ({row['growth_MB'][1]:+.1f})",
+    ]
+
+
+SOAK_PART = Part("soak", KEYS, _measure, _tables)
