@@ -18,7 +18,7 @@ from benchmarks.eager.smallest import SMALLEST_PART
 from benchmarks.eager.soak import SOAK_PART
 from benchmarks.eager.static import STATIC_PART
 from benchmarks.eager.traces import ABLATION_PART, TRACES_PART
-from benchmarks.parts_run import PartsRun, Rows
+from benchmarks.parts import PartsRun, Rows
 
 
 def broken(found: Rows) -> list[str]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import json
+import statistics
+from typing import Any
+
+from tests.eager_engine.comparison import Left, differences, train
 
 from benchmarks.eager.networks import NETWORKS
-from benchmarks.eager.process import rows_until_its_end
-from benchmarks.eager.running import POLICIES
+from benchmarks.eager.running import LIMITS, POLICIES, UNLIMITED_B, Loop, left, moved, peak_of, prepare, recomputed
 from benchmarks.parts import Effort, Found, Part, Row, rows_of
 from benchmarks.results_file import table
-from benchmarks.runner import answer_of
+from benchmarks.runner import HandOver, answer_of, run
+from lowtide.device.heap import keep_warm
 from lowtide.units import format_B
 
 KEYS = tuple(NETWORKS)
@@ -27,21 +30,57 @@ _DETAILS = (
 )  # fmt: skip
 
 
+def loops(hand_over: HandOver, name: str, policy: str, peak_B: int, shares: list[float], steps: int) -> None:
+    """Every share in turn, in a process of its own: digests beside those of plain eager, recomputation, search, fragmentation, seconds."""
+    prepare()
+    network = NETWORKS[name]
+    plain = train(network, steps)
+    keep_warm()
+    free = Loop(network, policy, UNLIMITED_B, WARM + 3).run()
+    for share in shares:
+        budget_B = int(peak_B * share)
+        found = Loop(network, policy, budget_B, steps, digests=True).run()
+        row = {"network": name, "policy": policy, "share": share, "budget_B": budget_B, "refused": found["refused"]}
+        if not found["refused"]:
+            row |= compared(plain, found) | counted(found) | {"free_s": statistics.median(free["seconds_s"][WARM:])}
+        hand_over(row)
+
+
+def compared(plain: Left, found: dict[str, Any]) -> dict[str, Any]:
+    """What differs from plain eager."""
+    different = differences(plain, left(found))
+    return {"different": len(different), "first": different[:3], "compared": sum(map(len, plain.steps))}
+
+
+def counted(found: dict[str, Any]) -> dict[str, Any]:
+    """Of the steps after the warm ones, and per step."""
+    first, last, steps = found["counts"][WARM - 1], found["counts"][-1], len(found["counts"]) - WARM
+    per_step = ("search_s", "searches", "calls", "evictions", "reruns", "moved_B", "retries")
+    return {name: (last[name] - first[name]) / steps for name in per_step} | {
+        "recomputed": recomputed(found, WARM),
+        "moved": moved(found, WARM),
+        "fragmentation": last["fragmentation"],
+        "step_s": statistics.median(found["seconds_s"][WARM:]),
+        "departures": last["departures"],
+        "peak_B": last["peak_B"],
+    }
+
+
 def _measure(name: str, effort: Effort) -> list[Row]:
-    peak_B = answer_of("_eager_run", "peak", name)
+    peak_B = answer_of(peak_of, name)
     shares = (HALF,) if effort.quick else tuple(sorted(SHARES, key=lambda share: share != HALF))
     rows: list[Row] = []
     for policy in POLICIES:
-        found, ended = rows_until_its_end("executed", name, policy, peak_B, json.dumps(shares), STEPS)
-        missing = shares[len(found) :]
-        rows += found
+        ended = run(loops, name, policy, peak_B, shares, STEPS, limits=LIMITS)
+        missing = shares[len(ended.rows) :]
+        rows += ended.rows
         rows += [
             {
                 "network": name,
                 "policy": policy,
                 "share": s,
                 "budget_B": int(peak_B * s),
-                "refused": ended,
+                "refused": ended.failure,
                 "failed": True,
             }
             for s in missing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests import torchvision_shim
 from tests.eager_engine.adversaries import Adversaries
 from tests.eager_engine.networks import (
     EagerNetwork,
@@ -22,6 +23,8 @@ from tests.eager_engine.sequences import Lengths, Reader
 from tests.eager_engine.trees import TreeReader
 from tests.networks import UNet, WithLoss, gpt2
 from torch import nn
+
+torchvision_shim.install()
 
 
 def _resnet50() -> nn.Module:

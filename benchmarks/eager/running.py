@@ -1,4 +1,4 @@
-"""One training loop inside `lowtide.eager`, and what it was: bits, seconds, recomputation. In a process of its own.
+"""One training loop inside `lowtide.eager`, and what it was: bits, seconds, recomputation; its peak; the trace of a step.
 
 Units: `_B` bytes, `_s` seconds, `_ns` modelled nanoseconds.
 """
@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import gc
 import time
+import warnings
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,10 +18,16 @@ from tests.eager_engine.comparison import Left, everything
 from tests.eager_engine.networks import EagerNetwork
 
 import lowtide
+from benchmarks.eager.networks import NETWORKS
+from benchmarks.runner import Limits
 
 UNLIMITED_B = 8 * 2**30
 MOVE_ns_PER_B = 0.2
 """A moved byte is read and written once, at the 10 GB/s of the modelled costs."""
+LIMITS = Limits(elapsed_s=240.0)
+"""Of a process that may be refused again and again."""
+RECORDED = 3
+"""Steps before the one that is recorded, so that the optimizer has its state."""
 POLICIES = ("dtr", "dte", "coop", "tide", "tide-memory")
 """Of the tables that execute."""
 
@@ -94,3 +102,32 @@ def recomputed(found: dict[str, Any], first: int = 2) -> float:
     counts = found["counts"]
     before = counts[first - 1] if first else {"recompute_ns": 0, "cost_ns": 0}
     return float((counts[-1]["recompute_ns"] - before["recompute_ns"]) / (counts[-1]["cost_ns"] - before["cost_ns"]))
+
+
+def prepare() -> None:
+    """One thread, and no warnings of budgets that are meant to be small: as every loop of the tables runs, in its own process."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore", lowtide.BudgetWarning)
+
+
+def peak_of(name: str) -> int:
+    """The peak of one of the networks, in a process of its own."""
+    prepare()
+    return peak_B(NETWORKS[name])
+
+
+def record(network: EagerNetwork, file: Path) -> None:
+    """Writes the trace of one step, the fourth one."""
+    module, optimizers = network.start()
+    for number, batch in enumerate(network.batches(RECORDED + 1)):
+        if number < RECORDED:
+            network.step(module, optimizers, batch)
+            continue
+        with lowtide.eager(UNLIMITED_B, policy="lru", model=module, optimizer=optimizers, record=file):
+            network.step(module, optimizers, batch)
+
+
+def record_of(name: str, file: str) -> None:
+    """Records one of the networks, in a process of its own."""
+    prepare()
+    record(NETWORKS[name], Path(file))

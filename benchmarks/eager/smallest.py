@@ -4,32 +4,59 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from benchmarks.eager.networks import NETWORKS
-from benchmarks.eager.process import rows_until_its_end
 from benchmarks.eager.replaying import profile
-from benchmarks.eager.running import POLICIES
+from benchmarks.eager.running import LIMITS, POLICIES, Loop, peak_of, prepare, recomputed, record_of
 from benchmarks.parts import Effort, Found, Part, Row, rows_of
 from benchmarks.results_file import table
-from benchmarks.runner import answer_of
+from benchmarks.runner import HandOver, answer_of, run
 from lowtide.units import format_B
 
 KEYS = tuple(NETWORKS)
 STEPS = 2
 GRAIN = 0.02
+"""Of the peak: how finely the smallest budget is sought."""
 _COLUMNS = ("network", "policy", "peak", "floor", "smallest", "over the floor", "of the peak", "recomputed there")
 
 
+def smallest(hand_over: HandOver, name: str, policy: str, peak_B: int, floor_B: int, steps: int) -> None:
+    """The smallest budget in which all steps end, by halving between the floor and the peak, in a process of its own.
+
+    The last row counts.
+    """
+    prepare()
+    grain_B = int(peak_B * GRAIN)
+    low, high = floor_B // grain_B - 1, peak_B // grain_B + 2
+    hand_over(_tried(name, policy, high * grain_B, steps))
+    while high - low > 1:
+        middle = (low + high) // 2
+        row = _tried(name, policy, middle * grain_B, steps)
+        if row["refused"]:
+            low = middle
+        else:
+            high = middle
+            hand_over(row)
+
+
+def _tried(name: str, policy: str, budget_B: int, steps: int) -> dict[str, Any]:
+    found = Loop(NETWORKS[name], policy, budget_B, steps).run()
+    row = {"network": name, "policy": policy, "budget_B": budget_B, "refused": found["refused"]}
+    return row if found["refused"] else row | {"recomputed": recomputed(found, first=0)}
+
+
 def _measure(name: str, effort: Effort) -> list[Row]:
-    peak_B = answer_of("_eager_run", "peak", name)
+    peak_B = answer_of(peak_of, name)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "step.jsonl"
-        answer_of("_eager_run", "record", name, file)
+        answer_of(record_of, name, str(file))
         floor_B = profile(file)["floor_B"]
     rows = []
     for policy in POLICIES[-1:] if effort.quick else POLICIES:
-        found, ended = rows_until_its_end("smallest", name, policy, peak_B, floor_B, STEPS)
-        row = found[-1] if found else {"network": name, "policy": policy, "budget_B": None, "refused": ended}
+        ended = run(smallest, name, policy, peak_B, floor_B, STEPS, limits=LIMITS)
+        none = {"network": name, "policy": policy, "budget_B": None, "refused": ended.failure}
+        row = ended.rows[-1] if ended.rows else none
         rows.append(row | {"loop_B": peak_B, "floor_B": floor_B})
     return rows
 

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from benchmarks.fidelity.soak import drift, growth_MB
+import contextlib
+import time
+from typing import Any
+
+import torch
+from tests.eager_engine.comparison import everything
+
+import lowtide
+from benchmarks.eager.networks import NETWORKS
+from benchmarks.eager.running import peak_of, prepare
+from benchmarks.fidelity.soak import drift, growth_MB, rss_B
 from benchmarks.parts import Effort, Found, Part, Row, rows_of
 from benchmarks.results_file import table
 from benchmarks.runner import answer_of
@@ -12,17 +22,53 @@ KEYS = ("lengths", "treelstm")
 POLICY = "tide-memory"
 STEPS = 300
 SHARE = 0.5
+EVERY = 25
+"""Steps between two looks at every bit."""
+EVALUATE = 50
+"""Steps between two evaluations."""
 _COLUMNS = (
     "network", "steps", "budget", "most held", "bits", "departures", "evictions", "reruns", "time over plain",
     "step time, last over second quarter (plain)", "RSS growth after the first quarter MB (plain)",
 )  # fmt: skip
 
 
+def side(name: str, steps: int, budget_B: int | None) -> dict[str, Any]:
+    """One side of a soak, plainly or inside a budget, in a process of its own: what was seen."""
+    prepare()
+    network = NETWORKS[name]
+    module, optimizers = network.start()
+    seen: dict[str, Any] = {"losses": [], "seconds_s": [], "rss_B": [], "left": [], "held_B": []}
+    inside = (
+        contextlib.nullcontext()
+        if budget_B is None
+        else lowtide.eager(budget_B, policy=POLICY, model=module, optimizer=optimizers)
+    )
+    with inside as run:
+        for number, batch in enumerate(network.batches(steps)):
+            start = time.perf_counter()
+            seen["losses"].append(network.step(module, optimizers, batch).item().hex())
+            seen["seconds_s"].append(time.perf_counter() - start)
+            if number % EVALUATE == EVALUATE - 1:
+                module.eval()
+                with torch.no_grad():
+                    seen["losses"].append(module(*batch).item().hex())
+                module.train()
+            if number % EVERY == EVERY - 1:
+                seen["left"].append(everything(module, optimizers))
+            seen["rss_B"].append(rss_B())
+            if budget_B is not None:
+                seen["held_B"].append(run.stats().peak_B)
+    seen["left"].append(everything(module, optimizers))
+    if budget_B is not None:
+        seen["stats"] = {field: getattr(run.stats(), field) for field in run.stats().__struct_fields__}
+    return seen
+
+
 def _measure(name: str, effort: Effort) -> list[Row]:
     steps = 50 if effort.quick else STEPS
-    budget_B = int(answer_of("_eager_run", "peak", name) * SHARE)
-    plain = answer_of("_eager_soak_run", name, steps)
-    inside = answer_of("_eager_soak_run", name, steps, budget_B, POLICY)
+    budget_B = int(answer_of(peak_of, name) * SHARE)
+    plain = answer_of(side, name, steps, None)
+    inside = answer_of(side, name, steps, budget_B)
     return [
         {
             "network": name,

@@ -7,7 +7,6 @@ were looked at while the policies were written; the others were not, and are rep
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -29,11 +28,9 @@ from tests.eager_engine.trees import TreeReader
 from tests.networks import UNet, WithLoss
 from torch import nn
 
+from benchmarks.eager.running import record
 from benchmarks.problem_set import TRACES
 
-UNLIMITED_B = 2**34
-RECORDED = 3
-"""Steps before the one that is recorded, so that the optimizer has its state."""
 FOLDER = TRACES / "unseen"
 
 
@@ -303,19 +300,6 @@ HELD_BACK = {
 }
 """Not looked at."""
 NETWORKS = STUDIED | HELD_BACK
-
-
-def record(network: EagerNetwork, file: Path) -> None:
-    """Writes the trace of one step of a network."""
-    import lowtide
-
-    module, optimizers = network.start()
-    for number, batch in enumerate(network.batches(RECORDED + 1)):
-        if number < RECORDED:
-            network.step(module, optimizers, batch)
-            continue
-        with lowtide.eager(UNLIMITED_B, policy="lru", model=module, optimizer=optimizers, record=file):
-            network.step(module, optimizers, batch)
 
 
 def main(arguments: list[str]) -> int:

@@ -17,7 +17,7 @@ from benchmarks.implementations.levels import LEVEL_PART, TEN_PART
 from benchmarks.implementations.order import ORDER_PART
 from benchmarks.implementations.solving import SOLVING_PART
 from benchmarks.implementations.vocabulary import VOCABULARY_PART
-from benchmarks.parts_run import PartsRun
+from benchmarks.parts import PartsRun
 
 RUN = PartsRun(
     "implementations",

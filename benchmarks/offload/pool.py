@@ -15,7 +15,7 @@ from benchmarks.offload.joint import JOINT_PART
 from benchmarks.offload.links import LINK_PART, SIZE_PART
 from benchmarks.offload.whole_steps import STEPS_PART
 from benchmarks.offload.width import WIDTH_PART
-from benchmarks.parts_run import PartsRun
+from benchmarks.parts import PartsRun
 
 RUN = PartsRun(
     "pool",

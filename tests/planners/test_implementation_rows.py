@@ -17,8 +17,7 @@ from benchmarks.implementations.problems import MACHINES, MONET, NAMES, load
 from benchmarks.implementations.rows import LEVELS, SCHEDULE_ONLY, Point, case, climb
 from benchmarks.implementations.solving import SOLVING_PART, open_share
 from benchmarks.implementations.vocabulary import VOCABULARY_PART
-from benchmarks.parts import Effort, Part
-from benchmarks.parts_run import measured, wanted
+from benchmarks.parts import Effort, Part, measured, wanted
 from benchmarks.results_file import MissingRow
 
 from lowtide.ir.graph import Role

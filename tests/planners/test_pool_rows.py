@@ -10,8 +10,7 @@ from benchmarks.offload.networks import CAPTURED, K40, NETWORKS, captured, netwo
 from benchmarks.offload.rows import floor_B, largest, linked, ours, ours_once, result
 from benchmarks.offload.steps import NoWeight, with_momentum
 from benchmarks.offload.width import WIDTH_PART
-from benchmarks.parts import Effort, Part
-from benchmarks.parts_run import measured, wanted
+from benchmarks.parts import Effort, Part, measured, wanted
 from benchmarks.problem_set import load
 from benchmarks.results_file import MissingRow
 from msgspec.structs import replace
