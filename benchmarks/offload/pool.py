@@ -12,7 +12,8 @@ import sys
 from benchmarks.offload.depth import DEPTH_PART
 from benchmarks.offload.floor import FLOOR_PART
 from benchmarks.offload.joint import JOINT_PART
-from benchmarks.offload.links import LINK_PART, SIZE_PART
+from benchmarks.offload.links import LINK_PART
+from benchmarks.offload.sizes import SIZE_PART
 from benchmarks.offload.whole_steps import STEPS_PART
 from benchmarks.offload.width import WIDTH_PART
 from benchmarks.parts import PartsRun

@@ -1,14 +1,10 @@
-"""A GPT-style model several times the budget in a process of its own: whole steps in the arena beside unlimited ones.
-
-Prints one JSON object. `python -m benchmarks.offload.sizes LAYERS WIDTH WORDS RATE_GBps ROUNDS LIMIT`.
+"""A GPT-style model several times the budget: whole steps in the arena beside unlimited ones.
 
 Units: `_B` bytes, `_s` seconds.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -16,9 +12,22 @@ import torch
 
 import lowtide
 from benchmarks.offload.subjects import Batch, Subject, gpt2
+from benchmarks.parts import Effort, Found, Part, Row, rows_of
+from benchmarks.results_file import MissingRow, table
+from benchmarks.runner import answer_of
 from benchmarks.stopwatch import interleave, ratio, spread
 from lowtide.device.heap import keep_warm
+from lowtide.units import format_B
 
+_SIZES = {"gpt2, 4 layers": (4, 512, 2048), "gpt2, 8 layers": (8, 768, 4096)}
+_SIZE_RATES = (2, 8)
+SIZE_KEYS = tuple(f"{name}, {rate} GB/s" for name in _SIZES for rate in _SIZE_RATES)
+MOST_s = 20.0  # of planning, per budget
+_SIZE_COLUMNS = (
+    "model", "link each way", "weights, gradients, Adam", "budget", "proved floor", "reserved", "at home on the host", "bits equal",
+    "step unlimited", "step inside", "ratio", "unlimited against itself", "predicted", "stall predicted", "stall measured",
+    "sent, fetched per step", "of the link's time", "updates on the host",
+)  # fmt: skip
 TIMES = 4  # what lives through a step over the budget
 _TOKENS = (2, 128)
 
@@ -34,8 +43,10 @@ def subject_of(layers: int, width: int, words: int) -> Subject:
     return Subject("gpt2", size, lambda: gpt2(layers, width, words), batch, adamw=True, inside=True)
 
 
-def run(subject: Subject, rate_GBps: float, rounds: int, limit_s: float) -> dict[str, Any]:
-    """The row."""
+def run_inside(layers: int, width: int, words: int, rate_GBps: float, rounds: int, limit_s: float) -> Row:
+    """The row, in a process of its own."""
+    torch.set_num_threads(1)
+    subject = subject_of(layers, width, words)
     batch = subject.batch()
     kept_B = 4 * sum(p.nbytes for p in subject.build().parameters())  # weights, gradients, Adam's two moments
     budget_B = kept_B // TIMES
@@ -83,14 +94,53 @@ def _made(
     return (lambda: step(*batch[0], **batch[1])), model, step
 
 
-def main(arguments: list[str]) -> int:
-    """Runs and prints."""
-    layers, width, words, rate, rounds, limit_s = arguments
-    torch.set_num_threads(1)
-    subject = subject_of(int(layers), int(width), int(words))
-    sys.stdout.write(json.dumps(run(subject, float(rate), int(rounds), float(limit_s))) + "\n")
-    return 0
+def _measure_size(key: str, effort: Effort) -> list[Row]:
+    name, _, rate = key.rpartition(", ")
+    layers, width, words = _SIZES[name]
+    rounds = 2 if effort.quick else effort.rounds
+    row = answer_of(
+        run_inside, layers, width, words, float(rate.split()[0]), rounds, min(MOST_s, effort.limit_s), quiet=False
+    )
+    if not row["bits"] or row["departures"]:
+        raise MissingRow(f"{key}: {row}")
+    return [row]
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+def _sizes(found: Found) -> list[str]:
+    rows = rows_of(found, SIZE_KEYS)
+    if not rows:
+        return []
+    note = (
+        "`lowtide.TrainStep` with AdamW on transformers' GPT-2, dropout on, one thread of compute (copies and updates on the host run on another core), in an arena of a quarter of what weights, "
+        "gradients and Adam's two moments take; medians of interleaved steps in one process, beside the same whole step with "
+        "12 GiB. Bits: parameters after steps from the same start, `torch.equal`. Of the link's time: bytes sent and fetched over "
+        "what both directions could move in the measured step."
+    )
+    return [table("A model four times the budget", _SIZE_COLUMNS, [_size_cells(r) for r in rows], len(rows), note)]
+
+
+def _size_cells(row: Row) -> list[str]:
+    used = (row["sent_B"] + row["fetched_B"]) / (2 * row["rate_GBps"] * 1e9 * row["inside_s"])
+    return [
+        row["size"],
+        f"{row['rate_GBps']:g} GB/s",
+        format_B(row["kept_B"]),
+        format_B(row["budget_B"]),
+        format_B(row["floor_B"]),
+        format_B(row["reserved_B"]),
+        format_B(row["hosted_B"]),
+        "yes",
+        f"{row['free_s']:.2f} s",
+        f"{row['inside_s']:.2f} s",
+        f"{row['ratio']:.3f}",
+        row["spread"],
+        f"{row['predicted_s']:.2f} s",
+        f"{row['predicted_stall_s'] * 1e3:.1f} ms",
+        f"{row['stall_s'] * 1e3:.1f} ms",
+        f"{format_B(row['sent_B'])}, {format_B(row['fetched_B'])}",
+        f"{used:.0%}",
+        str(row["host_runs"]),
+    ]
+
+
+SIZE_PART = Part("size", SIZE_KEYS, _measure_size, _sizes)
