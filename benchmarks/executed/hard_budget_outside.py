@@ -16,7 +16,7 @@ import numpy
 import torch
 
 from benchmarks.executed.hard_budget_prediction import mb
-from benchmarks.executed.outside_bytes import BUDGET, WARM_UPS
+from benchmarks.executed.outside_bytes import BUDGET, WARM_UPS, inside
 from benchmarks.runner import answer_of
 from lowtide.device.arena import Arena
 
@@ -35,7 +35,7 @@ PROBES = ("1 MiB made while an arena is engaged by", "in the arena, MiB", "remar
 
 def run(name: str, scope: str, steps: int) -> dict[str, Any]:
     """One network in a process of its own."""
-    found: dict[str, Any] = answer_of("_outside_run", name, scope, steps)
+    found: dict[str, Any] = answer_of(inside, name, scope, steps)
     return found
 
 

@@ -1,6 +1,4 @@
-"""One network in a process of its own, inside the wall: what grows outside the arena, and what was never in it.
-
-Prints one JSON object. `python -m benchmarks.executed.outside_bytes SUBJECT SCOPE STEPS`.
+"""One network inside a hard budget: what grows outside the arena, and what was never in it.
 
 Units: `_B` bytes.
 """
@@ -10,23 +8,21 @@ from __future__ import annotations
 import ctypes
 import gc
 import itertools
-import json
 import os
 import re
 import resource
-import sys
 import tracemalloc
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import nn
 
 import lowtide
 from benchmarks.executed.hard_budget_prediction import adamw, resident_B
-from benchmarks.fidelity.soak_run import rss_B
+from benchmarks.fidelity.soak import rss_B
 from benchmarks.networks import SUBJECTS, loss_in
 from lowtide.device.arena import Arena
 from lowtide.session.budget_scope import Scope
@@ -153,7 +149,7 @@ def eagerly(model: nn.Module, batch: dict[str, torch.Tensor]) -> dict[str, int]:
 
 
 def inside(name: str, scope: Scope, steps: int) -> dict[str, Any]:
-    """Trains inside the wall."""
+    """Trains inside a hard budget, in a process of its own."""
     subject = SUBJECTS[name]
     model = subject.build()
     optimizer = adamw(model)
@@ -212,14 +208,3 @@ def inside(name: str, scope: Scope, steps: int) -> dict[str, Any]:
         "threads": len(os.listdir("/proc/self/task")),
         "eager": eager,
     }
-
-
-def main() -> None:
-    name, scope, steps = sys.argv[1:]
-    if scope not in get_args(Scope):
-        raise SystemExit(f"a scope of {scope!r}")
-    print(json.dumps(inside(name, scope, int(steps))))  # type: ignore[arg-type]
-
-
-if __name__ == "__main__":
-    main()

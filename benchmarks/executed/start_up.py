@@ -11,6 +11,7 @@ import sys
 import tempfile
 from typing import Any
 
+from benchmarks.executed.first_step import first_step
 from benchmarks.networks import SUBJECTS
 from benchmarks.results_file import fresh_profiles, table, write
 from benchmarks.runner import answer_of
@@ -25,7 +26,7 @@ COLUMNS = {
 
 def run(name: str, budget: str) -> dict[str, float]:
     """One process."""
-    found: dict[str, float] = answer_of("_start_up_run", name, budget)
+    found: dict[str, float] = answer_of(first_step, name, budget)
     return found
 
 

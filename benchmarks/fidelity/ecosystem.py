@@ -11,18 +11,17 @@ from __future__ import annotations
 
 import argparse
 import collections
-import json
-import subprocess
 import sys
-import threading
 import time
 from typing import Any
 
 from benchmarks.executed.hard_budget_prediction import mb
-from benchmarks.fidelity.ecosystem_network import KEEP_ALL, STEPS, Label
+from benchmarks.fidelity import ecosystem_network
+from benchmarks.fidelity.ecosystem_network import KEEP_ALL, STEPS, Label, brief
 from benchmarks.fidelity.ecosystem_networks import FURTHER, NETWORKS
-from benchmarks.fidelity.refusals import CASES
+from benchmarks.fidelity.refusals import CASES, attempt_all
 from benchmarks.results_file import read_numbers, table, write
+from benchmarks.runner import Limits, run
 
 LABELS: tuple[Label, ...] = (KEEP_ALL, 0.75, 0.5, 0.25, 0.1, 0.05)
 COLUMNS = (
@@ -37,42 +36,20 @@ REFUSED = ("what", "outcome", "message")
 Found = dict[str, Any]
 
 
-def measure(name: str, labels: list[Label], limit_s: float) -> Found:
+def measure(name: str, labels: list[Label], limits: Limits) -> Found:
     """One network in a process of its own: what it told, and why it ended if it ended early."""
-    command = [sys.executable, "-m", "benchmarks.fidelity.ecosystem_network", name, json.dumps(labels)]
-    begin = time.perf_counter()
-    lines, code = _lines_of(command, limit_s)
+    ended = run(ecosystem_network.measure, name, labels, limits=limits, quiet=False)
     network = NETWORKS[name]
     found: Found = {
         "name": name, "library": network.source, "size": network.size, "optimizer": network.optimizer,
-        "rows": [], "failure": None, "seconds_s": time.perf_counter() - begin,
+        "rows": [], "failure": None if ended.failure is None else brief(ended.failure), "seconds_s": ended.elapsed_s,
     }  # fmt: skip
-    for line in lines:
-        kind, content = line["kind"], line["content"]
-        if kind == "row":
-            found["rows"].append(content)
-        elif kind == "failure":
-            found["failure"] = content["message"]
+    for row in ended.rows:
+        if row["kind"] == "row":
+            found["rows"].append(row["content"])
         else:
-            found |= content
-    if code and found["failure"] is None:
-        found["failure"] = f"stopped after {limit_s:.0f} s" if code == _STOPPED else f"the process ended with {code}"
+            found |= row["content"]
     return found
-
-
-_STOPPED = -9
-
-
-def _lines_of(command: list[str], limit_s: float) -> tuple[list[Found], int]:
-    """What a process printed, line by line; it is stopped after a while. Its progress goes to stderr."""
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        timer = threading.Timer(limit_s, process.kill)
-        timer.start()
-        assert process.stdout is not None
-        lines = [json.loads(line) for line in process.stdout if line.startswith("{")]
-        code = process.wait()
-        timer.cancel()
-    return lines, code
 
 
 def rows_of(found: Found) -> list[list[object]]:
@@ -194,20 +171,21 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--try", dest="trial", action="store_true", help="write ecosystem_quick and merge nothing")
     options = parser.parse_args(arguments)
     labels: list[Label] = [KEEP_ALL, *options.alphas]
+    limits = Limits(elapsed_s=options.limit)
     begin = time.perf_counter()
     networks: list[Found] = []
     for index, name in enumerate(options.only, 1):
-        networks.append(measure(name, labels, options.limit) | {"labels": labels})
+        networks.append(measure(name, labels, limits) | {"labels": labels})
         _say(
             f"{index} of {len(options.only)}: {name} in {networks[-1]['seconds_s']:.0f} s, {time.perf_counter() - begin:.0f} s in all"
         )
-    refusals, code = _lines_of([sys.executable, "-m", "benchmarks.fidelity.refusals"], options.limit)
+    refused = run(attempt_all, limits=limits, quiet=False)
     broken = [promise for n in networks for promise in broken_by(n)]
-    broken += [f"the refusals ended with {code}"] if code else []
+    broken += [f"the refusals: {refused.failure}"] if refused.failure else []
     if not options.trial:
         networks = with_earlier(networks)
-    tables = tables_of(networks, refusals)
-    numbers = {"networks": networks, "refusals": refusals}
+    tables = tables_of(networks, refused.rows)
+    numbers = {"networks": networks, "refusals": refused.rows}
     path = write("ecosystem_quick" if options.trial else "ecosystem", "The ecosystem inside the wall", tables, numbers)
     sys.stdout.write(path.read_text())
     sys.stderr.writelines(f"BROKEN: {promise}\n" for promise in broken)

@@ -1,7 +1,4 @@
-"""One network of the ecosystem in a process of its own: trained plainly, then inside the wall at every budget.
-
-Prints one JSON object a line, each when it is known, so that what was measured stays when something fails later.
-`python -m benchmarks.fidelity.ecosystem_network NAME ALPHAS`, ALPHAS a JSON list.
+"""One network of the ecosystem: trained plainly, then inside a hard budget at every budget.
 
 Units: `_B` bytes, `_s` seconds.
 """
@@ -9,7 +6,6 @@ Units: `_B` bytes, `_s` seconds.
 from __future__ import annotations
 
 import copy
-import json
 import sys
 import time
 from collections.abc import Callable
@@ -21,6 +17,7 @@ import lowtide
 from benchmarks.executed.hard_budget_prediction import UNLIMITED_B, Bits, bits_of, prediction_error, resident_B, train
 from benchmarks.fidelity.ecosystem_networks import NETWORKS, TARGET, Network
 from benchmarks.results_file import fresh_profiles
+from benchmarks.runner import HandOver
 from benchmarks.stopwatch import interleave, ratio
 from lowtide.device import shim
 from lowtide.device.heap import keep_warm
@@ -204,44 +201,32 @@ class Stage:
         return prepare
 
 
-def message_of(error: BaseException) -> str:
-    """An error's kind and the first lines of its text."""
-    text = " ".join(str(error).split()).replace("|", "/")  # tables are made of bars
-    return f"{type(error).__name__}: {text[:300]}{'...' if len(text) > 300 else ''}"
-
-
-def _tell(kind: str, content: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps({"kind": kind, "content": content}) + "\n")
-    sys.stdout.flush()
-
-
-def run(network: Network, labels: list[Label]) -> None:
-    """Everything about one network."""
-    stage = Stage(network)
-    _tell("network", stage.capture())
+def measure(hand_over: HandOver, name: str, labels: list[Label]) -> None:
+    """Everything about one network, in a process of its own; each fact when it is known, so that it stays if something fails later."""
+    keep_warm(1 << 30)
+    fresh_profiles()
+    shim.load()  # so that its events show plain PyTorch's bytes too
+    stage = Stage(NETWORKS[name])
+    hand_over({"kind": "network", "content": stage.capture()})
     plans: dict[str, Plan] = {}
     for label in labels:
         row, plan = stage.row(label)
         if plan is not None:
             plans[str(label)] = plan
-        _tell("row", row)
+        hand_over({"kind": "row", "content": row})
         stage.say(f"alpha {label}: " + (row.get("failure") or f"{row['bits']}, planned in {row['plan_s']:.1f} s"))
     if KEEP_ALL in plans:
-        _tell("measured", stage.measured(plans))
+        hand_over({"kind": "measured", "content": stage.measured(plans)})
     stage.say("done")
 
 
-def main() -> None:
-    name, labels = sys.argv[1:]
-    keep_warm(1 << 30)
-    fresh_profiles()
-    try:
-        shim.load()  # so that its events show plain PyTorch's bytes too
-        run(NETWORKS[name], json.loads(labels))
-    except Exception as error:
-        _tell("failure", {"message": message_of(error)})
-        raise
+def message_of(error: BaseException) -> str:
+    """An error's kind and the first lines of its text."""
+    return brief(f"{type(error).__name__}: {error}")
 
 
-if __name__ == "__main__":
-    main()
+def brief(message: str) -> str:
+    """The first lines of what an error said, for a cell of a table."""
+    kind, _, text = message.partition(": ")
+    text = " ".join(text.split()).replace("|", "/")  # tables are made of bars
+    return f"{kind}: {text[:300]}{'...' if len(text) > 300 else ''}"

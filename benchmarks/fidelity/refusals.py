@@ -1,12 +1,8 @@
-"""What lowtide refuses, tried: one JSON object a line with what was done, how it ended and the message.
-
-`python -m benchmarks.fidelity.refusals`.
-"""
+"""What lowtide refuses, tried: what was done, how it ended and the message."""
 
 from __future__ import annotations
 
 import copy
-import json
 import pickle
 import sys
 import tempfile
@@ -21,6 +17,7 @@ from torch import nn
 import lowtide
 from benchmarks.fidelity.ecosystem_network import message_of
 from benchmarks.results_file import fresh_profiles
+from benchmarks.runner import HandOver
 
 CAPACITY = "100% of plain"
 CASES: dict[str, Callable[[], str | None]] = {}
@@ -207,7 +204,8 @@ def _pickled() -> str | None:
     return f"not refused: a plain model, {'bits equal' if same else 'BITS DIFFER'}"
 
 
-def main() -> None:
+def attempt_all(hand_over: HandOver) -> None:
+    """Tries every case, in a process of its own."""
     fresh_profiles()
     warnings.simplefilter("ignore")
     for what, attempt in CASES.items():
@@ -217,10 +215,5 @@ def main() -> None:
         except Exception as error:
             kind, _, message = message_of(error).replace(f"{tempfile.gettempdir()}/", "").partition(": ")
             outcome = kind if isinstance(error, lowtide.LowtideError) else f"{kind} (torch's own)"
-        sys.stdout.write(json.dumps({"what": what, "outcome": outcome, "message": message}) + "\n")
-        sys.stdout.flush()
+        hand_over({"what": what, "outcome": outcome, "message": message})
         sys.stderr.write(f"  refusals: {what}: {outcome}\n")
-
-
-if __name__ == "__main__":
-    main()

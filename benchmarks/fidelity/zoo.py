@@ -1,10 +1,10 @@
 """Every family that transformers, timm and torchvision register, one small network each, at three budgets, bit by bit.
 
-`python -m benchmarks.fidelity.zoo [--only TEXT ...] [--resume] [--jobs N] [--tables]`. Each network runs in a process of its own under a
-limit of processor time and memory, so that a crash is a row; rows are lines of JSON in `build/zoo.jsonl`, and
-`--resume` goes on where an earlier run stopped, on another machine from the rows that `results/zoo.json` has. Writes
-`results/zoo.md` and `.json` from all rows that there are, the latest of each network; `--tables` does only that. 1 if a
-network differs or fails, or a family was not run.
+`python -m benchmarks.fidelity.zoo [--only TEXT ...] [--resume] [--jobs N] [--tables]`. Each network runs in a process of its own
+under a limit of processor time and memory, so that a crash is a row; it is forked from this one, which has imported everything
+and computed nothing. Rows are lines of JSON in `build/zoo.jsonl`, and `--resume` goes on where an earlier run stopped, on another
+machine from the rows that `results/zoo.json` has. Writes `results/zoo.md` and `.json` from all rows that there are, the latest of
+each network; `--tables` does only that. 1 if a network differs or fails, or a family was not run.
 
 Units: `_B` bytes, `_s` seconds.
 """
@@ -15,12 +15,8 @@ import argparse
 import collections
 import json
 import os
-import resource
 import select
-import signal
 import sys
-import time
-import traceback
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
@@ -30,100 +26,46 @@ from tests.zoo import registries
 
 from benchmarks.fidelity import zoo_network
 from benchmarks.results_file import read_numbers, table, write
+from benchmarks.runner import Ended, Limits, Process
 
 LINES = Path(__file__).parents[2] / "build" / "zoo.jsonl"
-LIMIT_s, LIMIT_B = 480.0, 6 << 30
+LIMITS = Limits(processor_s=480, resident_B=6 << 30)
+QUIET = not os.environ.get("LOWTIDE_ZOO_LOUD")
 LASTING = ("network", "found", "budget", "outcome", "message", "raised_B")
 """What the results keep of a row."""
 Row = dict[str, Any]
 
 
-class Running:
-    """One network in a process forked from this one, which has imported everything and computed nothing."""
-
-    def __init__(self, name: str) -> None:
-        self.name, self.begun_s, self.killed = name, time.perf_counter(), ""
-        self.read, write_end = os.pipe()
-        self.process = os.fork()
-        if self.process == 0:
-            os.close(self.read)
-            _in_child(name, write_end)
-        os.close(write_end)
-        self.data = b""
-
-    def pump(self) -> bool:
-        """Reads what there is; False at the end."""
-        data = os.read(self.read, 1 << 16)
-        self.data += data
-        return bool(data)
-
-    def check_memory(self) -> None:
-        """Ends the process if it holds too much."""
-        try:
-            resident_B = int(Path(f"/proc/{self.process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        except (OSError, IndexError):
-            return
-        if resident_B > LIMIT_B and not self.killed:
-            self.killed = f"more than {LIMIT_B >> 30} GiB of memory"
-            os.kill(self.process, signal.SIGKILL)
-
-    def ended(self) -> list[Row]:
-        """All rows of the network; one more if the process did not end by itself."""
-        os.close(self.read)
-        _, status, used = os.wait4(self.process, 0)
-        rows = [json.loads(line) for line in self.data.decode().splitlines()]
-        if os.WIFSIGNALED(status):
-            number = os.WTERMSIG(status)
-            why = self.killed or (
-                f"more than {LIMIT_s:.0f} s of processor time"
-                if number == signal.SIGXCPU
-                else f"ended by {signal.Signals(number).name}"
-            )
-            rows.append({"outcome": "failed", "message": why})
-        elapsed = {"cpu_s": round(used.ru_utime + used.ru_stime, 1), "peak_B": used.ru_maxrss * 1024}
-        return [{"network": self.name} | row | elapsed for row in rows]
-
-
-def _in_child(name: str, write_end: int) -> None:
-    """Never returns."""
-    resource.setrlimit(resource.RLIMIT_CPU, (int(LIMIT_s), int(LIMIT_s) + 5))
-    quiet = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(quiet, 1)
-    if not os.environ.get("LOWTIDE_ZOO_LOUD"):
-        os.dup2(quiet, 2)
-
-    def hand_over(row: Row) -> None:
-        os.write(write_end, json.dumps(row).encode() + b"\n")
-
-    try:
-        zoo_network.rows_of(name, hand_over)
-    except BaseException as error:
-        hand_over({"outcome": "failed", "message": registries.said(error), "trace": traceback.format_exc()[-1500:]})
-    os._exit(0)
-
-
 def run(names: list[str], jobs: int) -> None:
     """Runs networks and appends their rows to `LINES`."""
-    waiting, running = list(reversed(names)), dict[int, Running]()
+    waiting, running = list(reversed(names)), dict[Process, str]()
     done = 0
     while waiting or running:
         while waiting and len(running) < jobs:
-            one = Running(waiting.pop())
-            running[one.read] = one
+            name = waiting.pop()
+            running[Process(zoo_network.measure, (name,), limits=LIMITS, quiet=QUIET, forked=True)] = name
         ready, _, _ = select.select(list(running), [], [], 0.5)
-        for one in running.values():
-            one.check_memory()
-        for end in ready:
-            one = running[end]
-            if one.pump():
+        for process in running:
+            process.watch()
+        for process in ready:
+            if process.pump():
                 continue
-            del running[end]
-            rows = one.ended()
+            name = running.pop(process)
+            rows = rows_of(name, process.ended())
             with LINES.open("a") as lines:
                 lines.writelines(json.dumps(row) + "\n" for row in rows)
             done += 1
             brief = "; ".join(f"{r.get('budget', '')} {r['outcome']}".strip() for r in rows if "outcome" in r)
-            _say(f"{done} of {len(names)} {one.name} ({rows[-1]['cpu_s'] if rows else 0} s): {brief}")
+            _say(f"{done} of {len(names)} {name} ({rows[-1]['cpu_s'] if rows else 0} s): {brief}")
+
+
+def rows_of(name: str, ended: Ended) -> list[Row]:
+    """All rows of a network; one more if its process did not end by itself."""
+    rows = list(ended.rows)
+    if ended.failure is not None:
+        rows.append({"outcome": "failed", "message": ended.failure, "trace": ended.errors[-1500:]})
+    used = {"cpu_s": round(ended.processor_s, 1), "peak_B": ended.peak_B}
+    return [{"network": name} | row | used for row in rows]
 
 
 def earlier() -> dict[str, list[Row]]:

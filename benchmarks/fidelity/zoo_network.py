@@ -1,7 +1,5 @@
 """One network of the zoo: trained plainly twice, then inside a budget, and everything compared bit by bit.
 
-`rows_of` is called in a process of its own by `benchmarks.fidelity.zoo`; each row is handed over when it is known.
-
 Units: `_B` bytes, `_s` seconds.
 """
 
@@ -21,6 +19,7 @@ from tests.zoo.registries import Found, NotApplicable, network_of, said
 from torch import nn
 
 import lowtide
+from benchmarks.runner import HandOver
 
 STEPS = 2
 CAPACITY, MIDDLE, SMALLEST = BUDGETS = ("100% of plain", "60% of plain", "smallest")
@@ -232,28 +231,28 @@ def refusal(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(sentences[:2])[:600]}"
 
 
-def rows_of(name: str, hand: Callable[[Row], None]) -> None:
-    """Everything about one network, a row at a time, each with the processor's seconds so far."""
+def measure(hand_over: HandOver, name: str) -> None:
+    """Everything about one network, in a process of its own: a row at a time, each with the processor's seconds so far."""
 
-    def hand_over(row: Row) -> None:
-        hand(row | {"at_s": round(time.process_time(), 1)})
+    def tell(row: Row) -> None:
+        hand_over(row | {"at_s": round(time.process_time(), 1)})
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             found = network_of(name)
     except NotApplicable as error:
-        hand_over({"outcome": "not applicable", "message": str(error)})
+        tell({"outcome": "not applicable", "message": str(error)})
         return
     except Exception as error:  # of the family's own code, before lowtide has anything to do with it
-        hand_over({"outcome": "not applicable", "message": f"cannot be built: {said(error)}"})
+        tell({"outcome": "not applicable", "message": f"cannot be built: {said(error)}"})
         return
-    hand_over({"found": found.text})
+    tell({"found": found.text})
     warnings.simplefilter("ignore")
     expected = plainly(found)
     repeated = differences(expected, plainly(found))
     if repeated:
-        hand_over(
+        tell(
             {"outcome": "not applicable", "message": f"plain PyTorch does not repeat itself: {', '.join(repeated[:3])}"}
         )
         return
@@ -262,11 +261,11 @@ def rows_of(name: str, hand: Callable[[Row], None]) -> None:
         fitted = Fitted(found, expected)
         for label, budget in fitted.budgets():
             row = {"budget": label} | fitted.row(label, budget)
-            hand_over(row)
+            tell(row)
             if row["outcome"] == "refused" and not row["message"].startswith("InfeasibleBudget"):
                 return
     except lowtide.LowtideError as error:
-        hand_over({"budget": label, "outcome": "refused", "message": refusal(error)})
+        tell({"budget": label, "outcome": "refused", "message": refusal(error)})
     except Exception as error:
         last = traceback.format_exc()[-1500:]
-        hand_over({"budget": label, "outcome": "failed", "message": said(error), "trace": last})
+        tell({"budget": label, "outcome": "failed", "message": said(error), "trace": last})

@@ -10,14 +10,10 @@ more than 8 GiB. The graphs are layers as Checkmate models them, and captured ne
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import resource
 import signal
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -27,7 +23,9 @@ from typing import Any
 
 from benchmarks import problem_set
 from benchmarks.planning.checkmate_models import VGG16, Layer, mobilenet, training, vgg, vgg_unet
+from benchmarks.planning.milp_solve import solve
 from benchmarks.results_file import read_numbers, table, write
+from benchmarks.runner import Limits, run
 from lowtide.ir.graph import Graph
 from lowtide.ir.text import load_graph, save_graph
 from lowtide.planners.bounds.op_floor import op_floor
@@ -112,12 +110,6 @@ def tasks(name: str, alphas: Sequence[float], folder: Path) -> list[Task]:
     ]
 
 
-def confine(core: int) -> None:
-    """Called in the solver's process before it begins: one core, so much memory."""
-    os.sched_setaffinity(0, {core})
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_B, MOST_B))
-
-
 def race(task: Task, solver: str, limit_s: float, cores: Queue[int]) -> Row:
     """Runs one solver on a core that is free and reads its events; ends it when it passes the limit.
 
@@ -132,31 +124,14 @@ def race(task: Task, solver: str, limit_s: float, cores: Queue[int]) -> Row:
 
 
 def _race(task: Task, solver: str, limit_s: float, core: int) -> Row:
-    arguments = [solver, str(task.file), str(task.budget_B), str(limit_s)]
-    command = [sys.executable, "-m", "benchmarks.planning.milp_solve", *arguments]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    begun_s = time.perf_counter()
-    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
-        process = subprocess.Popen(
-            command, stdout=output, stderr=errors, env=environment, preexec_fn=lambda: confine(core)
-        )
-        try:
-            process.wait(limit_s + _GRACE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        output.seek(0)
-        events: list[Row] = [json.loads(line) for line in output if line.endswith("\n")]
-        errors.seek(0)
-        said = errors.read()
-    if process.returncode not in (0, -signal.SIGKILL) and not any(word in said for word in _NO_MEMORY):
-        raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}: {said}")
-    return {
-        "events": events,
-        "code": process.returncode,
-        "seconds": time.perf_counter() - begun_s,
-        "limit_s": limit_s,
-    }
+    limits = Limits(elapsed_s=limit_s + _GRACE_S, address_B=MOST_B, core=core)
+    one = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    arguments = (solver, str(task.file), task.budget_B, limit_s)
+    ended = run(solve, *arguments, limits=limits, environment=one)
+    said = f"{ended.failure} {ended.errors}"
+    if ended.code not in (0, -signal.SIGKILL) and not any(word in said for word in _NO_MEMORY):
+        raise RuntimeError(f"{arguments}: {said}")
+    return {"events": ended.rows, "code": ended.code, "seconds": ended.elapsed_s, "limit_s": limit_s}
 
 
 def rows(task: Task, found: dict[str, Row]) -> list[list[str]]:

@@ -1,18 +1,16 @@
-"""One solver on one graph and budget, in a process of its own: prints one line of JSON per event, as it happens.
+"""One solver on one graph and budget: an event whenever it has a better plan or a stronger bound, and at its end.
 
-`python -m benchmarks.planning.milp_solve SOLVER FILE BUDGET LIMIT`: SOLVER is "portfolio" or "checkmate", BUDGET in bytes, LIMIT
-in seconds. Time begins when the graph is read; building a model counts.
+Time begins when the graph is read; building a model counts.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.runner import HandOver
 from lowtide.ir.check import check
 from lowtide.ir.plan import Problem
 from lowtide.ir.schedule import Schedule
@@ -29,16 +27,16 @@ _CLOSE = 1e-5  # relative; the bound is a little less than the solver's
 
 
 class Teller:
-    """Prints what changed since the last event."""
+    """Hands over what changed since the last event."""
 
-    def __init__(self) -> None:
+    def __init__(self, hand_over: HandOver) -> None:
+        self.hand_over = hand_over
         self.begun_s = time.perf_counter()
         self.last: tuple[float, float] = (math.inf, -math.inf)
 
     def event(self, **facts: Any) -> None:
-        """One line."""
-        sys.stdout.write(json.dumps({"at_s": time.perf_counter() - self.begun_s} | facts) + "\n")
-        sys.stdout.flush()
+        """One event."""
+        self.hand_over({"at_s": time.perf_counter() - self.begun_s} | facts)
 
     def found(self, time_s: float, bound_s: float) -> None:
         """A plan's seconds, infinite if there is none, and the bound on them."""
@@ -47,10 +45,15 @@ class Teller:
             self.event(time_s=time_s if math.isfinite(time_s) else None, bound_s=bound_s)
 
 
-def main() -> None:
-    solver, file, budget, limit = sys.argv[1:]
-    problem = Problem(load_graph(Path(file)), int(budget), time_limit_s=float(limit))
-    teller = Teller()
+def solve(hand_over: HandOver, solver: str, file: str, budget_B: int, limit_s: float) -> None:
+    """Solves in a process of its own.
+
+    Arguments:
+        solver: "portfolio" or "checkmate".
+        file: of the graph.
+    """
+    problem = Problem(load_graph(Path(file)), budget_B, time_limit_s=limit_s)
+    teller = Teller(hand_over)
     (_portfolio if solver == "portfolio" else _checkmate)(problem, teller)
 
 
@@ -99,7 +102,3 @@ def _end(teller: Teller, problem: Problem, schedule: Schedule | None, bound_s: f
         timeline = simulate(problem.graph, schedule)
         time_s, over_B = timeline.time_s, max(0, timeline.peak_B - problem.budget_B)
     teller.event(time_s=time_s, bound_s=bound_s, over_B=over_B, status=status, size=size, end=True)
-
-
-if __name__ == "__main__":
-    main()
