@@ -20,6 +20,8 @@ from benchmarks.eager.static import STATIC_PART
 from benchmarks.eager.traces import ABLATION_PART, TRACES_PART
 from benchmarks.parts import PartsRun, Rows
 
+RESULTS = "eager"
+
 
 def broken(found: Rows) -> list[str]:
     """Promises that rows do not keep."""
@@ -29,7 +31,7 @@ def broken(found: Rows) -> list[str]:
 
 
 RUN = PartsRun(
-    "eager",
+    RESULTS,
     "Training without a graph, inside a budget",
     __doc__ or "",
     (

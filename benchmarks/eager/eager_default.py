@@ -6,6 +6,7 @@ default is more than 1 % behind `tide` or more than 2 % behind Coop anywhere, or
 
 from __future__ import annotations
 
+import argparse
 import math
 import sys
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from benchmarks.results_file import table, write
 from lowtide.eager_engine.replay import Rules, compiled_replay, compiled_tape
 from lowtide.eager_engine.tape import Ran, Tape, load_tape
 
+RESULTS = "eager_default"
 DEFAULT = "tide-memory"
 POLICIES = ("coop", "tide", DEFAULT)
 SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4)
@@ -80,8 +82,9 @@ def _table(title: str, traces: Sequence[str], rows: Sequence[dict[str, Any]]) ->
     return table(title, ("trace", "policy", *(f"{s:g}" for s in SHARES)), cells, len(traces) * len(POLICIES), NOTE)
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Measures, writes, prints."""
+    argparse.ArgumentParser(description=__doc__).parse_args(arguments)
     known = (*recorded(), *(f"unseen/{name}" for name in STUDIED))
     unseen = tuple(f"unseen/{name}" for name in HELD_BACK)
     rows = [{"trace": t, "policy": p, "times": times(t, p)} for t in (*known, *unseen) for p in POLICIES]
@@ -99,7 +102,7 @@ def main() -> int:
         _table("Traces that were looked at while the policies were written", known, rows),
         _table("Traces that were held back", unseen, rows),
     ]
-    write("eager_default", "The default policy of eager loops, beside tide and Coop", tables, rows)
+    write(RESULTS, "The default policy of eager loops, beside tide and Coop", tables, rows)
     sys.stdout.write(tables[0] + "\n".join(["", *broken]) + "\n")
     return 1 if broken else 0
 

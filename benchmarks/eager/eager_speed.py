@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from lowtide.api.eager import Eager
 from lowtide.device.arena import Arena
 from lowtide.eager_engine.runtime import EagerRuntime
 
+RESULTS = "eager_speed"
 BUDGET_B = 2**28
 ROUNDS = 40
 POLICIES = ("lru", "coop", "tide", "tide-memory")
@@ -54,7 +56,9 @@ def fastest_us(work: Callable[[], int]) -> float:
     return best * 1e6
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
+    """Measures and writes."""
+    argparse.ArgumentParser(description=__doc__).parse_args(arguments)
     torch.set_num_threads(1)
     numbers: list[dict[str, Any]] = []
     rows = []
@@ -72,7 +76,7 @@ def main() -> int:
             )
     columns = ["loop", "policy", "plain, us", "arena, us", "eager, us", "added, us"]
     tables = [table("One operator, without pressure", columns, rows, 2 * len(POLICIES), NOTE)]
-    path = write("eager_speed", "The price of an operator inside lowtide.eager", tables, numbers)
+    path = write(RESULTS, "The price of an operator inside lowtide.eager", tables, numbers)
     print(path.read_text())
     return 0
 

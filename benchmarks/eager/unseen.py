@@ -6,6 +6,7 @@ were looked at while the policies were written; the others were not, and are rep
 
 from __future__ import annotations
 
+import argparse
 import sys
 
 import torch
@@ -28,7 +29,7 @@ from tests.eager_engine.trees import TreeReader
 from tests.networks import UNet, WithLoss
 from torch import nn
 
-from benchmarks.eager.running import record
+from benchmarks.eager.running import prepare, record
 from benchmarks.problem_set import TRACES
 
 FOLDER = TRACES / "unseen"
@@ -302,14 +303,16 @@ HELD_BACK = {
 NETWORKS = STUDIED | HELD_BACK
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Records."""
-    torch.set_num_threads(1)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="; ".join(NETWORKS))
+    prepare()
     FOLDER.mkdir(exist_ok=True)
-    for name in arguments or NETWORKS:
+    for name in parser.parse_args(arguments).names or NETWORKS:
         record(NETWORKS[name], FOLDER / f"{name}.jsonl.gz")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

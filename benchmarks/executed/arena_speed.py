@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ from typing import Any
 
 from benchmarks.results_file import table, write
 
+RESULTS = "arena_speed"
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = 5
 ROWS = 12
@@ -43,7 +45,9 @@ def measure(program: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
+    """Measures and writes."""
+    argparse.ArgumentParser(description=__doc__).parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         program = build(Path(folder))
         runs = [measure(program) for _ in range(RUNS)]
@@ -59,9 +63,7 @@ def main() -> int:
             [facts["case"], facts["holes"], f"{ours:.0f}", spread, f"{theirs:.0f}", f"{ours / theirs:.2f}"],
         )
     columns = ["request", "holes", "arena, ns", "spread, ns", "posix_memalign, ns", "ratio"]
-    path = write(
-        "arena_speed", "Speed of the arena", [table("Allocation and free", columns, rows, ROWS, NOTE)], numbers
-    )
+    path = write(RESULTS, "Speed of the arena", [table("Allocation and free", columns, rows, ROWS, NOTE)], numbers)
     print(path.read_text())
     return 0
 

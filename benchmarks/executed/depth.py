@@ -33,6 +33,7 @@ from lowtide.planners.keep_all import keep_all_schedule
 from lowtide.runtime import routines
 from lowtide.units import format_B, format_s
 
+RESULTS = "depth"
 CODE_DEPTHS = (8, 32, 128)
 CAPTURE_DEPTHS = (4, 16, 64)
 BUDGETS = ("100% of plain", "70% of plain")
@@ -284,11 +285,11 @@ def deep_rows() -> tuple[list[list[object]], list[dict[str, Any]]]:
 DEEP_COLUMNS = ("network", "operators", "made in s", "keep-all peak", "step")
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Measures all of it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=15, help="of timed steps")
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     fresh_profiles()
     deep_networks, captures, code = deep_rows(), capture_rows(3), code_rows(given.rounds)
     tables = [
@@ -297,7 +298,7 @@ def main() -> int:
         table("Deep networks from shallow ones", DEEP_COLUMNS, deep_networks[0], len(names()) + 1, DEEP_NOTE),
     ]
     numbers = {"code": code[1], "capture": captures[1], "deep": deep_networks[1]}
-    print(write("depth", "What depth costs", tables, numbers).read_text())
+    print(write(RESULTS, "What depth costs", tables, numbers).read_text())
     return 0
 
 

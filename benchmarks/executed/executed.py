@@ -36,6 +36,7 @@ from lowtide.planners.portfolio import Portfolio
 from lowtide.results.plan import Plan
 from lowtide.units import Budget
 
+RESULTS = "executed"
 COLUMNS = {
     "network": "network", "alpha": "alpha", "budget": "budget, MB", "share": "of keep-all", "planner": "planner",
     "overhead": "predicted overhead", "measured": "measured overhead", "spread": "spread over rounds",
@@ -224,7 +225,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--alphas", nargs="*", type=float, default=[0.5, 0.25])
     parser.add_argument("--try", dest="trial", action="store_true", help="write executed_quick and merge nothing")
     options = parser.parse_args(arguments)
-    file = "executed_quick" if options.trial else "executed"
+    file = f"{RESULTS}_quick" if options.trial else RESULTS
     found: dict[str, list[Row]] = {} if options.trial else dict(read_numbers(file))
     begin = time.perf_counter()
     for name in options.only:

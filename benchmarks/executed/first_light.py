@@ -23,6 +23,7 @@ from lowtide.device.heap import keep_warm
 from lowtide.device.observer import observe
 from lowtide.results.plan import Plan
 
+RESULTS = "first_light"
 ALPHAS = (0.75, 0.5, 0.25, 0.1, 0.05)
 EIGHT = (1.0, 0.85, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2)
 
@@ -227,7 +228,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _with_earlier(rows: dict[str, list[list[object]]]) -> dict[str, list[list[object]]]:
     """Rows of networks that this run left out, from the results of an earlier one, in the usual order."""
-    earlier = read_numbers("first_light")
+    earlier = read_numbers(RESULTS)
     order = list(SUBJECTS)
     merged = {}
     for kind, fresh in rows.items():
@@ -267,9 +268,7 @@ def _write(rows: dict[str, list[list[object]]], networks: int, quick: bool) -> A
             rows["summary"], networks, "Medians of interleaved rounds; A/A is plain eager against itself.",
         ),
     ]  # fmt: skip
-    return write(
-        "first_light_quick" if quick else "first_light", "First light: three networks, every budget", tables, rows
-    )
+    return write(f"{RESULTS}_quick" if quick else RESULTS, "First light: three networks, every budget", tables, rows)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from benchmarks.networks import FURTHER, SUBJECTS
 from benchmarks.results_file import fresh_profiles, read_numbers, table, write
 from lowtide.device.heap import keep_warm
 
+RESULTS = "wall"
 NETWORKS = SUBJECTS | FURTHER
 QUICK_LABELS = ("keep-all", 0.25)
 Rows = dict[str, list[list[object]]]
@@ -57,7 +58,7 @@ def measure(names: list[str], quick: bool) -> tuple[Rows, list[str]]:
 
 def with_earlier(rows: Rows, measured: list[str]) -> Rows:
     """Rows of networks that this run left out, from the results of an earlier one, in the usual order."""
-    earlier, order = read_numbers("wall"), list(NETWORKS)
+    earlier, order = read_numbers(RESULTS), list(NETWORKS)
     merged: Rows = {}
     for kind, fresh in rows.items():
         if kind in ("coverage", "probes"):
@@ -126,7 +127,7 @@ def main(arguments: list[str] | None = None) -> int:
     if len(options.only) < len(NETWORKS) and not options.quick:
         rows = with_earlier(rows, options.only)
     tables = tables_of(rows, len(QUICK_LABELS if options.quick else LABELS))
-    path: Path = write("wall_quick" if options.quick else "wall", "The wall", tables, rows)
+    path: Path = write(f"{RESULTS}_quick" if options.quick else RESULTS, "The wall", tables, rows)
     sys.stdout.write(path.read_text())
     sys.stderr.writelines(f"BROKEN: {promise} (tolerance {TOLERANCE:.0%})\n" for promise in broken)
     return int(bool(broken))

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import argparse
 import functools
 import statistics
 import sys
@@ -19,6 +20,7 @@ from benchmarks.results_file import table, write
 from lowtide.device import shim
 from lowtide.device.arena import Arena, Table, enter, fast_at, leave
 
+RESULTS = "shim_speed"
 PAIRS = 20_000
 ROUNDS = 15
 SIZE_B = 2**20
@@ -108,8 +110,9 @@ def call_ns(code: str, names: dict[str, object]) -> float:
     return (statistics.median(with_it) - statistics.median(without)) / CALLS * 1e9
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Measures and writes."""
+    argparse.ArgumentParser(description=__doc__).parse_args(arguments)
     found = measure()
     base = statistics.median(found["stock allocator"])
     rows = []
@@ -124,9 +127,7 @@ def main() -> int:
             "Calls of generated code", ["call", "ns"], [[k, f"{v:.0f}"] for k, v in from_python.items()], 3, CALLS_NOTE
         ),
     ]
-    path = write(
-        "shim_speed", "Speed of torch's memory in an arena", tables, {"pairs_ns": found, "calls_ns": from_python}
-    )
+    path = write(RESULTS, "Speed of torch's memory in an arena", tables, {"pairs_ns": found, "calls_ns": from_python})
     print(path.read_text(), f"stock: {base:.0f} ns")
     return 0
 

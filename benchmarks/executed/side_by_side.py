@@ -31,6 +31,7 @@ from lowtide.device.heap import keep_warm
 from lowtide.device.observer import observe
 from lowtide.results.plan import Plan
 
+RESULTS = "side_by_side"
 COLUMNS = {
     "network": "network", "variant": "variant", "peak": "its peak, MB", "host": "on the host, MB", "time": "its time / eager",
     "right": "its result", "reserved": "lowtide reserved, MB", "bits": "lowtide's result", "departures": "departures and spills",
@@ -242,12 +243,12 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stderr.write(f"{name}: {time.perf_counter() - begin:.0f} s in all\n")
         sys.stderr.flush()
     if not options.trial:
-        earlier = read_numbers("side_by_side")
+        earlier = read_numbers(RESULTS)
         found = (earlier if isinstance(earlier, dict) else {}) | found
     rows = [[row[key] for key in COLUMNS] for name in NETWORKS for row in found.get(name, [])]
     expected = sum(len(found[name]) for name in NETWORKS if name in found)
     tables = [table("Peak, time and result", list(COLUMNS.values()), rows, expected, NOTE)]
-    path = write("side_by_side_quick" if options.trial else "side_by_side", "Side by side", tables, found)
+    path = write(f"{RESULTS}_quick" if options.trial else RESULTS, "Side by side", tables, found)
     sys.stdout.write(path.read_text())
     wrong = [row for rows in found.values() for row in rows if row["bits"] not in ("equal", "-")]
     sys.stderr.writelines(f"BROKEN: {row['network']}, {row['variant']}: {row['bits']}\n" for row in wrong)

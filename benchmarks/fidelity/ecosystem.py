@@ -23,6 +23,7 @@ from benchmarks.fidelity.refusals import CASES, attempt_all
 from benchmarks.results_file import read_numbers, table, write
 from benchmarks.runner import Limits, run
 
+RESULTS = "ecosystem"
 LABELS: tuple[Label, ...] = (KEEP_ALL, 0.75, 0.5, 0.25, 0.1, 0.05)
 COLUMNS = (
     "network", "alpha", "budget MB", "of plain", "predicted MB", "observed MB", "error", "bits", "gap", "overhead, predicted",
@@ -131,7 +132,7 @@ def summary_of(networks: list[Found]) -> str:
 def with_earlier(networks: list[Found]) -> list[Found]:
     """Networks that this run left out, from the results of an earlier one, in the usual order."""
     fresh = {n["name"]: n for n in networks}
-    earlier = {n["name"]: n for n in read_numbers("ecosystem").get("networks", []) if n["name"] in NETWORKS}
+    earlier = {n["name"]: n for n in read_numbers(RESULTS).get("networks", []) if n["name"] in NETWORKS}
     both = earlier | fresh
     return [both[name] for name in NETWORKS if name in both]
 
@@ -186,7 +187,7 @@ def main(arguments: list[str] | None = None) -> int:
         networks = with_earlier(networks)
     tables = tables_of(networks, refused.rows)
     numbers = {"networks": networks, "refusals": refused.rows}
-    path = write("ecosystem_quick" if options.trial else "ecosystem", "The ecosystem inside the wall", tables, numbers)
+    path = write(f"{RESULTS}_quick" if options.trial else RESULTS, "The ecosystem inside the wall", tables, numbers)
     sys.stdout.write(path.read_text())
     sys.stderr.writelines(f"BROKEN: {promise}\n" for promise in broken)
     return int(bool(broken))

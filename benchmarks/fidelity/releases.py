@@ -23,6 +23,7 @@ from typing import Any
 from benchmarks.fidelity.suite_run import ROOT, failures_text, run_tests
 from benchmarks.results_file import read_numbers, table, write
 
+RESULTS = "releases"
 NEWEST = "newest"
 
 
@@ -156,7 +157,8 @@ def tables(found: dict[str, Any]) -> list[str]:
     return [table("Releases", columns, rows, len(COMBINATIONS))]
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
+    """Measures and writes; 1 if a promise was broken."""
     parser = argparse.ArgumentParser(description=__doc__)
     names = [c.name for c in COMBINATIONS]
     parser.add_argument("--only", nargs="*", default=names, choices=names, metavar="NAME")
@@ -165,15 +167,15 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="leave the environments where they are")
     parser.add_argument("--resume", action="store_true", help="leave out what was run")
     parser.add_argument("--limit", type=float, default=7200.0, help="seconds of the tests of one combination")
-    options = parser.parse_args()
-    found: dict[str, Any] = read_numbers("releases")
+    options = parser.parse_args(arguments)
+    found: dict[str, Any] = read_numbers(RESULTS)
     for combination in COMBINATIONS:
         if combination.name not in options.only or (options.resume and found.get(combination.name, {}).get("ended")):
             continue
         row = found[combination.name] = tried(combination, options.folder, options.paths, options.limit)
         if not options.keep:
             shutil.rmtree(options.folder / combination.name, ignore_errors=True)
-        write("releases", "Other releases", tables(found), found)
+        write(RESULTS, "Other releases", tables(found), found)
         print(combination.name, row, flush=True)
     absent = [name for name in names if name not in found]
     for name in absent:

@@ -23,6 +23,7 @@ from benchmarks.fidelity.suite_run import failures_text, run_tests
 from benchmarks.results_file import read_numbers, table, write
 from lowtide.device.fingerprint import processor_kind
 
+RESULTS = "rounds"
 ONE = {"OMP_NUM_THREADS": "1"}
 # The three variables reach three libraries, none of which looks at another's: one round sets them all.
 OLDEST = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41"}
@@ -87,7 +88,8 @@ def missing(found: dict[str, dict[str, Any]], paths: list[str]) -> list[str]:
     return [f"{name}: {path}" for name in ROUNDS for path in paths if path not in found.get(name, {})]
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
+    """Measures and writes; 1 if a promise was broken."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", default=list(ROUNDS), choices=list(ROUNDS), metavar="ROUND")
     parser.add_argument("--paths", nargs="*", default=list(PATHS), help="what to run")
@@ -95,8 +97,8 @@ def main() -> int:
     parser.add_argument("--resume", action="store_true", help="leave out what was run")
     parser.add_argument("--jobs", type=int, default=1, help="processes of pytest in a round")
     parser.add_argument("--limit", type=float, default=7200.0, help="seconds of one path in one round")
-    options = parser.parse_args()
-    numbers = read_numbers("rounds")
+    options = parser.parse_args(arguments)
+    numbers = read_numbers(RESULTS)
     found: dict[str, dict[str, Any]] = numbers.get("rounds", {})
     for name in options.only:
         rows = found.setdefault(name, {})
@@ -108,7 +110,7 @@ def main() -> int:
                 rows[path] = run_tests(
                     sys.executable, [path], ROUNDS[name], marks=options.marks, limit_s=options.limit, jobs=options.jobs
                 )
-            write("rounds", "The tests under other arithmetic", tables(found), {"rounds": found})
+            write(RESULTS, "The tests under other arithmetic", tables(found), {"rounds": found})
             print(
                 name, path, {k: v for k, v in rows[path].items() if k != "failures"}, rows[path]["failures"], flush=True
             )

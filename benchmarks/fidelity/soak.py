@@ -27,6 +27,7 @@ from benchmarks.networks import SUBJECTS, Subject, loss_in
 from benchmarks.results_file import FOLDER, fresh_profiles, read_numbers, table, write
 from benchmarks.runner import answer_of
 
+RESULTS = "soak"
 NETWORKS = ("gpt2", "resnet50")
 ALPHA = 0.25
 
@@ -227,17 +228,18 @@ def measure(name: str, kind: str, steps: int) -> tuple[dict[str, Any], bool]:
     return found, not equal or most_B > said["budget_B"]
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
+    """Measures and writes; 1 if a promise was broken."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--only", nargs="*", default=list(NETWORKS), choices=NETWORKS)
     parser.add_argument("--optimizers", nargs="*", default=list(OPTIMIZERS), choices=list(OPTIMIZERS))
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     torch.set_num_threads(2)
     fresh_profiles()
     wanted = [(name, kind) for name in options.only for kind in options.optimizers]
     whole = len(wanted) == len(NETWORKS) * len(OPTIMIZERS)
-    numbers: dict[str, Any] = {} if whole else read_numbers("soak")
+    numbers: dict[str, Any] = {} if whole else read_numbers(RESULTS)
     failed = False
     for name, kind in wanted:
         found, row_failed = measure(name, kind, options.steps)
@@ -262,7 +264,7 @@ def main() -> int:
             "saved at half of the run and kept in memory to the end. Plain and wall ran one after the other.",
         ),
     ]  # fmt: skip
-    path = write("soak", "Soak: a training loop inside the wall", tables, numbers)
+    path = write(RESULTS, "Soak: a training loop inside the wall", tables, numbers)
     print(path.read_text())
     return int(failed)
 

@@ -28,6 +28,7 @@ from benchmarks.fidelity import zoo_network
 from benchmarks.results_file import read_numbers, table, write
 from benchmarks.runner import Ended, Limits, Process
 
+RESULTS = "zoo"
 LINES = Path(__file__).parents[2] / "build" / "zoo.jsonl"
 LIMITS = Limits(processor_s=480, resident_B=6 << 30)
 QUIET = not os.environ.get("LOWTIDE_ZOO_LOUD")
@@ -71,7 +72,7 @@ def rows_of(name: str, ended: Ended) -> list[Row]:
 def earlier() -> dict[str, list[Row]]:
     """Rows of earlier runs by network, those of the results and those of `LINES`; the latest run of each."""
     lines = LINES.read_text().splitlines() if LINES.exists() else []
-    return _latest(read_numbers("zoo").get("rows", [])) | _latest(json.loads(line) for line in lines)
+    return _latest(read_numbers(RESULTS).get("rows", [])) | _latest(json.loads(line) for line in lines)
 
 
 def _latest(rows: Iterable[Row]) -> dict[str, list[Row]]:
@@ -167,7 +168,7 @@ def write_results(names: list[str]) -> int:
         table("Families without a network that trains here", ["family", "why"], others, len(known) - len(trained)),
     ]
     rows = [{k: row[k] for k in LASTING if row.get(k)} for name in sorted(known) for row in known[name]]
-    write("zoo", "Every registered family, one small network each", tables, {"counts": counts, "rows": rows})
+    write(RESULTS, "Every registered family, one small network each", tables, {"counts": counts, "rows": rows})
     _say(f"{text}; {missing} not run")
     return int(bool(missing or counts["different"] or counts["failed"]))
 

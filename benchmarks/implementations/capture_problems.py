@@ -6,7 +6,6 @@ Captured without memory, each in a process of its own; only lines of source are 
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 
 import msgspec
@@ -15,6 +14,7 @@ import torch
 from benchmarks.implementations.monet_networks import NETWORKS
 from benchmarks.implementations.problems import MACHINES, MONET, NAMES, path_of
 from benchmarks.problem_models import PROBLEMS, LossAlone
+from benchmarks.runner import answer_of
 from lowtide.api.captured_graph import captured_graph
 from lowtide.ir.graph import Graph, Origin
 from lowtide.ir.text import save_graph
@@ -37,22 +37,22 @@ def capture(name: str) -> Graph:
     return msgspec.structs.replace(graph, recipes=recipes, name=f"{name}, {size}, {MACHINES[name]} by roofline")
 
 
-def main() -> None:
+def write_graph(name: str) -> str:
+    """Captures and writes one, in a process of its own; says what it is."""
+    path_of(name).parent.mkdir(exist_ok=True)
+    graph = capture(name)
+    save_graph(graph, path_of(name))
+    return f"{graph.name} {len(graph.program)} operators"
+
+
+def main(arguments: list[str] | None = None) -> int:
     """Captures the problems that are asked for, one process each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", choices=NAMES, default=list(NAMES), metavar="NAME")
-    parser.add_argument("--here", action="store_true", help="in this process")
-    given = parser.parse_args()
-    for name in given.only:
-        if given.here:
-            path_of(name).parent.mkdir(exist_ok=True)
-            graph = capture(name)
-            save_graph(graph, path_of(name))
-            print(graph.name, len(graph.program), "operators", flush=True)
-        else:
-            command = [sys.executable, "-m", "benchmarks.implementations.capture_problems", "--here", "--only", name]
-            subprocess.run(command, check=True)
+    for name in parser.parse_args(arguments).only:
+        print(answer_of(write_graph, name), flush=True)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

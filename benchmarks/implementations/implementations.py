@@ -19,8 +19,9 @@ from benchmarks.implementations.solving import SOLVING_PART
 from benchmarks.implementations.vocabulary import VOCABULARY_PART
 from benchmarks.parts import PartsRun
 
+RESULTS = "implementations"
 RUN = PartsRun(
-    "implementations",
+    RESULTS,
     "Implementations",
     __doc__ or "",
     (

@@ -7,7 +7,6 @@ captured beside it, and has to be what `benchmarks.offload.networks` makes of th
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 from typing import Any
 
@@ -16,6 +15,7 @@ import torch
 
 from benchmarks.offload.networks import CAPTURED, FOLDER, NETWORKS, network
 from benchmarks.problem_models import WithLoss
+from benchmarks.runner import answer_of
 from lowtide.api.captured_graph import captured_graph
 from lowtide.ir.graph import Graph, Origin
 from lowtide.ir.text import save_graph
@@ -54,34 +54,29 @@ def facts(graph: Graph) -> list[Any]:
     return [*values, *((r.op, r.outputs, r.read_values, r.time_s, r.trace) for r in graph.recipes)]
 
 
-def main() -> None:
-    """Captures the networks that are asked for.
+def write_graph(name: str) -> None:
+    """Captures and writes one, in a process of its own.
 
     Raises:
-        SystemExit: if a network at another batch is not what the file makes of it.
+        ValueError: if the network at another batch is not what the file makes of it.
     """
+    FOLDER.mkdir(exist_ok=True)
+    save_graph(capture(name, CAPTURED), FOLDER / f"{name}.json.gz")
+    pairs = zip(facts(network(name, _OTHER, _MACHINE)), facts(capture(name, _OTHER)), strict=True)
+    wrong = [a for a, b in pairs if a != b]
+    if wrong:
+        raise ValueError(f"{name}: {len(wrong)} values and recipes differ at batch {_OTHER}, the first is {wrong[0]}")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Captures the networks that are asked for, one process each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", choices=NETWORKS, default=list(NETWORKS), metavar="NAME")
-    parser.add_argument("--here", action="store_true", help="in this process")
-    given = parser.parse_args()
-    for name in given.only:
-        if not given.here:
-            command = [sys.executable, "-m", "benchmarks.offload.capture_problems", "--here", "--only", name]
-            subprocess.run(command, check=True)
-            continue
-        FOLDER.mkdir(exist_ok=True)
-        save_graph(capture(name, CAPTURED), FOLDER / f"{name}.json.gz")
-        wrong = [
-            a
-            for a, b in zip(facts(network(name, _OTHER, _MACHINE)), facts(capture(name, _OTHER)), strict=True)
-            if a != b
-        ]
-        if wrong:
-            raise SystemExit(
-                f"{name}: {len(wrong)} values and recipes differ at batch {_OTHER}, the first is {wrong[0]}"
-            )
+    for name in parser.parse_args(arguments).only:
+        answer_of(write_graph, name)
         print(name, flush=True)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

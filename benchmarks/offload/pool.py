@@ -18,8 +18,9 @@ from benchmarks.offload.whole_steps import STEPS_PART
 from benchmarks.offload.width import WIDTH_PART
 from benchmarks.parts import PartsRun
 
+RESULTS = "pool"
 RUN = PartsRun(
-    "pool",
+    RESULTS,
     "One pool over every memory",
     __doc__ or "",
     (FLOOR_PART, DEPTH_PART, WIDTH_PART, JOINT_PART, STEPS_PART, SIZE_PART, LINK_PART),

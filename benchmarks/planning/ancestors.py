@@ -34,6 +34,7 @@ from lowtide.planners.reductions.base_order import base_order
 from lowtide.planners.reductions.stages import stage_program
 from lowtide.planners.search import BOUND_CLASS
 
+RESULTS = "ancestors"
 LAYERS: dict[str, Callable[[], tuple[Layer, ...]]] = {
     "vgg16-layers": lambda: vgg(VGG16),
     "vgg19-layers": vgg,
@@ -182,7 +183,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--programme-limit", type=float, default=60.0, help="seconds per linear or integer programme")
     parser.add_argument("--try", dest="trial", action="store_true", help="write ancestors_quick and merge nothing")
     options = parser.parse_args(arguments)
-    file = "ancestors_quick" if options.trial else "ancestors"
+    file = f"{RESULTS}_quick" if options.trial else RESULTS
     numbers: dict[str, list[dict[str, Any]]] = {} if options.trial else dict(read_numbers(file))
     for name in options.only:
         numbers[name] = [asdict(cell) for cell in measure(name, options.alphas, options.limit, options.programme_limit)]

@@ -7,7 +7,6 @@ planning does not read (arguments, geometries, lines of source) is left out of t
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 
 import msgspec
@@ -16,6 +15,7 @@ import torch
 from benchmarks.problem_models import MACHINE, PROBLEMS, Model
 from benchmarks.problem_set import FOLDER, load
 from benchmarks.results_file import table
+from benchmarks.runner import answer_of
 from lowtide.api.captured_graph import captured_graph
 from lowtide.ir.graph import Graph, Origin
 from lowtide.ir.simulate import simulate
@@ -98,24 +98,22 @@ def write_manifest() -> None:
     (FOLDER / "README.md").write_text(HEAD + text)
 
 
-def main() -> None:
+def write_graph(name: str) -> str:
+    """Captures and writes one, in a process of its own; says what it is."""
+    graph = capture(PROBLEMS[name])
+    save_graph(graph, FOLDER / f"{name}.json.gz")
+    return f"{name} {len(graph.program)} operators"
+
+
+def main(arguments: list[str] | None = None) -> int:
     """Captures the problems that are asked for, one process each."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="*", choices=list(PROBLEMS), default=list(PROBLEMS))
-    parser.add_argument("--here", action="store_true", help="in this process, and without the manifest")
-    given = parser.parse_args()
-    for name in given.only:
-        if given.here:
-            graph = capture(PROBLEMS[name])
-            save_graph(graph, FOLDER / f"{name}.json.gz")
-            print(name, len(graph.program), "operators", flush=True)
-        else:
-            subprocess.run(
-                [sys.executable, "-m", "benchmarks.planning.capture_problems", "--here", "--only", name], check=True
-            )
-    if not given.here:
-        write_manifest()
+    parser.add_argument("--only", nargs="*", choices=list(PROBLEMS), default=list(PROBLEMS), metavar="NAME")
+    for name in parser.parse_args(arguments).only:
+        print(answer_of(write_graph, name), flush=True)
+    write_manifest()
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

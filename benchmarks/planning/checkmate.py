@@ -24,6 +24,7 @@ from lowtide.planners.classic.revolve import Revolve
 from lowtide.planners.classic.rotor import Rotor
 from lowtide.planners.portfolio import Portfolio
 
+RESULTS = "checkmate"
 PARTS = ("vgg19", "ratios", "batches")
 BUDGET_B = 51_380_224  # of the published optimum
 VGG19 = ("plan", "published", "here")
@@ -113,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--lp-limit", type=float, default=300.0, help="seconds per linear programme, for the ratios")
     parser.add_argument("--try", dest="trial", action="store_true", help="write checkmate_quick and merge nothing")
     options = parser.parse_args(arguments)
-    name = "checkmate_quick" if options.trial else "checkmate"
+    name = f"{RESULTS}_quick" if options.trial else RESULTS
     numbers: dict[str, Any] = {"vgg19": [], "ratios": {}, "batches": {}}
     numbers |= {} if options.trial else read_numbers(name)
     asked = options.networks or list(checkmate_ratios.NETWORKS)

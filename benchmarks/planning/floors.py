@@ -18,6 +18,7 @@ from lowtide.planners.reductions.base_order import base_order
 from lowtide.planners.reductions.stages import stage_program
 from lowtide.planners.smallest import smallest_budget
 
+RESULTS = "floors"
 CUTS = 200  # minimum cuts per floor
 COLUMNS = ("problem", "floor", "floor, gradients once", "smallest plan", "over the floor", "over the second floor")
 
@@ -38,11 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measures, and writes `results/floors.md` and `.json`; rows of other problems stay."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", choices=names(), default=names(), metavar="NAME")
-    numbers: dict[str, list[str]] = dict(read_numbers("floors"))
+    numbers: dict[str, list[str]] = dict(read_numbers(RESULTS))
     for name in parser.parse_args(arguments).only:
         numbers[name] = row(name)
     rows = [numbers[name] for name in names() if name in numbers]
-    write("floors", "How low plans come", [table("Smallest plans", COLUMNS, rows, len(numbers))], numbers)
+    write(RESULTS, "How low plans come", [table("Smallest plans", COLUMNS, rows, len(numbers))], numbers)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from lowtide.ir.frontier import FrontierRecord, Point
 from lowtide.ir.text import load_frontier
 from lowtide.units import format_B, format_percent, format_s
 
+RESULTS = "frontiers"
 NETWORKS = ("unet", "gpt2", "resnet50", "densenet121")
 PICTURES = FOLDER / "frontiers"
 ALPHAS = (0.75, 0.5, 0.25, 0.1, 0.05)
@@ -116,7 +117,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", choices=NETWORKS, metavar="NAME", help="trace these anew, keep the others")
     wanted = parser.parse_args(arguments).only or list(NETWORKS)
-    numbers = dict(read_numbers("frontiers"))
+    numbers = dict(read_numbers(RESULTS))
     for name in wanted:
         traced = measure(name)
         numbers[name] = {"operators": traced.operators, "seconds_s": traced.seconds_s}
@@ -146,7 +147,7 @@ def _write(there: dict[str, Traced], numbers: dict[str, object]) -> None:
         sum(len(ALPHAS) + bool(traced.record.planned) for traced in there.values()),
         _NOTE,
     )  # fmt: skip
-    write("frontiers", "Least time at every budget", [first, second], numbers)
+    write(RESULTS, "Least time at every budget", [first, second], numbers)
 
 
 if __name__ == "__main__":

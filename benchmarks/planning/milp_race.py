@@ -32,6 +32,7 @@ from lowtide.planners.bounds.op_floor import op_floor
 from lowtide.planners.reductions.base_order import base_order
 from lowtide.planners.reductions.stages import stage_program
 
+RESULTS = "milp_race"
 LAYERS: dict[str, Callable[[], tuple[Layer, ...]]] = {
     "vgg16-layers": lambda: vgg(VGG16),
     "vgg19-layers": vgg,
@@ -183,7 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--at-once", type=int, default=1, help="solves at a time, a core each")
     parser.add_argument("--try", dest="trial", action="store_true", help="write milp_race_quick and merge nothing")
     options = parser.parse_args(arguments)
-    name = "milp_race_quick" if options.trial else "milp_race"
+    name = f"{RESULTS}_quick" if options.trial else RESULTS
     numbers: dict[str, list[list[str]]] = {} if options.trial else dict(read_numbers(name))
 
     def save() -> None:

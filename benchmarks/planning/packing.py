@@ -30,6 +30,7 @@ from lowtide.placers.portfolio import Best
 from lowtide.planners.keep_all import KeepAll
 from lowtide.planners.portfolio import Portfolio
 
+RESULTS = "packing"
 LAYOUTS = sorted((Path(__file__).parents[1] / "layouts").glob("*.csv"))
 CAPACITY_B = 2**20
 WORK_FOR_A_CAPACITY = 60_000_000
@@ -166,7 +167,7 @@ def _write(rows: dict[str, list[list[object]]], expected: int, whole: bool) -> P
             "its segments of 2 and 20 MiB weigh more in small steps than in large ones.",
         ),
     ]  # fmt: skip
-    return write("packing" if whole else "packing_part", "Packing: addresses against live bytes", tables, rows)
+    return write(RESULTS if whole else f"{RESULTS}_part", "Packing: addresses against live bytes", tables, rows)
 
 
 if __name__ == "__main__":

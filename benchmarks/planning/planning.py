@@ -15,6 +15,7 @@ from benchmarks.planning.tables import tables
 from benchmarks.problem_set import load, names
 from benchmarks.results_file import MissingRow, read_numbers, write
 
+RESULTS = "planning"
 LIMIT_s = 60.0
 QUICK = ("unet", "resnet50")
 
@@ -55,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--limit", type=float, default=LIMIT_s, help="seconds of planning per budget")
     parser.add_argument("--resume", action="store_true", help="leave out problems that have rows")
     options = parser.parse_args(arguments)
-    file = "planning_quick" if options.quick else "planning"
+    file = f"{RESULTS}_quick" if options.quick else RESULTS
     there = list(QUICK) if options.quick else names()
     found: dict[str, list[Row]] = {
         name: [Row(**row) for row in rows["rows"]] for name, rows in read_numbers(file).items()
