@@ -52,16 +52,22 @@ def compared(plain: Left, found: dict[str, Any]) -> dict[str, Any]:
     return {"different": len(different), "first": different[:3], "compared": sum(map(len, plain.steps))}
 
 
+PER_STEP = {
+    "search_s": "search_s", "searches": "searches", "calls": "calls", "evictions": "evictions", "reruns": "recomputations",
+    "moved_B": "moved_B", "retries": "retries",
+}  # fmt: skip
+"""What rows call the statistics that are counted per step."""
+
+
 def counted(found: dict[str, Any]) -> dict[str, Any]:
     """Of the steps after the warm ones, and per step."""
     first, last, steps = found["counts"][WARM - 1], found["counts"][-1], len(found["counts"]) - WARM
-    per_step = ("search_s", "searches", "calls", "evictions", "reruns", "moved_B", "retries")
-    return {name: (last[name] - first[name]) / steps for name in per_step} | {
+    return {name: (last[field] - first[field]) / steps for name, field in PER_STEP.items()} | {
         "recomputed": recomputed(found, WARM),
         "moved": moved(found, WARM),
         "fragmentation": last["fragmentation"],
         "step_s": statistics.median(found["seconds_s"][WARM:]),
-        "departures": last["departures"],
+        "departures": last["divergences"],
         "peak_B": last["peak_B"],
     }
 

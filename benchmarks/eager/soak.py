@@ -6,6 +6,7 @@ import contextlib
 import time
 from typing import Any
 
+import msgspec
 import torch
 from tests.eager_engine.comparison import everything
 
@@ -16,6 +17,7 @@ from benchmarks.fidelity.soak import drift, growth_MB, rss_B
 from benchmarks.parts import Effort, Found, Part, Row, rows_of
 from benchmarks.results_file import table
 from benchmarks.runner import answer_of
+from lowtide.eager_engine.eager_stats import EagerStats
 from lowtide.units import format_B
 
 KEYS = ("lengths", "treelstm")
@@ -60,8 +62,13 @@ def side(name: str, steps: int, budget_B: int | None) -> dict[str, Any]:
                 seen["held_B"].append(run.stats().peak_B)
     seen["left"].append(everything(module, optimizers))
     if budget_B is not None:
-        seen["stats"] = {field: getattr(run.stats(), field) for field in run.stats().__struct_fields__}
+        seen["stats"] = statistics_of(run.stats())
     return seen
+
+
+def statistics_of(stats: EagerStats) -> dict[str, Any]:
+    """What rows keep of the statistics, two by the names that earlier rows have."""
+    return msgspec.to_builtins(stats) | {"departures": stats.divergences, "reruns": stats.recomputations}
 
 
 def _measure(name: str, effort: Effort) -> list[Row]:

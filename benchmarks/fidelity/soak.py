@@ -211,11 +211,11 @@ def measure(name: str, kind: str, steps: int) -> tuple[dict[str, Any], bool]:
     error = (most_B - said["reserved_B"]) / (said["reserved_B"] - said["persistent_B"])
     normal = [s for s, k in zip(hard_budget["seconds_s"], hard_budget["kinds"], strict=True) if k == "normal"]
     plainly = [s for s, k in zip(plain["seconds_s"], plain["kinds"], strict=True) if k == "normal"]
-    hits = stats["planned_hits"] / max(1, stats["planned_hits"] + stats["departures"])
+    hits = stats["planned_hits"] / max(1, stats["planned_hits"] + stats["misplaced_allocations"])
     row = [
         name, kind, steps, "equal" if equal else f"DIFFERENT ({same} of {len(plain['digests'])})",
         f"{said['budget_B'] / 1e6:.1f}", f"{said['reserved_B'] / 1e6:.1f}", f"{most_B / 1e6:.1f}", f"{error:+.2%}",
-        f"{hits:.4%}", stats["departures"], f"{statistics.median(normal) / statistics.median(plainly):.2f}",
+        f"{hits:.4%}", stats["misplaced_allocations"], f"{statistics.median(normal) / statistics.median(plainly):.2f}",
     ]  # fmt: skip
     warm = len(hard_budget["rss_B"]) // 4
     steady = [
