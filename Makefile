@@ -5,7 +5,8 @@
 #   make test-all  the same with every network of the zoo, more random examples, and C++ tests without sanitizers
 #   make check     format, lint, types, architecture and the tests that need no torch; two minutes
 #   make docs      the guide and the reference as HTML in build/docs; a warning is an error
-#   make bench     regenerate benchmarks/results/ from real runs
+#   make bench     regenerate benchmarks/results/ from real runs; benchmarks/README.md says what each file takes
+#   make zoo       one small network of every family that transformers, timm and torchvision register, at three budgets
 #   make rounds    the tests again under the arithmetic of other processors, on two threads, beside a busy neighbour
 #   make releases  the tests with the newest torch, transformers, timm and torchvision, on every Python; for a scheduled job
 #   make install   only the environment, in .venv
@@ -15,7 +16,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all check docs bench rounds releases clean format core-test core-test-plain
+.PHONY: help install demo test test-all check docs bench zoo rounds releases clean format core-test core-test-plain
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -28,7 +29,8 @@ JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$(( n < 8 ? n : 8 )))
 # No torch, or no device work: seconds each.
 DEVICE_FREE := $(wildcard tests/test_*.py tests/arena tests/ir tests/planners tests/placers tests/report \
   tests/docs/test_commands.py tests/docs/test_reference.py)
-BENCHMARKS = $(filter-out benchmarks/_% benchmarks/rounds.py benchmarks/releases.py benchmarks/zoo.py,$(shell grep -l '__main__' benchmarks/*.py))
+# What writes a results file, by a line `RESULTS = ...`; three of them take too long to be among the others.
+BENCHMARKS = $(filter-out benchmarks/fidelity/rounds.py benchmarks/fidelity/releases.py benchmarks/fidelity/zoo.py,$(shell grep -l '^RESULTS = ' benchmarks/*/*.py))
 
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PYTHONDONTWRITEBYTECODE :=
@@ -85,11 +87,14 @@ bench: $(VENV)/.test
 	@test -n "$(BENCHMARKS)" || { echo "no benchmarks found" >&2; exit 1; }
 	for file in $(BENCHMARKS); do name=$${file%.py}; $(PY) -m "$${name//\//.}"; done
 
+zoo: $(VENV)/.test
+	$(PY) -m benchmarks.fidelity.zoo
+
 rounds: $(VENV)/.test
-	$(PY) -m benchmarks.rounds
+	$(PY) -m benchmarks.fidelity.rounds
 
 releases: $(VENV)/.test
-	$(PY) -m benchmarks.releases
+	$(PY) -m benchmarks.fidelity.releases
 
 docs: $(VENV)/.docs
 	$(PY) -m sphinx -W --keep-going -q -b html docs build/docs

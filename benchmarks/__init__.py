@@ -1,1 +1,1 @@
-"""Measurements behind every figure that lowtide quotes. Each module is one command, and fails on a missing row."""
+"""Measurements behind every figure that lowtide quotes; `README.md` is the table of contents. A command fails on a missing row."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks.dtr_figures import POLICIES as ROWS
-from benchmarks.dtr_figures import RATIOS, published
-from benchmarks.eager_published import MEMORY, TIME, differs
+from benchmarks.eager.dtr_figures import POLICIES as ROWS
+from benchmarks.eager.dtr_figures import RATIOS, published
+from benchmarks.eager.published import MEMORY, TIME, differs
 
 from lowtide.eager_engine.replay import PUBLISHED, ReplayResult, compiled_replay, compiled_tape
 from tests.eager_engine import tapes

@@ -6,7 +6,7 @@ import itertools
 import random
 
 import pytest
-from benchmarks.allocators import MIB, CachingAllocator, caching_B, events_of, online_best_fit_B
+from benchmarks.planning.allocators import MIB, CachingAllocator, caching_B, events_of, online_best_fit_B
 
 from lowtide.ir.packing import Buffer, Packing
 from lowtide.placers.bound import bound_B

@@ -7,7 +7,7 @@ import random
 
 import numpy as np
 import pytest
-from benchmarks.checkmate_models import training, vgg
+from benchmarks.planning.checkmate_models import training, vgg
 
 from lowtide.ir.check import check
 from lowtide.ir.graph import Graph

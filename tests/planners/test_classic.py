@@ -6,7 +6,7 @@ import functools
 import math
 
 import pytest
-from benchmarks.checkmate_baselines import (
+from benchmarks.planning.checkmate_baselines import (
     articulation_points,
     baseline,
     every_root,
@@ -14,7 +14,7 @@ from benchmarks.checkmate_baselines import (
     published_revolve,
     split_799,
 )
-from benchmarks.checkmate_models import VGG16, mobilenet, resnet50, training, vgg, vgg_unet
+from benchmarks.planning.checkmate_models import VGG16, mobilenet, resnet50, training, vgg, vgg_unet
 
 from lowtide.ir.check import check
 from lowtide.ir.check_graph import check_graph

@@ -6,19 +6,18 @@ import functools
 import itertools
 
 import pytest
-from benchmarks import implementations
-from benchmarks.implementation_ablation import menus
-from benchmarks.implementation_curves import CURVE_PART
-from benchmarks.implementation_execution import EXECUTION_PART, broken
-from benchmarks.implementation_levels import LEVEL_PART, PERCENTS, budgets_of, least_B
-from benchmarks.implementation_order import ORDER_PART, STRATEGIES, fastest, settled, thriftiest
-from benchmarks.implementation_parts import Effort, Part
-from benchmarks.implementation_problems import MACHINES, MONET, NAMES, load
-from benchmarks.implementation_rows import LEVELS, SCHEDULE_ONLY, Point, case, climb
-from benchmarks.implementation_solving import SOLVING_PART, open_share
-from benchmarks.implementation_vocabulary import VOCABULARY_PART
-from benchmarks.monet_figures import PUBLISHED, GiB
-from benchmarks.parts_run import measured, wanted
+from benchmarks.implementations import implementations
+from benchmarks.implementations.ablation import menus
+from benchmarks.implementations.curves import CURVE_PART
+from benchmarks.implementations.execution import EXECUTION_PART, broken
+from benchmarks.implementations.levels import LEVEL_PART, PERCENTS, budgets_of, least_B
+from benchmarks.implementations.monet_figures import PUBLISHED, GiB
+from benchmarks.implementations.order import ORDER_PART, STRATEGIES, fastest, settled, thriftiest
+from benchmarks.implementations.problems import MACHINES, MONET, NAMES, load
+from benchmarks.implementations.rows import LEVELS, SCHEDULE_ONLY, Point, case, climb
+from benchmarks.implementations.solving import SOLVING_PART, open_share
+from benchmarks.implementations.vocabulary import VOCABULARY_PART
+from benchmarks.parts import Effort, Part, measured, wanted
 from benchmarks.results_file import MissingRow
 
 from lowtide.ir.graph import Role

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 
 import pytest
-from benchmarks.planning_rows import ALPHAS, PERCENTS, Ladder, Row, climb, ladder
-from benchmarks.planning_tables import tables
+from benchmarks.planning.rows import ALPHAS, PERCENTS, Ladder, Row, climb, ladder
+from benchmarks.planning.tables import tables
 
 from tests.planners.tape import resnet
 
@@ -62,7 +62,7 @@ def test_tables_show_every_row_and_why_there_is_no_plan() -> None:
 
 
 def test_a_missing_budget_is_no_row_less(monkeypatch: pytest.MonkeyPatch) -> None:
-    from benchmarks import planning
+    from benchmarks.planning import planning
     from benchmarks.results_file import MissingRow
 
     monkeypatch.setattr(planning, "load", lambda _: resnet((1, 1), batch=8))

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks import pool
-from benchmarks.implementation_parts import Effort, Part
-from benchmarks.parts_run import measured, wanted
-from benchmarks.pool_depth import DEPTHS, PUBLISHED, deep
-from benchmarks.pool_joint import JOINT_PART, PERCENTS, RATES_GBps
-from benchmarks.pool_networks import CAPTURED, K40, NETWORKS, captured, network
-from benchmarks.pool_rows import floor_B, largest, linked, ours, ours_once, result
-from benchmarks.pool_steps import NoWeight, with_momentum
-from benchmarks.pool_width import WIDTH_PART
+from benchmarks.offload import pool
+from benchmarks.offload.depth import DEPTHS, PUBLISHED, deep
+from benchmarks.offload.joint import JOINT_PART, PERCENTS, RATES_GBps
+from benchmarks.offload.networks import CAPTURED, K40, NETWORKS, captured, network
+from benchmarks.offload.rows import floor_B, largest, linked, ours, ours_once, result
+from benchmarks.offload.steps import NoWeight, with_momentum
+from benchmarks.offload.width import WIDTH_PART
+from benchmarks.parts import Effort, Part, measured, wanted
 from benchmarks.problem_set import load
 from benchmarks.results_file import MissingRow
 from msgspec.structs import replace

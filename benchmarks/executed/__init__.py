@@ -1,0 +1,1 @@
+"""Plans carried out: bytes, bits and seconds, beside plain PyTorch and what else people use."""

@@ -1,0 +1,1 @@
+"""What it brings that operators have more than one implementation."""

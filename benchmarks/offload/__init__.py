@@ -1,0 +1,1 @@
+"""What it brings that values, weights and optimizer state may move to the host."""
