@@ -87,7 +87,7 @@ def backward_traced_as_eager() -> Iterator[None]:
 def unused_draws_kept() -> Iterator[None]:
     """Leaves random numbers that nothing uses in the graphs that are traced inside.
 
-    Drawing them moves the generator, and so every later number. torch removes them unless it is told to draw as eager.
+    Drawing them advances the generator for all later draws. torch removes them unless it is told to draw as eager.
     """
     from torch._inductor import config
 
@@ -165,7 +165,7 @@ def at_end_of_backward(function: Callable[[], None]) -> bool:
 
 
 def hook_of_recomputation() -> Callable[[torch.Tensor], object] | None:
-    """What is called with every tensor that is saved in a forward that `torch.utils.checkpoint` runs again.
+    """What is called with every tensor that is saved in a forward that `torch.utils.checkpoint` recomputes.
 
     Returns: that; None where this is no such forward.
     """
@@ -178,7 +178,7 @@ def hook_of_recomputation() -> Callable[[torch.Tensor], object] | None:
 
 
 def recomputation_ended() -> type[Exception]:
-    """What a forward that `torch.utils.checkpoint` runs again is ended by."""
+    """What a forward that `torch.utils.checkpoint` recomputes is ended by."""
     return torch.utils.checkpoint._StopRecomputationError
 
 
@@ -438,7 +438,7 @@ def without_optimizer_hooks() -> Iterator[None]:
 def let_go_of_failed_backward() -> None:
     """Releases gradients that autograd's engine still holds of a backward that raised.
 
-    Its queue of this thread outlives the failure, with the gradients that were on their way; the next backward, be it
+    Its queue of this thread outlives the failure, with the gradients that were under way; the next backward, be it
     a tiny one, empties it first.
     """
     with torch.inference_mode(False), torch.enable_grad():

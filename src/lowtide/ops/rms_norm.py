@@ -1,7 +1,7 @@
 """RMS norm's backward as one operator, from its input or from its output.
 
 Autograd's chain has ten operators as large as the input, and several of their results at once. Some rows at a time, the
-same operators in the same order give the same bits, and what lies between them stays in the cache.
+same operators in the same order give the same bits, and what lies between them remains in the cache.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def rms_norm_backward(
 ) -> Tensor:
     """The gradient of x from that of x * r, with r = (mean(x ** 2) + eps) ** -0.5: autograd's chain, row by row.
 
-    torch sums a row in one way if there is another row beside it, so no row is alone that was not. `out` may be the
+    torch sums a row otherwise if there is another row, so no row is alone that was not. `out` may be the
     gradient: a row of it is not wanted once it has been multiplied.
     """
     made = torch.empty_like(x) if out is None else out
