@@ -344,7 +344,7 @@ def test_arenas_that_cannot_be(capacity_B: int, small_zone_B: int, persistent_B:
 def test_zones_that_cannot_be(arena: Arena) -> None:
     with pytest.raises(ArenaError, match="plan"):
         arena.plan_top_B = 8 * MiB
-    with pytest.raises(LowtideError, match="home"):
+    with pytest.raises(LowtideError, match="persistent zone"):
         arena.persistent_B = 4 * MiB
     assert (arena.plan_top_B, arena.persistent_B) == (0, MiB)
 

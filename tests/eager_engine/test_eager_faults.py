@@ -150,7 +150,7 @@ def test_out_of_memory_says_who_has_the_bytes() -> None:
     with (
         context() as run,
         pytest.raises(
-            torch.OutOfMemoryError, match=r"', run again for 'aten.cat.default' asked for .* no eviction helps"
+            torch.OutOfMemoryError, match=r"', recomputed for 'aten.cat.default' asked for .* no eviction helps"
         ),
     ):
         torch.cat([big(i) for i in range(20)])

@@ -57,6 +57,6 @@ def _switched_off() -> str:
     else:
         return ""
     return (
-        f"{said} is active, so that nothing is captured, and the call would run in plain Python, outside the budget. "
+        f"{said} is in force, so that nothing is captured, and the call would run in plain Python, outside the budget. "
         'Take it back, as in torch.compiler.set_stance("default"), or train without lowtide: lowtide.unfit(model).'
     )
