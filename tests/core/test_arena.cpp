@@ -74,7 +74,7 @@ void mistakes_are_refused() {
   const auto not_a_number = [](const Block&) { return std::numeric_limits<double>::quiet_NaN(); };
   EXPECT(is_refused([&] { (void)arena.cheapest_window(1024, 0, 1024, not_a_number); }));
   EXPECT(is_refused([&] { (void)arena.cheapest_window(1024, 0, 1024, [](const Block&) { return -1.0; }); }));
-  EXPECT(arena.check().empty() && arena.free(0) == 64);  // the mutex was let go each time
+  EXPECT(arena.check().empty() && arena.free(0) == 64);  // the mutex was released each time
 }
 
 void planned_offsets_are_served_or_refused() {

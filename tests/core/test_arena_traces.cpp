@@ -266,7 +266,7 @@ void fits_best_among_many(std::uint64_t seed) {
   EXPECT(arena.check().empty() && arena.blocks().size() == naive.blocks.size() && naive.blocks.size() > 100);
 }
 
-// Compaction of movable blocks leaves want of room as the only reason to fail.
+// Compaction of movable blocks leaves want of capacity as the only reason to fail.
 void fails_only_for_want_of_room(std::uint64_t seed) {
   Random dice(seed);
   Arena arena(4096, 32);

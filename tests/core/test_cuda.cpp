@@ -1,4 +1,4 @@
-// The GPU's arena on a simulated device: no byte is used by two streams at once, and nothing is served past the wall.
+// The GPU's arena on a simulated device: no byte is used by two streams at once, and nothing is served past the limit.
 #include <random>
 #include <stdexcept>
 #include <thread>
@@ -92,7 +92,7 @@ void test_pressure_waits_and_the_wall_refuses() {
   void* whole = gpu->allocate(2 * MiB, A);
   EXPECT(whole != nullptr);
   gpu->release(whole, A);
-  gpu->release(whole, A);  // twice: the books stay right
+  gpu->release(whole, A);  // twice: the books are right
   EXPECT(gpu->slab().arena().check().empty() && gpu->counts().bytes.current == 0);
 }
 

@@ -1,4 +1,4 @@
-"""An arena on real memory: who is served from it, where, and what happens at the wall."""
+"""An arena on real memory: who is served from it, where, and what happens at the limit."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_what_does_not_fit_its_zone_overflows_before_it_is_refused(make_arena: M
         assert arena.stats().overflow == 1
         with pytest.raises(
             torch.OutOfMemoryError
-        ):  # there is room below the plan's top, which the plan is to find free
+        ):  # there are free bytes below the plan's top, which the plan is to find free
             floats(MiB // 4)
         arena.plan_top_B = 0
         planned = floats(MiB // 4)

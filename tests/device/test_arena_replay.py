@@ -1,4 +1,4 @@
-"""Planned places: who gets one, what counts as a departure, and that one departure costs one statement."""
+"""Planned places: who gets one, what counts as misplaced, and that one misplaced allocation costs one statement."""
 
 from __future__ import annotations
 

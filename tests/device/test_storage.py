@@ -1,4 +1,4 @@
-"""Surgery on storages: seen by views and saved tensors, no version moves, and touching what is gone raises."""
+"""Surgery on storages: seen by views and saved tensors, no version changes, and touching what is gone raises."""
 
 from __future__ import annotations
 

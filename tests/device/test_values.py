@@ -1,4 +1,4 @@
-"""Arenas of values: who holds which block, who died, and room that is made under pressure."""
+"""Arenas of values: who holds which block, who died, and bytes that are freed under pressure."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_room_is_made_under_pressure(values: ValueArena) -> None:
     values.set_pressure(relieve)
     with values.engaged():
         kept = torch.zeros(110000)
-    assert asked == [440000] * 2  # one hole was too small, two beside each other suffice
+    assert asked == [440000] * 2  # one hole was too small, two next to each other suffice
     assert [value for *_, value in values.owners()] == [4, 3, 0]
     assert kept.sum() == 0
 

@@ -27,7 +27,7 @@ def plain(name: str) -> Left:
 
 @functools.cache
 def peak_B(name: str) -> int:
-    """What it takes where there is room for everything; that leaves the same bits, too."""
+    """What it takes where everything fits; that leaves the same bits, too."""
     left, run = trained(name, 2**28, "lru")
     assert not differences(plain(name), left)
     return run.stats().peak_B

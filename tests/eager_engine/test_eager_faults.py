@@ -203,7 +203,7 @@ def test_forked_children_run_plainly() -> None:
 
 
 def twice(step: Callable[[], list[Tensor]], share: float = 0.75) -> None:
-    """The same bits without a budget, and with a share of what it takes where there is room."""
+    """The same bits without a budget, and with a share of what it takes where everything fits."""
     torch.manual_seed(0)
     plain = step()
     state = torch.get_rng_state()

@@ -1,4 +1,4 @@
-"""Results that wait in host memory instead of being made again."""
+"""Results that wait in host memory instead of being recomputed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels that run twice, for want of room or to make something again: what they write over is written once."""
+"""Kernels that run twice, for want of bytes or to recompute something: what they write over is written once."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def _sparse_gradients() -> list[torch.Tensor]:
 
 
 def _kept_sparse() -> list[torch.Tensor]:
-    """Sparse and nested tensors wait for longer than their parts stay."""
+    """Sparse and nested tensors wait for longer than their parts live."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(40, 256, generator=generator)
     indices = torch.stack([torch.arange(40), torch.arange(40) + 1])

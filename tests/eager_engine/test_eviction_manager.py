@@ -1,4 +1,4 @@
-"""The keeper keeps a wall and every promise about contents: what comes back is what was there."""
+"""The manager keeps a budget and every promise about contents: what is rematerialised is what was there."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_refusal_leaves_nothing_pinned_and_names_the_bytes() -> None:
     assert caught.value.need_B == 200
     assert caught.value.in_use_B == 200
     machine.check()
-    machine.call("c", [leaf], [200])  # a gives way
+    machine.call("c", [leaf], [200])  # a is evicted
     machine.check()
 
 
@@ -149,7 +149,7 @@ def test_what_is_there_is_not_evicted_for_what_has_to_come_back_beside_it() -> N
 
 
 def test_a_loss_does_not_go_with_the_window_that_it_lies_in() -> None:
-    """Its ancestors go in the backward; then it would take the whole forward to make it again."""
+    """Its ancestors go in the backward; then it would take the whole forward to recompute it."""
     size_B = 8192
     machine = Machine(Addresses(Arena(6 * size_B + ALIGNMENT_B, ALIGNMENT_B)), Tide())
     (before,) = machine.call("before", [], [size_B])

@@ -47,7 +47,7 @@ def test_a_room_is_read_by_address_and_what_slides_is_priced() -> None:
     read = pieces(capacity, lambda owner: costs.get(owner, math.inf))
     assert [(piece.size_B, piece.owner) for piece in read] == [(128, 1), (128, 0), (128, 3), (128, 4), (512, 0)]
     assert cheapest_window(read, 256) == Window((), 0.0, 0)
-    assert cheapest_window(read, 640) is None  # 4 stays
+    assert cheapest_window(read, 640) is None  # 4 is not evictable
     assert moved_for(read, 640, set(), bool) == 256  # 3 and 4 go down
     assert moved_for(read, 640, set(), lambda owner: owner != 4) is None
     assert moved_for(read, 640, {3, 4}, bool) == 0

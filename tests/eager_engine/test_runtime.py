@@ -1,4 +1,4 @@
-"""The engine behind `lowtide.eager`: ways to evicted bytes, threads, failures, and errors where it cannot be had."""
+"""The engine behind `lowtide.eager`: access to evicted bytes, threads, failures, and errors where it cannot be had."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_room_is_made_before_kernels_once_it_is_known_what_they_ask_for() -> Non
     unit, retries = 2**14, []
     with Eager(EagerRuntime(21 * unit * 4 // 2, "tide"), [], []) as context:
         for _ in range(4):
-            before = torch.ones(3 * unit)  # is evicted; the argument lies beside it, in the middle
+            before = torch.ones(3 * unit)  # is evicted; the argument lies next to it, in the middle
             x = torch.ones(4 * unit)
             x *= torch.ones(4 * unit, dtype=torch.bool)  # the kernel makes numbers of it
             retries.append(context.stats().retries)

@@ -1,4 +1,4 @@
-"""Batch norm's other ways, tensor by tensor: the same bits, or errors no larger than torch's own."""
+"""Batch norm's other implementations, tensor by tensor: the same bits, or errors no larger than torch's own."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def layouts(x: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def gradients(x: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Gradients that lie as a saved value does, and in other ways."""
+    """Gradients that lie as a saved value does, and otherwise."""
     g = special(tuple(x.shape), x.dtype, 2)
     like = torch.empty_like(x).copy_(g)
     yield like

@@ -70,7 +70,7 @@ def test_the_bits_are_those_of_the_plain_operator(op: str, dtype: torch.dtype, l
             assert got.data_ptr() == over.data_ptr()
             assert got.dtype == expected.dtype
             assert torch.equal(got.nan_to_num(), expected.nan_to_num())
-            if op != "aten.masked_fill.Scalar":  # which makes its result in another order: a way that is withdrawn
+            if op != "aten.masked_fill.Scalar":  # its result has another order: it is withdrawn
                 assert got.stride() == expected.stride()
             assert max((e.size_B for e in seen.events), default=0) < over.untyped_storage().nbytes()
 

@@ -1,4 +1,4 @@
-"""Layer norm's and group norm's other ways, tensor by tensor: the same bits, or errors no larger than torch's own."""
+"""Other implementations of layer norm and group norm: the same bits, or errors no larger than torch's own."""
 
 from __future__ import annotations
 

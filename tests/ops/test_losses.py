@@ -145,7 +145,7 @@ FAMILIES = (LinearCrossEntropy(least_B=0, chunks=(2, 5), exact_rows=1), CrossEnt
 
 
 def losses(model: nn.Module, args: tuple[Any, ...], numerics: Numerics = Numerics.LOSSY) -> tuple[Graph, list[Option]]:
-    """What both families offer, beside the program."""
+    """What both families offer, besides the program."""
     graph = offered(model, args, *FAMILIES, numerics=numerics)
     return graph, [o for g in graph.groups for o in g.options[1:]]
 

@@ -18,7 +18,7 @@ from tests.semantics.pairs import WORK, Wide, batches, gradients, same, steps
 
 
 class Parts(nn.Module):
-    """Layers, a frozen one, buffers that move, and a switch."""
+    """Layers, a frozen one, buffers that change, and a switch."""
 
     def __init__(self) -> None:
         super().__init__()

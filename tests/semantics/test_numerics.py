@@ -26,7 +26,7 @@ def both(name: str) -> tuple[Network, nn.Module, Trace]:
 
 
 def chosen(fitted: nn.Module) -> Implementations:
-    """What the plan in force runs."""
+    """What the active plan runs."""
     return implementations(fitted.lowtide.plan.record)
 
 
