@@ -79,7 +79,9 @@ def play(name: str, tape: Tape, share: float, rules: Rules) -> ReplayResult:
 @every_policy
 @settings(max_examples=12, deadline=None)
 @given(seed=SEEDS, share=SHARES, in_place=st.booleans(), forgets=st.booleans())
-def test_in_bytes_only_a_full_room_refuses(name: str, seed: int, share: float, in_place: bool, forgets: bool) -> None:
+def test_in_bytes_only_a_full_capacity_refuses(
+    name: str, seed: int, share: float, in_place: bool, forgets: bool
+) -> None:
     rules = Rules(accounting="bytes", in_place=in_place, forgets=forgets, limit=50.0)
     play(name, tapes.at_random(seed, in_place=in_place), share, rules)
 

@@ -51,7 +51,7 @@ def same(a: list[Tensor], b: list[Tensor]) -> bool:
     return all(torch.equal(one, other) for one, other in zip(a, b, strict=True))
 
 
-def test_evicted_tensors_come_back_whoever_asks() -> None:
+def test_evicted_tensors_are_rematerialised_whoever_asks() -> None:
     plain = chain(big())
     with context() as run:
         kept = chain(big())
@@ -68,7 +68,7 @@ def test_evicted_tensors_come_back_whoever_asks() -> None:
         del kept[4:]
 
 
-def test_leaving_brings_everything_back_and_says_what_lies_beside() -> None:
+def test_leaving_rematerialises_everything_and_says_what_lies_outside() -> None:
     plain = chain(big())
     with pytest.warns(lowtide.BudgetWarning, match="did not fit into the budget"), context() as run:
         kept = chain(big())

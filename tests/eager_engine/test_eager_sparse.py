@@ -49,7 +49,7 @@ def _kept_sparse() -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("step", [_sparse_gradients, _kept_sparse])
-def test_parts_of_tensors_come_back(step: Callable[[], list[torch.Tensor]]) -> None:
+def test_parts_of_tensors_are_rematerialised(step: Callable[[], list[torch.Tensor]]) -> None:
     plain = step()
     with lowtide.eager("64MiB") as wide:
         step()

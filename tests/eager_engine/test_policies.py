@@ -83,7 +83,7 @@ def test_dear_and_cheap_calls_grow_from_opposite_ends() -> None:
     assert dear < 8 * _MiB < again
 
 
-def test_dte_prefers_what_lies_beside_a_hole() -> None:
+def test_dte_prefers_what_lies_next_to_a_hole() -> None:
     events: list[Event] = [
         Leaf(64),
         *(made(4, 1, 1) for _ in range(3)),
@@ -195,7 +195,7 @@ def test_after_a_step_that_departed_the_next_one_goes_on_as_tide() -> None:
         assert any(asked) == guided
 
 
-def test_rehearsals_choose_the_way_that_spends_least() -> None:
+def test_rehearsals_choose_the_candidate_that_spends_least() -> None:
     tape = forward_and_back(24)
     budget_B = int(tape.peak_B * 0.35)
     found = _core.rehearse(compiled_tape(tape), budget_B)
@@ -237,7 +237,7 @@ def recorded(tape: Tape, budget_B: int) -> tuple[Step, int]:
     return record.take(player.manager.capacity), player.manager.statistics.recompute_ns
 
 
-def test_rehearsals_know_what_stays_from_a_write_on() -> None:
+def test_rehearsals_know_what_is_kept_from_a_write_on() -> None:
     """A parameter is written to: what was made of it is kept, and everything after that has fewer bytes."""
     write = Ran("write_", (1,), (_MiB,), 10, consumes=((0, 0),))
     tape = tape_of(Leaf(_MiB), made(2, 10, 1), write, made(2, 1000, 3), made(2, 1000, 3), Died(5), kept=(2, 4))
@@ -263,7 +263,7 @@ def test_the_default_is_never_far_behind_tide(trace: str, share: float) -> None:
     assert memory <= 1.01 * tide
 
 
-def test_a_way_that_spends_more_than_was_foreseen_gives_way() -> None:
+def test_a_candidate_that_spends_more_than_was_foreseen_is_dropped() -> None:
     """The rehearsal says too little of one candidate: it is followed once, and then what has spent least."""
     policy = TideMemory()
     tape = forward_and_back(24)

@@ -39,7 +39,7 @@ def test_no_run_is_cheaper(capacity: list[Piece], need_B: int) -> None:
         assert math.isclose(window.cost, min(runs)[0])
 
 
-def test_a_room_is_read_by_address_and_what_slides_is_priced() -> None:
+def test_a_range_is_read_by_address_and_what_slides_is_priced() -> None:
     capacity = Addresses(Arena(1024, 64))
     offsets = [capacity.allocate(128, End.LOW, owner) for owner in (1, 2, 3, 4)]
     capacity.free(offsets[1] or 0)

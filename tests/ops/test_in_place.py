@@ -155,11 +155,11 @@ FLAT = View("aten.view.default", (Ref(0),))
         ),
     ],
 )
-def test_ways_are_added_where_the_bytes_are_the_same(graph: Graph, candidates: list[str]) -> None:
+def test_candidates_are_added_where_the_bytes_are_the_same(graph: Graph, candidates: list[str]) -> None:
     assert _candidates(graph) == candidates
 
 
-def test_a_way_that_turns_out_not_to_fit_is_withdrawn() -> None:
+def test_a_candidate_that_turns_out_not_to_fit_is_withdrawn() -> None:
     """What is measured has the last word on strides; and the same work takes the same time."""
     builder = GraphBuilder(_graph("aten.relu.default", (Read(1, (), G),), G))
     InPlace().add(builder, Numerics.EXACT)

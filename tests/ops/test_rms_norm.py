@@ -69,6 +69,6 @@ def test_gradients_from_output_are_as_accurate(rows: tuple[int, ...], dtype: tor
         assert error(ours, exact) <= 8 * error(theirs, exact) + 64 * torch.finfo(dtype).eps
 
 
-def test_more_faint_columns_than_room_stop_the_forward() -> None:
+def test_too_many_faint_columns_stop_the_forward() -> None:
     with pytest.raises(FaintScale):
         put_aside_columns(normal(4, 64), normal(64).mul_(1e-20), None)

@@ -87,7 +87,7 @@ def code(of: Graph, plan: Schedule, engines: Engines | None) -> Code:
 
 
 @pytest.mark.parametrize("limit_Bps", [None, 50e6])
-def test_homes_are_updated_in_place(limit_Bps: float | None) -> None:
+def test_host_resident_values_are_updated_in_place(limit_Bps: float | None) -> None:
     made = graph()
     plan = schedule(made)
     check(made, plan, 10 * _B, host_budget_B=5 * _B)

@@ -169,7 +169,7 @@ def test_a_slow_link_stalls_and_is_counted(pair: Twins) -> None:
     assert "stalls: " in said
 
 
-def test_strides_stay() -> None:
+def test_strides_are_kept() -> None:
     class Strided(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             h = torch.cos(torch.tanh(x.to(memory_format=torch.channels_last)).permute(0, 2, 1, 3))
@@ -301,7 +301,7 @@ def test_an_interrupt_ends_a_wait(pair: Twins) -> None:
     assert is_idle(engines_of(pair.model))
 
 
-def test_a_value_may_stay_on_both_sides(pair: Twins) -> None:
+def test_a_value_may_be_kept_on_both_sides(pair: Twins) -> None:
     record = pair.kept
     chosen = saved_values(record.graph, record.schedule)
     steps = list(record.schedule.steps)

@@ -130,7 +130,7 @@ def test_a_change_after_the_first_call(change: Callable[[nn.Module], None]) -> N
     same(lambda: Wide(Parts()), scenario, spare=1.2, recomputes=False)
 
 
-def test_names_stay_and_states_load_in_mid_training() -> None:
+def test_names_are_kept_and_states_load_in_mid_training() -> None:
     def scenario(module: nn.Module) -> list[Any]:
         found = [_step(module, x) for x in batches(2)]
         saved = io.BytesIO()
