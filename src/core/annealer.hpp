@@ -36,7 +36,7 @@ class Annealer {
  public:
   // Without twins nothing is mirrored; without stretches every gap is in focus.
   Annealer(Retention& state, const AnnealingRun& annealing_run, Twins twins = {}, const std::vector<StageRange>& focus = {});
-  // At most `moves` more proposals; true when the cooling is complete or a result is good enough.
+  // At most `moves` more proposals; true when the annealing run is complete or a result is good enough.
   bool run(std::int64_t moves);
 
   bool found() const { return found_; }

@@ -12,7 +12,7 @@
 //
 // FAILURES. Nothing is served past the capacity; a failure is counted as one of capacity (too few free bytes) or one
 // of contiguity (enough, in pieces). Then the caller may evict what cheapest_window() names, or let slide_for() or
-// compact() move blocks together: best fit after compact() of movable blocks fails only for want of capacity.
+// compact() slide blocks together: best fit after compact() of movable blocks fails only for want of capacity.
 //
 // HIGH WATER. low_high_B is the highest end of any block from the low side, top_depth_B how far blocks from the high
 // side have reached down from the capacity: their sum is the address range ever used, the bytes to reserve.

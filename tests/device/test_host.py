@@ -1,4 +1,4 @@
-"""The host pool: exact sizes, a limit of its own, and bytes that come back when the last tensor over them dies."""
+"""The host pool: exact sizes, a limit of its own, and bytes that are free again when the last tensor over them dies."""
 
 from __future__ import annotations
 

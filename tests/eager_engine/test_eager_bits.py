@@ -76,7 +76,7 @@ def test_equal_runs_decide_equally() -> None:
 
 
 def test_moves_are_weighed_against_what_they_save() -> None:
-    """Blocks that moved again and again to spare a few evictions took longer than these saved."""
+    """Blocks that slid again and again to spare a few evictions took longer than these saved."""
     stats = trained("gpt2", int(0.7 * peak_B("gpt2")), "tide")[1].stats()
     assert stats.evicted_B > 0
     assert stats.moved_B < stats.evicted_B

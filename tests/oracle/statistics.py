@@ -21,7 +21,7 @@ class Statistics:
         evictions, evicted_B: by choice of the policy; values that died are not among them.
         recomputations, recompute_ns: calls that were recomputed, and their cost.
         searches, candidates, search_s: requests that found no place, values weighed for them, time until they did.
-        sent_B, fetched_B, fetches: to host memory and back.
+        sent_B, fetched_B, fetches: offloaded to host memory and prefetched.
         moves, moved_B: of sliding.
         samples, free_shares: how many requests evicted, and the sum of the capacity's share that was free after each.
         digest: of all evictions and recomputations in order; equal runs have equal ones.

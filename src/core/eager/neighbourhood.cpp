@@ -100,7 +100,7 @@ void Neighbourhood::outdate(ValueId root) {
 }
 
 // A root came or went. Where none of its parents is evicted, who needs it needs so much more or less, and no more than
-// that: their sums stay known. So it is whenever a value has just been recomputed from what it reads.
+// that: their sums are still known. So it is whenever a value has just been recomputed from what it reads.
 void Neighbourhood::change(ValueId root, Nanoseconds by_ns) {
   bool is_first = true;
   visit_parents(root, [&](ValueId parent) { is_first = is_first && !ledger_[parent].is_evicted(); });

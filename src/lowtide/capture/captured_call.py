@@ -1,7 +1,7 @@
 """A captured graph's call: one capture for every arrival of its gradients.
 
-How gradients will come is guessed before a graph's first backward, and remembered afterwards. Where they come another
-way, the backward of this forward cannot be used: the graph is captured for those, its forward is computed again from
+How gradients will arrive is guessed before a graph's first backward, and remembered afterwards. Where they arrive
+otherwise, the backward of this forward cannot be used: the graph is captured for them, its forward is recomputed from
 what it was given, and its backward follows. The model's own code does not run again.
 """
 

@@ -1,7 +1,7 @@
 """One direction of copying concurrent with compute: a thread on the CPU, whose link can be held to a rate.
 
 Copies of one direction run one after another, in the order in which they were submitted. A copy that was submitted
-keeps nothing alive: whoever submits it sees to it that both ends stay until it has happened.
+keeps nothing alive: whoever submits it sees to it that both ends are kept until it has happened.
 
 Units: `_B` bytes, `_s` seconds, `_Bps` bytes per second.
 """

@@ -25,7 +25,7 @@ from lowtide.ir.layout import ALIGNMENT_B
 
 
 class Transfer:
-    """A copy that may still be under way: `happening` is None when it is known to have happened.
+    """A copy that may still be in progress: `happening` is None when it is known to have happened.
 
     Arguments:
         name: of the value.
@@ -118,7 +118,7 @@ class Engines:
             self._raise_failure()
 
     def finish(self) -> None:
-        """Waits for all that is under way, as `wait` does."""
+        """Waits for all that is in progress, as `wait` does."""
         for transfer in self._in_progress:
             self.wait(transfer)
         self._in_progress.clear()
@@ -127,7 +127,7 @@ class Engines:
             self._raise_failure()
 
     def drain(self) -> None:
-        """Waits until nothing is under way, whatever signals come; then no engine touches any bytes."""
+        """Waits until nothing is in progress, whatever signals come; then no engine touches any bytes."""
         self.host.drain()
         for lane in self._lanes or ():
             lane.drain()
@@ -136,7 +136,7 @@ class Engines:
         self.host.failed()
 
     def close(self) -> None:
-        """Lets what is under way end, and takes the threads and the pool away. Tensors in the pool live on."""
+        """Lets what is in progress end, and takes the threads and the pool away. Tensors in the pool live on."""
         self.drain()
         for lane in self._lanes or ():
             lane.stop()

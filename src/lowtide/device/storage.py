@@ -1,6 +1,6 @@
-"""Moves the bytes of storages between places, under everything that sees them, and says where they lie.
+"""Relocates the bytes of storages, under everything that sees them, and says where they lie.
 
-Every tensor, view and saved tensor over a storage sees what happens to it; no version counter moves. Only plain CPU
+Every tensor, view and saved tensor over a storage sees what happens to it; no version counter changes. Only plain CPU
 storages are touched: bytes that are shared with numpy or another process, copy-on-write, or made by somebody else
 raise StorageError and are left as they are. Nobody may use a storage, a kernel included, while it is operated on. What
 evicts and rematerialises bytes is the engine of `lowtide.eager`, by the same compiled functions (`_shim/surgery.hpp`).
@@ -30,7 +30,7 @@ PERSISTENT = -2
 
 
 class Identity:
-    """Tells one storage from all others, wherever its bytes are moved: while this lives, no other gets its number."""
+    """Tells one storage from all others, wherever its bytes lie: while this lives, no other gets its number."""
 
     def __init__(self, storage: torch.UntypedStorage) -> None:
         self._weak = StorageWeakRef(storage)  # type: ignore[no-untyped-call]

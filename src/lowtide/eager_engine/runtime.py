@@ -109,7 +109,7 @@ class EagerRuntime:
         self._module.intercept(None)
 
     def bring_in(self, tensors: Iterable[Tensor]) -> None:
-        """Moves parameters, buffers and state into the arena, where they stay.
+        """Moves parameters, buffers and state into the arena, where they persist.
 
         Raises:
             torch.OutOfMemoryError: if they do not fit.

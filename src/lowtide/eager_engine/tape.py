@@ -299,7 +299,7 @@ class _InPlace(_AbstractReader):
 
 @final
 class _Copies(_AbstractReader):
-    """Names stay known after their release, as in DTR's simulator: what is asked for at the end is every tensor that
+    """Names are known after their release, as in DTR's simulator: what is asked for at the end is every tensor that
     some name still counts, in the order in which their names were first seen."""
 
     def __init__(self) -> None:

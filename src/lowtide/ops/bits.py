@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 FLOATS = {"float32": 0, "float64": 1, "bfloat16": 2, "float16": 3}
 """The core's codes of element types."""
 QUESTIONS = {"above": 0, "greater": 1, "within": 2}
-"""The core's codes of what is asked of an element: see `CacheKey` in `src/core/bits.hpp`."""
+"""The core's codes of what is asked of an element: see `Question` in `src/core/bits.hpp`."""
 PIECE = 1 << 21
 """Elements that torch's versions handle at once, a multiple of 8."""
 PIECE_B = 24 * PIECE

@@ -3,7 +3,7 @@
 A name stands for a value on the device, for its copy on the host, or for its prefetch, which may be under way. Steps of
 one engine run in order; whatever reads, frees or overwrites bytes that another engine still touches waits first, as the
 schedule's `after` says and where it says nothing. A wait that follows from earlier ones is left out. When a segment
-ends nothing is under way, so each begins anew.
+ends nothing is in progress, so each begins anew.
 """
 
 from __future__ import annotations

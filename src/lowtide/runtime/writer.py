@@ -69,7 +69,7 @@ class Writer:
         return f"{('v', 'host', 'got')[kind]}{number}"
 
     def transfer(self, name: Name) -> str:
-        """The transfer that writes the bytes behind a name, and may be under way."""
+        """The transfer that writes the bytes behind a name, and may be in progress."""
         return f"{self.name(name)}.written" if name < 2 * self.names.values else self.name(name)
 
     def object(self, prefix: str, key: Any, make: Callable[[], Any]) -> str:

@@ -46,7 +46,7 @@ class AbstractPolicy(abc.ABC):
         neighbourhood: what it has to know about neighbours.
         sheds: rebuilt values that no handle keeps alive go with their last pin; else they are kept until they are
         chosen.
-        slides: blocks that may move are slid together where the free bytes suffice in pieces.
+        slides: movable blocks are slid together where the free bytes suffice in pieces.
         slides_at_last: that is tried once more when no eviction helps.
         partitions: `end_for` depends on what it is asked.
         in_place: replayed operators write in place where the trace says so; else they make copies.

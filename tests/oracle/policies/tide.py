@@ -130,7 +130,7 @@ class AbstractTide(AbstractPolicy):
         return self.back_ns(scene, value) / distance
 
     def moves_ns(self, moved_B: int) -> int:
-        """What moving so many bytes takes."""
+        """What sliding so many bytes takes."""
         return int(float(moved_B) * (self.density.mean_ns() * _MOVE))
 
     def sends(self, scene: Scene, value: Value) -> bool:

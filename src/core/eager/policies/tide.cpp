@@ -18,7 +18,7 @@ constexpr double NS_PER_S = 1e9;
 // A value of less than the capacity by this is evicted last of all, unless it is larger than small blocks are.
 constexpr Bytes DUST = 8192;
 
-// What running its calls again takes, with those of evicted values that they need. What is in use now may be so for the
+// What recomputing it takes, with those of evicted values that its calls need. What is in use now may be so for the
 // last time, as a gradient is: it is not counted on.
 Nanoseconds again_ns(const Scene& scene, ValueId id) {
   const auto with_ancestors_ns = [&](ValueId v) { return scene.ledger[v].cost_ns + scene.neighbourhood.ancestors_ns(v); };

@@ -1,7 +1,7 @@
 // Tide: lowtide's own policies. Victims by cost per byte, and windows where they cost little more.
 //
 // Victims go one by one, and each is reckoned with those that went before it. Scattered, they leave holes, and blocks
-// have to be moved together, which has a price per byte; so a window (see arena_window.hpp) is taken instead where it
+// have to be slid together, which has a price per byte; so a window (see arena_window.hpp) is taken instead where it
 // costs at most half as much again per byte as victims and slides. Recomputed values are kept until their bytes are
 // wanted. Where host memory may be used, a value goes there if the copies to and fro take less than running its calls
 // again. Where even evicting everything would make no hole, as inside a kernel whose arguments fence the arena, nothing
@@ -25,7 +25,7 @@ class AbstractTide : public Policy {
   bool sends(Scene& scene, ValueId id) override;
   const Density& density() const { return density_; }
   void know(const Density& density) { density_ = density; }
-  // What moving so many bytes takes.
+  // What sliding so many bytes takes.
   Nanoseconds moves_ns(Bytes moved_B) const;
 
  protected:

@@ -13,8 +13,8 @@
 // - An operator that cannot be recomputed, as one that has results and writes over a leaf, keeps what it makes.
 //
 // THREADS. One mutex guards everything. It is not held while a kernel runs; a kernel that finds no place for what it
-// allocates comes back through relieve(), from any thread. Python's lock is taken in one place, to say that a parameter
-// was seen, with the mutex free. A forked child runs plain.
+// allocates enters again through relieve(), from any thread. Python's lock is taken in one place, to say that a
+// parameter was seen, with the mutex free. A forked child runs plain.
 #pragma once
 #include <ATen/core/Tensor.h>
 
