@@ -10,7 +10,7 @@ namespace lowtide {
 namespace {
 
 constexpr Index MIRRORED = 12;   // percent of the proposals, where layers repeat
-constexpr Index OTHER_CANDIDATE = 25;  // percent of the proposals, where values can be fetched
+constexpr Index OTHER_CANDIDATE = 25;  // percent of the proposals, where values can be prefetched
 constexpr std::size_t MOST = 4096;  // changes in one proposal
 
 // Per stage how many stretches begin at it or before, less those that ended before it.
@@ -120,7 +120,7 @@ void Annealer::flip(Index gap) {
   if (retention != now) changes_.push_back({gap, retention});
 }
 
-// Says how what the proposal drops comes back: by fetch if that costs at most so many reruns of its producer.
+// Says how what the proposal drops is rematerialised: by prefetch if that costs at most so many recomputations.
 void Annealer::choose_candidates() {
   constexpr double FEW[] = {0.0, 0.5, 1.0, 2.0, 4.0};
   const Program& program = state_->program();
@@ -136,14 +136,14 @@ void Annealer::choose_candidates() {
   }
 }
 
-// A gap that is not kept, one with a fetch if a few tries find any.
+// A gap that is not kept, one with a prefetch if a few tries find any.
 Index Annealer::pick_fetched() {
   Index gap = pick_dropped();
   for (int i = 0; i < 6 && gap >= 0 && !is_by_fetch(state_->retention(gap)); ++i) gap = pick_dropped();
   return gap;
 }
 
-// Keeps what is fetched, and drops others across the same stage until as many bytes are gone.
+// Keeps what is prefetched, and drops others across the same stage until as many bytes are gone.
 void Annealer::keep_for_others(Index gap, Index stage) {
   const Program& program = state_->program();
   Bytes capacity = -program.size[at(program.gap_value[at(gap)])];
@@ -159,8 +159,8 @@ void Annealer::keep_for_others(Index gap, Index stage) {
   }
 }
 
-// Lets what is dropped come back in the other way: made again, with what it is made of if that was fetched; or fetched,
-// without what it is made of. Or keeps what was fetched, and drops others.
+// Rematerialises by the other means: recomputes, with what that reads if it was prefetched; or prefetches,
+// without what it is made of. Or keeps what was prefetched, and drops others.
 void Annealer::change_candidate() {
   const Program& program = state_->program();
   const Index gap = random_.below(2) == 0 ? pick_fetched() : pick_dropped();
@@ -182,7 +182,7 @@ void Annealer::change_candidate() {
   }
 }
 
-// Exchanges what becomes of a value and of one that it is made of, or that is made of it: a kept value moves along.
+// Exchanges what becomes of a value and of one that it is made of, or that is made of it: a kept value goes along.
 void Annealer::slide(Index gap) {
   const Program& program = state_->program();
   const Index value = program.gap_value[at(gap)], stage = pick_stage(gap);

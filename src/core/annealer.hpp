@@ -1,12 +1,12 @@
-// Annealer: simulated annealing over the taus of a retention.
+// Annealer: simulated annealing over the gaps of a retention.
 //
 // Minimises   time + weight * (over + 2 * mean excess),   over = max(0, peak - budget)
 // with an adaptive weight: it grows while the state does not fit and shrinks slowly while it does. The mean
 // excess tells apart states whose peaks are equal. Metropolis rule, geometric cooling over `moves` proposals.
-// Where values can be fetched, a proposal also says which of what it drops comes back that way, and some proposals let
-// what is fetched be made again, or the reverse. Where layers repeat (twins.hpp), some proposals are mirrored in other
-// layers. A FOCUS restricts the gaps that proposals begin with to those that begin or end in given stretches of stages.
-// The best retention that fits is remembered; `lowest_peak` is the least peak up to the first that fits.
+// Where values can be prefetched, a proposal also says which of what it drops is, and some proposals let
+// what is prefetched be recomputed, or the reverse. Where layers repeat (twins.hpp), some proposals are mirrored in
+// other layers. A FOCUS restricts the gaps that proposals begin with to those that begin or end in given stretches of
+// stages. The best retention that fits is remembered; `lowest_peak` is the least peak up to the first that fits.
 // The same seed and number of proposals give the same result, however run() is sliced.
 // Invariant: the retention is settled between calls.
 #pragma once
@@ -36,7 +36,7 @@ class Annealer {
  public:
   // Without twins nothing is mirrored; without stretches every gap is in focus.
   Annealer(Retention& state, const AnnealingRun& annealing_run, Twins twins = {}, const std::vector<StageRange>& focus = {});
-  // At most `moves` more proposals; true when the cooling is complete or a result is good enough.
+  // At most `moves` more proposals; true when the annealing run is complete or a result is good enough.
   bool run(std::int64_t moves);
 
   bool found() const { return found_; }

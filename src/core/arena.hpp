@@ -10,9 +10,9 @@
 // to the alignment; the size asked for is remembered and reported. A block of no bytes takes one alignment unit, so
 // that no two blocks share an offset. Offsets and bounds are clipped to whole alignment units inwards.
 //
-// WITHOUT ROOM. Nothing is served past the capacity; a failure is counted as one of room (too few free bytes) or one
+// FAILURES. Nothing is served past the capacity; a failure is counted as one of capacity (too few free bytes) or one
 // of contiguity (enough, in pieces). Then the caller may evict what cheapest_window() names, or let slide_for() or
-// compact() move blocks together: best fit after compact() of movable blocks fails only for want of room.
+// compact() slide blocks together: best fit after compact() of movable blocks fails only for want of capacity.
 //
 // HIGH WATER. low_high_B is the highest end of any block from the low side, top_depth_B how far blocks from the high
 // side have reached down from the capacity: their sum is the address range ever used, the bytes to reserve.
@@ -26,7 +26,7 @@
 // that it does not have.
 //
 // ERRORS. A caller's mistake (a negative size, an unaligned offset, a cost that is no cost) throws
-// std::invalid_argument and changes nothing. Want of room is an answer, not an error.
+// std::invalid_argument and changes nothing. Want of capacity is an answer, not an error.
 #pragma once
 #include <functional>
 #include <mutex>
@@ -73,7 +73,7 @@ class Arena {
  public:
   using Cost = std::function<double(const Block&)>;
   using Movable = std::function<bool(const Block&)>;
-  // Moves size_B bytes as memmove would (the ranges may overlap); false: it will not, and the block stays.
+  // Moves size_B bytes as memmove would (the ranges may overlap); false: it will not, and the block is left in place.
   using Relocate = std::function<bool(Bytes from_B, Bytes to_B, Bytes size_B)>;
   using VisitHole = std::function<void(Bytes lo_B, Bytes hi_B)>;
   static constexpr Bytes NOWHERE = -1;
@@ -96,7 +96,8 @@ class Arena {
     std::uint64_t tag = 0;
     return free(offset_B, tag);
   }
-  // The same, and the tag that the block has; a block whose tag has a bit of `kept` stays, and that is NOWHERE too.
+  // The same, and the tag that the block has; a block whose tag has a bit of `kept` is not freed, and that is NOWHERE
+  // too.
   Bytes free(Bytes offset_B, std::uint64_t& tag, std::uint64_t kept = 0);
 
   Bytes capacity_B() const { return spans_.capacity_B(); }
@@ -118,7 +119,8 @@ class Arena {
   // nothing); of equals the one with fewer evicted bytes, then the lower. O(spans), one call of `cost` per block.
   Window cheapest_window(Bytes need_B, Bytes lo_B, Bytes hi_B, const Cost& cost) const;
 
-  // Slides movable blocks that lie whole in [lo_B, hi_B) down, in address order, never past a block that stays.
+  // Slides movable blocks that lie whole in [lo_B, hi_B) down, in address order, never past a block that is not
+  // movable.
   Slide compact(Bytes lo_B, Bytes hi_B, const Movable& movable, const Relocate& relocate);
   // Makes one hole of need_B with the fewest moved bytes that sliding can do: it chooses the run of holes whose blocks
   // between weigh least and slides these down. It succeeds whenever compact() would make such a hole, and moves

@@ -69,7 +69,7 @@ Slide Arena::slide_for(Bytes need_B, Bytes lo_B, Bytes hi_B, const Movable& mova
       const double pinned = std::numeric_limits<double>::infinity();
       stretches.push_back({0, moves ? static_cast<double>(span.requested_B) : pinned, 0});
     }
-    // The cheapest run begins and ends with a hole: a block there would add its bytes and no room.
+    // The cheapest run begins and ends with a hole: a block there would add its bytes and no free ones.
     const Run run = cheapest_run(stretches, need);
     if (!run.found()) return slid;
     Bytes to_B = std::max(spans_[ids[run.first]].offset_B, range.lo_B);

@@ -95,7 +95,7 @@ class Spans {
 
   // Makes [offset_B, offset_B + reserved_B) of a hole, which contains it, a block.
   SpanId take(SpanId hole, Bytes offset_B, Bytes reserved_B, Bytes requested_B, std::uint64_t tag, End end);
-  // Makes a block a hole, one with the holes beside it.
+  // Makes a block a hole, one with the adjacent holes.
   void release(SpanId block);
 
   std::string check() const;

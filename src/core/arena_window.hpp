@@ -1,4 +1,4 @@
-// Window: the cheapest run of neighbouring spans that yields enough room.
+// Window: the cheapest run of neighbouring spans that yields enough bytes.
 //
 // Looking for a contiguous window, instead of evicting the cheapest blocks wherever they lie, is the idea of Coop
 // (Zhang et al., Coop: Memory is not a Commodity, NeurIPS 2023): what is evicted then surely makes one hole.
@@ -14,9 +14,9 @@ namespace lowtide {
 
 // One span, as the search sees it.
 struct Stretch {
-  Bytes yield_B;    // room that it adds to a run
+  Bytes yield_B;    // free bytes that it adds to a run
   double cost;      // not negative; infinite: no run may contain it
-  Bytes evicted_B;  // bytes in use that it gives up
+  Bytes evicted_B;  // bytes in use that it evicts
 };
 
 // stretches[first .. last].

@@ -231,7 +231,7 @@ void bind_search(nb::module_& m) {
 }  // namespace
 
 NB_MODULE(_core, m) {
-  nb::set_leak_warnings(false);  // a model that lives to the end of the process keeps what moves its bytes
+  nb::set_leak_warnings(false);  // a model that lives to the end of the process keeps what relocates its bytes
   m.attr("KEEP") = KEEP;
   m.attr("NEVER") = NEVER;
   bind_program(m);

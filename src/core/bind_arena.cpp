@@ -1,7 +1,7 @@
 // Python's view of the arena: conversions only. NOWHERE becomes None.
 //
 // The arena calls back under its mutex, where Python code must not run: another thread could take the interpreter
-// lock and wait for the mutex. So costs and movable blocks come as containers, and moves are handed back as a list;
+// lock and wait for the mutex. So costs and movable blocks come as containers, and slides are handed back as a list;
 // an arena made in Python describes no memory that would have to move meanwhile.
 #include "bind_arena.hpp"
 

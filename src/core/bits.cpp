@@ -4,7 +4,7 @@ namespace lowtide {
 
 namespace {
 
-constexpr Count BLOCK = 64;  // elements whose answers lie in one small array on the way; a multiple of 8
+constexpr Count BLOCK = 64;  // elements whose answers lie in one small array in between; a multiple of 8
 
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "bits are gathered from words whose first byte is the lowest"
@@ -53,7 +53,7 @@ void unpack(const std::uint8_t* bits, Count first, Count last, const Use& use) {
   use(i, last - i, flags);
 }
 
-// out[i] = value(gradient[i], flag of i) for [first, last). By way of a small array: `out` may be `gradient`, and the
+// out[i] = value(gradient[i], flag of i) for [first, last). Through a small array: `out` may be `gradient`, and the
 // compiler need not ask.
 template <class T, class Value>
 void convert(T* out, const T* gradient, const std::uint8_t* bits, Count count, int threads, const Value& value) {

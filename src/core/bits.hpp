@@ -1,8 +1,9 @@
-// One bit per element: what a backward needs to know of a value of which it asks a yes-or-no question.
+// One bit per element: what a backward needs to know of a value of which only a comparison matters.
 //
 // Bit i of byte j speaks of element 8 j + i of a dense tensor, in the order in which its elements lie in memory; bits
-// beyond the last element are zero. `count` is elements; a packed tensor has (count + 7) / 8 bytes. Results do not depend on
-// the number of threads. Every `out` of gradients may be the very bytes of its gradient, not other bytes that overlap.
+// beyond the last element are zero. `count` is elements; a packed tensor has (count + 7) / 8 bytes. Results do not
+// depend on the number of threads. Every `out` of gradients may be the very bytes of its gradient, not other bytes that
+// overlap.
 #pragma once
 #include <cstdint>
 
@@ -11,7 +12,7 @@
 
 namespace lowtide {
 
-// The question. Comparisons are IEEE's: with a NaN all of <, <=, >, >= are false.
+// The comparison. All are IEEE's: with a NaN all of <, <=, >, >= are false.
 enum class Question : int {
   above = 0,    // !(x <= low)                 ReLU, threshold: a NaN passes
   greater = 1,  // x > low                     leaky ReLU: a NaN takes the slope

@@ -6,7 +6,7 @@ namespace lowtide {
 
 namespace {
 
-constexpr float NO = 1e30F;  // sums of a few of them stay finite
+constexpr float NO = 1e30F;  // sums of a few of them are finite
 
 }  // namespace
 

@@ -8,7 +8,7 @@
 // front of link first is there and is not counted; what the backward of the links behind `last` still holds counts
 // against m. Either one of link first's options is saved while it runs, then first + 1 .. last are reversed, then
 // first; or the links before some s run, what crosses in front of s is held, s .. last are reversed, then
-// first .. s - 1. A stretch of one link brings back what its backward reads.
+// first .. s - 1. A stretch of one link recomputes what its backward reads.
 //
 // Splits of long stretches are thinned: the first NEAR, then every STRIDE-th, and the last few.
 // O(links^2 * splits * slots) time, links^2 / 2 * slots floats. The choices are not stored: decode() finds them again.
@@ -21,8 +21,8 @@
 namespace lowtide {
 
 struct ChainCosts {
-  std::vector<Picos> run;        // link -> time of running it again
-  std::vector<Picos> alone;      // link -> time of bringing back what its backward reads, if nothing of it was saved
+  std::vector<Picos> run;        // link -> time of recomputing it
+  std::vector<Picos> alone;      // link -> time of recomputing what its backward reads, if nothing of it was saved
   std::vector<Index> running;    // link -> slots it takes to run, what it hands on included
   std::vector<Index> reversing;  // link -> slots its backward takes then
   std::vector<Index> behind;     // link -> slots that the backward of the links behind it holds when it ends
@@ -31,19 +31,19 @@ struct ChainCosts {
   std::vector<Index> option_saved;    // option -> slots held, what crosses behind the link included
   std::vector<Index> option_running;  // option -> slots it takes to run the link and save this
   std::vector<Index> option_reversing;  // option -> slots the backward of the link takes
-  std::vector<Picos> option_time;     // option -> time of bringing back the rest
+  std::vector<Picos> option_time;     // option -> time of recomputing the rest
 
   Index links() const { return static_cast<Index>(run.size()); }
   bool is_valid() const;
 };
 
-// What the best way of reversing the whole chain does. MOMENTS are links: from when the backward of links up to this
+// The best reversal of the whole chain. CUT POINTS are links: from when the backward of links up to this
 // one begins; FROM_START: from the forward itself.
 struct ChainPlan {
   static constexpr Index FROM_START = -1, NOT = -2;
   std::vector<Index> option;       // link -> the option that is saved; NOT: none
-  std::vector<Index> saved_from;   // link -> the moment from which its option is saved; NOT
-  std::vector<Index> crossing_from;  // link -> the moment from which what crosses behind it is held; NOT
+  std::vector<Index> saved_from;   // link -> the cut point from which its option is saved; NOT
+  std::vector<Index> crossing_from;  // link -> the cut point from which what crosses behind it is held; NOT
 };
 
 class ChainTable {

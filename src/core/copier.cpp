@@ -115,7 +115,7 @@ void Copier::serve(State& state, double rate_Bps, double latency_s) {
       std::unique_lock<std::mutex> lock(state.mutex);
       state.changed.wait(lock, [&state] { return state.stopping || !state.jobs.empty(); });
       if (state.stopping) return;
-      job = state.jobs.front();  // stays in the queue until it has ended: `drain` waits for it
+      job = state.jobs.front();  // remains in the queue until it has ended: `drain` waits for it
     }
     double busy_s = 0.0;
     if (!await(state, job) || !carry(state, job, rate_Bps, latency_s, busy_s)) return;
@@ -142,8 +142,8 @@ bool Copier::await(State& state, const Job& job) {
   return true;
 }
 
-// Copies chunk by chunk, and sleeps where the link would not be as far yet. False where the end is wanted before. What is
-// too short a time to sleep is owed by the next job: the link is free again when it would be.
+// Copies chunk by chunk, and sleeps where the link would not be as far yet. False where the end is wanted before. What
+// is too short a time to sleep is owed by the next job: the link is free again when it would be.
 bool Copier::carry(State& state, const Job& job, double rate_Bps, double latency_s, double& busy_s) {
   const Clock::time_point start = std::max(Clock::now(), state.free);
   std::size_t done_B = 0;

@@ -9,7 +9,7 @@
 // begins anew, with nothing to do, and what the parent submitted never happens.
 //
 // INVARIANT: jobs begin and end in the order in which they were submitted, and `idle` holds exactly when every
-// submitted job has ended or was given up by `stop`.
+// submitted job has ended or was dropped by `stop`.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -61,7 +61,7 @@ class Copier {
   EventRef submit(void* target, const void* source, std::size_t size_B, std::vector<EventRef> after);
   bool idle() const;
   void drain();  // waits until idle; returns at once in a forked child
-  void stop();   // gives up what has not begun, ends what has at its next chunk, and the thread; `submit` begins anew
+  void stop();   // drops what has not begun, ends what has at its next chunk, and the thread; `submit` begins anew
   Traffic traffic() const;
   double rate_Bps() const { return rate_Bps_; }
 
@@ -77,7 +77,7 @@ class Copier {
   struct State {
     std::mutex mutex;
     std::condition_variable changed;  // jobs came, jobs ended, or the end is wanted
-    std::deque<Job> jobs;             // the first one is under way
+    std::deque<Job> jobs;             // the first one is running
     bool stopping = false;
     Traffic traffic;
     std::thread thread;

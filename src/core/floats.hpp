@@ -1,7 +1,7 @@
 // Floating-point elements by code: how each is read into the type that arithmetic is done in, and rounded back.
 //
 // Arithmetic on 16-bit floats is done in float and rounded to nearest, ties to even, after every operation, as PyTorch
-// does it. A NaN stays one; which one is not said.
+// does it. A NaN remains one; which one is not said.
 #pragma once
 #include <cstdint>
 #include <cstring>

@@ -140,7 +140,7 @@ Bytes cut_floor(const Program& program, Index stage) {
   const auto node_of = [&](Index recipe) { return values + recipe; };
   Flow flow(at(sink) + 1);
   std::vector<char> forced(at(values), 0);
-  // What the stage's run may overwrite is there when it starts; to stay, it takes what is spared otherwise.
+  // What the stage's run may overwrite is there when it starts; to be kept, it takes what is spared otherwise.
   const Slice takeovers = program.takeovers[stage];
   const Index taken = takeovers.size() == 1 && program.may_take(stage, takeovers[0]) ? takeovers[0] : -1;
   const Bytes spared = program.trace_peak[at(stage)] - program.least_peak(stage);

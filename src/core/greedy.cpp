@@ -68,7 +68,7 @@ void Greedy::consider(Index stage) {
   }
 }
 
-// The value alone, dropped to come back by fetch, if it could come back otherwise.
+// The value alone, dropped to be prefetched, if it could be recomputed too.
 void Greedy::consider_fetch(Index value, Index stage) {
   const Program& program = state_->program();
   changes_.clear();

@@ -1,8 +1,8 @@
 // Greedy: from any retention towards its budget, one committed drop at a time.
 //
 // Each step looks at the stage with the most live bytes, ranks what lies idle across it by bytes (less for
-// short gaps) over the time to bring it back, applies the best few alone, with relatives, and by fetch, exactly, and
-// commits the one that removes most excess per added second. It stops when the budget is met or nothing helps.
+// short gaps) over the time to rematerialise it, applies the best few alone, with relatives, and by prefetch, exactly,
+// and commits the one that removes most excess per added second. It stops when the budget is met or nothing helps.
 // Deterministic. Invariant: the retention is settled (nothing to undo) between calls.
 #pragma once
 #include "retention.hpp"

@@ -2,12 +2,12 @@
 //
 // Stages lie in blocks. An addition to a whole block is noted once for the block, so that a long run costs as many
 // steps as it has blocks; what a block's highest level and excess are is looked up again only when it was touched in
-// a way that does not tell.
+// a manner that does not tell.
 //
 // INVARIANT (is_valid): the level of t is level_[t] + the block's `added`; a block that is not stale has the highest of
 // its levels as `top` and the sum of what exceeds the budget as `excess`; `excess_` is the sum over blocks of `excess`;
 // `stale_` lists the stale blocks, each once.
-// Not thread-safe, not even to read: questions bring blocks up to date.
+// Not thread-safe, not even to read: queries bring blocks up to date.
 #pragma once
 #include <algorithm>
 #include <vector>

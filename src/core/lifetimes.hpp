@@ -2,7 +2,7 @@
 //
 // The circle is the period after which everything happens again. What happens once lies on a circle that is more
 // than twice as long as the last tick, so that no two arcs meet behind it. Sizes and offsets are in any unit, the
-// alignment for instance; a given offset makes a buffer an obstacle.
+// alignment for instance; a given offset makes a buffer a live block.
 // Invariant: 0 <= start < period, 0 < length <= period, size > 0, fixed >= 0 or FREE.
 #pragma once
 #include "rows.hpp"

@@ -41,9 +41,9 @@ bool drop_across(const Retention& state, Index value, Index stage, std::vector<C
   if (program.gap_end(gap) <= stage && gap - program.first_gap(value) < program.uses[value].size()) return false;
   if (start >= stage || !program.is_free(gap) || has_change(changes, gap)) return false;
   const Span* span = state.span_at(value, stage);
-  const bool stays = span && span->start == stage && span->end > stage;  // brought back here, and kept
+  const bool stays = span && span->start == stage && span->end > stage;  // rematerialised here, and kept
   if (!stays && !state.available(value, stage)) return false;
-  // Brought back at or before this stage and kept since: keep it only from later on.
+  // Rematerialised at or before this stage and kept since: keep it only from later on.
   const bool brought = span && span->start > start;
   changes.push_back({gap, blocking(state, gap, brought ? stage + 1 : start + 1)});
   return true;

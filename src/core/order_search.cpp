@@ -9,7 +9,7 @@ namespace lowtide {
 namespace {
 
 constexpr std::int64_t SCANNED_PER_WORK = 1000;
-constexpr std::int64_t PATIENCE = 400;  // moves without a better height before the order is disturbed
+constexpr std::int64_t PATIENCE = 400;  // changes without a better height before the order is disturbed
 
 }  // namespace
 
@@ -52,7 +52,7 @@ double OrderSearch::excess(const Shelf& shelf) const {
   return sum;
 }
 
-// A buffer under `buffer` whose top is where that one begins; -1 if it lies on the ground or on nothing.
+// A buffer under `buffer` whose top is where that one begins; -1 if it lies at 0 or on nothing.
 Index OrderSearch::below(Index buffer) {
   scratch_.clear();
   for (Index other : current_.items()) {
@@ -98,7 +98,7 @@ bool OrderSearch::propose() {
   const Index culprit = pick_culprit();
   const Index from = position_[at(culprit)];
   Index first;
-  if (from < fixed) return false;  // an obstacle sets the height
+  if (from < fixed) return false;  // a live block sets the height
   const Index dice = random_.below(100);
   if (dice < 70 && from > fixed) {
     Index to = fixed + random_.below(from - fixed);
@@ -111,7 +111,7 @@ bool OrderSearch::propose() {
     std::swap(trial_order_[at(from)], trial_order_[at(other)]);
     first = std::min(from, other);
   } else {
-    // Something in the way goes later.
+    // What carries it goes later.
     const Index carrier = below(culprit);
     if (carrier < 0) return false;
     const Index at_now = position_[at(carrier)];
@@ -140,7 +140,7 @@ void OrderSearch::accept() {
   }
 }
 
-// Back to the best order, with a few buffers moved earlier.
+// Back to the best order, with a few buffers put earlier.
 void OrderSearch::disturb() {
   const Index fixed = static_cast<Index>(order_.size()) - free_;
   trial_order_ = best_order_;

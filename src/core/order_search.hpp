@@ -2,7 +2,7 @@
 //
 // A move takes a buffer of the stack that sets the height (one that ends above the target, or one below it that
 // carries it) and puts it earlier in the order, or swaps two buffers; everything after the first changed position is
-// placed again, and given up as soon as a buffer ends too high. A move is kept if the height does not rise above the
+// placed again, and abandoned as soon as a buffer ends too high. A move is kept if the height does not rise above the
 // best one by more than a tolerance that shrinks to nothing, and what lies above the target does not grow, at equal
 // heights. After a while without success the search goes on from the best order, disturbed.
 // The same seed and work give the same result, however run() is sliced. Deterministic: no clock.

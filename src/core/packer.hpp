@@ -5,7 +5,7 @@
 // given offset are placed first, whatever the order.
 //
 // Shelf: the placed buffers, by rising offset. Placing one scans the shelf once: O(placed), a few placed buffers per
-// nanosecond; no overlap graph is built, so memory stays O(buffers).
+// nanosecond; no overlap graph is built, so memory is O(buffers).
 // Invariant: no two buffers on the shelf share a tick and a byte, those with given offsets apart.
 #pragma once
 #include <vector>

@@ -85,7 +85,7 @@ bool Retention::available(Index value, Index stage) const {
   if (retention == NEVER) return false;
   const std::vector<Index>& recomputations = recompute_at_[at(item)];
   const auto after = std::lower_bound(recomputations.begin(), recomputations.end(), stage);
-  // A rerun before the gap cannot count: tau is larger than the gap's start whenever it is not KEEP.
+  // A recomputation before the gap cannot count: the retention is larger than the gap's start whenever it is not KEEP.
   return after != recomputations.begin() && *(after - 1) >= retention;
 }
 
@@ -122,7 +122,7 @@ bool Retention::closure(Index stage, std::vector<Index>& order) {
   return true;
 }
 
-// What the recipe reads and only a fetch may bring comes when all else is there.
+// What the recipe reads and only a prefetch may bring comes when all else is there.
 void Retention::fetch_missing(Index recipe, Index stage, std::vector<Index>& order) {
   for (Index value : program_->reads[recipe]) {
     const Index item = program_->stage_count() + value;
@@ -138,7 +138,7 @@ void Retention::push_stage(Index stage) {
   dirty_.push(stage);
 }
 
-// Stages of the gap, later than `after`, that ask for the value: its use, and reruns of its readers.
+// Stages of the gap, later than `after`, that ask for the value: its use, and recomputations of its readers.
 void Retention::ask_again(Index value, Index gap, Index after) {
   const Index low = std::max(after, program_->gap_start(gap)), high = program_->gap_end(gap);
   const Slice uses = program_->uses[value];
@@ -164,14 +164,14 @@ void Retention::note_recompute(Index item, Index stage, bool added) {
   cost_.compute += added ? program_->recompute_time[at(item)] : -program_->recompute_time[at(item)];
 }
 
-// `only`: there is no other fetch of the value.
+// `only`: there is no other prefetch of the value.
 void Retention::note_fetch(Index value, bool added, bool only) {
   const Bytes sent = only ? program_->send_B[at(value)] : 0, fetched = program_->fetch_B[at(value)];
   cost_.sent += added ? sent : -sent;
   cost_.fetched += added ? fetched : -fetched;
 }
 
-// Makes `order` the reruns of the stage and leaves the old ones in it.
+// Makes `order` the recomputations of the stage and leaves the old ones in it.
 void Retention::replace_recomputations(Index stage, std::vector<Index>& order) {
   std::vector<Index>& now = rec_[at(stage)];
   const auto changed = [&](Index recipe, bool added) {
@@ -181,7 +181,7 @@ void Retention::replace_recomputations(Index stage, std::vector<Index>& order) {
     for (Index v : program_->outputs[recipe]) {
       touch_value(v);
       const Index gap = program_->gap_at(v, stage);
-      // A rerun before tau is transient: nobody later can tell.
+      // A recomputation before the retention is transient: nobody later can tell.
       if (retention_[at(gap)] > KEEP && retention_[at(gap)] <= stage) ask_again(v, gap, stage);
     }
   };
@@ -189,7 +189,7 @@ void Retention::replace_recomputations(Index stage, std::vector<Index>& order) {
   now.swap(order);
 }
 
-// A fetch of the value before the stage has come or gone.
+// A prefetch of the value before the stage has come or gone.
 void Retention::refetched(Index value, Index stage) {
   touch_value(value);
   for (const Span& span : spans_[at(value)]) touch_stage(span.end);  // where a run may take it over or not

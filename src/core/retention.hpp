@@ -1,31 +1,33 @@
-// Retention: which values stay, which are dropped and brought back, and what that costs, exactly.
+// Retention: which values are kept, which are dropped and rematerialised, and what that costs, exactly.
 //
-// DECISION. One integer tau per gap (see program.hpp). Value v is AVAILABLE at stage t of a gap iff
-//     last(v, t) >= tau,    last = the last stage before t that produced, reran or used v.
-//   KEEP (-1)       always available: it stays
-//   gap start + 1   dropped at once; kept again from its first rerun on
-//   s               brought back for each need before stage s; kept from the first rerun at or after s
-//   NEVER           brought back for each need and dropped again
-//   by_fetch(any)   the same, but a fetch brings it back, never a rerun: what a rerun makes of it is dropped at once
-// Where the caller lets go of the value (Program::is_lost), KEEP stands for gap start + 1.
-// A tau other than KEEP is greater than the start of its gap, and only a free gap (Program::is_free) has one; only a
-// value that can be fetched has one by fetch.
+// DECISION. One integer per gap, its retention r (see program.hpp). Value v is AVAILABLE at stage t of a gap iff
+//     last(v, t) >= r,    last = the last stage before t that produced, recomputed or used v.
+//   KEEP (-1)       always available: it is not dropped
+//   gap start + 1   dropped at once; kept again from its first recomputation on
+//   s               recomputed for each need before stage s; kept from the first recomputation at or after s
+//   NEVER           recomputed for each need and dropped again
+//   by_fetch(any)   the same, but prefetched, never recomputed: what a recomputation makes of it is dropped at once
+// Where the caller releases the value (Program::is_lost), KEEP stands for gap start + 1.
+// A retention other than KEEP is greater than the start of its gap, and only a free gap (Program::is_free) has one;
+// only a value that can be prefetched has one by prefetch.
 //
-// MEANING. Stage t reruns closure(t): the producers of what is read and not available, and of what those read,
-// in depth-first post-order, each once; then its base recipe runs. What comes by fetch comes right before the first run
-// that reads it. In the list of reruns, a fetch of value v is the ITEM stage_count + v. A value is resident over SPANS
-// [start, end]: from the run or fetch that brings it (in stage `start`) to its last use (in stage `end`) before it is
-// dropped. A run of stage r needs what is live plus trace_peak[r] (a rerun: recompute_peak[r]); afterwards its outputs that
-// begin a span are live. An output that begins no span dies with its run. A run that can take over a value (see
-// program.hpp) does so: it is the value's last reader in the stage with which its span ends, and no later fetch needs
-// the copy elsewhere. `live(t)` is the most bytes at once during stage t: a fetched value is there from its fetch on,
-// one that was sent until its last use. When copies are on their way is not known here.
+// MEANING. Stage t recomputes closure(t): the producers of what is read and not available, and of what those read,
+// in depth-first post-order, each once; then its base recipe runs. What is prefetched comes right before the first run
+// that reads it. In the list of recomputations, a prefetch of value v is the ITEM stage_count + v. A value is resident
+// over SPANS [start, end]: from the run or prefetch that brings it (in stage `start`) to its last use (in stage `end`)
+// before it is dropped. A run of stage r needs what is live plus trace_peak[r] (a recomputation: recompute_peak[r]);
+// afterwards its outputs that begin a span are live. An output that begins no span dies with its run. A run that can
+// take over a value (see program.hpp) does so: it is the value's last reader in the stage with which its span ends, and
+// no later prefetch needs the copy elsewhere. `live(t)` is the most bytes at once during stage t: a prefetched value is
+// there from its prefetch on, one that was offloaded until its last use. When copies are on their way is not known
+// here.
 //
-// INVARIANT (is_valid): reruns, spans, live bytes and time equal what a fresh Retention with the same tau has.
+// INVARIANT (is_valid): recomputations, spans, live bytes and time equal what a fresh Retention with the same numbers
+// has.
 //
-// CHANGES. apply() changes some taus and updates only what depends on them: stages whose closure may differ are
+// CHANGES. apply() changes some gaps and updates only what depends on them: stages whose closure may differ are
 // taken in increasing order from a heap; then the spans of touched values are rebuilt, and touched stages are
-// simulated again. It returns false, and changes nothing, when a closure needs what cannot be rerun there, or
+// simulated again. It returns false, and changes nothing, when a closure needs what cannot be recomputed there, or
 // grows past `closure_cap` (a closure is never cut short). Each apply() is settled by commit() or undo().
 // Not thread-safe: one search owns it.
 #pragma once
@@ -51,11 +53,11 @@ struct Span {
 
 class Retention {
  public:
-  // Everything kept. `program` must outlive it. closure_cap: most reruns in one stage.
+  // Everything kept. `program` must outlive it. closure_cap: most recomputations in one stage.
   Retention(const Program& program, Bytes budget, Index closure_cap = 2000);
 
   const Program& program() const { return *program_; }
-  // False when even keeping everything cannot be carried out: a value is needed that was let go for good.
+  // False when even keeping everything cannot be carried out: a value is needed that was released for good.
   bool is_possible() const { return possible_; }
   Bytes budget() const { return budget_; }
   void set_budget(Bytes budget);
@@ -113,7 +115,7 @@ class Retention {
   void replace_recomputations(Index stage, std::vector<Index>& order);
   void note_recompute(Index item, Index stage, bool added);
   void note_fetch(Index value, bool added, bool only);
-  // Whether what reruns make of the value at `stage`, after it was produced, is dropped at once.
+  // Whether what recomputations make of the value at `stage`, after it was produced, is dropped at once.
   bool is_fetched(Index value, Index stage) const {
     return program_->can_fetch(value) && is_by_fetch(retention_[at(program_->gap_at(value, stage))]);
   }
@@ -133,7 +135,7 @@ class Retention {
   const Program* program_;
   Bytes budget_;
   std::size_t closure_cap_;
-  std::size_t work_cap_;  // most reruns met in one apply()
+  std::size_t work_cap_;  // most recomputations met in one apply()
   std::vector<Index> retention_;
   std::vector<std::vector<Index>> rec_;
   std::vector<std::vector<Index>> recompute_at_;  // item -> the stages before which it comes
@@ -150,7 +152,7 @@ class Retention {
   std::vector<Index> touched_values_, touched_stages_;
   std::vector<std::uint32_t> seen_;  // item -> number of the closure that contains it
   std::uint32_t closure_number_ = 0;
-  std::size_t work_ = 0;  // reruns met in this apply()
+  std::size_t work_ = 0;  // recomputations met in this apply()
   struct Frame {
     Index recipe, next;
   };

@@ -5,7 +5,7 @@
 
 namespace lowtide {
 
-// The stages in which the value is brought again: by reruns, or by fetches in the gaps that have them.
+// The stages in which the value is rematerialised: by recomputations, or by prefetches in the gaps that have them.
 const std::vector<Index>& Retention::arrivals(Index value) {
   const std::vector<Index>& recomputations = recompute_at_[at(program_->producer[at(value)])];
   if (!program_->can_fetch(value)) return recomputations;

@@ -10,7 +10,7 @@
 namespace lowtide {
 
 using Index = std::int32_t;  // a stage, a value, a gap
-using Picos = std::int64_t;  // 1e-12 s: sums of seconds stay exact and independent of their order
+using Picos = std::int64_t;  // 1e-12 s: sums of seconds are exact and independent of their order
 
 // A read-only window on consecutive integers.
 struct Slice {

@@ -115,7 +115,7 @@ void Skyline::tally(const std::vector<Index>& buffers, Visit&& visit) {
   looks_ += high - low + static_cast<Index>(buffers.size());
 }
 
-// Raises the lows of what lives in a run to its new floor; false if one with a given offset is in the way.
+// Raises the lows of what lives in a run to its new floor; false if one with a given offset prevents it.
 bool Skyline::lift(Index first, Index steps, Bytes floor) {
   lifted_.clear();
   level_.clear();

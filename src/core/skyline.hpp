@@ -1,4 +1,4 @@
-// Skyline: what the exact search has built so far, from the ground up, and what it still may do.
+// Skyline: what the exact search has built so far, from offset 0 up, and what it still may do.
 //
 // Every section has a floor, below which nothing more will be put. Every buffer that is not placed has a `low`, the
 // lowest offset it can still have: the highest floor under it, or the top of a buffer with a given offset that it

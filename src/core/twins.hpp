@@ -2,8 +2,8 @@
 // others.
 //
 // Gaps of one CLASS are twins of each other, sorted by the stage where they begin. To MIRROR changes is to repeat them
-// `shift` stages later or earlier: each at the twin that begins there, its tau translated (KEEP, "at once" and NEVER as
-// they are; other stages keep their distance from the nearer end of the gap). Changes without a twin there are
+// `shift` stages later or earlier: each at the twin that begins there, its retention translated (KEEP, "at once" and
+// NEVER as they are; other stages keep their distance from the nearer end of the gap). Changes without a twin there are
 // left out.
 // Invariant: place[members[c][i]] == i and class_of[members[c][i]] == c.
 #pragma once
@@ -33,7 +33,7 @@ class Twins {
   Rows members_;
 };
 
-// What a tau of `gap` is in its twin.
+// What a retention of `gap` is in its twin.
 Index translated(const Program& program, Index gap, Index retention, Index twin);
 
 }  // namespace lowtide

@@ -1,6 +1,6 @@
 // ValleySearch: decides whether buffers fit within a capacity, and where.
 //
-// A placement is built from the ground up on a skyline (skyline.hpp). A valley is a run of sections with equal floors
+// A placement is built from offset 0 up on a skyline (skyline.hpp). A valley is a run of sections with equal floors
 // between higher ones. In a placement whose buffers are all pushed down as far as they go, the lowest buffer to come
 // over a section of a valley either begins on that floor, and then its whole life lies in the valley, or it begins at
 // a known higher one. A node chooses a section with few such possibilities, or little slack, and tries each: no

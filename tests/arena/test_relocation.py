@@ -93,7 +93,7 @@ def test_with_relocation_only_the_working_set_decides(trace: list[Request | Rele
 
 
 @given(TRACES, st.sets(st.integers(1, 60)), st.integers(0, CAPACITY_B // 2))
-def test_sliding_makes_room_exactly_when_compaction_would(
+def test_sliding_makes_a_hole_exactly_when_compaction_would(
     trace: list[Request | Release], pinned: set[int], need_B: int
 ) -> None:
     arenas = [Arena(CAPACITY_B, ALIGNMENT_B) for _ in range(2)]

@@ -91,7 +91,7 @@ COMBINATIONS = [
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("combine", COMBINATIONS, ids=lambda f: f.__name__.strip("_"))
-def test_gaps_stay(combine: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], dynamic: bool) -> None:
+def test_gaps_are_kept(combine: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], dynamic: bool) -> None:
     torch._dynamo.reset()
     torch.manual_seed(0)
     plain = Overwrites(combine)

@@ -14,7 +14,7 @@ aten = torch.ops.aten
 
 
 class Upsampling(nn.Module):
-    """Every way of interpolation between pixels."""
+    """Every kind of interpolation between pixels."""
 
     def __init__(self) -> None:
         super().__init__()

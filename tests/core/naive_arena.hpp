@@ -1,4 +1,4 @@
-// An arena that is easy to believe: a sorted list of blocks, and every question answered by looking at all of them.
+// An arena that is easy to believe: a sorted list of blocks, and every query answered by looking at all of them.
 #pragma once
 #include <algorithm>
 #include <cmath>

@@ -57,7 +57,7 @@ struct Builder {
   }
 };
 
-// x0 -> f1 -> ... -> fn -> loss, then backwards; the backward of f reads its input. The input cannot be rerun.
+// x0 -> f1 -> ... -> fn -> loss, then backwards; the backward of f reads its input. The input cannot be recomputed.
 inline Program chain(int length, lowtide::Bytes size = 100) {
   Builder b;
   std::vector<Index> x{b.stage({size}, {}, 0, false)};

@@ -74,7 +74,7 @@ void mistakes_are_refused() {
   const auto not_a_number = [](const Block&) { return std::numeric_limits<double>::quiet_NaN(); };
   EXPECT(is_refused([&] { (void)arena.cheapest_window(1024, 0, 1024, not_a_number); }));
   EXPECT(is_refused([&] { (void)arena.cheapest_window(1024, 0, 1024, [](const Block&) { return -1.0; }); }));
-  EXPECT(arena.check().empty() && arena.free(0) == 64);  // the mutex was let go each time
+  EXPECT(arena.check().empty() && arena.free(0) == 64);  // the mutex was released each time
 }
 
 void planned_offsets_are_served_or_refused() {
@@ -140,7 +140,7 @@ void sliding_moves_as_little_as_it_can() {
   EXPECT(arena.slide_for(193, 0, 1024, any, relocate).hole_B == -1 && moved.size() == 3);  // no sliding helps
 }
 
-void a_refusal_pins_and_another_way_is_found() {
+void a_refusal_pins_and_another_slide_is_found() {
   Arena arena(640, 64);
   for (std::uint64_t tag = 0; tag < 10; ++tag) EXPECT(arena.allocate(64, tag) >= 0);
   for (Bytes offset_B : {0, 128, 448, 640 - 64}) EXPECT(arena.free(offset_B) == 64);  // _1_3456_8_
@@ -184,7 +184,7 @@ int main() {
   a_window_minds_small_costs_beside_large_ones();
   a_window_is_a_hole_once_evicted();
   sliding_moves_as_little_as_it_can();
-  a_refusal_pins_and_another_way_is_found();
+  a_refusal_pins_and_another_slide_is_found();
   a_throwing_relocation_leaves_the_arena_whole();
   holes_are_visited_in_order();
   return TEST_RESULT;

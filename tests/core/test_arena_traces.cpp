@@ -266,8 +266,8 @@ void fits_best_among_many(std::uint64_t seed) {
   EXPECT(arena.check().empty() && arena.blocks().size() == naive.blocks.size() && naive.blocks.size() > 100);
 }
 
-// Compaction of movable blocks leaves want of room as the only reason to fail.
-void fails_only_for_want_of_room(std::uint64_t seed) {
+// Compaction of movable blocks leaves want of capacity as the only reason to fail.
+void fails_only_for_want_of_capacity(std::uint64_t seed) {
   Random dice(seed);
   Arena arena(4096, 32);
   std::vector<std::uint64_t> live;
@@ -305,7 +305,7 @@ int main() {
     Trace(seed, {1 << 14, 64, 1500}).run(500);
     Trace(seed, {1 << 12, 16, 48}).run(800);  // many blocks
     fits_best_among_many(seed);
-    fails_only_for_want_of_room(seed);
+    fails_only_for_want_of_capacity(seed);
   }
   return TEST_RESULT;
 }

@@ -34,7 +34,7 @@ void few_slots_run_links_again_and_again() {
   EXPECT(table.least() == 4 && table.time(4) == 10.0 * 39 * 40 / 2);
 }
 
-void a_plan_names_a_moment_for_every_cut() {
+void a_plan_names_a_cut_point_for_every_cut() {
   const ChainTable table(plain_chain(12), 20);
   for (Index slots = table.least(); slots <= 20; ++slots) {
     const ChainPlan plan = table.decode(slots);
@@ -46,7 +46,7 @@ void a_plan_names_a_moment_for_every_cut() {
   }
 }
 
-void an_option_that_saves_pays_where_there_is_room() {
+void an_option_that_saves_pays_where_slots_are_free() {
   ChainCosts costs = plain_chain(6);
   costs.alone.assign(6, 10);
   for (std::size_t k = 0; k < 6; ++k) {
@@ -78,8 +78,8 @@ void what_is_no_chain_is_told_apart() {
 int main() {
   enough_slots_run_every_link_once();
   few_slots_run_links_again_and_again();
-  a_plan_names_a_moment_for_every_cut();
-  an_option_that_saves_pays_where_there_is_room();
+  a_plan_names_a_cut_point_for_every_cut();
+  an_option_that_saves_pays_where_slots_are_free();
   what_is_no_chain_is_told_apart();
   return TEST_RESULT;
 }

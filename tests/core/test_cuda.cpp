@@ -1,4 +1,4 @@
-// The GPU's arena on a simulated device: no byte is used by two streams at once, and nothing is served past the wall.
+// The GPU's arena on a simulated device: no byte is used by two streams at once, and nothing is served past the limit.
 #include <random>
 #include <stdexcept>
 #include <thread>
@@ -78,7 +78,7 @@ void test_a_block_waits_for_its_other_users() {
   EXPECT(gpu->slab().arena().statistics().in_use_B == 0);
 }
 
-void test_pressure_waits_and_the_wall_refuses() {
+void test_pressure_waits_and_the_limit_refuses() {
   Device* gpu = device();
   void* a = gpu->allocate(1536 * KiB, A);
   fake::issue(B);
@@ -92,7 +92,7 @@ void test_pressure_waits_and_the_wall_refuses() {
   void* whole = gpu->allocate(2 * MiB, A);
   EXPECT(whole != nullptr);
   gpu->release(whole, A);
-  gpu->release(whole, A);  // twice: the books stay right
+  gpu->release(whole, A);  // twice: the books are right
   EXPECT(gpu->slab().arena().check().empty() && gpu->counts().bytes.current == 0);
 }
 
@@ -249,7 +249,7 @@ int main() {
   test_one_stream_costs_nothing();
   test_another_stream_is_told_to_wait();
   test_a_block_waits_for_its_other_users();
-  test_pressure_waits_and_the_wall_refuses();
+  test_pressure_waits_and_the_limit_refuses();
   test_planned_places();
   test_a_runtime_that_fails();
   test_budgets();

@@ -1,4 +1,4 @@
-// The ledger: what stays, what leaves, and who takes over whose bytes.
+// The ledger: what is kept, what leaves, and who takes over whose bytes.
 #include "eager/ledger.hpp"
 
 #include <vector>
@@ -69,7 +69,7 @@ void one_needed_output_keeps_its_call() {
   const std::vector<ValueId> twins = run(ledger, {x}, {{8}, {16}});
   die(ledger, twins[0]);
   EXPECT(log.values.empty());
-  ledger.commit(twins[1]);  // it depends on nothing any more: its twin's last reason to stay is gone
+  ledger.commit(twins[1]);  // it depends on nothing any more: its twin's last reason to be kept is gone
   EXPECT((log.values == std::vector<std::int64_t>{2}) && log.calls.size() == 1);
   EXPECT(ledger[twins[1]].is_leaf() && !ledger[twins[1]].is_candidate() && ledger[x].readers.empty());
 }

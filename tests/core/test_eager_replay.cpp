@@ -1,4 +1,5 @@
-// Replays of random programs: whoever evicts, the books stay right, equal runs are equal, and no byte lies over the wall.
+// Replays of random programs: whoever evicts, the books are right, equal runs are equal, and no byte lies over the
+// limit.
 #include "eager/replay.hpp"
 
 #include <stdexcept>
@@ -35,7 +36,7 @@ void every_policy_keeps_the_books(std::uint64_t seed) {
   for (const std::string& name : policy_names())
     for (const bool addresses : {true, false})
       for (const bool forgets : {true, false}) {
-        const Rules rules{addresses, forgets, 64, 256, 5.0};  // far below the floor, reruns multiply
+        const Rules rules{addresses, forgets, 64, 256, 5.0};  // far below the floor, recomputations multiply
         const ReplayResult whole = play(tape, name, enough_B, rules);
         EXPECT(whole.end == ReplayResult::End::finished && whole.statistics.recomputations == 0 && whole.statistics.evictions == 0);
         for (const int percent : {80, 50, 25}) {

@@ -1,4 +1,5 @@
-// One engine, many threads: books under one lock, kernels and reruns without it; nothing is lost, torn or stuck.
+// One engine, many threads: books under one lock, kernels and recomputations without it; nothing is lost, torn or
+// stuck.
 #include <atomic>
 #include <mutex>
 #include <thread>
@@ -18,7 +19,7 @@ namespace {
 constexpr Bytes CAPACITY_B = 1 << 15;
 constexpr Bytes SIZE_B = 512;
 constexpr int THREADS = 3;
-constexpr std::size_t LONGEST = 90;  // more than there is room for: threads may run one after the other
+constexpr std::size_t LONGEST = 90;  // more than fit: threads may run one after the other
 #ifdef LOWTIDE_CHECK
 constexpr int TURNS = 400;
 #else

@@ -9,7 +9,7 @@ using namespace lowtide;
 
 namespace {
 
-// Every stage of every retention that a search visits stays at or above its floors.
+// Every stage of every retention that a search visits is at or above its floors.
 void floors_are_below_all_that_is_reached() {
   for (std::uint64_t seed = 0; seed < 30; ++seed) {
     const Program program = seed % 2 ? programs::random(seed, 25, true, seed % 4 == 3) : programs::chain(4 + static_cast<int>(seed));

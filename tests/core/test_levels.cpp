@@ -20,7 +20,7 @@ void levels_agree_with_plain_ones() {
       levels.add(first, last, size);
       for (Index t = first; t <= last; ++t) plain[static_cast<std::size_t>(t)] += size;
       if (dice.below(50) == 0) levels.set_budget(budget = dice.below(100));
-      if (dice.below(3) == 0) continue;  // questions are not asked after every change
+      if (dice.below(3) == 0) continue;  // queries are not made after every change
       const auto top = std::max_element(plain.begin(), plain.end());
       Bytes excess = 0;
       for (Bytes b : plain) excess += std::max<Bytes>(0, b - budget);

@@ -13,7 +13,7 @@ int main() {
   EXPECT(chain.gap_start(1) == 1 && chain.gap_end(1) == 7);
   EXPECT(chain.gap_start(2) == 7 && chain.gap_end(2) == 8);
   EXPECT(chain.gap_at(0, 1) == 0 && chain.gap_at(0, 2) == 1 && chain.gap_at(0, 8) == 2);
-  EXPECT(!chain.is_free(0));                   // cannot be rerun
+  EXPECT(!chain.is_free(0));                   // cannot be recomputed
   EXPECT(chain.is_free(chain.first_gap(1)));
 
   Program broken = chain;

@@ -128,7 +128,7 @@ void what_the_caller_lets_go_of_is_brought_back() {
   programs::Builder b;
   const Index x = b.stage({10}, {}, 0, false);
   const Index y = b.stage({10}, {x}, 5);
-  b.stage({}, {y}, 0, false);  // handed over, and let go
+  b.stage({}, {y}, 0, false);  // handed over, and released
   b.stage({10}, {x, y}, 5);
   b.program.lost_from[static_cast<std::size_t>(y)] = 2;
   const Program program = b.finish();
@@ -165,7 +165,7 @@ void what_is_read_later_is_not_overwritten_until_it_is_dropped() {
   const Program program = rectifiers(true);
   Retention state(program, 0);
   EXPECT(state.live(2) == 10 && state.live(3) == 20);
-  // The second goes behind the third's run and comes back for the backward, from x, in place of the first.
+  // The second goes behind the third's run and is recomputed for the backward, from x, in place of the first.
   const Index second = program.gap_at(2, 4), first = program.gap_at(1, 4);
   EXPECT(state.apply({{second, 4}, {first, 3}}));
   EXPECT((state.recomputations(4) == std::vector<Index>{1, 2}));

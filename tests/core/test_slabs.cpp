@@ -95,7 +95,7 @@ void test_life() {
   std::memset(p, 1, 1000);
   slab->release(p);
   EXPECT(slabs().owner_of(p) == nullptr);
-  EXPECT(slab->arena().statistics().in_use_B == 0);  // its books are there until it is let go of
+  EXPECT(slab->arena().statistics().in_use_B == 0);  // its books are there until it is released
   slab->let_go();
 }
 
@@ -147,7 +147,7 @@ void test_many_threads() {
   slab->let_go();
 }
 
-// Slabs open and close while other threads, which are engaged with none, take from whichever is in force.
+// Slabs open and close while other threads, which are engaged with none, take from whichever is active.
 void test_closing_under_way() {
   std::atomic<bool> done{false};
   std::atomic<int> torn{0}, served{0};

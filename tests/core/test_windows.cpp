@@ -19,7 +19,7 @@ Windows plane(Count outer, Count inner, Count height, Count width, Count kernel,
   return w;
 }
 
-// The place of every window's maximum, the slow way: the first of equals.
+// The place of every window's maximum, by looking at all: the first of equals.
 std::vector<std::int64_t> places(const std::vector<float>& x, const Windows& w) {
   std::vector<std::int64_t> found;
   for (Count block = 0; block < w.outer; ++block)

@@ -43,5 +43,5 @@ def make_arena(module: ShimModule) -> Iterator[Callable[..., Arena]]:
 
 @pytest.fixture
 def arena(make_arena: Callable[..., Arena]) -> Arena:
-    """4 MiB, of which 1 MiB for homes and 64 KiB for small requests."""
+    """4 MiB, of which 1 MiB for persistent storages and 64 KiB for small requests."""
     return make_arena()

@@ -1,4 +1,4 @@
-// The simulated GPU as a runtime library, under the names that torch's has, and the handles by which a test moves it.
+// The simulated GPU as a runtime library, under the names that torch's has, and the handles by which a test drives it.
 #include "fake_cuda.hpp"
 
 #define FAKE extern "C" __attribute__((visibility("default")))

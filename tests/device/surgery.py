@@ -37,7 +37,7 @@ class ValueArena(Arena):
         super().__init__(capacity_B, small_zone_B=0, persistent_B=0, values=True)
 
     def set_pressure(self, relieve: Callable[[int], bool] | None) -> None:
-        """Says who makes room, inside the operator that asks, when an engaged thread's request finds no place."""
+        """Says who frees bytes, inside the operator that asks, when an engaged thread's request finds no place."""
         self.slab.set_pressure(relieve)
 
     def set_side(self, high: bool) -> None:
@@ -53,7 +53,7 @@ class ValueArena(Arena):
         return self.slab.metered()
 
     def own(self, offset_B: int, value: int, *, keeps: bool = False) -> bool:
-        """Says which value a block holds; with `keeps` the block stays when that dies. False: no block begins there."""
+        """Says which value a block holds; with `keeps` it outlives that value. False: no block begins there."""
         return self.slab.own(offset_B, value, keeps)
 
     def adopt(self, offset_B: int, size_B: int) -> torch.UntypedStorage:
@@ -75,7 +75,7 @@ class ValueArena(Arena):
         return self.slab.take_deaths() if self.slab.has_deaths else []
 
     def slide_for(self, need_B: int, movable: dict[int, int]) -> tuple[int, int, int]:
-        """Slides blocks, given by offset and storage, until there is a hole: moves, bytes moved, its offset or -1."""
+        """Slides blocks, given by offset and storage, until there is a hole: slides, bytes moved, its offset or -1."""
         return shim.load().slide_for(self.slab, need_B, movable)
 
 
@@ -89,7 +89,7 @@ def drop(storage: torch.UntypedStorage, message: str, arena: Arena | None = None
 
 
 def restore(storage: torch.UntypedStorage, arena: Arena | None = None, where_B: int = GENERAL) -> bool:
-    """Gives fresh bytes to a dropped storage; whether there was room in that arena."""
+    """Gives fresh bytes to a dropped storage; whether it fitted into that arena."""
     with reported():
         if arena is None:
             shim.load().restore(storage._cdata)

@@ -1,4 +1,4 @@
-"""An arena on real memory: who is served from it, where, and what happens at the wall."""
+"""An arena on real memory: who is served from it, where, and what happens at the limit."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_zones(arena: Arena) -> None:
     assert arena.new_place(MiB) is None
 
 
-def test_while_resting_requests_go_home_and_then_to_the_low_end(arena: Arena) -> None:
+def test_while_resting_requests_go_to_the_persistent_zone_and_then_to_the_low_end(arena: Arena) -> None:
     arena.plan_top_B = MiB
     small_B = 4 * MiB - 64 * 1024
     with arena.engaged():
@@ -99,7 +99,7 @@ def test_what_does_not_fit_its_zone_overflows_before_it_is_refused(make_arena: M
         assert arena.stats().overflow == 1
         with pytest.raises(
             torch.OutOfMemoryError
-        ):  # there is room below the plan's top, which the plan is to find free
+        ):  # there are free bytes below the plan's top, which the plan is to find free
             floats(MiB // 4)
         arena.plan_top_B = 0
         planned = floats(MiB // 4)
@@ -108,7 +108,7 @@ def test_what_does_not_fit_its_zone_overflows_before_it_is_refused(make_arena: M
     del smalls, first, places
 
 
-def test_past_the_wall_torch_raises_out_of_memory_and_says_why(arena: Arena) -> None:
+def test_past_the_capacity_torch_raises_out_of_memory_and_says_why(arena: Arena) -> None:
     arena.set_phase("between forward and backward")
     with arena.engaged():
         kept = [floats(MiB), floats(MiB)]
@@ -133,7 +133,7 @@ def test_absurd_sizes_are_refused_like_any_other(arena: Arena, size_B: int) -> N
     assert arena.stats().failures_for_capacity == 1
 
 
-def test_room_in_pieces_is_told_apart(make_arena: Make) -> None:
+def test_free_bytes_in_pieces_are_told_apart(make_arena: Make) -> None:
     arena = make_arena(MiB, small_zone_B=0, persistent_B=0)
     with arena.engaged():
         parts = [floats(MiB // 8) for _ in range(8)]
@@ -344,7 +344,7 @@ def test_arenas_that_cannot_be(capacity_B: int, small_zone_B: int, persistent_B:
 def test_zones_that_cannot_be(arena: Arena) -> None:
     with pytest.raises(ArenaError, match="plan"):
         arena.plan_top_B = 8 * MiB
-    with pytest.raises(LowtideError, match="home"):
+    with pytest.raises(LowtideError, match="persistent zone"):
         arena.persistent_B = 4 * MiB
     assert (arena.plan_top_B, arena.persistent_B) == (0, MiB)
 

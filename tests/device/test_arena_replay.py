@@ -1,4 +1,4 @@
-"""Planned places: who gets one, what counts as a departure, and that one departure costs one statement."""
+"""Planned places: who gets one, what counts as misplaced, and that one misplaced allocation costs one statement."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_second_round_finds_the_same_places(arena: Arena) -> None:
     assert places == {(16384, 20480)}
 
 
-def test_departures_are_named_and_cost_one_statement(arena: Arena) -> None:
+def test_misplaced_allocations_are_named_and_cost_one_statement(arena: Arena) -> None:
     arena.plan_top_B = 64 * 1024
     arena.set_phase("earlier")
     squatter = None
@@ -113,7 +113,7 @@ def test_a_later_place_of_the_statement_serves_what_comes_early(arena: Arena) ->
     assert arena.stats().misplaced_allocations == 0
 
 
-def test_the_list_of_departures_is_bounded(arena: Arena) -> None:
+def test_the_list_of_misplaced_allocations_is_bounded(arena: Arena) -> None:
     with arena.engaged():
         enter(table())
         at(2)

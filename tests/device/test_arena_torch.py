@@ -1,4 +1,4 @@
-"""What else touches a tensor's bytes: the profiler, numpy, other processes, forks, oneDNN, pickles. All stay right."""
+"""What else touches a tensor's bytes: the profiler, numpy, other processes, forks, oneDNN, pickles. All are right."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_shared_memory_leaves_the_arena(arena: Arena) -> None:
 
 
 def test_files_and_deep_copies(arena: Arena) -> None:
-    """A deep copy's storage comes from torch's default allocator, past the one in force; it can be moved in."""
+    """A deep copy's storage comes from torch's default allocator, past the active one; it can be moved in."""
     with arena.engaged():
         tensor, file = torch.arange(1000.0), io.BytesIO()
         twin = copy.deepcopy(tensor)

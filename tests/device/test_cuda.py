@@ -59,7 +59,7 @@ def device(gpu: CudaModule) -> int:
     return number
 
 
-def test_the_wall_refuses_as_torch_does(gpu: CudaModule, device: int) -> None:
+def test_the_limit_refuses_as_torch_does(gpu: CudaModule, device: int) -> None:
     held = gpu.allocate(3 * MiB, device, MAIN)
     assert held % 512 == 0
     with pytest.raises(torch.OutOfMemoryError, match=r"budget of 4\.00 MiB is spent: .*asked for 2\.00 MiB"):

@@ -24,14 +24,14 @@ class FakeStream:
         _LOG.append((self.name, "waits for stream", other.name))
 
     def wait_event(self, event: FakeEvent) -> None:
-        _LOG.append((self.name, "waits for moment", str(event.instant)))
+        _LOG.append((self.name, "waits for instant", str(event.instant)))
 
     def synchronize(self) -> None:
         _LOG.append(("processor", "waits for stream", self.name))
 
 
 class FakeEvent:
-    """A moment that counts milliseconds."""
+    """An instant that counts milliseconds."""
 
     clock = 0
 
@@ -48,7 +48,7 @@ class FakeEvent:
         return False
 
     def synchronize(self) -> None:
-        _LOG.append(("processor", "waits for moment", str(self.instant)))
+        _LOG.append(("processor", "waits for instant", str(self.instant)))
 
     def elapsed_time(self, later: FakeEvent) -> float:
         return float(later.instant - self.instant)
@@ -79,14 +79,14 @@ def test_a_copy_waits_for_compute_and_for_other_copies() -> None:
     assert isinstance(sent, Recorded)
     assert _LOG[:2] == [
         ("copies", "waits for stream", "compute"),
-        ("copies", "waits for moment", str(sent.event.instant)),
+        ("copies", "waits for instant", str(sent.event.instant)),
     ]  # type: ignore[attr-defined]
     assert torch.equal(target, source)
     _LOG.clear()
     lost_s = back.wait(came)
     assert [line[:2] for line in _LOG] == [
         ("compute", "records"),
-        ("compute", "waits for moment"),
+        ("compute", "waits for instant"),
         ("compute", "records"),
     ]
     assert callable(lost_s)

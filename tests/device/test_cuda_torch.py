@@ -1,4 +1,4 @@
-"""The GPU's arena beside CUDA itself, without a GPU: CUDA's header, its runtime library, and torch's interface."""
+"""The GPU's arena against CUDA itself, without a GPU: CUDA's header, its runtime library, and torch's interface."""
 
 from __future__ import annotations
 

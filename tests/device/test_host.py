@@ -1,4 +1,4 @@
-"""The host pool: exact sizes, a wall of its own, and bytes that come back when the last tensor over them dies."""
+"""The host pool: exact sizes, a limit of its own, and bytes that are free again when the last tensor over them dies."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_bytes_come_back_when_the_last_view_dies(pool: HostPool) -> None:
     assert (pool.stats().in_use_B, pool.stats().blocks, pool.stats().peak_B) == (0, 0, 2 * PAGE_B)
 
 
-def test_the_pool_is_a_wall(pool: HostPool) -> None:
+def test_the_pool_is_a_hard_limit(pool: HostPool) -> None:
     held = [pool.empty((16 * PAGE_B,)) for _ in range(4)]
     with pytest.raises(torch.OutOfMemoryError, match=r"host pool of 256 KiB is spent: 1 B were asked for"):
         pool.empty((1,))

@@ -16,7 +16,7 @@ from lowtide.errors import LowtideError
 
 @pytest.fixture(autouse=True, params=["by torch's profiler", "by lowtide's allocator"])
 def _observer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every test holds for both ways of observing."""
+    """Every test holds for both observers."""
     if "profiler" in request.param:
         monkeypatch.setattr(shim, "loaded", lambda: None)
     else:

@@ -1,4 +1,4 @@
-"""Surgery on storages: seen by views and saved tensors, no version moves, and touching what is gone raises."""
+"""Surgery on storages: seen by views and saved tensors, no version changes, and touching what is gone raises."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_relocation(arena: Arena) -> None:
     assert torch.equal(tensor.detach(), fresh())
 
 
-def test_relocation_without_room_changes_nothing(make_arena: Callable[..., Arena]) -> None:
+def test_relocation_without_space_changes_nothing(make_arena: Callable[..., Arena]) -> None:
     arena, tensor = make_arena(4096, small_zone_B=0, persistent_B=0), fresh(2000)
     assert not surgery.relocate(tensor.untyped_storage(), arena)
     assert not surgery.relocate(tensor.untyped_storage(), arena, 0)

@@ -1,4 +1,4 @@
-"""Arenas of values: who holds which block, who died, and room that is made under pressure."""
+"""Arenas of values: who holds which block, who died, and bytes that are freed under pressure."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_dropped_storage_reports_its_death(values: ValueArena) -> None:
     assert values.take_deaths() == [9]
 
 
-def test_room_is_made_under_pressure(values: ValueArena) -> None:
+def test_bytes_are_freed_under_pressure(values: ValueArena) -> None:
     tensors, asked = [owned(values, 1 + i) for i in range(4)], list[int]()
 
     def relieve(size_B: int) -> bool:
@@ -84,7 +84,7 @@ def test_room_is_made_under_pressure(values: ValueArena) -> None:
     values.set_pressure(relieve)
     with values.engaged():
         kept = torch.zeros(110000)
-    assert asked == [440000] * 2  # one hole was too small, two beside each other suffice
+    assert asked == [440000] * 2  # one hole was too small, two next to each other suffice
     assert [value for *_, value in values.owners()] == [4, 3, 0]
     assert kept.sum() == 0
 
@@ -154,7 +154,7 @@ def test_the_books_of_a_kernel(values: ValueArena) -> None:
     del third, tiny
 
 
-def test_a_block_that_is_kept_stays_when_its_storage_dies(values: ValueArena) -> None:
+def test_a_block_that_is_kept_outlives_its_storage(values: ValueArena) -> None:
     tensor = owned(values, 7)
     offset_B = offset_of(values, tensor)
     values.own(offset_B, 7, keeps=True)

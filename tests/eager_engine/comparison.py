@@ -35,7 +35,7 @@ class Left:
 def digest(tensor: torch.Tensor) -> str:
     """Of a tensor's type, shape and bytes.
 
-    One element is asked for by an operator first, which brings an evicted tensor back. The bytes are read past torch
+    One element is asked for by an operator first, which rematerialises an evicted tensor. The bytes are read past torch
     at once: a numpy array over them would keep them from ever being moved or evicted again.
     """
     tensor = tensor.detach().contiguous()

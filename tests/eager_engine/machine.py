@@ -1,4 +1,4 @@
-"""A runtime with contents instead of tensors: what is brought back has to be what it was. Units: `_B` bytes."""
+"""A runtime with contents instead of tensors: what is rematerialised has to be what it was. Units: `_B` bytes."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Machine:
             manager.leave(inputs)
 
     def forget(self, value: Value) -> None:
-        """The program lets go of a name."""
+        """The program releases a name."""
         self.handles.remove(value)
         self.manager.died(value)
 
@@ -106,7 +106,7 @@ class Machine:
             raise
         return taken
 
-    # As a performer
+    # As an executor
 
     def release(self, value: Value) -> None:
         self.forgotten(value)

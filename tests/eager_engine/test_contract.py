@@ -51,7 +51,7 @@ def watched(name: str) -> type[AbstractPolicy]:
 
 
 def in_order(scene: Scene) -> None:
-    """The room has what is resident, within the wall; evictable is what may be."""
+    """What is resident is allocated, within the budget; evictable is what may be."""
     held = [value for value in scene.ledger.values.values() if value.resident and not value.is_view]
     assert sum(scene.capacity.reserved_B(value.size_B) for value in held if value.size_B) <= scene.capacity.in_use_B
     assert scene.capacity.in_use_B <= scene.capacity.capacity_B
@@ -60,7 +60,7 @@ def in_order(scene: Scene) -> None:
 
 
 def play(name: str, tape: Tape, share: float, rules: Rules) -> ReplayResult:
-    """A replay; where it is refused, what cannot be evicted and the request exceed the wall, or holes do not meet."""
+    """A replay; where it is refused, what cannot be evicted and the request exceed the budget, or holes do not meet."""
     budget_B = max(64, int(tape.peak_B * share))
     policy = watched(name)()
     with patch("tests.oracle.eviction_manager.refusal", side_effect=refusal) as refused:
@@ -79,7 +79,9 @@ def play(name: str, tape: Tape, share: float, rules: Rules) -> ReplayResult:
 @every_policy
 @settings(max_examples=12, deadline=None)
 @given(seed=SEEDS, share=SHARES, in_place=st.booleans(), forgets=st.booleans())
-def test_in_bytes_only_a_full_room_refuses(name: str, seed: int, share: float, in_place: bool, forgets: bool) -> None:
+def test_in_bytes_only_a_full_capacity_refuses(
+    name: str, seed: int, share: float, in_place: bool, forgets: bool
+) -> None:
     rules = Rules(accounting="bytes", in_place=in_place, forgets=forgets, limit=50.0)
     play(name, tapes.at_random(seed, in_place=in_place), share, rules)
 

@@ -28,7 +28,7 @@ def test_a_product_costs_its_multiplications() -> None:
     assert formula_ns("aten.add.Tensor", [_MATRIX, _MATRIX], [_MATRIX]) == 1000 + bytes_ns
 
 
-def test_convolutions_both_ways() -> None:
+def test_convolutions_in_both_directions() -> None:
     x, weight, y = ((2, 8, 16, 16), 4), ((32, 8, 3, 3), 4), ((2, 32, 16, 16), 4)
     forward = 2 * (2 * 32 * 16 * 16) * (8 * 9)
     read_B = 4 * (2 * 8 * 256 + 32 * 72 + 2 * 32 * 256)

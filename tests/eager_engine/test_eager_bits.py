@@ -27,7 +27,7 @@ def plain(name: str) -> Left:
 
 @functools.cache
 def peak_B(name: str) -> int:
-    """What it takes where there is room for everything; that leaves the same bits, too."""
+    """What it takes where everything fits; that leaves the same bits, too."""
     left, run = trained(name, 2**28, "lru")
     assert not differences(plain(name), left)
     return run.stats().peak_B
@@ -76,7 +76,7 @@ def test_equal_runs_decide_equally() -> None:
 
 
 def test_moves_are_weighed_against_what_they_save() -> None:
-    """Blocks that moved again and again to spare a few evictions took longer than these saved."""
+    """Blocks that slid again and again to spare a few evictions took longer than these saved."""
     stats = trained("gpt2", int(0.7 * peak_B("gpt2")), "tide")[1].stats()
     assert stats.evicted_B > 0
     assert stats.moved_B < stats.evicted_B

@@ -60,7 +60,7 @@ def reduced() -> Outcome:
 
 
 def meanwhile() -> Outcome:
-    """A sum is on its way while other operators need room."""
+    """A sum is under way while other operators need bytes."""
     net = _layers()
 
     def forward(x: Tensor) -> Tensor:

@@ -51,7 +51,7 @@ def same(a: list[Tensor], b: list[Tensor]) -> bool:
     return all(torch.equal(one, other) for one, other in zip(a, b, strict=True))
 
 
-def test_evicted_tensors_come_back_whoever_asks() -> None:
+def test_evicted_tensors_are_rematerialised_whoever_asks() -> None:
     plain = chain(big())
     with context() as run:
         kept = chain(big())
@@ -68,7 +68,7 @@ def test_evicted_tensors_come_back_whoever_asks() -> None:
         del kept[4:]
 
 
-def test_leaving_brings_everything_back_and_says_what_lies_beside() -> None:
+def test_leaving_rematerialises_everything_and_says_what_lies_outside() -> None:
     plain = chain(big())
     with pytest.warns(lowtide.BudgetWarning, match="did not fit into the budget"), context() as run:
         kept = chain(big())
@@ -150,7 +150,7 @@ def test_out_of_memory_says_who_has_the_bytes() -> None:
     with (
         context() as run,
         pytest.raises(
-            torch.OutOfMemoryError, match=r"', run again for 'aten.cat.default' asked for .* no eviction helps"
+            torch.OutOfMemoryError, match=r"', recomputed for 'aten.cat.default' asked for .* no eviction helps"
         ),
     ):
         torch.cat([big(i) for i in range(20)])
@@ -203,7 +203,7 @@ def test_forked_children_run_plainly() -> None:
 
 
 def twice(step: Callable[[], list[Tensor]], share: float = 0.75) -> None:
-    """The same bits without a budget, and with a share of what it takes where there is room."""
+    """The same bits without a budget, and with a share of what it takes where everything fits."""
     torch.manual_seed(0)
     plain = step()
     state = torch.get_rng_state()

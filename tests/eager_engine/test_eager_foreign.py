@@ -1,4 +1,4 @@
-"""Memory that torch did not allocate: others write there unseen, and let go of it when they like."""
+"""Memory that torch did not allocate: others write there unseen, and release it when they like."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _gradients(keep: bool) -> list[torch.Tensor]:
     return [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
 
-@pytest.mark.parametrize("keep", [True, False], ids=["written over", "let go"])
+@pytest.mark.parametrize("keep", [True, False], ids=["written over", "released"])
 def test_memory_of_others(keep: bool) -> None:
     expected = _gradients(keep)
     with lowtide.eager("64MiB", policy="lru") as free:

@@ -1,4 +1,4 @@
-"""Results that wait in host memory instead of being made again."""
+"""Results that wait in host memory instead of being recomputed."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_host_memory_has_a_budget_of_its_own(policy: str) -> None:
     assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
 
 
-def test_what_waits_comes_back_when_the_context_is_left() -> None:
+def test_what_waits_is_prefetched_when_the_context_is_left() -> None:
     with lowtide.eager(400_000, policy="tide", host_budget="1MiB", link="100GB/s") as run:
         kept = [torch.full((8192,), float(i)) + 1 for i in range(14)]
         assert run.stats().sent_B > 0
@@ -63,6 +63,6 @@ def test_what_waits_comes_back_when_the_context_is_left() -> None:
     assert [float(tensor[77]) for tensor in kept] == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
 
 
-def test_policies_that_move_nothing_are_refused() -> None:
+def test_policies_that_offload_nothing_are_refused() -> None:
     with pytest.raises(lowtide.EagerError, match=r"'coop' moves nothing to the host: .* tide or tide-memory"):
         lowtide.eager("64MiB", policy="coop", host_budget="64MiB", link="1GB/s")

@@ -26,7 +26,7 @@ def _norm(x: Tensor) -> Tensor:
     return found
 
 
-def test_lazy_tensors_come_back_as_they_were() -> None:
+def test_lazy_tensors_are_rematerialised_as_they_were() -> None:
     x = torch.arange(65536.0).reshape(64, 1024)
     plain = [use(x) for use in (*USES.values(), _norm)]
     with lowtide.eager("6MiB", policy="lru") as run:

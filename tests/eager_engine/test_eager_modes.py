@@ -63,7 +63,7 @@ def test_modes_see_what_they_see_without_a_budget() -> None:
     assert context.stats().evictions > 0
 
 
-def test_what_is_inside_of_a_subclass_is_dropped_and_made_again() -> None:
+def test_what_is_inside_of_a_subclass_is_dropped_and_recomputed() -> None:
     sums = [float(t.sum()) for t in chain(torch.linspace(0, 1, WIDTH))]
     with lowtide.eager("512KiB") as context:
         results = chain(Boxed(torch.linspace(0, 1, WIDTH)))

@@ -42,7 +42,7 @@ def _sentences(generator: torch.Generator, number: int) -> tuple[torch.Tensor, t
 
 
 def squeezed(network: EagerNetwork, share: float, policy: str) -> EagerStats:
-    """Two steps with room for everything, then in a share of what these held; both leave the bits of plain eager."""
+    """Two steps where everything fits, then in a share of what these held; both leave the bits of plain eager."""
     runs: list[Eager] = []
 
     def inside(module: nn.Module, optimizers: tuple[torch.optim.Optimizer, ...]) -> Eager:
@@ -62,7 +62,7 @@ def test_bits_of_packed_sequences() -> None:
 
 
 def test_sequences_that_were_packed_outside() -> None:
-    """Their lengths are met inside, and homes grow around them."""
+    """Their lengths are met inside, and the persistent zone grows around them."""
     lengths = torch.tensor([9, 7, 4, 2])
 
     def step() -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Kernels that run twice, for want of room or to make something again: what they write over is written once."""
+"""Kernels that run twice, for want of bytes or to recompute something: what they write over is written once."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_statistics_are_updated_once_though_the_kernel_ran_twice() -> None:
     assert int(norm.num_batches_tracked or 0) == 1
 
 
-def test_results_beside_a_leaf_that_was_written_are_not_made_again() -> None:
+def test_results_of_a_call_that_wrote_a_leaf_are_not_recomputed() -> None:
     mean, variance = torch.zeros(64), torch.ones(64)
     x = torch.rand(UNIT // 16, 64, generator=torch.Generator().manual_seed(0))
     scale, shift = torch.ones(64), torch.zeros(64)
@@ -55,7 +55,7 @@ def test_results_beside_a_leaf_that_was_written_are_not_made_again() -> None:
         del later
 
 
-def test_what_a_kernel_wrote_over_is_made_again_before_its_second_try() -> None:
+def test_what_a_kernel_wrote_over_is_recomputed_before_its_second_try() -> None:
     def masked() -> tuple[torch.Tensor, torch.Tensor]:
         before = torch.ones(3 * UNIT)
         x = torch.rand(4 * UNIT, generator=torch.Generator().manual_seed(0))

@@ -1,4 +1,4 @@
-"""Bytes that others get at, storages that change under their tensors, tensors of other kinds: bits stay the same."""
+"""Bytes that others get at, storages that change under their tensors, tensors of other kinds: bits are the same."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Program = Callable[[Callable[[], None]], list[Tensor]]
 
 
 def _press() -> None:
-    """Asks for so much that most of what can be made again has to go."""
+    """Asks for so much that most of what can be recomputed has to go."""
     made = [torch.ones(SIZE) for _ in range(7)]
     del made
 
@@ -119,7 +119,7 @@ def _other_floats(press: Callable[[], None]) -> list[Tensor]:
         made = [torch.ones(99), torch.arange(SIZE) / 3, torch.randn(SIZE), torch.randn(SIZE)]
     finally:
         torch.set_default_dtype(torch.float32)
-    torch.ones(9 * SIZE)  # the half of them at most can stay
+    torch.ones(9 * SIZE)  # half of them at most fit
     press()
     return made
 

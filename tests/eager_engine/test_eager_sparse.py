@@ -34,7 +34,7 @@ def _sparse_gradients() -> list[torch.Tensor]:
 
 
 def _kept_sparse() -> list[torch.Tensor]:
-    """Sparse and nested tensors wait for longer than their parts stay."""
+    """Sparse and nested tensors wait for longer than their parts live."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(40, 256, generator=generator)
     indices = torch.stack([torch.arange(40), torch.arange(40) + 1])
@@ -49,7 +49,7 @@ def _kept_sparse() -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("step", [_sparse_gradients, _kept_sparse])
-def test_parts_of_tensors_come_back(step: Callable[[], list[torch.Tensor]]) -> None:
+def test_parts_of_tensors_are_rematerialised(step: Callable[[], list[torch.Tensor]]) -> None:
     plain = step()
     with lowtide.eager("64MiB") as wide:
         step()

@@ -112,6 +112,6 @@ def test_an_operator_that_draws_what_it_does_not_say(library: torch.library.Libr
 
     plain = program()[::7]
     with lowtide.eager(1_700_000, policy="lru") as run:
-        found = program()[::7]  # others are let go of
+        found = program()[::7]  # others are released
     assert run.stats().recomputations > 0
     assert all(torch.equal(a, b) for a, b in zip(plain, found, strict=True))

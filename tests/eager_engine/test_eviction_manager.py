@@ -1,4 +1,4 @@
-"""The keeper keeps a wall and every promise about contents: what comes back is what was there."""
+"""The manager keeps a budget and every promise about contents: what is rematerialised is what was there."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _machine(capacity_B: int) -> Machine:
     return Machine(Tank(capacity_B), Lru())
 
 
-def test_a_long_chain_comes_back_without_recursion() -> None:
+def test_a_long_chain_is_recomputed_without_recursion() -> None:
     machine = _machine(300)
     first = value = machine.leaf(10, 1)
     for _ in range(3000):
@@ -64,7 +64,7 @@ def test_a_long_chain_comes_back_without_recursion() -> None:
     assert machine.manager.statistics.recomputations == 3000
 
 
-def test_an_updated_value_comes_back_through_its_old_content() -> None:
+def test_an_updated_value_is_recomputed_through_its_old_content() -> None:
     machine = _machine(250)
     (a,) = machine.call("a", [machine.leaf(10, 1)], [100])
     (reader,) = machine.call("r", [a], [20])
@@ -95,7 +95,7 @@ def test_a_leaf_is_written_when_nothing_alive_needs_its_old_content() -> None:
     machine.check()
 
 
-def test_leaves_stay_while_something_would_need_them() -> None:
+def test_leaves_are_kept_while_something_would_need_them() -> None:
     machine = _machine(1000)
     leaf = machine.leaf(100, 1)
     (a,) = machine.call("a", [leaf], [100])
@@ -115,7 +115,7 @@ def test_a_refusal_leaves_nothing_pinned_and_names_the_bytes() -> None:
     assert caught.value.need_B == 200
     assert caught.value.in_use_B == 200
     machine.check()
-    machine.call("c", [leaf], [200])  # a gives way
+    machine.call("c", [leaf], [200])  # a is evicted
     machine.check()
 
 
@@ -131,7 +131,7 @@ def test_slides_move_values_and_their_offsets() -> None:
     machine.check()
 
 
-def test_what_is_there_is_not_evicted_for_what_has_to_come_back_beside_it() -> None:
+def test_what_is_there_is_not_evicted_for_what_is_recomputed_with_it() -> None:
     """Before a leaf is written, all that depends on it has to be resident."""
     machine = _machine(200)
     leaf = machine.leaf(10, 1)
@@ -149,7 +149,7 @@ def test_what_is_there_is_not_evicted_for_what_has_to_come_back_beside_it() -> N
 
 
 def test_a_loss_does_not_go_with_the_window_that_it_lies_in() -> None:
-    """Its ancestors go in the backward; then it would take the whole forward to make it again."""
+    """Its ancestors go in the backward; then it would take the whole forward to recompute it."""
     size_B = 8192
     machine = Machine(Addresses(Arena(6 * size_B + ALIGNMENT_B, ALIGNMENT_B)), Tide())
     (before,) = machine.call("before", [], [size_B])

@@ -43,7 +43,7 @@ def test_regions_are_what_a_search_finds(seed: int, capacity_B: int) -> None:
 
 
 class SetsByHand(AbstractNeighbourhood):
-    """Classes as sets of values that are or were gone; those that came back are left out of the sums."""
+    """Classes as sets of values that are or were gone; those that were rematerialised are left out of the sums."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.classes = Classes(ledger)

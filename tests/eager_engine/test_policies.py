@@ -83,12 +83,12 @@ def test_dear_and_cheap_calls_grow_from_opposite_ends() -> None:
     assert dear < 8 * _MiB < again
 
 
-def test_dte_prefers_what_lies_beside_a_hole() -> None:
+def test_dte_prefers_what_lies_next_to_a_hole() -> None:
     events: list[Event] = [
         Leaf(64),
         *(made(4, 1, 1) for _ in range(3)),
         made(6, 1, 1),
-    ]  # 4 of 16 MiB are free, beside the third
+    ]  # 4 of 16 MiB are free, next to the third
     player = _Player(tape_of(*events), POLICIES["dte"](), 16 * _MiB + 4096, _RULES)
     assert player.play() is None
     assert [value.resident for value in player.values[1:]] == [True, True, False, True]
@@ -195,7 +195,7 @@ def test_after_a_step_that_departed_the_next_one_goes_on_as_tide() -> None:
         assert any(asked) == guided
 
 
-def test_rehearsals_choose_the_way_that_spends_least() -> None:
+def test_rehearsals_choose_the_candidate_that_spends_least() -> None:
     tape = forward_and_back(24)
     budget_B = int(tape.peak_B * 0.35)
     found = _core.rehearse(compiled_tape(tape), budget_B)
@@ -215,7 +215,7 @@ def test_rehearsals_take_no_longer_than_what_they_could_save() -> None:
 
 
 def recorded(tape: Tape, budget_B: int) -> tuple[Step, int]:
-    """The record of a step under tide, and what that spent on reruns."""
+    """The record of a step under tide, and what that spent on recomputations."""
     record = StepRecord()
 
     class Recording(Tide):  # type: ignore[misc]
@@ -237,17 +237,17 @@ def recorded(tape: Tape, budget_B: int) -> tuple[Step, int]:
     return record.take(player.manager.capacity), player.manager.statistics.recompute_ns
 
 
-def test_rehearsals_know_what_stays_from_a_write_on() -> None:
-    """A parameter is written to: what was made of it stays, and everything after that has the less room."""
+def test_rehearsals_know_what_is_kept_from_a_write_on() -> None:
+    """A parameter is written to: what was made of it is kept, and everything after that has fewer bytes."""
     write = Ran("write_", (1,), (_MiB,), 10, consumes=((0, 0),))
     tape = tape_of(Leaf(_MiB), made(2, 10, 1), write, made(2, 1000, 3), made(2, 1000, 3), Died(5), kept=(2, 4))
     step, _ = recorded(tape, 12 * _MiB)
     found = _core.rehearse(step.tape, 5 * _MiB + 2**16)
-    assert found.unguided_ns == 1000  # the cheap one would have given way, were it not for the write
+    assert found.unguided_ns == 1000  # the cheap one would have been evicted, were it not for the write
 
 
 def test_rehearsals_know_what_is_read_by_calls_that_make_nothing() -> None:
-    """What goes meanwhile is made again for such a call, as in the step itself."""
+    """What goes meanwhile is recomputed for such a call, as in the step itself."""
     read = Ran("write_", (1, 3), (_MiB,), 10, consumes=((0, 0),))
     tape = tape_of(Leaf(_MiB), Leaf(_MiB), made(2, 1000, 2), made(4, 10, 2), Died(4), read, kept=(3,))
     step, spent_ns = recorded(tape, 7 * _MiB)
@@ -257,14 +257,14 @@ def test_rehearsals_know_what_is_read_by_calls_that_make_nothing() -> None:
 
 @pytest.mark.parametrize(("trace", "share"), [("recorded/gan", 0.4), ("unseen/gan-5", 0.6), ("unseen/messages", 0.9)])
 def test_the_default_is_never_far_behind_tide(trace: str, share: float) -> None:
-    """Guidance that did not know of late reads gave up what the whole step had to be run again for."""
+    """Guidance that did not know of late reads dropped what the whole step had to be recomputed for."""
     tape = tapes.published(trace, in_place=True)
     tide, memory = (run(name, tape, share).overhead for name in ("tide", "tide-memory"))
     assert memory <= 1.01 * tide
 
 
-def test_a_way_that_spends_more_than_was_foreseen_gives_way() -> None:
-    """The rehearsal says too little of one way: it is followed once, and then what has spent least."""
+def test_a_candidate_that_spends_more_than_was_foreseen_is_dropped() -> None:
+    """The rehearsal says too little of one candidate: it is followed once, and then what has spent least."""
     policy = TideMemory()
     tape = forward_and_back(24)
     player = _Player(tape, policy, int(tape.peak_B * 0.35), _RULES)
@@ -283,7 +283,7 @@ def test_a_way_that_spends_more_than_was_foreseen_gives_way() -> None:
 
 
 def test_batch_norms_do_not_depart_from_the_record() -> None:
-    """They write to statistics that a rerun does not read."""
+    """They write to statistics that a recomputation does not read."""
     network = NETWORKS["resnet"]
     module, optimizers = network.start()
     with lowtide.eager(500_000, policy="tide-memory", model=module, optimizer=optimizers) as context:
@@ -293,7 +293,7 @@ def test_batch_norms_do_not_depart_from_the_record() -> None:
 
 
 def test_results_that_fence_each_other_are_given_one_hole() -> None:
-    """The first one would lie between the free bytes, which suffice for both: blocks move, and nothing goes."""
+    """The first one would lie between the free bytes, which suffice for both: blocks slide, and nothing goes."""
     values = [made(3, 10), made(4, 1000), made(2, 10), made(4, 1000), made(3, 10)]
     tape = tape_of(*values, Died(1), Died(3), Died(5), Ran("two", (), (2 * _MiB, 6 * _MiB), 10), kept=(2, 4))
     result = run("tide", tape, (16 + 1 / 4) * _MiB / tape.peak_B)

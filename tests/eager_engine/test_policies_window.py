@@ -39,7 +39,7 @@ def test_no_run_is_cheaper(capacity: list[Piece], need_B: int) -> None:
         assert math.isclose(window.cost, min(runs)[0])
 
 
-def test_a_room_is_read_by_address_and_what_slides_is_priced() -> None:
+def test_a_range_is_read_by_address_and_what_slides_is_priced() -> None:
     capacity = Addresses(Arena(1024, 64))
     offsets = [capacity.allocate(128, End.LOW, owner) for owner in (1, 2, 3, 4)]
     capacity.free(offsets[1] or 0)
@@ -47,7 +47,7 @@ def test_a_room_is_read_by_address_and_what_slides_is_priced() -> None:
     read = pieces(capacity, lambda owner: costs.get(owner, math.inf))
     assert [(piece.size_B, piece.owner) for piece in read] == [(128, 1), (128, 0), (128, 3), (128, 4), (512, 0)]
     assert cheapest_window(read, 256) == Window((), 0.0, 0)
-    assert cheapest_window(read, 640) is None  # 4 stays
+    assert cheapest_window(read, 640) is None  # 4 is not evictable
     assert moved_for(read, 640, set(), bool) == 256  # 3 and 4 go down
     assert moved_for(read, 640, set(), lambda owner: owner != 4) is None
     assert moved_for(read, 640, {3, 4}, bool) == 0

@@ -1,4 +1,4 @@
-"""DTR's published simulator table, reproduced: bytes without addresses, copies, views made again, nothing forgotten."""
+"""DTR's published simulator table, reproduced: bytes without addresses, copies, views recomputed, nothing forgotten."""
 
 from __future__ import annotations
 

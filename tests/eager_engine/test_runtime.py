@@ -1,4 +1,4 @@
-"""The engine behind `lowtide.eager`: ways to evicted bytes, threads, failures, and errors where it cannot be had."""
+"""The engine behind `lowtide.eager`: access to evicted bytes, threads, failures, and errors where it cannot be had."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _compiled() -> None:
     assert eager_shim.refusal() == ""
 
 
-def test_every_way_to_the_bytes_of_what_was_evicted() -> None:
+def test_every_access_to_the_bytes_of_what_was_evicted() -> None:
     with Eager(EagerRuntime(2**20, "lru"), [], []) as context:
         base = torch.arange(30000, dtype=torch.float32)
         chain = [base * 2]
@@ -39,7 +39,7 @@ def test_every_way_to_the_bytes_of_what_was_evicted() -> None:
     assert [float(t[5]) for t in chain] == [10.0 + i for i in range(4)]
 
 
-def test_other_threads_let_go_of_storages_meanwhile() -> None:
+def test_other_threads_release_storages_meanwhile() -> None:
     """They die in a thread that is not intercepted, while this one evicts, recovers and leaves the context."""
     stop, handed = threading.Event(), list[torch.Tensor]()
 
@@ -110,12 +110,12 @@ def test_calls_of_like_cost_per_byte_lie_side_by_side() -> None:
     assert max(offsets_B[0]) < 2**21 < min(offsets_B[1][1:])
 
 
-def test_room_is_made_before_kernels_once_it_is_known_what_they_ask_for() -> None:
+def test_bytes_are_freed_before_kernels_once_it_is_known_what_they_ask_for() -> None:
     """A kernel that its own argument fences is run twice, until it is known what it asks for: then that moves first."""
     unit, retries = 2**14, []
     with Eager(EagerRuntime(21 * unit * 4 // 2, "tide"), [], []) as context:
         for _ in range(4):
-            before = torch.ones(3 * unit)  # is evicted; the argument lies beside it, in the middle
+            before = torch.ones(3 * unit)  # is evicted; the argument lies next to it, in the middle
             x = torch.ones(4 * unit)
             x *= torch.ones(4 * unit, dtype=torch.bool)  # the kernel makes numbers of it
             retries.append(context.stats().retries)

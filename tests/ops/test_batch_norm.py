@@ -1,4 +1,4 @@
-"""Batch norm's other ways, tensor by tensor: the same bits, or errors no larger than torch's own."""
+"""Batch norm's other implementations, tensor by tensor: the same bits, or errors no larger than torch's own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def normal(*shape: int, dtype: torch.dtype = F32, seed: int = 0) -> torch.Tensor
 @pytest.mark.parametrize(("dtype", "scales"), [(F32, F32), (F64, F64), (BF16, F32), (BF16, BF16)], ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("affine", [True, False])
-def test_output_comes_back_bit_for_bit(
+def test_output_is_recomputed_bit_for_bit(
     shape: tuple[int, ...], dtype: torch.dtype, scales: torch.dtype, layout: torch.memory_format, affine: bool
 ) -> None:
     if layout is torch.channels_last and len(shape) != 4:
@@ -43,7 +43,7 @@ def test_output_comes_back_bit_for_bit(
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-30, 1e30, math.inf, math.nan, -0.0])
-def test_output_comes_back_whatever_the_scale(scale: float) -> None:
+def test_output_is_recomputed_whatever_the_scale(scale: float) -> None:
     x = normal(4, 3, 5, 5)
     x[0, 1] = 0.0
     weight, bias = torch.tensor([1.0, scale, -2.0]), torch.tensor([0.5, 2.0, 0.0])
@@ -130,7 +130,7 @@ def test_only_gradients_that_are_wanted_are_made(mask: tuple[bool, ...]) -> None
             assert torch.equal(one, all_)
 
 
-def test_more_faint_channels_than_room_stop_the_forward() -> None:
+def test_too_many_faint_channels_stop_the_forward() -> None:
     x, weight = normal(4, 32, 3, 3), torch.ones(32)
     weight[:3] = 0.0
     with pytest.raises(FaintScale, match="3 of a normalisation's 32 scales"):

@@ -54,7 +54,7 @@ def layouts(x: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def gradients(x: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Gradients that lie as a saved value does, and in other ways."""
+    """Gradients that lie as a saved value does, and otherwise."""
     g = special(tuple(x.shape), x.dtype, 2)
     like = torch.empty_like(x).copy_(g)
     yield like
@@ -153,7 +153,7 @@ def test_flags_survive_packing_and_scale_what_they_are_told_to(dtype: torch.dtyp
         assert same(scaled_gradient_by_flags(g, flags, 1.25, 0.0, order, False), expected)
 
 
-def test_nothing_is_allocated_beside_the_results() -> None:
+def test_nothing_is_allocated_besides_the_results() -> None:
     from lowtide.device.observer import observe
 
     x = torch.randn(64, 33, 17)

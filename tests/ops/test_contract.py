@@ -61,7 +61,7 @@ def test_every_option_keeps_its_promise(example: Example, dtype: torch.dtype) ->
 
 
 def options(graph: Graph) -> Iterator[tuple[int, int]]:
-    """Every option beside the program's own."""
+    """Every option besides the program's own."""
     for g, group in enumerate(graph.groups):
         yield from ((g, k) for k in range(1, len(group.options)))
 

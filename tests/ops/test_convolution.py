@@ -194,7 +194,7 @@ def test_sums_over_parts_are_as_accurate(dtype: torch.dtype) -> None:
         assert (a - c).abs().max() <= 4 * (b - c).abs().max() + 1e-12
 
 
-def test_settings_are_as_before_and_devices_have_their_own_ways() -> None:
+def test_settings_are_as_before_and_devices_have_their_own_algorithms() -> None:
     before = torch.backends.mkldnn.enabled
     x, w = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3)
     constants = (None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
@@ -221,7 +221,7 @@ def _on_a_gpu(graph: Graph) -> Graph:
     return replace(graph, values=values, recipes=recipes)
 
 
-def test_on_a_gpu_cudnn_has_its_ways() -> None:
+def test_on_a_gpu_cudnn_has_its_algorithms() -> None:
     make, given = _LARGE["3x3"]
     builder = GraphBuilder(_on_a_gpu(offered(_Between(make()), (given(),))))
     Convolution().add(builder, Numerics.LOSSY)
@@ -240,7 +240,7 @@ def test_elsewhere_one_element_stands_for_the_input_where_the_layout_allows_it()
     assert _without_bytes(like, last.shape, last.stride()).stride() == last.stride()
 
 
-def test_only_exact_ways_are_offered_where_only_they_are_asked_for() -> None:
+def test_only_exact_options_are_offered_where_only_they_are_asked_for() -> None:
     make, given = _LARGE["3x3"]
     graph = offered(_Between(make()), (given(),), ConvolutionAlgorithms(), numerics=Numerics.EXACT)
     assert {o.name for g in graph.groups for o in g.options[1:]} == {"in 4 parts", "input's in 4 parts"}

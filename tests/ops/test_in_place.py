@@ -70,7 +70,7 @@ def test_the_bits_are_those_of_the_plain_operator(op: str, dtype: torch.dtype, l
             assert got.data_ptr() == over.data_ptr()
             assert got.dtype == expected.dtype
             assert torch.equal(got.nan_to_num(), expected.nan_to_num())
-            if op != "aten.masked_fill.Scalar":  # which makes its result in another order: a way that is withdrawn
+            if op != "aten.masked_fill.Scalar":  # its result has another order: it is withdrawn
                 assert got.stride() == expected.stride()
             assert max((e.size_B for e in seen.events), default=0) < over.untyped_storage().nbytes()
 
@@ -155,11 +155,11 @@ FLAT = View("aten.view.default", (Ref(0),))
         ),
     ],
 )
-def test_ways_are_added_where_the_bytes_are_the_same(graph: Graph, candidates: list[str]) -> None:
+def test_candidates_are_added_where_the_bytes_are_the_same(graph: Graph, candidates: list[str]) -> None:
     assert _candidates(graph) == candidates
 
 
-def test_a_way_that_turns_out_not_to_fit_is_withdrawn() -> None:
+def test_a_candidate_that_turns_out_not_to_fit_is_withdrawn() -> None:
     """What is measured has the last word on strides; and the same work takes the same time."""
     builder = GraphBuilder(_graph("aten.relu.default", (Read(1, (), G),), G))
     InPlace().add(builder, Numerics.EXACT)

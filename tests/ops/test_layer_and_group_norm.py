@@ -1,4 +1,4 @@
-"""Layer norm's and group norm's other ways, tensor by tensor: the same bits, or errors no larger than torch's own."""
+"""Other implementations of layer norm and group norm: the same bits, or errors no larger than torch's own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def scales(shape: tuple[int, ...], dtype: torch.dtype, faint: int) -> tuple[torc
 
 @pytest.mark.parametrize("dtype", [F32, F64], ids=str)
 @pytest.mark.parametrize(("shape", "groups"), GROUPED, ids=str)
-def test_group_norm_comes_back_bit_for_bit(shape: tuple[int, ...], groups: int, dtype: torch.dtype) -> None:
+def test_group_norm_is_recomputed_bit_for_bit(shape: tuple[int, ...], groups: int, dtype: torch.dtype) -> None:
     x = normal(*shape, dtype=dtype) * 3 + 1
     weight, bias = scales((shape[1],), dtype, 1)
     size = x[0, 0].numel()
@@ -105,6 +105,6 @@ def test_only_gradients_that_are_wanted_are_made(mask: tuple[bool, ...]) -> None
     assert tuple(g is not None for g in made) == mask
 
 
-def test_more_faint_columns_than_room_stop_the_forward() -> None:
+def test_too_many_faint_columns_stop_the_forward() -> None:
     with pytest.raises(FaintScale, match="numerics"):
         put_aside_columns(normal(4, 32), torch.zeros(32), None)

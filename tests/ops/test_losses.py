@@ -145,12 +145,12 @@ FAMILIES = (LinearCrossEntropy(least_B=0, chunks=(2, 5), exact_rows=1), CrossEnt
 
 
 def losses(model: nn.Module, args: tuple[Any, ...], numerics: Numerics = Numerics.LOSSY) -> tuple[Graph, list[Option]]:
-    """What both families offer, beside the program."""
+    """What both families offer, besides the program."""
     graph = offered(model, args, *FAMILIES, numerics=numerics)
     return graph, [o for g in graph.groups for o in g.options[1:]]
 
 
-def test_a_level_admits_its_ways_and_no_others() -> None:
+def test_a_level_admits_its_options_and_no_others() -> None:
     batch = texts(rows=1)(torch.float32)
     exact = losses(Vocabulary(), batch, Numerics.EXACT)[1]
     every = losses(Vocabulary(), batch)[1]
@@ -159,7 +159,7 @@ def test_a_level_admits_its_ways_and_no_others() -> None:
     assert {o.numerics for o in every} == {Numerics.EXACT, Numerics.REASSOCIATED}
 
 
-def test_logits_that_are_returned_stay_whole_but_not_their_gradient(caplog: pytest.LogCaptureFixture) -> None:
+def test_logits_that_are_returned_are_whole_but_not_their_gradient(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", "lowtide"):
         graph, options = losses(Vocabulary(returned=True), texts(rows=1)(torch.float32))
     assert "return the loss alone" in caplog.text

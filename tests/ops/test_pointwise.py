@@ -142,7 +142,7 @@ def test_the_scratch_buffer_is_as_large_as_is_said() -> None:
         torch.set_num_threads(threads)
 
 
-def test_channels_last_and_permuted_tensors_stay_as_they_are() -> None:
+def test_channels_last_and_permuted_tensors_keep_their_layout() -> None:
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()

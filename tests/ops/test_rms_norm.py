@@ -29,12 +29,12 @@ def test_the_chain_in_parts_has_the_same_bits(shape: tuple[int, ...], dtype: tor
     made = rms_norm_backward(gradient, x, rstd, shape[-1])
     assert torch.equal(made, chain(gradient, x, rstd))
     assert made.stride() == x.stride()
-    beside = normal(*shape, dtype=dtype, seed=2)
+    added = normal(*shape, dtype=dtype, seed=2)
     slope = (gradient * x).sum(-1, keepdim=True) * -0.5 * rstd.pow(3)
-    joined = beside + gradient * rstd + slope.expand(x.shape) / x.shape[-1] * (x.pow(1.0) * 2.0)
-    assert torch.equal(rms_norm_backward(gradient, x, rstd, shape[-1], beside), joined)
+    joined = added + gradient * rstd + slope.expand(x.shape) / x.shape[-1] * (x.pow(1.0) * 2.0)
+    assert torch.equal(rms_norm_backward(gradient, x, rstd, shape[-1], added), joined)
     over = gradient.clone()
-    assert rms_norm_backward(over, x, rstd, shape[-1], beside, out=over) is over
+    assert rms_norm_backward(over, x, rstd, shape[-1], added, out=over) is over
     assert torch.equal(over, joined)
 
 
@@ -57,9 +57,9 @@ def test_gradients_from_output_are_as_accurate(rows: tuple[int, ...], dtype: tor
     rstd = (x.pow(2).mean(-1, keepdim=True) + EPS).rsqrt()
     y = x * rstd * weight
     aside = put_aside_columns(x, weight, None)
-    beside = normal(*rows, width, dtype=dtype, seed=5)
-    made, scales = rms_norm_backward_from_output(gradient, y, weight, rstd, aside, width, beside)
-    made -= beside
+    added = normal(*rows, width, dtype=dtype, seed=5)
+    made, scales = rms_norm_backward_from_output(gradient, y, weight, rstd, aside, width, added)
+    made -= added
     plain = chain(gradient * weight, x, rstd), (gradient * (x * rstd)).sum(tuple(range(x.dim() - 1)), keepdim=True)
     leaves = [t.double().detach().requires_grad_() for t in (x, weight)]
     true = torch.autograd.grad(
@@ -69,6 +69,6 @@ def test_gradients_from_output_are_as_accurate(rows: tuple[int, ...], dtype: tor
         assert error(ours, exact) <= 8 * error(theirs, exact) + 64 * torch.finfo(dtype).eps
 
 
-def test_more_faint_columns_than_room_stop_the_forward() -> None:
+def test_too_many_faint_columns_stop_the_forward() -> None:
     with pytest.raises(FaintScale):
         put_aside_columns(normal(4, 64), normal(64).mul_(1e-20), None)

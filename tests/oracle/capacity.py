@@ -1,7 +1,7 @@
 """Keeps account of the bytes of a budget, with addresses or without. Torch-free.
 
-A room knows nothing of values: it has blocks, each with the id of whose bytes they are. `Tank` counts bytes as DTR's
-simulator does; `Addresses` is the arena that the engine has under torch, so that holes count too.
+A capacity knows nothing of values: it has blocks, each with the id of whose bytes they are. `Tank` counts bytes as
+DTR's simulator does; `Addresses` is the arena that the engine has under torch, so that holes count too.
 
 Units: `_B` bytes.
 """
@@ -18,7 +18,7 @@ from lowtide._core import Arena, Block
 
 
 class End(enum.Enum):
-    """The end of the room, or of a hole, from which a block is carved."""
+    """The end of the range, or of a hole, from which a block is carved."""
 
     LOW = 0
     HIGH = 1
@@ -28,7 +28,7 @@ NOBODY = 0  # the owner of what a running call has taken
 Move = tuple[int, int, int]  # from_B, to_B, size_B
 
 SMALL_B = 10 * 1024  # as in Coop's allocator
-_ZONE_SHARE = 128  # of a room: what is kept for small blocks
+_ZONE_SHARE = 128  # of a capacity: what is kept for small blocks
 _MOST_ZONE_B = 10 * 2**20
 
 
@@ -87,7 +87,7 @@ class AbstractCapacity(abc.ABC):
     def slide_for(self, size_B: int, movable: Set[int]) -> list[Move]:
         """Slides blocks, of those at the offsets given, so that a block of this size finds a place.
 
-        Returns: the moves in order; empty where no sliding makes such a hole, or there is one.
+        Returns: the slides in order; empty where no sliding makes such a hole, or there is one.
         """
 
 
@@ -154,7 +154,8 @@ class Addresses(AbstractCapacity):
     Arguments:
         arena: whose blocks carry the id of the value that they hold, or 0.
         small_B: blocks up to this size lie apart, so that they do not fence the rest: in a zone at the high end, while
-            it has room, and from the high end otherwise. Other blocks lie in that zone where there is no other place.
+            they fit there, and from the high end otherwise. Other blocks lie in that zone where there is no other
+            place.
     """
 
     arena: Arena

@@ -1,10 +1,10 @@
-"""Manages evictions inside one budget: makes room, evicts, recomputes, releases. Torch-free.
+"""Manages evictions inside one budget: frees bytes, evicts, recomputes, releases. Torch-free.
 
 Who runs operators asks it in this order: `enter(inputs)`; then the operator runs, and whoever serves its allocations
-asks `make_free` where there is none; `record(...)`; `leave(inputs)`. A `Executor` carries out what the keeper decides:
+asks `make_free` where there is none; `record(...)`; `leave(inputs)`. An `Executor` carries out what it decides:
 in a replay it only counts.
 
-INVARIANT: what is in the room is what is resident, and what running operators have taken and not yet recorded.
+INVARIANT: what is allocated is what is resident, and what running operators have taken and not yet recorded.
 
 Units: `_B` bytes, `_s` seconds, `_ns` nanoseconds.
 """
@@ -42,31 +42,32 @@ class OutOfCapacity(Exception):
 
 
 class Executor(Protocol):
-    """Carries out what a keeper decides."""
+    """Carries out what a manager decides."""
 
     def release(self, value: Value) -> None:
-        """Gives the bytes of a root back to the room; `offset_B` still says where they are."""
+        """Frees the bytes of a root; `offset_B` still says where they are."""
 
     def recompute(self, call: Call, keep: Callable[[int], bool], over: Mapping[int, Value]) -> Sequence[int]:
-        """Runs a call again; its inputs are resident and pinned.
+        """Recomputes a call; its inputs are resident and pinned.
 
         Arguments:
-            keep: says which outputs stay, by index; the bytes of the others are given back before it returns. It is
-                to be asked when the call has run: what is evicted to make room for it comes back with it.
-            over: outputs that are written over an input's bytes, by index. Where such an output is not kept, the keeper
-                gives the input's bytes back.
+            keep: says which outputs are kept, by index; the bytes of the others are freed before it returns. It is
+                to be asked when the call has run: what is evicted for its sake is kept with it.
+            over: outputs that are written over an input's bytes, by index. Where such an output is not kept, the
+            manager
+                frees the input's bytes.
 
-        Returns: where each output lies; anything for views and for those that do not stay.
+        Returns: where each output lies; anything for views and for those that are not kept.
         """
 
     def movable(self, value: Value) -> bool:
         """Whether a resident root's bytes may be moved now."""
 
     def moved(self, moves: Sequence[Move]) -> None:
-        """Moves bytes, in this order; the room has moved its blocks."""
+        """Moves bytes, in this order; the capacity has moved its blocks."""
 
     def send(self, value: Value) -> bool:
-        """Copies a root's bytes to host memory and gives them back to the room.
+        """Copies a root's bytes to host memory and frees them.
 
         Returns: False where there was nothing to copy any more; then nothing was done.
         """
@@ -75,7 +76,7 @@ class Executor(Protocol):
         """Takes bytes for a root that is in host memory, and copies it back; returns where it lies."""
 
     def discard(self, value: Value) -> None:
-        """Lets go of a root's copy in host memory: nothing will ask for it."""
+        """Frees a root's copy in host memory: nothing will ask for it."""
 
 
 class EvictionManager:
@@ -109,10 +110,10 @@ class EvictionManager:
         """Makes an operator's inputs resident and pins them, each as often as it is named.
 
         Arguments:
-            read: of them, what it would read if it ran again; None: all.
+            read: of them, what its recomputation would read; None: all.
 
         Raises:
-            OutOfCapacity: if what is pinned leaves too little room; then nothing is pinned more than before.
+            OutOfCapacity: if what is pinned leaves too few bytes; then nothing is pinned more than before.
         """
         self.policy.began(self.scene, name, inputs if read is None else read)
         bring(inputs, self)
@@ -151,7 +152,7 @@ class EvictionManager:
         return call
 
     def used(self, name: str, read: Sequence[Value], cost_ns: int = 0) -> None:
-        """Instead of `record`: an operator that made nothing that can be made again, as one that writes to leaves."""
+        """Instead of `record`: an operator that made nothing that can be recomputed, as one that writes to leaves."""
         self.ledger.clock += cost_ns
         if any(value.root.call is not None for value in read):
             self.policy.used(self.scene, name, read, cost_ns)
@@ -162,17 +163,17 @@ class EvictionManager:
             root = value.root
             self.ledger.unpin(root)
             if root.pins == 0 and not root.alive:
-                self._let_go(root, self.policy.sheds)
+                self._release(root, self.policy.sheds)
 
     # Handles
 
     def died(self, root: Value) -> None:
-        """The last handle of a root and of its views is gone: its bytes go at once, where they can be made again."""
+        """The last handle of a root and of its views is gone: its bytes go at once, where they can be recomputed."""
         for value in (root, *root.views):
             value.alive = False
         self.policy.died(self.scene, root)
         if root.pins == 0:
-            self._let_go(root, sheds=True)
+            self._release(root, sheds=True)
 
     def commit(self, root: Value) -> None:
         """Makes a root resident and a leaf, so that it depends on nothing any more."""
@@ -196,17 +197,17 @@ class EvictionManager:
         """The program has begun to write to its parameters."""
         self.policy.step_ended(self.scene)
 
-    # Room
+    # Capacity
 
     def take(self, size_B: int, owner: int, cost_ns: int) -> int:
-        """Takes bytes in the room, evicting for them where need be.
+        """Takes bytes, evicting for them where need be.
 
         Arguments:
             owner: id of the value that they are for; `NOBODY` where that may have other bytes still.
             cost_ns: of the call that asks.
 
         Raises:
-            OutOfCapacity: if what is pinned leaves too little room.
+            OutOfCapacity: if what is pinned leaves too few bytes.
         """
         if size_B == 0:
             return 0
@@ -251,14 +252,14 @@ class EvictionManager:
                 self.statistics.sampled(self.capacity.free_B / self.capacity.capacity_B)
 
     def evict(self, value: Value) -> None:
-        """Gives up the bytes of an evictable root."""
+        """Frees the bytes of an evictable root."""
         self.statistics.evicted(value, self.ledger.clock)
         if self.policy.sends(self.scene, value) and self.executor.send(value):
             value.on_host = True
             self.ledger.drop(value)
             self.statistics.sent_B += value.size_B
         else:
-            self._give_up(value)
+            self._free(value)
         self.policy.evicted(self.scene, value)
 
     # What recovery asks
@@ -270,7 +271,7 @@ class EvictionManager:
         self.ledger.touch(value)
 
     def fetch(self, root: Value) -> None:
-        """Brings a root back from host memory."""
+        """Prefetches a root from host memory."""
         offset_B = self.executor.fetch(root)
         root.on_host = False
         self.ledger.hold(root, offset_B)
@@ -279,26 +280,26 @@ class EvictionManager:
         self.policy.restored(self.scene, root)
 
     def recompute(self, call: Call, wanted: Value, awaited: Set[int]) -> None:
-        """Runs a call again for the sake of one output; others that are gone come with it.
+        """Recomputes a call for the sake of one output; others that are gone come with it.
 
         Arguments:
             awaited: ids of values that calls further down the stack wait for.
         """
 
         def keep(place: int) -> bool:
-            return self._lifetimes(call, call.outputs[place], wanted, awaited)
+            return self._keeps(call, call.outputs[place], wanted, awaited)
 
         over = {
             output: call.inputs[source].root for source, output in call.consumes if self._spare(call.inputs[source])
         }
         offsets_B = self.executor.recompute(call, keep, over)
         self.ledger.clock += call.cost_ns
-        self.statistics.reran(call, self.ledger.clock)
+        self.statistics.recomputed(call, self.ledger.clock)
         self.scene.recompute_ns += call.cost_ns
         kept = [output for output in call.outputs if output is not wanted and keep(output.place)]
         for place, source in over.items():
             if call.outputs[place] not in kept and call.outputs[place] is not wanted:
-                self._give_up(source)
+                self._free(source)
         for value in (*kept, wanted):
             if value.place in over:
                 self._take_over(over[value.place], value)
@@ -308,9 +309,9 @@ class EvictionManager:
                 self.neighbourhood.restored(value)
                 self.policy.restored(self.scene, value)
 
-    # The keeper's own
+    # The manager's own
 
-    def _lifetimes(self, call: Call, output: Value, wanted: Value, awaited: Set[int]) -> bool:
+    def _keeps(self, call: Call, output: Value, wanted: Value, awaited: Set[int]) -> bool:
         if not call.makes(output) or output.resident or output.root.on_host:
             return False
         return output is wanted or output.root.alive or not self.policy.sheds or output.id in awaited
@@ -329,20 +330,20 @@ class EvictionManager:
             self.capacity.retag(new.offset_B, new.id)
         self.neighbourhood.evicted(old)
 
-    def _give_up(self, root: Value) -> None:
-        """A root's bytes go; it can be made again."""
+    def _free(self, root: Value) -> None:
+        """A root's bytes go; it can be recomputed."""
         if root.size_B:
             self.executor.release(root)
         self.ledger.drop(root)
         self.neighbourhood.evicted(root)
 
-    def _let_go(self, root: Value, sheds: bool) -> None:
-        """An unpinned root without a handle: out of the ledger, or at least out of the room."""
+    def _release(self, root: Value, sheds: bool) -> None:
+        """An unpinned root without a handle: out of the ledger, or at least without bytes."""
         if self._forgets:
             for value in (*reversed(root.views), root):
                 self._gone(self.ledger.forget(value))
         if sheds and root.resident and root.call is not None:
-            self._give_up(root)
+            self._free(root)
 
     def _gone(self, values: Sequence[Value]) -> None:
         for value in values:
@@ -358,7 +359,7 @@ class EvictionManager:
                 value.on_host = False
 
     def slide(self, size_B: int) -> bool:
-        """Moves blocks together; whether there is a place then."""
+        """Slides blocks together; whether there is a place then."""
         values = self.ledger.values
         movable = {
             block.offset_B: values[block.tag]

@@ -1,7 +1,7 @@
 """Records what has been computed, and how it can be computed again. Torch-free.
 
 A **value** is one content of a storage; a **call** is an operator that made values of others. A value that is not
-resident comes back by running its call again.
+resident is rematerialised by recomputing its call.
 
 INVARIANTS
 - Strong references go value -> call -> inputs only, in time. `readers` are the calls that read a value; a call leaves
@@ -9,10 +9,10 @@ INVARIANTS
 - A value is *needed* while a handle is alive, while it is pinned, or while a call in the ledger reads it.
 - `evictable` has exactly the values that are resident, unpinned, made by a call, in the order in which
   they became so. Policies look at them in this order, so that equal runs decide equally.
-- A *leaf* has no call: nothing can bring it back, so it stays while it is needed.
-- A *view* has no bytes: it shares those of its `root`, goes when they go, and comes back by its own call. A runtime
+- A *leaf* has no call: nothing can recompute it, so it is kept while it is needed.
+- A *view* has no bytes: it shares those of its `root`, goes when they go, and is recomputed by its own call. A runtime
   whose calls know their inputs' geometry makes none; recorded executions, which charge time for views, do.
-- `clock` advances by the cost of every call run, reruns included. Costs are whole nanoseconds.
+- `clock` advances by the cost of every call run, recomputations included. Costs are whole nanoseconds.
 
 Units: `_B` bytes, `_ns` nanoseconds.
 """
@@ -38,7 +38,7 @@ class Value:
         root: whose bytes it has: itself, unless it is a view.
         cost_ns: of a root: all calls that make it and its views, each once.
         offset_B: where it lies; None when it is not resident.
-        pins: of a root: how often somebody said that it must stay resident.
+        pins: of a root: how often somebody said that it must remain resident.
         last_use: of a root: the clock when it was read or made.
         alive: a handle of the user's exists.
         on_host: a copy lies in host memory.
@@ -80,7 +80,7 @@ class Call:
         outputs: what it made. Some may have become leaves since: then `output.call` is no longer this call.
         temps_B: workspaces that it takes and gives back.
         consumes: pairs (index of an input, index of an output): the output is written over the input's bytes.
-        replay_record: how to run it; the performer's.
+        replay_record: how to run it; the executor's.
     """
 
     id: int
@@ -93,7 +93,7 @@ class Call:
     outputs: tuple[Value, ...] = field(default=(), repr=False)
 
     def makes(self, value: Value) -> bool:
-        """Whether running it brings this value back."""
+        """Whether running it rematerialises this value."""
         return value.call is self
 
 
@@ -176,7 +176,7 @@ class Ledger:
             view.offset_B = None
 
     def pin(self, value: Value) -> None:
-        """Says that the value's bytes must stay."""
+        """Says that the value's bytes must be kept."""
         root = value.root
         root.pins += 1
         self.evictable.pop(root.id, None)
@@ -188,7 +188,7 @@ class Ledger:
         self._file(root)
 
     def commit(self, value: Value) -> list[Value]:
-        """Makes a leaf of a resident root: its call no longer brings it back.
+        """Makes a leaf of a resident root: its call no longer recomputes it.
 
         Returns: what left the ledger with it: see `forget`.
         """
@@ -210,7 +210,7 @@ class Ledger:
         self.hold(new, offset_B)
 
     def descendants(self, value: Value) -> Iterator[Value]:
-        """Every root that some call brings back from `value`, nearest first."""
+        """Every root that some call recomputes from `value`, nearest first."""
         seen = {value.id}
         queue = [value]
         for source in queue:
@@ -237,7 +237,7 @@ class Ledger:
         return value.alive or value.root.pins > 0 or bool(value.readers)
 
     def forget(self, value: Value) -> list[Value]:
-        """Lets go of a value, and of what only it kept, where nothing needs them.
+        """Releases a value, and what only it kept, where nothing needs them.
 
         Returns: what left the ledger, in order; the bytes of those that are resident are the caller's to free.
         """

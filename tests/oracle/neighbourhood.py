@@ -49,7 +49,7 @@ def is_wanted(root: Value) -> bool:
 
 
 class AbstractNeighbourhood(abc.ABC):
-    """Follows what is evicted and what comes back."""
+    """Follows what is evicted and what is rematerialised."""
 
     @abc.abstractmethod
     def __init__(self, ledger: Ledger) -> None: ...
@@ -64,7 +64,7 @@ class AbstractNeighbourhood(abc.ABC):
 
     @abc.abstractmethod
     def forgotten(self, root: Value) -> None:
-        """A root left the ledger, or became a leaf: nothing will bring it back."""
+        """A root left the ledger, or became a leaf: nothing will recompute it."""
 
     def unlinked(self, view: Value) -> None:  # noqa: B027
         """A view left the ledger before its root: what its call read is no parent of the root any more."""
@@ -99,14 +99,14 @@ class Regions(AbstractNeighbourhood):
         self._descendants_ns: dict[int, int] = {}
 
     def ancestors_ns(self, root: Value) -> int:
-        """Cost of the evicted values that would have to come back before this one could."""
+        """Cost of the evicted values that would have to be recomputed before this one could be."""
         cost_ns = self._ancestors_ns.get(root.id)
         if cost_ns is None:
             cost_ns = self._ancestors_ns[root.id] = sum(v.cost_ns for v in _region(root, parents) if is_gone(v))
         return cost_ns
 
     def descendants_ns(self, root: Value) -> int:
-        """Cost of the evicted values that would need this one to come back."""
+        """Cost of the evicted values whose recomputation would need this one."""
         cost_ns = self._descendants_ns.get(root.id)
         if cost_ns is None:
             cost_ns = self._descendants_ns[root.id] = sum(v.cost_ns for v in _region(root, children) if is_gone(v))
@@ -150,8 +150,8 @@ def _region(root: Value, neighbours: Callable[[Value], Iterator[Value]]) -> Iter
 class Classes(AbstractNeighbourhood):
     """DTR's approximation: evicted neighbours are of one class, and a class knows what it costs.
 
-    Union-find with path compression. What comes back leaves its class, which is not split: values that only it joined
-    stay in one class (Kirisame et al., "Dynamic Tensor Rematerialization", ICLR 2021).
+    Union-find with path compression. What is rematerialised leaves its class, which is not split: values that only it
+    joined remain in one class (Kirisame et al., "Dynamic Tensor Rematerialization", ICLR 2021).
     """
 
     def __init__(self, ledger: Ledger) -> None:  # noqa: ARG002

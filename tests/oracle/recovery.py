@@ -1,4 +1,4 @@
-"""Bringing evicted values back, and what they were made of. Torch-free.
+"""Rematerialises evicted values, and what they were made of. Torch-free.
 
 A frame is a call that waits for its inputs. When it begins, all of them count as used, and those that are resident are
 pinned; the others come in the order of its arguments, each by a frame of its own, as in DTR (Kirisame et al., ICLR
@@ -15,7 +15,7 @@ from tests.oracle.ledger import Call, Value
 
 
 class Host(Protocol):
-    """What recovery asks of the keeper."""
+    """What recovery asks of the manager."""
 
     def pin(self, value: Value) -> None: ...
     def touch(self, value: Value) -> None: ...
@@ -38,7 +38,7 @@ class _Frame:
 
 @dataclass(slots=True)
 class _Stack:
-    """The frames under way. Invariant: `awaited` counts what they still wait for, by id, without zeros."""
+    """The frames in progress. Invariant: `awaited` counts what they still wait for, by id, without zeros."""
 
     manager: Host
     frames: list[_Frame] = field(default_factory=list)
@@ -91,9 +91,9 @@ class _Stack:
 def bring(inputs: Sequence[Value], manager: Host) -> None:
     """Makes values resident and pins each as often as it is named.
 
-    Raises: what a rerun raises; then nothing is pinned more than before.
+    Raises: what a recomputation raises; then nothing is pinned more than before.
 
-    O(calls run again).
+    O(calls recomputed).
     """
     stack = _Stack(manager)
     try:

@@ -21,7 +21,7 @@ from tests.oracle.statistics import Statistics
 
 
 def capacity_of(rules: Rules, capacity_B: int) -> AbstractCapacity:
-    """An empty room, as the rules of a replay say."""
+    """An empty capacity, as the rules of a replay say."""
     if rules.accounting == "bytes":
         return Tank(capacity_B)
     return Addresses(Arena(capacity_B, rules.alignment_B), rules.small_B)
@@ -63,13 +63,13 @@ def replay(tape: Tape, policy: AbstractPolicy, budget_B: int, rules: Rules | Non
 
 
 class _TooSlow(Exception):
-    """Reruns cost more than the limit."""
+    """Recomputations cost more than the limit."""
 
 
 @final
 @dataclass(eq=False)
 class _Player:
-    """A performer that counts, and the program that it performs."""
+    """An executor that counts, and the program that it executes."""
 
     tape: Tape
     policy: AbstractPolicy
@@ -77,7 +77,7 @@ class _Player:
     rules: Rules
     manager: EvictionManager = field(init=False)
     values: list[Value] = field(init=False, default_factory=list)  # by number - 1
-    most_ns: float = field(init=False)  # of reruns in this pass
+    most_ns: float = field(init=False)  # of recomputations in this pass
     limit_ns: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -137,7 +137,7 @@ class _Player:
         self.values.append(ledger.leaf(size_B, self.manager.take(size_B, ledger.next_id, 0)))
 
     def _run(self, ran: Ran) -> None:
-        """One call; what it writes over that nothing makes again stays the same value, with other bytes."""
+        """One call; what it writes over that nothing recomputes remains the same value, with other bytes."""
         manager = self.manager
         if not ran.sizes_B:  # aliases alone
             manager.ledger.clock += ran.cost_ns
@@ -177,7 +177,7 @@ class _Player:
         made = iter(call.outputs)
         for output in range(len(ran.sizes_B)):
             self.values.append(written[output] if output in written else next(made))
-        if written:  # run again, it would read what it wrote
+        if written:  # recomputed, it would read what it wrote
             for value in call.outputs:
                 manager.commit(value)
 
@@ -213,7 +213,7 @@ class _Player:
             taken = [(capacity.allocate(size_B, End.LOW, owner) or 0) if size_B else 0 for size_B, owner in wanted]
         return taken
 
-    # As a performer
+    # As an executor
 
     def release(self, value: Value) -> None:
         assert value.offset_B is not None

@@ -1,4 +1,4 @@
-"""Counts what a keeper did. Torch-free.
+"""Counts what an eviction manager did. Torch-free.
 
 Units: `_B` bytes, `_s` seconds, `_ns` nanoseconds.
 """
@@ -10,21 +10,21 @@ from dataclasses import dataclass
 from tests.oracle.ledger import Call, Value
 
 _FNV_BASIS, _FNV_PRIME, _MASK = 0xCBF29CE484222325, 0x100000001B3, (1 << 64) - 1
-_EVICTED, _RERAN = 1, 2
+_EVICTED, _RECOMPUTED = 1, 2
 
 
 @dataclass(slots=True)
 class Statistics:
-    """Counts since the keeper began.
+    """Counts since the manager began.
 
     Arguments:
         evictions, evicted_B: by choice of the policy; values that died are not among them.
-        recomputations, recompute_ns: calls run again, and their cost.
+        recomputations, recompute_ns: calls that were recomputed, and their cost.
         searches, candidates, search_s: requests that found no place, values weighed for them, time until they did.
-        sent_B, fetched_B, fetches: to host memory and back.
+        sent_B, fetched_B, fetches: offloaded to host memory and prefetched.
         moves, moved_B: of sliding.
-        samples, free_shares: how many requests evicted, and the sum of the room's share that was free after each.
-        digest: of all evictions and reruns in order; equal runs have equal ones.
+        samples, free_shares: how many requests evicted, and the sum of the capacity's share that was free after each.
+        digest: of all evictions and recomputations in order; equal runs have equal ones.
     """
 
     evictions: int = 0
@@ -45,7 +45,7 @@ class Statistics:
 
     @property
     def fragmentation(self) -> float:
-        """Mean share of the room that was free after a request that evicted; 0 where none did."""
+        """Mean share of the capacity that was free after a request that evicted; 0 where none did."""
         return self.free_shares / self.samples if self.samples else 0.0
 
     def evicted(self, value: Value, clock: int) -> None:
@@ -53,10 +53,10 @@ class Statistics:
         self.evicted_B += value.size_B
         self._note(_EVICTED, value.id, clock)
 
-    def reran(self, call: Call, clock: int) -> None:
+    def recomputed(self, call: Call, clock: int) -> None:
         self.recomputations += 1
         self.recompute_ns += call.cost_ns
-        self._note(_RERAN, call.id, clock)
+        self._note(_RECOMPUTED, call.id, clock)
 
     def searched(self, elapsed_s: float, candidates: int) -> None:
         self.searches += 1

@@ -50,7 +50,7 @@ class Step(NamedTuple):
     """A step that is over.
 
     Arguments:
-        leaves_B: what it found takes in the room.
+        leaves_B: what it found takes.
     """
 
     tape: Tape
@@ -87,7 +87,7 @@ class StepRecord:
             )
 
     def used(self, inputs: Sequence[Value], name: int, cost_ns: int) -> None:
-        """A call that made nothing that can be made again."""
+        """A call that made nothing that can be recomputed."""
         self._events.append(_Used(name, cost_ns, [self._place_of(value.root) for value in inputs]))
 
     def settled(self, root: Value) -> None:

@@ -72,7 +72,7 @@ def execute(graph: Graph, given: dict[int, torch.Tensor], held: Sequence[Any] = 
     count = 0
     for event in seen.events:
         if event.thread != seen.events[0].thread:
-            continue  # workers stand beside the events of a trace
+            continue  # workers stand apart from the events of a trace
         if event.size_B > 0:
             events.append(event.size_B)
             live[event.address] = count
@@ -95,5 +95,5 @@ def _run(recipe: Recipe, env: dict[int, Any], held: Sequence[Any]) -> None:
         env[value] = pick(result, path)
     parts = list(result) if isinstance(result, tuple) else []
     del args, kwargs, refs, result
-    while parts:  # as CPython lets go of a tuple: last to first
+    while parts:  # as CPython releases a tuple: last to first
         parts.pop()

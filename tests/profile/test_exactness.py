@@ -1,4 +1,4 @@
-"""What claims to be exact is tried: beside the program's own, on inputs that fit together, once per machine."""
+"""What claims to be exact is tried: next to the program's own, on inputs that fit together, once per machine."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _raising(x: torch.Tensor) -> torch.Tensor:  # noqa: ARG001  # whatever it is
 
 @dataclass(frozen=True)
 class Tanh(AbstractFamily):
-    """Ways to compute tanh of which some do not do what they claim."""
+    """Implementations of tanh of which some do not do what they claim."""
 
     name: ClassVar[str] = "tanh"
     kind: ClassVar[str] = SAVED

@@ -53,7 +53,7 @@ def test_traces_that_differ_are_taken_from_the_larger_sample() -> None:
     assert foreseen.recipes[0].trace.events == (20, 14, -2, 1024, -1)
 
 
-def test_a_storage_that_is_larger_than_it_looks_stays_so() -> None:
+def test_a_storage_that_is_larger_than_it_looks_is_foreseen_so() -> None:
     def padded(size: int) -> Sample:
         known = sample(size, 0, 1e-3)
         values = (*known.profiled.values[:2], msgspec.structs.replace(known.profiled.values[2], size_B=48 * size))

@@ -72,7 +72,7 @@ def test_a_replay_costs_what_it_repeats() -> None:
     check_graph(graph)
 
 
-def test_the_generator_does_not_move() -> None:
+def test_the_generator_is_not_advanced() -> None:
     p = Program()
     x = p.given(contiguous("float32", 64))
     p.call("aten.native_dropout.default", Seen(x), 0.5, True, returns=2, effect=Effect.RANDOM)

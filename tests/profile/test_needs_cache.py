@@ -1,4 +1,4 @@
-"""What optimizers need, kept on disk: the same answer, for torch's own classes alone, and no file in the way."""
+"""What optimizers need, kept on disk: the same answer, for torch's own classes alone, and no file that interferes."""
 
 from __future__ import annotations
 

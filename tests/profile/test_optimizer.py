@@ -410,7 +410,7 @@ def test_state_that_exists_counts_where_the_rest_is_unknown() -> None:
     assert (needs.state_sizes_B, needs.method) == ((120,), "unknown")
 
 
-def test_a_running_profiler_is_in_the_way_of_measuring() -> None:
+def test_a_running_profiler_prevents_measuring() -> None:
     with observe(), pytest.raises(LowtideError, match="profiler"):
         optimizer_needs(torch.optim.Adafactor(made(dtype=torch.bfloat16)))
     with observe(), pytest.raises(LowtideError, match="profiler"):

@@ -121,7 +121,7 @@ def test_the_traces_are_what_happens(write: Callable[[], Program], threads: int)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_allocations_of_worker_threads_are_bounded_beside_the_events(threads: int) -> None:
+def test_allocations_of_worker_threads_are_bounded_apart_from_the_events(threads: int) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:

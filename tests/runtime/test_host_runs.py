@@ -1,4 +1,4 @@
-"""Values at home on the host: they visit the device, and are updated here or there, in the caller's own tensors."""
+"""Host-resident values: they are prefetched, and are updated here or there, in the caller's own tensors."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def graph(update: str = "add_.Tensor") -> Graph:
 
 
 def schedule(of: Graph) -> Schedule:
-    """Fetches what is needed, lets the host work beside the device, and gives everything up."""
+    """Prefetches what is needed, lets the host work concurrently with the device, and drops everything."""
     steps: list[Step] = [
         Boundary(0), Fetch(_WEIGHT, HOST), Run(0, (_Y,)), Run(1, (_GRADIENT,)), Drop(_WEIGHT), Send(_GRADIENT, HOST),
         Drop(_GRADIENT), Run(4, (_DOUBLE,)), Fetch(_STATE, HOST), Fetch(_DOUBLE, HOST), Run(2, (_NEW_WEIGHT,)),
@@ -87,7 +87,7 @@ def code(of: Graph, plan: Schedule, engines: Engines | None) -> Code:
 
 
 @pytest.mark.parametrize("limit_Bps", [None, 50e6])
-def test_homes_are_updated_in_place(limit_Bps: float | None) -> None:
+def test_host_resident_values_are_updated_in_place(limit_Bps: float | None) -> None:
     made = graph()
     plan = schedule(made)
     check(made, plan, 10 * _B, host_budget_B=5 * _B)

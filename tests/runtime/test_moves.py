@@ -1,4 +1,4 @@
-"""Plans that move values, run: the same bits, counted stalls, and nothing under way when something goes wrong."""
+"""Plans that offload values, run: the same bits, counted stalls, and nothing under way when something goes wrong."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Twins:
     kept: PlanRecord
 
     def moving(self, link_Bps: float | None = None, host_B: int = _FREE_B) -> PlanRecord:
-        """Lets the fitted one send everything that it saves to the host."""
+        """Lets the fitted one offload everything that it saves."""
         self.model(self.x)  # after an exception it is captured anew
         return moving(self.model, self.kept, link_Bps, host_B)
 
@@ -70,7 +70,7 @@ class Twins:
 
 
 def twins() -> Twins:
-    """A model that has taken a step inside a budget that keeps everything, and room for a second forward."""
+    """A model that has taken a step inside a budget that keeps everything, and bytes for a second forward."""
     torch.manual_seed(0)
     plain, x = Layers(), torch.randn(256, 96)
     model = lowtide.fit(twin(plain), budget="300% of plain", work=200)
@@ -88,7 +88,7 @@ def shared() -> Twins:
 
 @pytest.fixture
 def pair(shared: Twins) -> Iterator[Twins]:
-    """The shared pair, which moves nothing before and after."""
+    """The shared pair, which offloads nothing before and after."""
     yield shared
     use(shared.model, shared.kept)
     shared.plain.zero_grad()
@@ -96,16 +96,16 @@ def pair(shared: Twins) -> Iterator[Twins]:
 
 
 def use(model: nn.Module, record: PlanRecord) -> None:
-    """Puts a plan in force, with engines of its own."""
+    """Makes a plan the active one, with engines of its own."""
     model.lowtide.session.budget_scope.engines = None  # type: ignore[union-attr]
     model.lowtide.use(Plan(record))  # type: ignore[union-attr]
 
 
 def moving(model: nn.Module, kept: PlanRecord, link_Bps: float | None = None, host_B: int = _FREE_B) -> PlanRecord:
-    """Lets a fitted model send everything that it saves to the host, and returns that plan.
+    """Lets a fitted model offload everything that it saves, and returns that plan.
 
     Arguments:
-        kept: its plan that moves nothing.
+        kept: its plan that offloads nothing.
     """
     schedule = away(kept.graph, kept.schedule, saved_values(kept.graph, kept.schedule))
     found = moved(kept, schedule, host_B, link_Bps)
@@ -169,7 +169,7 @@ def test_a_slow_link_stalls_and_is_counted(pair: Twins) -> None:
     assert "stalls: " in said
 
 
-def test_strides_stay() -> None:
+def test_strides_are_kept() -> None:
     class Strided(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             h = torch.cos(torch.tanh(x.to(memory_format=torch.channels_last)).permute(0, 2, 1, 3))
@@ -301,7 +301,7 @@ def test_an_interrupt_ends_a_wait(pair: Twins) -> None:
     assert is_idle(engines_of(pair.model))
 
 
-def test_a_value_may_stay_on_both_sides(pair: Twins) -> None:
+def test_a_value_may_be_kept_on_both_sides(pair: Twins) -> None:
     record = pair.kept
     chosen = saved_values(record.graph, record.schedule)
     steps = list(record.schedule.steps)
@@ -313,7 +313,7 @@ def test_a_value_may_stay_on_both_sides(pair: Twins) -> None:
         if index == border:
             found += [Send(v, HOST) for v in chosen]
         if isinstance(step, Drop) and step.value in chosen:
-            # Given up, fetched once more, and given up again: the host copy has come along beside the device's.
+            # Dropped, prefetched once more, and dropped again: the host copy has come along with the device's.
             found += [step, Fetch(step.value, HOST), step, Drop(step.value, HOST)]
         else:
             found.append(step)

@@ -80,7 +80,7 @@ def test_training_and_allocations_are_those_of_the_straight_line(
 
 
 def test_what_a_layer_drops_dies_inside_it() -> None:
-    """The caller hands values over in a list that is emptied, and forgets those that die on the way."""
+    """The caller hands values over in a list that is emptied, and forgets those that die in it."""
     network = NETWORKS["residual"]
     before = _sources()
     fitted = lowtide.fit(network.build(), budget="100% of plain", work=1_000)

@@ -98,11 +98,12 @@ def same(
 
     Arguments:
         call: what meets the budget first, if not the scenario.
-        spare: of the smallest budget, how much more there is: what a loop holds beside one step.
+        spare: of the smallest budget, how much more there is: what a loop holds besides one step.
         recomputes: whether some plan has to run something twice.
         departs: how the names of operators begin whose memory depends on data, so that some of it finds no planned
             place: said aloud, and counted.
-        rehearsed: whether the scenario runs once with much room before: which outputs have gradients is known then.
+        rehearsed: whether the scenario runs once with many free bytes before: which outputs have gradients is known
+        then.
 
     Returns: the fitted model after the scenario.
     """

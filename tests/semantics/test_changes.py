@@ -18,7 +18,7 @@ from tests.semantics.pairs import WORK, Wide, batches, gradients, same, steps
 
 
 class Parts(nn.Module):
-    """Layers, a frozen one, buffers that move, and a switch."""
+    """Layers, a frozen one, buffers that change, and a switch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ def test_a_change_after_the_first_call(change: Callable[[nn.Module], None]) -> N
     same(lambda: Wide(Parts()), scenario, spare=1.2, recomputes=False)
 
 
-def test_names_stay_and_states_load_in_mid_training() -> None:
+def test_names_are_kept_and_states_load_in_mid_training() -> None:
     def scenario(module: nn.Module) -> list[Any]:
         found = [_step(module, x) for x in batches(2)]
         saved = io.BytesIO()

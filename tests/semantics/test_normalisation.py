@@ -1,4 +1,4 @@
-"""Statistics move once per step, in every mode of every normalisation; weights are normalised as plainly."""
+"""Statistics are updated once per step, in every mode of every normalisation; weights are normalised as plainly."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_outputs_that_come_back_from_statistics() -> None:
     graph, ran = plan.record.graph, [s.recipe for s in plan.record.schedule.steps if isinstance(s, Run)]
     assert "lowtide.batch_norm_again" in {graph.recipes[r].op for r in ran}
     tracking = [r for r in ran if graph.recipes[r].op == "aten._native_batch_norm_legit_functional.default"]
-    assert len(tracking) == len(set(tracking)) == 2  # so running statistics move once; the norm without any may rerun
+    assert len(tracking) == len(set(tracking)) == 2  # so running statistics are updated once; others may be recomputed
 
 
 def test_batch_norm_with_a_cumulative_average() -> None:

@@ -26,7 +26,7 @@ def both(name: str) -> tuple[Network, nn.Module, Trace]:
 
 
 def chosen(fitted: nn.Module) -> Implementations:
-    """What the plan in force runs."""
+    """What the active plan runs."""
     return implementations(fitted.lowtide.plan.record)
 
 
@@ -45,7 +45,7 @@ CLOSE = {"reassociated": 1e-4, "lossy": 1e-2}
         pytest.param("resnet", "reassociated", marks=pytest.mark.breadth),
     ],
 )
-def test_a_loss_stays_close_at_every_level(name: str, level: str) -> None:
+def test_a_loss_is_close_at_every_level(name: str, level: str) -> None:
     network, module, expected = both(name)
     budget, steps = KEPT_CLOSE[name]
     fitted = lowtide.fit(module, budget, numerics=level, work=WORK)

@@ -221,7 +221,7 @@ def _repeated(module: nn.Module, step: Callable[[], list[Any]], refusals: list[s
     raise AssertionError("refused again and again")
 
 
-def test_a_graph_that_is_kept_without_room_is_refused_and_has_room_when_repeated() -> None:
+def test_a_graph_that_is_kept_without_space_is_refused_and_fits_when_repeated() -> None:
     refusals: list[str] = []
 
     def step(module: nn.Module) -> list[Any]:
@@ -235,7 +235,7 @@ def test_a_graph_that_is_kept_without_room_is_refused_and_has_room_when_repeated
     assert fitted.lowtide.plan is not None
 
 
-def test_forwards_that_wait_without_room_are_refused_and_have_room_when_repeated() -> None:
+def test_forwards_that_wait_without_space_are_refused_and_fit_when_repeated() -> None:
     refusals: list[str] = []
 
     def step(module: nn.Module) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Everything that draws random numbers draws the same ones, once per step, also where it runs again."""
+"""Everything that draws random numbers draws the same ones, once per step, also where it is recomputed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// Room: where resident bytes are, as keeper and policies see it.
+// Capacity: where resident bytes are, as eviction manager and policies see it.
 //
 // `Tank` counts bytes and has no addresses, as DTR's simulator does: whatever is free can be used. `Addresses` is the
 // core's arena, so that bytes have to be adjacent. The runtime under torch has one of its own, over a slab's arena.
@@ -17,7 +17,7 @@ constexpr std::uint64_t NO_TAG = 0;
 inline std::uint64_t tag_of(ValueId id) { return static_cast<std::uint64_t>(id + 1); }
 inline ValueId value_of(std::uint64_t tag) { return static_cast<ValueId>(tag) - 1; }
 
-// A stretch of the range: a hole, a value, or bytes of nobody (no hole, no value), which stay.
+// A stretch of the range: a hole, a value, or bytes of nobody (no hole, no value), which are never evicted.
 struct Piece {
   Bytes lo_B, hi_B;
   ValueId value;
@@ -78,8 +78,9 @@ class Tank final : public Capacity {
   Bytes capacity_B_, in_use_B_ = 0, peak_B_ = 0;
 };
 
-// An arena. Blocks up to small_B lie apart, so that they fence nothing: in a zone at the high end (1/128 of all, 10 MiB at
-// most) while it has room, and from the high end otherwise. Other blocks lie in that zone where there is no other place.
+// An arena. Blocks up to small_B lie apart, so that they fence nothing: in a zone at the high end (1/128 of all, 10 MiB
+// at most) while they fit there, and from the high end otherwise. Other blocks lie in that zone where there is no other
+// place.
 class Addresses final : public Capacity {
  public:
   Addresses(Bytes capacity_B, Bytes alignment_B, Bytes small_B);
@@ -101,7 +102,7 @@ class Addresses final : public Capacity {
   Bytes small_B_, zone_lo_B_;
 };
 
-// A room's answers about a part of an arena whose tags are tag_of(value), for every room that has one.
+// A capacity's answers about a part of an arena whose tags are tag_of(value), for every capacity that has an arena.
 void pieces_of(const Arena& arena, Bytes lo_B, Bytes hi_B, std::vector<Piece>& pieces);
 Adjacent adjacent_in(const Arena& arena, Bytes offset_B);
 Slide slide_values(Arena& arena, Bytes need_B, Bytes lo_B, Bytes hi_B, const Capacity::Movable& movable,

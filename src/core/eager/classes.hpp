@@ -1,6 +1,7 @@
 // Classes: a union-find of nodes with costs, in a table whose slots are used again.
 //
-// Costs add up at the roots. A node stays while somebody holds it or hangs on it. Paths are halved as they are walked.
+// Costs add up at the roots. A node is kept while somebody holds it or hangs on it. Paths are halved as they are
+// walked.
 #pragma once
 #include <vector>
 
@@ -18,7 +19,7 @@ class Classes {
   void merge(ClassId a, ClassId b);
   ClassId root(ClassId id);
   Nanoseconds cost_ns(ClassId id) { return at(root(id)).cost_ns; }
-  // Takes a cost out of the node's class, and lets go of the node.
+  // Takes a cost out of the node's class, and releases the node.
   void withdraw(ClassId id, Nanoseconds cost_ns);
   std::size_t size() const { return nodes_.size() - unused_.size(); }
 

@@ -124,7 +124,7 @@ void EvictionManager::value_leaves(ValueId value) {
 
 void EvictionManager::call_leaves(CallId call) { executor_.forget_call(call); }
 
-// Room
+// Capacity
 
 bool EvictionManager::make_free(Bytes need_B) {
   const Clock::time_point start = Clock::now();

@@ -1,11 +1,11 @@
 // Foresight: what a step that was recorded says of the next one, if that is like it.
 //
 // Stage 0 has the leaves, stage t the t-th call of the tape, the last one asks for what is kept. What becomes a leaf is
-// used by the stage after that, and stays from then on. For every content: the stages
-// that use it, and, for every gap between two uses, what to do with its bytes there: a retention (see retention.hpp) that
-// the greedy planner finds for a budget. A value is SPARE at a stage where that retention has dropped it; one that is
-// never used again is spare as well. The rest is kept, the longer until its next use the less readily.
-// A way is one setting of these; a rehearsal (see rehearsal.hpp) says which is best.
+// used by the stage after that, and is kept from then on. For every content: the stages
+// that use it, and, for every gap between two uses, what to do with its bytes there: a retention (see retention.hpp)
+// that the greedy planner finds for a budget. A value is SPARE at a stage where that retention has dropped it; one that
+// is never used again is spare as well. The rest is kept, the longer until its next use the less readily.
+// A candidate is one setting of these; a rehearsal (see rehearsal.hpp) says which is best.
 #pragma once
 #include <vector>
 
@@ -30,8 +30,8 @@ class Foresight {
   Index stages() const { return program_.stage_count(); }
   // Of a content that was last touched in stage `last`, in stage `now`: whether the retention has dropped it.
   bool is_spare(Tape::Number number, Index last, Index now) const;
-  // Nanoseconds of calls until its next use, from stage `now`; NEVER_USED: there is none; STAYS: from then on it stays, so
-  // that what it was made of may go, and may be gone by then.
+  // Nanoseconds of calls until its next use, from stage `now`; NEVER_USED: there is none; STAYS: from then on it is
+  // kept, so that what it was made of may go, and may be gone by then.
   static constexpr Nanoseconds NEVER_USED = -1, STAYS = -2;
   Nanoseconds distance_ns(Tape::Number number, Index last, Index now) const;
   // From a stage to the end.

@@ -2,25 +2,25 @@
 //
 // A VALUE is one content of one storage: what an operator wrote, until the next operator writes there. A CALL is an
 // operator that was executed: it read values, and made its outputs. A value without a producer is a LEAF: nobody can
-// make it again. A runtime whose calls know the geometry of what they read has no views: a value is all of a storage. In
+// recompute it. A runtime whose calls know the geometry of what they read has no views: a value is all of a storage. In
 // recorded executions, which charge time for them, a VIEW is a value without bytes: it shares those of its ROOT, goes
-// when they go, and comes back by its own call.
+// when they go, and is recomputed by its own call.
 //
-// A value is RESIDENT while it has bytes at an offset; ON THE HOST while a copy of it lies there; else it is EVICTED, and
-// comes back by running its producer again. It is ALIVE while the user has a handle on it. A PIN keeps a resident root
-// where it is, and an absent value from leaving the ledger; whoever pins, unpins.
+// A value is RESIDENT while it has bytes at an offset; ON THE HOST while a copy of it lies there; else it is EVICTED,
+// and is rematerialised by running its producer again. It is ALIVE while the user has a handle on it. A PIN keeps a
+// resident root where it is, and an absent value from leaving the ledger; whoever pins, unpins.
 //
-// CANDIDATES are the roots that are resident, have a producer, and are not at home. One without pins may be evicted;
+// CANDIDATES are the roots that are resident, have a producer, and are not persistent. One without pins may be evicted;
 // `filed` says when it last became so, which breaks ties between equal scores.
 //
 // IN PLACE. A call may consume an input: one of its outputs takes over the input's bytes. The input is then absent and
-// not alive; it can be made again, into bytes of its own, as long as somebody reads it.
+// not alive; it can be recomputed, into bytes of its own, as long as somebody reads it.
 //
 // LIFE. References go from a value to its producer and on to what that read, and never back. A value is NEEDED while it
-// is alive, its root pinned, or read by a call of the ledger; a call leaves, with all its outputs, once none of them is needed;
-// a leaf leaves once it is not needed. Who leaves is told to the witness, while it can still be looked at.
+// is alive, its root pinned, or read by a call of the ledger; a call leaves, with all its outputs, once none of them is
+// needed; a leaf leaves once it is not needed. Who leaves is told to the witness, while it can still be looked at.
 //
-// COST. Slots are used again and keep the room of their lists: steady work asks the system for no memory. Nothing is
+// COST. Slots are reused and keep the capacity of their lists: steady work asks the system for no memory. Nothing is
 // looked up by hashing. Reading is O(1), recording O(inputs + outputs), leaving O(what leaves).
 //
 // INVARIANT: check() names the first thing that is broken, or nothing. THREADS: the caller holds one lock.
@@ -58,7 +58,7 @@ struct Value {
   Index pins;            // of a root
   Index place;           // among the candidates, or -1
   bool alive, zone, on_host;
-  std::uint64_t handle;  // the performer's
+  std::uint64_t handle;  // the executor's
   std::vector<Reader> readers;
   std::vector<ValueId> views;
 
@@ -70,7 +70,7 @@ struct Value {
 };
 
 struct Output {
-  ValueId value;  // NO_VALUE: committed, this call does not bring it back any more
+  ValueId value;  // NO_VALUE: committed, this call does not rematerialise it any more
   Bytes size_B;
 };
 
@@ -82,7 +82,7 @@ struct Call {
   std::int64_t serial;  // rises with every call; -1: the slot is empty
   std::uint64_t name;   // equal for equal operators, else the caller's business
   Nanoseconds cost_ns;
-  std::uint64_t closure;      // the performer's
+  std::uint64_t closure;      // the executor's
   std::vector<Input> inputs;  // in argument order
   std::vector<Output> outputs;
   std::vector<Bytes> temps_B;  // workspaces
@@ -154,24 +154,24 @@ class Ledger {
   // `made` was written over `old`'s bytes.
   void take_over(ValueId old, ValueId made);
   void set_on_host(ValueId id, bool on_host) { at(id).on_host = on_host; }
-  // It stays in the arena for good.
+  // It is in the arena for good.
   void set_place(ValueId id);
   // The user's last handle is gone, or a handle is there again.
   void set_alive(ValueId id, bool alive) { at(id).alive = alive; }
-  // A root becomes a leaf: its producer does not bring it back any more.
+  // A root becomes a leaf: its producer does not rematerialise it any more.
   void commit(ValueId id);
-  // Lets what nobody needs leave, from this value up. Whoever takes away a reason to stay calls it.
+  // Lets what nobody needs leave, from this value up. Whoever takes away a reason to keep it calls this.
   void settle(ValueId id);
 
   void set_handle(ValueId id, std::uint64_t handle) { at(id).handle = handle; }
   void set_closure(CallId id, std::uint64_t closure) { calls_[static_cast<std::size_t>(id)].closure = closure; }
 
   const std::vector<ValueId>& candidates() const { return candidates_; }  // in no particular order
-  // Whether running the value's producer brings it back: what a call's outputs are asked.
+  // Whether running the value's producer rematerialises it: what a call's outputs are asked.
   bool makes(const Output& output) const { return output.value != NO_VALUE; }
-  // Alive roots that are made, directly or not, from what this leaf holds, in the order in which to keep them when it is
-  // about to change. All of them have to be resident in the end: what is goes first, so that none of it is evicted for
-  // the others' sake; then by serial.
+  // Alive roots that are made, directly or not, from what this leaf holds, in the order in which to keep them when it
+  // is about to change. All of them have to be resident in the end: what is goes first, so that none of it is evicted
+  // for the others' sake; then by serial.
   std::vector<ValueId> dependents(ValueId leaf) const;
   bool holds(ValueId id) const { return (*this)[id].serial >= 0; }
   std::size_t value_slots() const { return values_.size(); }  // every ValueId is below this

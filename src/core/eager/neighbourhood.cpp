@@ -24,7 +24,7 @@ bool Neighbourhood::is_wanted(ValueId root) const {
   at(root).seen = walk_;
   at(root).from = NO_VALUE;
   reached_.assign(1, root);
-  ValueId last = NO_VALUE;  // on the way to whom it is that wants the root
+  ValueId last = NO_VALUE;  // whose walk it is that wants the root
   while (!stack_.empty() && last == NO_VALUE) {
     const ValueId from = stack_.back();
     stack_.pop_back();
@@ -100,7 +100,7 @@ void Neighbourhood::outdate(ValueId root) {
 }
 
 // A root came or went. Where none of its parents is evicted, who needs it needs so much more or less, and no more than
-// that: their sums stay known. So it is whenever a value has just been made again from what it reads.
+// that: their sums are still known. So it is whenever a value has just been recomputed from what it reads.
 void Neighbourhood::change(ValueId root, Nanoseconds by_ns) {
   bool is_first = true;
   visit_parents(root, [&](ValueId parent) { is_first = is_first && !ledger_[parent].is_evicted(); });

@@ -1,15 +1,16 @@
-// Kinship: what the recovery of a value would drag in.
+// Neighbourhood: what the recovery of a value would recompute besides.
 //
-// Two roots are kin where a call that makes one, or a view of it, reads the other, or a view of that: the one that is read is
-// a parent, the one that is made a child. Reckoned through evicted roots only:
-//   ancestors(t)    evicted roots that have to come back before t can (e_R)
+// Two roots are kin where a call that makes one, or a view of it, reads the other, or a view of that: the one that is
+// read is a parent, the one that is made a child. Reckoned through evicted roots only:
+//   ancestors(t)    evicted roots that have to be rematerialised before t can be (e_R)
 //   descendants(t)  evicted roots whose recovery would need t (e_D)
-// Exact sums of their costs are kept per root, and found anew, by a walk, once something in or at the edge of the region
-// has come or gone. Classes are the cheap stand-in: an evicted root joins the class of its evicted kin, a recovered one
-// takes its cost with it and leaves, and classes are never split, so that they may join what is no longer kin (Kirisame
-// et al., Dynamic Tensor Rematerialization, ICLR 2021). The sums are integers: their order does not matter.
+// Exact sums of their costs are kept per root, and found anew, by a walk, once something in or at the edge of the
+// region has come or gone. Classes are the cheap approximation: an evicted root joins the class of its evicted kin, a
+// recovered one takes its cost with it and leaves, and classes are never split, so that they may join what is no longer
+// kin (Kirisame et al., Dynamic Tensor Rematerialization, ICLR 2021). The sums are integers: their order does not
+// matter.
 //
-// The keeper reports every change. Only what a policy asks for is kept.
+// The eviction manager reports every change. Only what a policy asks for is kept.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -46,8 +47,8 @@ class Neighbourhood {
   // Whether the program can name it, or a view of it.
   bool has_handle(ValueId root) const;
   // Whether an evicted root that the program can name would need this one, through evicted ones only: what lies between
-  // this one and one that is resident again is evicted and wanted by nobody. What is found holds for the whole search that
-  // has begun, in which nothing may come or go. A walk, up to what is known already.
+  // this one and one that is resident again is evicted and wanted by nobody. What is found holds for the whole search
+  // that has begun, in which nothing may come or go. A walk, as far as sums are not known.
   bool is_wanted(ValueId root) const;
   // Forgets who was wanted.
   void begin_search() const;

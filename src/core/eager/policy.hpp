@@ -1,12 +1,12 @@
-// Policy: which values go when room is needed. One file per policy in policies/, one line each in catalogue.cpp.
+// Policy: which values go when bytes are needed. One file per policy in policies/, one line each in catalogue.cpp.
 //
-// CONTRACT. choose() names values to evict now (evictable ones, each once) for a request that the room cannot serve. The
-// keeper evicts them in that order, asks the room again, and comes back as long as the request does not fit; none says that
-// no eviction helps. Where the policy slides, the keeper first tries to move blocks together.
+// CONTRACT. choose() names values to evict now (evictable ones, each once) for a request that does not fit. The
+// manager evicts them in that order, tries again, and asks for more as long as the request does not fit; none says that
+// no eviction helps. Where the policy slides, the manager first tries to slide blocks together.
 // A policy depends on nothing but the scene and what it was told: the same run gives the same choices, on any machine,
 // and the same as the policy of that name in Python (tests/oracle/policies). So a score is a double made of
 // integers in the same order of operations, and every tie has a rule.
-// choose() may be called while a kernel runs, on any thread, under the keeper's lock. One instance serves one run.
+// choose() may be called while a kernel runs, on any thread, under the manager's lock. One instance serves one run.
 #pragma once
 #include <memory>
 #include <string>
@@ -27,7 +27,7 @@ struct Scene {
   std::int64_t weighed = 0;
   Executor* executor = nullptr;
   Bytes moved_B = 0;   // slid so far
-  Nanoseconds recompute_ns = 0;  // of all reruns so far
+  Nanoseconds recompute_ns = 0;  // of all recomputations so far
   bool stuck = false;  // sliding was tried for this request, and did not make the place
 
   // Whether a value's bytes may be moved now.
@@ -42,7 +42,7 @@ class Policy {
   virtual Neighbourhood::Kept neighbourhood() const { return {false, false}; }
   // Whether a recovered value that is not alive goes with its last pin; else it waits to be chosen.
   virtual bool sheds() const { return true; }
-  // Whether blocks are moved together where the free bytes suffice in pieces.
+  // Whether blocks are slid together where the free bytes suffice in pieces.
   virtual bool slides() const { return false; }
   // Whether that is tried once more when no eviction helps.
   virtual bool slides_at_last() const { return false; }
@@ -52,9 +52,9 @@ class Policy {
   virtual int passes() const { return 1; }
 
   virtual void choose(Scene& scene, Bytes need_B, std::vector<ValueId>& victims) = 0;
-  // Whether a value that is evicted goes to the host, to be fetched, instead of being run again.
+  // Whether a value that is evicted goes to the host, to be prefetched, instead of being recomputed.
   virtual bool sends(Scene&, ValueId) { return false; }
-  // The end of the room for an output of size_B of a call of cost_ns.
+  // The end of the arena for an output of size_B of a call of cost_ns.
   virtual End end_for(Nanoseconds /*cost_ns*/, Bytes /*size_B*/) const { return End::low; }
 
   // Of a policy that follows a record: calls that were not where it has them.
@@ -63,7 +63,7 @@ class Policy {
   // What happens, as it happens.
   virtual void began(Scene&, std::uint64_t /*name*/, Slice<ValueId> /*inputs*/) {}  // a first run; before inputs are there
   virtual void ended(Scene&, CallId) {}                                          // that run
-  // Instead: it made nothing that can be made again, and reads something that can.
+  // Instead: it made nothing that can be recomputed, and reads something that can.
   virtual void used(Scene&, std::uint64_t /*name*/, Slice<ValueId> /*inputs*/, Nanoseconds /*cost_ns*/) {}
   virtual void settled(Scene&, ValueId) {}  // a root has become a leaf
   virtual void evicted(Scene&, ValueId) {}
@@ -73,7 +73,7 @@ class Policy {
 };
 
 struct PolicyOptions {
-  Bytes host_B = 0;     // room on the host for values sent there
+  Bytes host_B = 0;     // free bytes on the host for offloaded values
   double link_Bps = 0;  // of the copies there and back; 0: none are made
 };
 

@@ -45,7 +45,7 @@ Job Recovery::next() {
       }
       continue;
     }
-    if (frame.call == NO_CALL) {  // all is there, and stays pinned
+    if (frame.call == NO_CALL) {  // all is there, and remains pinned
       frames_.pop_back();
       pinned_.clear();
       absent_.clear();

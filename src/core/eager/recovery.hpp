@@ -1,4 +1,4 @@
-// Recovery: brings absent values back, one job after the other, without recursion.
+// Recovery: rematerialises absent values, one job after the other, without recursion.
 //
 //   recovery.begin(inputs);                    // values that a call is about to read
 //   while (Job job = recovery.next()) {        // under the lock
@@ -9,8 +9,9 @@
 //
 // A frame is a call that waits for its inputs. When it begins, all of them count as used, and those that are resident
 // are pinned; the others come in the order of its arguments, each by a frame of its own, as in DTR (Kirisame et al.,
-// Dynamic Tensor Rematerialization, ICLR 2021). Frames lie on a stack of our own: chains of evicted values may be longer
-// than the language's is deep. Outputs that were not wanted stay where the policy keeps them or a frame waits for them.
+// Dynamic Tensor Rematerialization, ICLR 2021). Frames lie on a stack of our own: chains of evicted values may be
+// longer than the language's is deep. Outputs that were not wanted are kept where the policy keeps them or a frame
+// waits for them.
 #pragma once
 #include <vector>
 
@@ -20,7 +21,7 @@ namespace lowtide::eager {
 
 class EvictionManager;
 
-// Something to perform. `recompute`: run `call` again; its inputs are resident and pinned. `fetch`: copy `value` back.
+// Something to perform. `recompute`: run `call`; its inputs are resident and pinned. `fetch`: prefetch `value`.
 struct Job {
   enum class Kind : std::uint8_t { none, recompute, fetch };
   Kind kind = Kind::none;
@@ -37,15 +38,15 @@ class Recovery {
 
   void begin(Slice<ValueId> wanted);
   Job next();
-  // Of a rerun's output: whether it stays. The performer lets the bytes of the others go before it says done(). To be
-  // asked when the call has run: what was evicted to make room for it comes back with it.
+  // Of a recomputation's output: whether it is kept. The executor frees the bytes of the others before it says done().
+  // To be asked when the call has run: what was evicted for its sake is kept with it.
   bool keeps(std::size_t output) const;
-  // The input over whose bytes the output is written, as in the first run; else NO_VALUE, and where the call consumes an
-  // input it runs on a copy of it: somebody else waits for the content. Of an output that takes over and does not stay the
-  // keeper gives the bytes back.
+  // The input over whose bytes the output is written, as in the first run; else NO_VALUE, and where the call consumes
+  // an input it runs on a copy of it: somebody else waits for the content. Of an output that takes over and is not kept
+  // the manager frees the bytes.
   ValueId over(std::size_t output) const { return over_[output]; }
-  // The job is done: where each output lies (of a fetch: the value). Anything for views, for outputs that took over, and
-  // for those that do not stay.
+  // The job is done: where each output lies (of a prefetch: the value). Anything for views, for outputs that took over,
+  // and for those that are not kept.
   void done(Slice<Bytes> offsets_B);
   // Something went wrong: takes back all pins of this recovery.
   void abandon();

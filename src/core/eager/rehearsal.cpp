@@ -10,10 +10,10 @@ namespace lowtide::eager {
 namespace {
 
 constexpr Index GREEDY_COMMITS = 1000;
-// Those that are best most often come first. A plan for less than all of it leaves room for what addresses waste.
+// Those that are best most often come first. A plan for less than all of it leaves bytes for what addresses waste.
 constexpr Candidate CANDIDATES[] = {{true, 1, false}, {false, 1, false}, {false, 1, true}, {true, 0.97, false}, {true, 0.93, false}};
 
-// A way that recomputes more than so many steps is no way: simulating it would take longer than it could save.
+// A candidate that recomputes more than so many steps is none: simulating it would take longer than it could save.
 constexpr Nanoseconds PATIENCE = 5;
 // A rehearsal may take as long as what it could save in so many steps takes, or at least a tenth of a second.
 constexpr Nanoseconds STEPS = 8, LEAST = 100'000'000;
@@ -23,7 +23,7 @@ constexpr Nanoseconds EVENT = 400, RECOMPUTE = 3000, WEIGHED = 300;  // of a rep
 constexpr Nanoseconds TRIED = 7;                                 // by the greedy planner, per stage
 
 struct Run {
-  Nanoseconds spent_ns = -1;  // on reruns and moves; -1: it does not fit, or takes more than it may
+  Nanoseconds spent_ns = -1;  // on recomputations and slides; -1: it does not fit, or takes more than it may
   Nanoseconds work_ns = 0;    // of finding that out
 };
 

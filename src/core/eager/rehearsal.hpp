@@ -1,4 +1,4 @@
-// Rehearsal: a recorded step, run again in simulation under several ways of giving up its values, for the next step to
+// Rehearsal: a recorded step, simulated under several candidates of evicting its values, for the next step to
 // follow one that is shown to spend less. It ends early once it has taken as long as what it could save in a few steps
 // takes: in work that is counted, not in time that is measured. Nothing is changed by it, and it may run on any thread.
 #pragma once
@@ -14,15 +14,15 @@ namespace lowtide::eager {
 struct Rehearsed {
   struct Tried {
     Candidate candidate;
-    Nanoseconds spent_ns;  // on reruns and moves
+    Nanoseconds spent_ns;  // on recomputations and slides
   };
   std::shared_ptr<Foresight> foresight;
   Bytes capacity_B = 0;
   Nanoseconds unguided_ns = -1;  // spent by what knows nothing; -1: it does not fit
-  std::vector<Tried> gains;      // the ways that spend less than that, the best first
+  std::vector<Tried> gains;      // the candidates that spend less than that, the best first
   int candidates = 0;                  // how many were tried
 
-  // Before a step follows a way: finds its plan, if it has one. Returns what the planner tried.
+  // Before a step follows a candidate: finds its plan, if it has one. Returns what the planner tried.
   std::int64_t prepare(const Candidate& candidate) const;
 };
 

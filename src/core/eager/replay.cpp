@@ -19,7 +19,7 @@ std::unique_ptr<Capacity> capacity_of(const Rules& rules, Bytes budget_B) {
   return std::make_unique<Tank>(budget_B);
 }
 
-// A performer that counts, and the program that it performs.
+// An executor that counts, and the program that it executes.
 class Player final : public Executor {
  public:
   Player(const Tape& tape, Policy& policy, Bytes budget_B, const Rules& rules)
@@ -115,8 +115,8 @@ class Player final : public Executor {
   }
 
   // Bytes for a call, wherever `offsets_B_` says NOWHERE. Where its own blocks fence those that it still wants, though
-  // the free bytes suffice or nothing else can go, once more from the start, in one hole for all of them: as the runtime
-  // admits an operator.
+  // the free bytes suffice or nothing else can go, once more from the start, in one hole for all of them: as the
+  // runtime admits an operator.
   template <class SizeOf>
   void allocate_all(const SizeOf& size_of, Nanoseconds cost_ns) {
     wanted_.clear();
@@ -237,7 +237,7 @@ class Player final : public Executor {
     manager_.leave(one);
   }
 
-  // One call; what it writes over that nothing makes again stays the same value, with other bytes.
+  // One call; what it writes over that nothing recomputes remains the same value, with other bytes.
   void run(const Tape::Event& event) {
     inputs_.clear();
     for (Tape::Number number : event.inputs) inputs_.push_back(at(number));
@@ -297,11 +297,11 @@ class Player final : public Executor {
     for (ValueId made : outputs_) own(made, ledger_[made].offset_B);
     for (std::size_t i = 0; i < count; ++i)
       number(place_[i] < 0 ? written_[i] : outputs_[static_cast<std::size_t>(place_[i])]);
-    if (writes)  // run again, it would read what it wrote
+    if (writes)  // recomputed, it would read what it wrote
       for (std::size_t i = 0; i < outputs_.size(); ++i) commit(outputs_[i]);
   }
 
-  // Compiled with LOWTIDE_CHECK: the books agree with each other, and with the room.
+  // Compiled with LOWTIDE_CHECK: the books agree with each other, and with the capacity.
   void verify([[maybe_unused]] std::int64_t event) const {
 #ifdef LOWTIDE_CHECK
     if (event % CHECK_EVERY != 0) return;
@@ -336,7 +336,7 @@ class Player final : public Executor {
   std::unique_ptr<Capacity> capacity_;
   EvictionManager manager_;
   Recovery recovery_;
-  double limit_ns_;  // of reruns
+  double limit_ns_;  // of recomputations
   bool is_limited_ = false;
   std::vector<ValueId> values_, inputs_, written_, outputs_;  // values_: by number - 1
   std::vector<std::int64_t> serials_;                         // of values_

@@ -13,7 +13,7 @@ struct Rules {
   bool forgets = true;    // what nothing can need again leaves the ledger
   Bytes alignment_B = 64;  // of addresses
   Bytes small_B = 10240;   // blocks up to this size lie apart: see Addresses
-  double limit = 2.0;     // gives up where calls and reruns cost more than this many times the calls; 0: never
+  double limit = 2.0;     // stops where calls and recomputations cost more than this many times the calls; 0: never
 };
 
 struct ReplayResult {

@@ -1,9 +1,9 @@
-// StepRecord: what a step did, as a tape that can be run again.
+// StepRecord: what a step did, as a tape that can be replayed.
 //
 // A policy hears of calls and deaths as they happen; the record numbers what they name. Contents that the step found
 // (parameters, inputs, what an earlier step left) are leaves, put first: in a rehearsal all of them are there from
-// the start. What a call writes to them is left out, but not what the call reads, nor what has to be kept before it. Views
-// have no bytes and are left out.
+// the start. What a call writes to them is left out, but not what the call reads, nor what has to be kept before it.
+// Views have no bytes and are left out.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -26,7 +26,7 @@ class StepRecord {
   struct Step {
     std::vector<std::int64_t> words;
     std::vector<Tape::Number> kept;  // alive when it ended
-    Bytes leaves_B = 0;              // of what it found, in the room
+    Bytes leaves_B = 0;              // of what it found, allocated
   };
   // What was recorded, in words; and begins anew.
   Step take(const Ledger& ledger, const Capacity& capacity);

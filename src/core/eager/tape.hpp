@@ -1,19 +1,19 @@
 // Tape: what an eager program did, with its names resolved; what a replay runs. src/lowtide/eager_engine/tape.py
 // reads traces as such.
 //
-// Contents are numbered from 1 in the order in which they come: a leaf is one, a call makes one per output. A content may
-// be a view of an earlier one. A content dies when nothing names it, or a view of it, any more.
+// Contents are numbered from 1 in the order in which they come: a leaf is one, a call makes one per output. A content
+// may be a view of an earlier one. A content dies when nothing names it, or a view of it, any more.
 //
 // As numbers, one event after the other:
 //   LEAF size_B
 //   RAN name cost_ns, how many inputs, outputs, views, consumed and temps, then per input its number; per output its
 //       size_B; per view (output, number); per consumed (input, output); per temp its size_B
 //   DIED number
-//   USED name cost_ns, how many inputs, then the number of each: a call that made nothing that can be made again
+//   USED name cost_ns, how many inputs, then the number of each: a call that made nothing that can be recomputed
 //   SETTLED number: it became a leaf, since what it was made of was about to change
-// INVARIANT (Tape::Tape checks it, and throws std::invalid_argument): numbers name contents that came before and neither
-// died nor were written over; indices lie in their lists; no size or cost is negative; what dies, is consumed, or consumes is
-// no view.
+// INVARIANT (Tape::Tape checks it, and throws std::invalid_argument): numbers name contents that came before and
+// neither died nor were written over; indices lie in their lists; no size or cost is negative; what dies, is consumed,
+// or consumes is no view.
 #pragma once
 #include <cstdint>
 #include <vector>

@@ -27,7 +27,7 @@ constexpr Bytes PERSISTENT = -2;
 
 Storage& storage_at(std::uintptr_t address) { return *reinterpret_cast<Storage*>(address); }
 
-// A fresh block, or an empty pointer where there is no room. No handle: from the stock allocator.
+// A fresh block, or an empty pointer where it does not fit. No handle: from the stock allocator.
 c10::DataPtr block_at(const Handle* handle, Bytes where_B, Bytes size_B) {
   if (handle == nullptr) return allocate_outside(static_cast<std::size_t>(size_B));
   Slab& slab = *handle->slab();
@@ -63,7 +63,7 @@ bool fill_at(std::uintptr_t storage, Bytes size_B, const Handle& handle, Bytes w
   return true;
 }
 
-// Gives a storage of 0 bytes the block that stayed when another one's storage died.
+// Gives a storage of 0 bytes the block that was left when another one's storage died.
 void take_over(std::uintptr_t storage, Bytes size_B, const Handle& handle, Bytes offset_B) {
   fill(storage_at(storage), adopt(static_cast<char*>(handle.slab()->base()) + offset_B, size_B), size_B);
 }
@@ -75,7 +75,7 @@ Bytes offset_in(std::uintptr_t storage, const Handle& handle) {
 }
 
 // Slides the blocks of these storages, given by offset, until a hole of need_B is there, if sliding can make one. The
-// moves made, the requested bytes moved, and the hole's offset or -1.
+// slides made, the requested bytes moved, and the hole's offset or -1.
 py::tuple slide_for(const Handle& handle, Bytes need_B, const std::unordered_map<Bytes, std::uintptr_t>& movable) {
   Slab& slab = *handle.slab();
   auto* const base = static_cast<char*>(slab.base());

@@ -1,7 +1,7 @@
 // Gates: the functions of the shim that another compiled module calls, as addresses.
 //
-// The slabs, who owns which, and torch's allocator are one per process: they belong to the shim. A module that builds on
-// them (eager/) is compiled with the arena and with what of a slab touches nothing else, takes a slab's address from
+// The slabs, who owns which, and torch's allocator are one per process: they belong to the shim. A module that builds
+// on them (eager/) is compiled with the arena and with what of a slab touches nothing else, takes a slab's address from
 // Python, and reaches everything else through this table. Both are compiled from the same sources or not at all.
 #pragma once
 #include <Python.h>
@@ -22,7 +22,7 @@ struct Gates {
   void (*rebase)(Storage& storage, void* p);
   bool (*is_dropped)(const Storage& storage);
   std::string (*objection)(const Storage& storage);
-  // A block as torch holds it; empty where there is no room. Under no pressure.
+  // A block as torch holds it; empty where it does not fit. Under no pressure.
   c10::DataPtr (*block)(Slab& slab, Bytes size_B);
   c10::DataPtr (*zone)(Slab& slab, Bytes size_B);
   c10::DataPtr (*outside)(std::size_t size_B);

@@ -1,5 +1,5 @@
-// Handle: what Python holds of a slab. The end of one that has opened its slab closes it; the memory stays until the last
-// tensor has left it. A borrowed slab, a device's, stays open.
+// Handle: what Python holds of a slab. The end of one that has opened its slab closes it; the memory stays until the
+// last tensor has left it. A borrowed slab, a device's, is not closed.
 #pragma once
 #include "slab.hpp"
 

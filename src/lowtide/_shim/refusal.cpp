@@ -12,7 +12,7 @@ std::string Slab::refusal(Bytes size_B, const Run* run, bool worker) {
     return "lowtide: the budget of " + in_units(now.capacity_B) + " is too small here: code between operators asked for " +
            in_units(size_B) + " (" + std::to_string(size_B) + " B), and no eviction helps. " + in_units(now.in_use_B) +
            " are in use, " + in_units(now.capacity_B - now.in_use_B) + " free, " + in_units(now.largest_hole_B) +
-           " of them in one piece. Raise the budget, make the batch smaller, or let go of tensors of earlier steps.";
+           " of them in one piece. Raise the budget, make the batch smaller, or free tensors of earlier steps.";
   const bool is_in_pieces = now.capacity_B - now.in_use_B >= size_B;
   (is_in_pieces ? no_contiguity_ : no_capacity_).fetch_add(1, std::memory_order_relaxed);
   const std::string phase = text_of(phase_.load(std::memory_order_relaxed));

@@ -68,7 +68,7 @@ void Slab::set_plan_top(Bytes top_B) {
 
 void Slab::set_place(Bytes persistent_B) {
   require(persistent_B >= 0 && persistent_B % options_.alignment_B == 0 && persistent_B <= small_lo(),
-          "the home zone is a multiple of the alignment and fits below the small zone");
+          "the persistent zone is a multiple of the alignment and fits below the small zone");
   persistent_B_.store(persistent_B, RELAXED);
 }
 
@@ -205,7 +205,7 @@ Bytes Slab::place_small(Bytes size_B, std::uint64_t asker) {
 
 Bytes Slab::place_resting(Bytes size_B, std::uint64_t asker) {
   Bytes offset_B = arena_->allocate(size_B, persistent_lo(), small_lo(), End::high, asker);
-  // A little one from the other end: in the middle it would split the room that was left for two large ones.
+  // A little one from the other end: in the middle it would split the hole that was left for two large ones.
   const End end = size_B < plan_top() / LITTLE ? End::high : End::low;
   if (offset_B == NOWHERE) offset_B = arena_->allocate(size_B, 0, plan_top(), end, asker);
   return offset_B != NOWHERE ? offset_B : arena_->allocate(size_B, 0, persistent_lo(), End::low, asker);

@@ -2,35 +2,36 @@
 //
 // ADDRESS MAP
 //   0 .................. plan_top ................... persistent_lo ........ small_lo ..... capacity
-//   | planned places      | general: best fit, carved | homes: on       | requests     |
+//   | planned places      | general: best fit, carved | persistent: on | requests     |
 //   | (offsets of tables) | from the high end         | demand only     | below 512 B  |
 // A request of a running segment takes its planned place (see table.hpp); whatever has none is served from the general
 // zone, then, counted as overflow, from any hole from plan_top up; within segments, for workers and for small requests
-// then from any hole at all: other code must not take the places that a plan is about to use. Small requests that do not
-// fit their zone go to the general one. Nothing is served past the capacity.
-// While `resting`, no plan needs its places: requests outside segments go home first, then to the low end, so that what
-// an optimizer makes for good lies at home and what it makes for the moment raises no high water.
+// then from any hole at all: other code must not take the places that a plan is about to use. Small requests that do
+// not fit their zone go to the general one. Nothing is served past the capacity.
+// While `resting`, no plan needs its places: requests outside segments go to the persistent zone first, then to the low
+// end, so that what an optimizer makes for good lies there and what it makes for a short time raises no high water.
 //
 // Past the capacity a request is refused. Where a slab is not `strict`, only segments are: other code of the engaged
 // thread, which may be anybody's, is then served by the stock allocator, and counted as a spill.
 //
 // VALUES. A slab that keeps values (`Options::values`) serves programs without a plan: requests are carved from the end
 // that set_side() chose, those below LITTLE_B from the high end, and single numbers from the small zone: there are many
-// of them, for a moment each, and they would cut the rest into pieces. What does not fit its zone lies anywhere. A tag
+// of them, short-lived, and they would cut the rest into pieces. What does not fit its zone lies anywhere. A tag
 // is there no asker but the number that the caller gave the block with own(), 0 until then. When a block with a number
 // is released, the number is queued as a *death*, which take_deaths() hands out in order; whoever frees a block on
-// purpose disowns it first. The block of a number with the bit KEPT stays when it is released: it belongs to whoever
+// purpose disowns it first. The block of a number with the bit KEPT is kept when it is released: it belongs to whoever
 // takes the death, bit and all.
 //
-// METER. Between meter() and metered() a slab of values keeps books of the blocks that are served: metered() has the sizes,
-// in the order in which they were asked for, of those from SMALL_B up that were there together when they were most.
+// METER. Between meter() and metered() a slab of values keeps books of the blocks that are served: metered() has the
+// sizes, in the order in which they were asked for, of those from SMALL_B up that were there together when they were
+// most.
 //
 // PRESSURE. A request of an engaged thread or a worker that finds no place asks the slab's `Pressure`, with no lock
 // held, and is tried again for as long as that says so.
 //
 // LIFE. The memory is reserved, not touched, when a slab opens. It is given back when the slab is closed, no thread is
 // engaged with it, and its last block is gone; until then blocks stay valid, from any thread. Its books go when whoever
-// opened it has let go of it too. The slab itself, a few hundred bytes, stays for the rest of the process: other
+// opened it has released it too. The slab itself, a few hundred bytes, is kept for the rest of the process: other
 // threads may be looking at it.
 // INVARIANT: `claims` = blocks in use + threads inside serve(); memory is unmapped only at claims == 0 after close().
 //
@@ -67,7 +68,7 @@ struct Tallies {
   Bytes spilled_B;
 };
 
-// What makes room in a slab that is too full. It may be asked from any thread, inside a kernel, with or without
+// What frees bytes in a slab that is too full. It may be asked from any thread, inside a kernel, with or without
 // Python's lock, by several threads at once.
 class Pressure {
  public:
@@ -98,7 +99,7 @@ class Slab {
   void* serve_worker(Bytes size_B);
   // By best fit as serve() does outside segments, under no pressure; or nullptr.
   void* serve_quietly(Bytes size_B);
-  // From the home zone, or nullptr.
+  // From the persistent zone, or nullptr.
   void* serve_persistent(Bytes size_B);
   // Exactly there, or nullptr.
   void* serve_at(Bytes offset_B, Bytes size_B);
@@ -137,7 +138,8 @@ class Slab {
 
   Arena& arena() { return *arena_; }
   Tallies tallies() const;
-  // Departures, refusals and spills so far: whether anything is worth a closer look, at the price of four reads.
+  // Misplaced allocations, refusals and spills so far: whether anything is worth a closer look, at the price of four
+  // reads.
   std::int64_t troubles() const { return departed_.load() + no_capacity_.load() + no_contiguity_.load() + spills_.load(); }
   void reset_peaks();
   std::vector<MisplacedAllocation> misplaced_allocations() const;  // the first ones since they were last forgotten

@@ -1,4 +1,4 @@
-// What a slab that keeps values does beyond serving: whose block is whose, who died, and who makes room.
+// What a slab that keeps values does beyond serving: whose block is whose, who died, and who frees bytes.
 #include "slab.hpp"
 
 #include <algorithm>

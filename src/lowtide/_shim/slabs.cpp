@@ -14,7 +14,7 @@ void Slabs::add(Slab* slab) {
     if (i >= used_.load()) used_.store(i + 1, std::memory_order_release);
     return;
   }
-  throw std::length_error("64 arenas are open already: close some, or let go of the tensors that lie in closed ones");
+  throw std::length_error("64 arenas are open already: close some, or free the tensors that lie in closed ones");
 }
 
 void Slabs::remove(Slab* slab) {

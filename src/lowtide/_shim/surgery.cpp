@@ -55,7 +55,7 @@ void disown(const c10::DataPtr& data) {
 }
 
 // The old pointer leaves last: releasing it may run code of other libraries. From now on the storage grows by the
-// allocator in force: what torch made in a copy or from a file asks another one.
+// active allocator: what torch made in a copy or from a file asks another one.
 void replace(Storage& storage, c10::DataPtr block) {
   storage.set_allocator(c10::GetAllocator(c10::DeviceType::CPU));
   c10::DataPtr old = std::move(storage._mutable_data_ptr_no_checks());

@@ -1,7 +1,7 @@
-// Surgery on storages: their bytes are dropped, brought back, taken over or moved, under everything that sees them.
+// Surgery on storages: their bytes are dropped, restored, taken over or moved, under everything that sees them.
 //
 // A storage keeps its size, strides and views while its bytes are gone; so every tensor, view and saved tensor sees
-// what happens, and no version counter moves. A DROPPED storage holds no memory; every access through torch raises
+// what happens, and no version counter changes. A DROPPED storage holds no memory; every access through torch raises
 // the message it was dropped with. That guard is what makes a null pointer safe.
 // ONLY plain storages are touched: CPU bytes of torch's own allocator, known size, owned by the storage alone. Memory
 // shared with another process, with numpy, copy-on-write or made by somebody else is refused (std::invalid_argument),
@@ -33,7 +33,7 @@ void fill(Storage& storage, c10::DataPtr block, Bytes size_B);
 // Why a storage's bytes may not be touched, or an empty text.
 std::string objection(const Storage& storage);
 
-// Copies the bytes into `block`, a fresh block of nbytes, and lets go of the old ones.
+// Copies the bytes into `block`, a fresh block of nbytes, and releases the old ones.
 void move_into(Storage& storage, c10::DataPtr block);
 // Says that the bytes lie at p now, in the same slab: somebody has slid the block.
 void rebase(Storage& storage, void* p);

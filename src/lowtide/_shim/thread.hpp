@@ -4,7 +4,7 @@
 // slab that was engaged last goes first. Segments nest. A segment plans for the slab that serves when it is entered:
 // another one that is engaged meanwhile serves without a plan. With a slab's last engagement its innermost segments
 // end too, should leave() have been forgotten.
-// While a thread is suspended nothing serves it, and what it has engaged and entered stays for when it resumes.
+// While a thread is suspended nothing serves it, and what it has engaged and entered is kept for when it resumes.
 // INVARIANT: neighbouring levels hold different slabs, counts are above zero; run() is the innermost run, or null.
 // A child process starts with neither, and forgives it when the code that it returns to undoes what its parent did.
 // Reading costs a look at thread-local memory; nothing here is shared between threads.

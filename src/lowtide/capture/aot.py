@@ -108,7 +108,7 @@ def _capture(
     arrivals: Arrivals | None = None,
     statics: Collection[int] = (),
 ) -> Capture | Callable[..., Any]:
-    """Captures a graph, for gradients that come in a certain way.
+    """Captures a graph, for gradients that arrive as given.
 
     Arguments:
         program: the same object for every capture of the graph.
@@ -198,7 +198,7 @@ def _arrivals(joint: Joint, begun_from: frozenset[int]) -> Arrivals:
 
 
 def _spares(captured: Captured) -> int:
-    """How many slots the implementations that there are, of any level, may need beside those of the program."""
+    """How many slots all implementations, of any level, may need on top of those of the program."""
     traced = captured.specialise(None)
     return len(traced.outside_arena(enlarge(traced.graph, Numerics.LOSSY))) + _SPARE
 

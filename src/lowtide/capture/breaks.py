@@ -57,7 +57,7 @@ def all_breaks(ended: Iterable[GraphBreak], reasons: Iterable[str]) -> tuple[Gra
 
     Arguments:
         ended: breaks that ended a graph; of some of them torch tells the line and no reason.
-        reasons: all that Dynamo gave. Those of breaks that ended no graph (inside a loop, say, torch gives up the whole
+        reasons: all that Dynamo gave. Those of breaks that ended no graph (inside a loop, say, torch abandons the whole
             function) come without a line.
     """
     known = list(dict.fromkeys(ended))

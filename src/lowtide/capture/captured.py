@@ -49,7 +49,7 @@ class Captured:
         slots: what passes from forward to backward; empty for inference.
         ended: the break at which the graph ended, if the model goes on in another.
         positions: per tangent, its place among the gradients of the forward's results; None where that is not known.
-        arrivals: how the gradients come for which the backward was captured; None where they are laid out on the way.
+        arrivals: how the gradients come for which the backward was captured; None where they are laid out on arrival.
         program: the same object for every capture of one graph.
         fidelity: what is known of how its results compare with those of the same code without lowtide.
     """
@@ -137,7 +137,7 @@ class Captured:
 
 @dataclass(eq=False)
 class Specialised:
-    """A captured graph with every size a number: the IR graph and the way back to the caller's arguments.
+    """A captured graph with every size a number: the IR graph, and what maps it to the caller's arguments.
 
     Arguments:
         graph: before profiling.
@@ -177,7 +177,7 @@ def _feeds(primal: fx.Node, late: set[fx.Node]) -> bool:
         for user in node.users:
             if user in late:
                 return True
-            # Statistics of a batch norm in training are updated beside what it computes.
+            # Statistics of a batch norm in training are updated besides what it computes.
             if user in seen or (str(user.target) == _TRAINING_NORM and node in user.args[3:5] and user.args[5] is True):
                 continue
             seen.add(user)

@@ -1,7 +1,7 @@
-"""A captured graph's call: one capture for every way in which its gradients have come.
+"""A captured graph's call: one capture for every arrival of its gradients.
 
-How gradients will come is guessed before a graph's first backward, and remembered afterwards. Where they come another
-way, the backward of this forward cannot be used: the graph is captured for that way, its forward is computed again from
+How gradients will arrive is guessed before a graph's first backward, and remembered afterwards. Where they arrive
+otherwise, the backward of this forward cannot be used: the graph is captured for them, its forward is recomputed from
 what it was given, and its backward follows. The model's own code does not run again.
 """
 
@@ -35,10 +35,10 @@ _LOST = (
 _MOVED = (
     "No parameter has been changed. What the step has changed stays so: {names}, `.grad` of what lies behind this "
     "graph in the backward, and what the model's own code has changed between its graphs. Give them what they had "
-    "before the step, or a repeated step moves them twice: buffers with copy_ and the generator with "
+    "before the step, or a repeated step updates them twice: buffers with copy_ and the generator with "
     "torch.set_rng_state from copies or a checkpoint, `.grad` with zero_grad."
 )
-_UNTOLD = "The forward has moved buffers and random generators: give them what they had before the step."
+_UNTOLD = "The forward has changed buffers and random generators: give them what they had before the step."
 _STAYED = (
     "No parameter, no buffer and no random generator has been changed by captured graphs; `.grad` of what lies behind "
     "this graph in the backward has been added to (zero_grad)."
@@ -122,11 +122,11 @@ class RoundTrip:
         if self.call is None or arrivals is None:
             return self.executor.backward(arguments)
         given: Given | None = getattr(arguments[token], "_lowtide_given", None)
-        candidate = self._candidate(arguments[token + 1 : token + 1 + len(arrivals)], arrivals)
-        if candidate is None:  # outputs that only code without a gradient has read
+        expected = self._is_expected(arguments[token + 1 : token + 1 + len(arrivals)], arrivals)
+        if expected is None:  # outputs that only code without a gradient has read
             arguments[token]._lowtide_lease = None
             return [None] * len(self.captured.joint.gradients)
-        if not candidate:
+        if not expected:
             return self.call.again(self, given, arguments)
         self.has_come = True
         if given is not None:
@@ -134,14 +134,14 @@ class RoundTrip:
         return self.executor.backward(arguments)
 
     @staticmethod
-    def _candidate(gradients: Sequence[torch.Tensor | None], arrivals: Arrivals) -> bool | None:
+    def _is_expected(gradients: Sequence[torch.Tensor | None], arrivals: Arrivals) -> bool | None:
         """Whether gradients have come as expected; None if there are none. Nothing may hold them when they are used."""
         return None if all(g is None for g in gradients) else come_as(gradients, arrivals)
 
 
 @dataclass(eq=False)
 class Capture:
-    """A graph as captured for one way in which gradients come.
+    """A graph as captured for one arrival of its gradients.
 
     Arguments:
         trip: its forward and backward.
@@ -197,7 +197,7 @@ class CapturedCall:
     """Stands in for a captured graph that has a backward.
 
     Arguments:
-        first: its capture for the most likely way.
+        first: its capture for the most likely arrival.
         capture: captures it for another.
         steps: tells one step from the next.
     """
@@ -206,7 +206,7 @@ class CapturedCall:
         self._capture, self._steps = capture, steps
         self._captures: list[Capture] = []
         self._latest: dict[Hashable, Capture] = {}  # by place
-        # At a place, which way came after which: losses may alternate.
+        # At a place, which capture came after which: losses may alternate.
         self._after: dict[tuple[Hashable, Capture], Capture] = {}
         self._step, self._calls = -1, 0
         self._keeps = False  # whether losses have changed here when inputs were gone: then they are kept alive
@@ -232,7 +232,7 @@ class CapturedCall:
     def given(self, captured: Captured, arguments: Sequence[Any]) -> Given:
         """Notes what a forward is given.
 
-        Where a plan may let go of what other graphs of the model have made, that is kept alive only until gradients
+        Where a plan may release what other graphs of the model have made, that is kept alive only until gradients
         have come here for the first time.
         """
         place, statics = self._calls, captured.joint.statics
@@ -271,10 +271,10 @@ class CapturedCall:
         self._latest[given.place] = self._recent = capture
 
     def again(self, trip: RoundTrip, given: Given | None, arguments: list[Any]) -> Sequence[Any]:
-        """Computes a forward again, and the backward for gradients that have come in another way.
+        """Computes a forward again, and the backward for gradients that have arrived otherwise.
 
         Arguments:
-            arguments: of the backward that was captured for the expected way.
+            arguments: of the backward that was captured for the expected arrival.
 
         Returns: what that backward would have returned.
 
@@ -308,7 +308,7 @@ class CapturedCall:
         return _as_shares_of(trip.captured, captured, found)
 
     def _for(self, arrivals: Arrivals) -> Capture:
-        """The capture for a way in which gradients come; the oldest one goes where there are many."""
+        """The capture for an arrival of gradients; the oldest one goes where there are many."""
         for capture in self._captures:
             if capture.trip.captured.arrivals == arrivals:
                 return capture

@@ -1,7 +1,7 @@
 """Joint graph + concrete sizes -> `Graph`: values, recipes, program.
 
 Views, `getitem`s, symbolic numbers and checks fold away: views become steps on the edges that read through them,
-numbers become constants. What remains is one recipe per operator that moves bytes, plus one replay per random one.
+numbers become constants. What remains is one recipe per operator that touches bytes, plus one replay per random one.
 """
 
 from __future__ import annotations

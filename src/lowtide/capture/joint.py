@@ -84,7 +84,7 @@ def bind(node: fx.Node, op: torch._ops.OpOverload) -> dict[str, Any]:
 
 
 def is_opaque(node: fx.Node) -> bool:
-    """Whether nothing is known of what the call does beside its outputs."""
+    """Whether nothing is known of what the call does besides its outputs."""
     op = overload(node)
     if op is None:
         return not is_getitem(node) and not (callable(node.target) and getattr(node.target, "__module__", "") in _PURE)

@@ -13,7 +13,7 @@ def program_order(joint: Joint, late: set[fx.Node]) -> Iterator[tuple[fx.Node, i
     """Nodes in program order with their segment (0 forward, 1 backward).
 
     A node that only the backward needs and that no tangent reaches would sit in memory from the forward on for
-    nothing: it moves to just before its first reader. Random and opaque calls of the forward stay in the forward,
+    nothing: it moves to just before its first reader. Random and opaque calls of the forward remain in the forward,
     in their order, and so does whatever reads an input that is overwritten after it.
     """
     calls = joint.calls()

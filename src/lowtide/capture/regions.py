@@ -61,7 +61,7 @@ def _region(gm: fx.GraphModule, call: fx.Node) -> fx.GraphModule:
 
 
 def _inline(gm: fx.GraphModule, call: fx.Node, region: fx.GraphModule, moved: tuple[str, str] | None) -> None:
-    """Puts a region's operators in the place of one call. Its graph stays as it is, for the next call."""
+    """Puts a region's operators in the place of one call. Its graph is left unchanged, for the next call."""
     operands = call.args[2:]  # after the graph and its name
     placeholders = region.graph.find_nodes(op="placeholder")
     if len(operands) != len(placeholders) or call.kwargs:

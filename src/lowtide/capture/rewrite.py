@@ -1,4 +1,4 @@
-"""Rewrites of the joint graph that make every forward operator safe to run again, and the backward eager's own.
+"""Rewrites of the joint graph that make every forward operator safe to recompute, and the backward eager's own.
 
 Each is a pass `Joint -> None` on the captured module, before anything is extracted; `PASSES` is the list.
 """
@@ -43,9 +43,9 @@ def drop_running_statistics(joint: Joint) -> None:
 
 
 def snapshot_mutated_inputs(joint: Joint) -> None:
-    """Everything reads a copy of an input that will be overwritten, so that a later rerun reads the old content.
+    """Everything reads a copy of an input that will be overwritten, so that recomputations read the old content.
 
-    A running mean is a few kilobytes; the copy lives on only as long as some rerun may need it.
+    A running mean is a few kilobytes; the copy lives on only as long as some recomputation may need it.
     """
     graph = joint.module.graph
     for primal in joint.mutated:

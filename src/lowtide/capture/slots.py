@@ -1,7 +1,7 @@
 """The fixed vector of slots between forward and backward, and the honest modules that AOTAutograd sees.
 
 AOTAutograd is told that the forward hands every slot to the backward, always. Which slots are really filled is
-decided call by call, by the plan in force: the others carry one shared empty tensor. So plans are exchanged
+decided call by call, by the active plan: the others carry one shared empty tensor. So plans are exchanged
 between steps without compiling anything again. Values that only another implementation makes have no node, so they
 travel in slots that the plan leaves empty, and some are spare. The last slot is a token, one integer that names the
 plan of the forward to its backward.

@@ -76,7 +76,7 @@ class WholeStep:
             gradients that are handed over.
         held: what the `Held` arguments of its recipes stand for.
         added: what the backward is given besides: per value its parameter, and the name of the state, or `WEIGHT`.
-        movable: what may have its home on the host: those, and all parameters.
+        movable: what may be host-resident: those, and all parameters.
     """
 
     graph: Graph
@@ -348,7 +348,7 @@ class _Merging:
 def _kept(value: Value) -> Value:
     """A value as it is inside: gradients are not handed over; what replaces a buffer's content is kept to the end.
 
-    Parameters, frozen or not, and buffers that stay as they are may have their home on the host.
+    Parameters, frozen or not, and buffers that are not written may be host-resident.
     """
     if value.leaves == _BACKWARD:
         return replace(value, leaves=None, role=Role.ACTIVATION if value.role is Role.GRADIENT else value.role)
@@ -358,11 +358,11 @@ def _kept(value: Value) -> Value:
 
 
 def _may_move(geometry: Geometry | None) -> bool:
-    """Whether what persists may have its home on the host.
+    """Whether what persists may be host-resident.
 
-    Tiny tensors stay: their visits would take more of the room for tiny ones than was set aside. Counters go with the
-    state that they belong to, so that updates can run on the host; few of them visit at a time. What begins within a
-    storage stays as well: its value would be all from the storage's beginning, and that is others'.
+    Tiny tensors are not: prefetched, they would take more of the small zone than was set aside. Counters go with the
+    state that they belong to, so that updates can run on the host; few are prefetched at a time. What begins within a
+    storage is not, either: its value would be all from the storage's beginning, and that is others'.
     """
     if geometry is None or geometry.offset:
         return False

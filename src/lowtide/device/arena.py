@@ -1,7 +1,7 @@
-"""An arena for torch's CPU tensors: a budget that is a wall, planned addresses, and who holds which bytes.
+"""An arena for torch's CPU tensors: a hard budget, planned addresses, and who holds which bytes.
 
 The address map of an arena, from the bottom: planned places up to `plan_top_B`; the general zone, carved from its high
-end; the homes of what persists; a zone for requests below 512 B. `_shim/slab.hpp` says how a request finds its place.
+end; the persistent zone; a zone for requests below 512 B. `_shim/slab.hpp` says how a request finds its place.
 
 Generated code runs a segment between `enter(table)` and `leave()`, and calls `at(i)` before its statement i; a `Table`
 holds the planned places. Segments nest, and belong to the thread that entered them.
@@ -31,13 +31,13 @@ class ArenaStats(msgspec.Struct, frozen=True):
     """What an arena holds, and what it did since it was made. Peaks restart with `Arena.reset_peaks`.
 
     Arguments:
-        capacity_B: the wall.
+        capacity_B: the hard limit.
         in_use_B, peak_B: bytes of blocks, rounded to the alignment; the most at once.
         requested_B, peak_requested_B: the same as they were asked for.
         low_reach_B, top_reach_B: how far planned places reached up, and how far everything else reached down.
         high_water_B: both together: the address range ever used.
         largest_hole_B, blocks, holes: the address range now.
-        requests: allocations served or refused; homes are not among them.
+        requests: allocations served or refused; persistent storages are not among them.
         planned_hits, planned_misses: allocations at their planned place; planned places that no allocation took.
             Counted when a segment ends.
         misplaced_allocations: large allocations within segments that found no planned place.
@@ -45,7 +45,7 @@ class ArenaStats(msgspec.Struct, frozen=True):
         overflow: requests served outside the zones meant for them.
         workers, workers_B, workers_peak_B: allocations by threads that did not engage the arena; their bytes now and
             at most.
-        spills, spilled_B: requests outside segments that found no room and, the arena not being strict, were served
+        spills, spilled_B: requests outside segments that did not fit and, the arena not being strict, were served
             by the stock allocator; their bytes in sum.
         outside, outside_B: allocations that other threads made meanwhile outside every arena, and their bytes in sum.
         failures_for_capacity, failures_for_contiguity: refused requests: too few free bytes; enough, but in pieces.
@@ -173,13 +173,13 @@ class Arena:
     dies) and the last tensor in it is gone.
 
     Arguments:
-        capacity_B: the wall; rounded down to whole alignment units.
+        capacity_B: the hard limit; rounded down to whole alignment units.
         small_zone_B: at the very top, for requests below 512 B; in an arena of values, for single numbers.
         persistent_B: below it, for what persists; see `device.storage.relocate`.
         all_threads: while any thread is engaged, every thread is served from it; otherwise the engaged threads and the
             workers of parallel operators.
         values: for programs without a plan: blocks get the numbers of values, the deaths of values are reported, and
-            the engine of `lowtide.eager` makes room under pressure. `_shim/slab.hpp` says how.
+            the engine of `lowtide.eager` frees bytes under pressure. `_shim/slab.hpp` says how.
 
     Raises:
         ArenaError: if the zones do not fit, or the system refuses the memory.
@@ -222,7 +222,7 @@ class Arena:
 
     @property
     def strict(self) -> bool:
-        """Whether code outside segments is refused too when there is no room, or served past the arena and counted."""
+        """Whether code outside segments is refused too when it does not fit, or served past the arena and counted."""
         return self.slab.strict
 
     @strict.setter
@@ -231,7 +231,7 @@ class Arena:
 
     @property
     def resting(self) -> bool:
-        """Whether no plan needs its places now: requests then go home first, and else to the low end."""
+        """Whether no plan needs its places now: requests then go to the persistent zone first, else to the low end."""
         return self.slab.resting
 
     @resting.setter
@@ -240,12 +240,12 @@ class Arena:
 
     @property
     def persistent_B(self) -> int:
-        """Size of the zone of homes. A smaller one leaves the homes beyond it where they are."""
+        """Size of the zone of persistent storages. A smaller one leaves those beyond it where they are."""
         return self.slab.persistent_B
 
     @persistent_B.setter
     def persistent_B(self, persistent_B: int) -> None:
-        with _reported("the homes do not fit"):
+        with _reported("the persistent zone does not fit"):
             self.slab.persistent_B = _up(persistent_B)
 
     def in_use_below(self, limit_B: int) -> int:
@@ -258,7 +258,7 @@ class Arena:
 
     @property
     def troubles(self) -> int:
-        """Departures, refusals and spills so far, for a look at every step; `stats` tells them apart."""
+        """Misplaced allocations, refusals and spills so far, for a look at every step; `stats` tells them apart."""
         return self.slab.troubles
 
     def stats(self) -> ArenaStats:
@@ -289,11 +289,11 @@ class Arena:
         return self.slab.trim()
 
     def new_place(self, size_B: int) -> torch.UntypedStorage | None:
-        """A fresh storage in the zone of homes, its content undefined; None if it does not fit."""
+        """A fresh storage in the zone of persistent storages, its content undefined; None if it does not fit."""
         return self._new(size_B, shim.load().PERSISTENT)
 
     def set_aside(self, size_B: int) -> torch.UntypedStorage | None:
-        """Bytes of the general zone that nobody is to use while the storage lives; None if there is no room."""
+        """Bytes of the general zone that nobody is to use while the storage lives; None if they do not fit."""
         return self._new(size_B, shim.load().GENERAL)
 
     def _new(self, size_B: int, where_B: int) -> torch.UntypedStorage | None:

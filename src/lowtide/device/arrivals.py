@@ -58,7 +58,7 @@ def arrivals_of(gradients: Iterable[torch.Tensor | None]) -> Arrivals:
 
 
 def come_as(gradients: Sequence[torch.Tensor | None], arrivals: Arrivals) -> bool:
-    """Whether gradients have come in one certain way."""
+    """Whether gradients have come as one certain arrival."""
     return all(
         (g is None) == (a is None) and (g is None or a is None or a.serves(g.shape, g.stride()))
         for g, a in zip(gradients, arrivals, strict=True)

@@ -34,7 +34,7 @@ class BackwardTraces:
 
 @contextlib.contextmanager
 def backward_traces(arrivals: Arrivals | None, *, scalars_alone: bool) -> Iterator[BackwardTraces]:
-    """Inside, AOTAutograd traces backwards for gradients that arrive in a certain way.
+    """Inside, AOTAutograd traces backwards for gradients with a given arrival.
 
     Arguments:
         arrivals: how; None where that is not known and has to be guessed.

@@ -69,7 +69,7 @@ def resolve(op: str) -> Callable[..., Any]:
     if found is None:
         raise UnsupportedOperator(
             f"torch {torch.__version__} has no operator {op!r} that a captured program can have: import the library "
-            "that defines it first, or make the plan again with this version"
+            "that defines it first, or plan again with this version"
         )
     return found
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 _UNEVEN = 2.0  # times further apart than this are disturbed
-_STEADY = 9  # calls of which a few disturbed ones no longer move the median
+_STEADY = 9  # calls of which a few disturbed ones no longer shift the median
 
 
 def synchronize(device: str) -> None:

@@ -33,7 +33,7 @@ class CompiledFunction:
         return self._call(*args, **kwargs)
 
     def begin_anew(self) -> None:
-        """Lets go of what was compiled, and of what was learnt of sizes; outstanding backwards keep what they need."""
+        """Releases what was compiled, and of what was learnt of sizes; outstanding backwards keep what they need."""
         _forget(self._code)
 
 

@@ -47,7 +47,7 @@ class _UseByUse(torch.autograd.Function):
         waiting = getattr(first, _FURTHER, {})
         if ctx.number not in waiting:
             raise BackwardError(
-                "a gradient inside lowtide's backward was replaced on its way: a captured part of the model returns a "
+                "a gradient inside lowtide's backward was replaced: a captured part of the model returns a "
                 "view of a tensor that it was given and uses, or there are hooks of all autograd nodes. What each use "
                 "contributes cannot be added up in eager's order. Return a copy of that tensor (.clone()), take such "
                 'hooks away, or train with numerics="reassociated".'

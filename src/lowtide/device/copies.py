@@ -1,7 +1,7 @@
-"""One direction of copying beside compute: a thread on the CPU, whose link can be held to a rate.
+"""One direction of copying concurrent with compute: a thread on the CPU, whose link can be held to a rate.
 
 Copies of one direction run one after another, in the order in which they were submitted. A copy that was submitted
-keeps nothing alive: whoever submits it sees to it that both ends stay until it has happened.
+keeps nothing alive: whoever submits it sees to it that both ends are kept until it has happened.
 
 Units: `_B` bytes, `_s` seconds, `_Bps` bytes per second.
 """
@@ -41,7 +41,7 @@ class CopyEngine(ABC):
 
     @abstractmethod
     def wait(self, happening: Happening) -> float | Callable[[], float]:
-        """Lets compute go on when it has happened, and not before.
+        """Holds compute until it has happened.
 
         Returns: seconds that compute lost, or how to find them out.
         """
@@ -52,7 +52,7 @@ class CopyEngine(ABC):
 
     @abstractmethod
     def stop(self) -> None:
-        """Gives up what has not begun; the next copy begins anew."""
+        """Drops what has not begun; the next copy begins anew."""
 
     @abstractmethod
     def traffic(self) -> Traffic:

@@ -1,4 +1,4 @@
-"""A GPU's memory behind a wall: `install_cuda`, and the level at which a budget is kept.
+"""A GPU's memory under a hard budget: `install_cuda`, and the level at which a budget is kept.
 
 *planned*: lowtide's arena is the process's CUDA allocator, chosen before the first use of CUDA. *capped*: torch's own
 caching allocator with a limit on what it reserves. *accounted*: nothing is limited. Not run on a GPU yet: the allocator
@@ -108,7 +108,7 @@ def kind_of(budget_B: int, device: int = 0) -> str:
     """How a model's budget is kept, as a plan's `budget_kind`.
 
     The arena enforces what `install_cuda` was given, for the whole process. A model's budget below that is accounted
-    only: its plan stays inside it, but code beside the plan is not refused until the arena is full.
+    only: its plan stays inside it, but code outside the plan is not refused until the arena is full.
     """
     if _installed is None:
         return "capped"

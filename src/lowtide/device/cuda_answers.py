@@ -1,7 +1,7 @@
 """What `torch.cuda` says of memory while lowtide's arena serves the GPU.
 
-torch's own answers come from its caching allocator; with another allocator in force they raise, or speak of one that is
-not used. Here the functions below them are replaced, so that every way of asking gets true answers: `memory_allocated`,
+torch's own answers come from its caching allocator; with another allocator active they raise, or speak of one that is
+not used. Here the functions below them are replaced, so that every query gets true answers: `memory_allocated`,
 `memory_reserved`, `max_memory_*`, `memory_stats`, `memory_summary`, the resets, and those of `torch.accelerator`.
 
 The whole arena counts as reserved once it is: it is one allocation of the device. `mem_get_info` says how many bytes
@@ -70,7 +70,7 @@ def memory_info(module: CudaModule, device: int, free_B: int, total_B: int) -> t
 
 @contextlib.contextmanager
 def installed(module: CudaModule) -> Iterator[None]:
-    """Answers torch's questions from the arena until the context ends."""
+    """Answers torch's queries from the arena until the context ends."""
 
     def stats(device: int) -> dict[str, Any]:
         return memory_stats(module, device)

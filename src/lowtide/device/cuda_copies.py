@@ -1,4 +1,4 @@
-"""One direction of copying beside kernels: a stream of its own on a GPU. Not run on a GPU yet.
+"""One direction of copying concurrent with kernels: a stream of its own on a GPU. Not run on a GPU yet.
 
 A copy begins when the kernels that were issued before it have run, and compute goes on without waiting on the
 processor: its stream waits on the GPU. Host memory has to be pinned (`device/host.py`), or a copy holds up the
@@ -22,7 +22,7 @@ _MS_s = 1e-3  # torch's events tell milliseconds
 
 @dataclass(frozen=True, eq=False)
 class Recorded:
-    """A moment of a stream."""
+    """A point in a stream's order."""
 
     event: torch.cuda.Event
 

@@ -18,7 +18,7 @@ def content_digest(tensor: torch.Tensor) -> str:
     """A digest of dtype and bits of a tensor's elements, in the order of its dimensions; not of how they lie in memory.
 
     Arguments:
-        tensor: on any device, of any layout. It is not changed, and nothing stays allocated. O(bytes).
+        tensor: on any device, of any layout. It is not changed, and nothing is left allocated. O(bytes).
     """
     found = hashlib.blake2b(digest_size=_SIZE_B)
     with torch.no_grad(), _disable_current_modes(), nothing_engaged():

@@ -22,7 +22,7 @@ _lock = threading.Lock()
 _found: tuple[EagerModule | None, str] | None = None
 
 Said = tuple[list[str], list[str], str, bool]
-"""What a schema does not say: arguments written, arguments to spare in a rerun, the one that has to be true, draws."""
+"""What a schema does not say: arguments written, those spared in a recomputation, the one that must be true, draws."""
 
 
 Entry = tuple[str, str, list[int], list[tuple[int, int]], list[tuple[int, int]], int]
@@ -155,7 +155,7 @@ def _first_failure(module: EagerModule) -> str:
             slab.close()
     if not seen:
         return "operators of a thread that asks for it are seen below autograd"
-    return "" if right else "what was evicted comes back as it was"
+    return "" if right else "what was evicted is recomputed as it was"
 
 
 def _trial(module: EagerModule, slab: SlabHandle, runtime: RuntimeHandle) -> tuple[bool, bool]:

@@ -1,10 +1,10 @@
 """Copy engines, host memory and the host's own computing for one budget, as generated code uses them.
 
-A step names what it wants to move; the engines copy beside compute, in order per direction. `wait` lets compute go on
-when a copy has happened, and counts the stall if it was late. A segment ends with `finish`: nothing is under way when
+A step names what it transfers; the engines copy while compute runs, in order per direction. `wait` holds compute
+until a copy has happened, and counts the stall if it was late. A segment ends with `finish`: nothing is under way when
 it returns. Where it raises, `drain` lets every copy end before the bytes of either side are released.
 
-Nothing is begun before it is needed: a plan without moves has no thread and no pool.
+Nothing is begun before it is needed: a plan without transfers has no thread and no pool.
 
 Units: `_B` bytes, `_s` seconds, `_Bps` bytes per second.
 """
@@ -25,7 +25,7 @@ from lowtide.ir.layout import ALIGNMENT_B
 
 
 class Transfer:
-    """A copy that may still be under way: `happening` is None when it is known to have happened.
+    """A copy that may still be in progress: `happening` is None when it is known to have happened.
 
     Arguments:
         name: of the value.
@@ -54,13 +54,13 @@ class HostCopy:
 
 @dataclass(eq=False)
 class Engines:
-    """What moves bytes between a device and the host.
+    """Transfers bytes between a device and the host.
 
     Arguments:
-        host_B: the wall of what is moved to the host.
+        host_B: the hard limit of what is offloaded to the host.
         limit_Bps: the rate of the link in each direction; None for what it can do.
         device: torch device type.
-        latest: what was fetched last, until somebody waits.
+        latest: what was prefetched last, until somebody waits.
     """
 
     host_B: int
@@ -101,7 +101,7 @@ class Engines:
         self._in_progress.append(transfer)
 
     def wait(self, transfer: Transfer) -> None:
-        """Lets compute go on when a copy has happened, and not before.
+        """Holds compute until a copy has happened.
 
         Raises:
             LowtideError: if a run on the host has failed, with what it raised as the cause.
@@ -118,7 +118,7 @@ class Engines:
             self._raise_failure()
 
     def finish(self) -> None:
-        """Waits for all that is under way, as `wait` does."""
+        """Waits for all that is in progress, as `wait` does."""
         for transfer in self._in_progress:
             self.wait(transfer)
         self._in_progress.clear()
@@ -127,7 +127,7 @@ class Engines:
             self._raise_failure()
 
     def drain(self) -> None:
-        """Waits until nothing is under way, whatever signals come; then no engine touches any bytes."""
+        """Waits until nothing is in progress, whatever signals come; then no engine touches any bytes."""
         self.host.drain()
         for lane in self._lanes or ():
             lane.drain()
@@ -136,7 +136,7 @@ class Engines:
         self.host.failed()
 
     def close(self) -> None:
-        """Lets what is under way end, and takes the threads and the pool away. Tensors in the pool live on."""
+        """Lets what is in progress end, and takes the threads and the pool away. Tensors in the pool live on."""
         self.drain()
         for lane in self._lanes or ():
             lane.stop()
@@ -146,7 +146,7 @@ class Engines:
         self._lanes = self._pool = None
 
     def stats(self) -> TransferStats:
-        """What was moved, and how long compute waited for it."""
+        """What was transferred, and how long compute waited for it."""
         by_value = self.stalls.by_value()
         to_host, from_host = (lane.traffic() for lane in self._lanes) if self._lanes else (Traffic(), Traffic())
         pool = None if self._pool is None else self._pool.stats()

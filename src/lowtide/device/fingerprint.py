@@ -79,7 +79,7 @@ def fingerprint(device: str = "cpu") -> Fingerprint:
 
 
 def arithmetic() -> str:
-    """Everything that decides how results are rounded, beside the other facts of a `Fingerprint`, as one line of text.
+    """Everything that decides how results are rounded, besides the other facts of a `Fingerprint`, as one line of text.
 
     Two processors with one name on the box, or one processor under two settings of MKL, may round differently: what
     was found to be bit-equal under one of these texts says nothing about another.
@@ -93,7 +93,7 @@ def arithmetic() -> str:
 
 
 def precision_switches() -> tuple[str | bool, ...]:
-    """Torch's own switches by which one operator rounds in several ways; cheap enough to be asked in every call.
+    """Torch's own switches by which one operator rounds differently; cheap enough to be asked in every call.
 
     Returns: with how many bits oneDNN and CUDA multiply floats, by kind of operator; whether oneDNN is used, and cuDNN;
         whether cuDNN may choose by time, and must be deterministic; whether matrix products of halves and of bfloat16

@@ -1,4 +1,4 @@
-"""Saving and replaying the random generator, so that a rerun of a random operator draws the same numbers."""
+"""Saving and replaying the random generator, so that a recomputed random operator draws the same numbers."""
 
 from __future__ import annotations
 

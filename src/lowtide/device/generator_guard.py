@@ -16,7 +16,7 @@ from lowtide.device.arena import nothing_engaged
 
 @dataclass(frozen=True, eq=False)
 class GeneratorStates:
-    """The states of torch's CPU generator, those of the CUDA devices in use, Python's and numpy's at one moment."""
+    """The states of torch's CPU generator, those of the CUDA devices in use, Python's and numpy's at one instant."""
 
     cpu: torch.Tensor
     devices: tuple[torch.Tensor, ...]
@@ -80,7 +80,7 @@ class TorchGenerators:
 
 @contextlib.contextmanager
 def unchanged_generators() -> Iterator[None]:
-    """Restores torch's CPU generator, those of the CUDA devices in use, Python's and numpy's, on the way out."""
+    """Restores torch's CPU generator, those of the CUDA devices in use, Python's and numpy's, at exit."""
     states = GeneratorStates.now()
     try:
         yield

@@ -1,9 +1,9 @@
 """Host memory for what leaves a device: one pool of a fixed size, from which tensors take exactly what they need.
 
 torch's own pinned memory rounds every block up to a power of two and keeps it; here a block takes its bytes, rounded up
-to a granule, and gives them back when the last tensor over it dies. The pool is its own wall: it is reserved at once,
-and what does not fit is refused. Where CUDA is in use the pool is registered with it, so that copies run beside
-kernels; elsewhere it is locked into memory as far as the system allows. `pinning` says which. A tensor that a copy
+to a granule, and gives them back when the last tensor over it dies. The pool is a hard limit: it is reserved at once,
+and what does not fit is refused. Where CUDA is in use the pool is registered with it, so that copies overlap
+with kernels; elsewhere it is locked into memory as far as the system allows. `pinning` says which. A tensor that a copy
 engine still reads or writes has to be kept until it has ended: the pool knows nothing of streams.
 
 Which offset a block gets is decided by the core's arena (`src/core/arena.hpp`): best fit. Registering with CUDA was not
@@ -38,13 +38,13 @@ class HostStats(msgspec.Struct, frozen=True):
     """What a pool holds, and how it did.
 
     Arguments:
-        budget_B: the wall.
+        budget_B: the hard limit.
         in_use_B, peak_B: bytes of blocks in whole granules, now and at most.
         requested_B: the same as they were asked for.
         largest_hole_B: the largest tensor that could still be served.
         blocks: in use.
         allocations: served so far.
-        refusals: requests that found no room.
+        refusals: requests that did not fit.
     """
 
     budget_B: int
@@ -58,14 +58,14 @@ class HostStats(msgspec.Struct, frozen=True):
 
 
 class HostPool:
-    """Host memory of a fixed size for tensors that wait for their way back to a device.
+    """Host memory of a fixed size for tensors that are offloaded from a device.
 
     The memory is given back when the pool is closed, or its object dies, and the last tensor in it is gone.
 
     Arguments:
-        budget_B: the wall.
+        budget_B: the hard limit.
         pin: whether to ask for pinned memory; `pinning` says what came of it.
-        granule_B: to which blocks are rounded up, a power of two; the wall is rounded down to it.
+        granule_B: to which blocks are rounded up, a power of two; the budget is rounded down to it.
 
     Raises:
         ArenaError: if it is less than a granule, or the system or CUDA refuses it.
@@ -92,7 +92,7 @@ class HostPool:
             dtype: of its elements.
 
         Raises:
-            torch.OutOfMemoryError: if the pool has no room.
+            torch.OutOfMemoryError: if they do not fit into the pool.
             ArenaError: if the pool is closed.
         """
         count = math.prod(shape)

@@ -1,4 +1,4 @@
-"""Computes in host memory beside the device: one thread that runs operators, one after another. Units: `_s` seconds."""
+"""Computes in host memory while the device computes: one thread that runs operators in order. Units: `_s` seconds."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class _Record:
 
 @dataclass(eq=False)
 class HostEngine:
-    """A thread that works beside compute. It begins with its first job, and ends with the engine; a forked child begins
-    one of its own.
+    """A thread that works while compute runs. It begins with its first job and ends with the engine; a forked child
+    begins one of its own.
 
     Invariant: every job that was submitted happens, also after one that failed; what comes then does no work.
     """

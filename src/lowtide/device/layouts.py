@@ -32,7 +32,7 @@ _THREAD = threading.local()  # `depth`: captures of ours that run on this thread
 _TRIED: OrderedDict[Any, tuple[tuple[int, ...] | None, ...] | None] = OrderedDict()  # by call: strides of its results
 _MOST_TRIED = 1 << 14
 _LARGE_B = 64 * 2**20  # a call that would take more is tried on fewer elements
-_SMALL = 16  # sizes up to here stay as they are then: kernels, strides, heads
+_SMALL = 16  # sizes up to here are kept then: kernels, strides, heads
 _PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 # Their results have a layout of their own, or their inputs contents that cannot be made up.
 _UNTRIED_TAGS = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)

@@ -55,7 +55,7 @@ def leave_numpy_alone(when: Callable[[], bool]) -> None:
 
     def check(function: Any, same: bool) -> None:
         if when() and not same:
-            # Dynamo's own way to leave numpy alone; it raises before it looks at anything else.
+            # Dynamo's own means of leaving numpy alone; it raises before it looks at anything else.
             with torch._dynamo.config.patch(trace_numpy=False):
                 call_function(NumpyVariable(function), None, [], {})  # type: ignore[arg-type]
 

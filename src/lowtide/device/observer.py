@@ -1,4 +1,4 @@
-"""Real allocator events of a block of code: from lowtide's own allocators where they are in force, else from torch's
+"""Real allocator events of a block of code: from lowtide's own allocators where they are active, else from torch's
 profiler, which knows nothing of lowtide's GPU arena.
 
 What can be seen, and what cannot:

@@ -1,4 +1,4 @@
-"""Forwards that `torch.utils.checkpoint` runs again in a backward, and ends as soon as it has what it needs."""
+"""Forwards that `torch.utils.checkpoint` recomputes in a backward, and ends as soon as it has what it needs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from lowtide.device.semiprivate import hook_of_recomputation, recomputation_ende
 
 @contextlib.contextmanager
 def ended_behind(check: Callable[[], None]) -> Iterator[None]:
-    """Inside, a forward that runs again is not ended; on the way out it is, if it would have been.
+    """Inside, a recomputed forward is not ended early; at exit it is, if it would have been.
 
-    A captured graph hands over all that it saves at its end, before the buffers that it moves are written: ended there,
+    A captured graph hands over all that it saves at its end, before its buffers are updated: ended there,
     it would leave them as they were.
 
     Arguments:

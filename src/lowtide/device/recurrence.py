@@ -57,14 +57,14 @@ def gated_units(
         return torch.ops.aten.gru.input._op_dk(own, *arguments)  # type: ignore[no-any-return]
     each = 4 if has_biases else 2
     sets = [tuple(weights[i : i + each]) for i in range(0, len(weights), each)]
-    ways = 2 if bidirectional else 1
+    directions = 2 if bidirectional else 1
     states = hidden.unbind(0)
     layer, last = given.transpose(0, 1) if batch_first else given, []
     for index in range(layers):
         found = []
-        for way in range(ways):
-            at = index * ways + way
-            outputs, state = _unrolled(layer, states[at], sets[at], backwards=way == 1)
+        for direction in range(directions):
+            at = index * directions + direction
+            outputs, state = _unrolled(layer, states[at], sets[at], backwards=direction == 1)
             found.append(outputs)
             last.append(state)
         layer = torch.cat(found, -1) if bidirectional else found[0]

@@ -27,7 +27,7 @@ a release that moves one is met by a sentence instead of a traceback.
 | `torch._dynamo.config.enable_dynamo_decompositions` | 2.11 | capture: operators are not rewritten before it |
 | `FunctionalTensorMode.__torch_dispatch__`, `maybe_to_fresh_input` | 2.11 | capture: slices keep their gaps |
 | `torch._dynamo.config.use_numpy_random_stream`, `trace_numpy` | 2.1 | session: numpy draws and computes for itself |
-| `NumpyVariable.call_function` and two beside it | 2.1 | session: a graph ends where torch would round otherwise |
+| `NumpyVariable.call_function` and two like it | 2.1 | session: a graph ends where torch would round otherwise |
 | `WrapperUserFunctionVariable.call_function`, `VariableBuilder.wrap_module` | 2.1 | session: what is looked through |
 | `torch._dynamo.symbolic_convert.TensorifyState`, `ShapeEnv.backed_var_to_val` | 2.6 | capture: captured again |
 | `torch._dynamo.config.skip_tensor_guards_with_matching_dict_tags` | 2.6 | session: a thawed parameter is seen |
@@ -37,12 +37,12 @@ a release that moves one is met by a sentence instead of a traceback.
 | `torch._dynamo.exc.exceptions_allowed_to_be_fallback` | 2.1 | session: which graphs run without lowtide |
 | `torch._dynamo.utils.counters` | 2.0 | session: was there a graph break |
 | `torch._subclasses.fake_tensor` | 2.0 | profile: an optimizer's step that costs no bytes |
-| `torch._C._pop_torch_function_stack` and those beside it | 2.0 | session: capture inside `torch.device("meta")` |
+| `torch._C._pop_torch_function_stack` and those like it | 2.0 | session: capture inside `torch.device("meta")` |
 | `torch.optim.optimizer._foreach_supported_types` | 2.1 | profile: fake parameters are treated as real ones |
 | `torch._C._CUDAPluggableAllocator.set_*_fn` | 2.1 | device: streams, refusals of lowtide's CUDA allocator |
-| `torch._C._cuda_memoryStats` and those beside it | 2.0 | device: true answers about a GPU's memory |
+| `torch._C._cuda_memoryStats` and those like it | 2.0 | device: true answers about a GPU's memory |
 | `torch.optim.optimizer._global_optimizer_pre_hooks` | 2.1 | profile: nobody's hooks see a step that is a trial |
-| `Reducer._rebuild_buckets`, `DistributedDataParallel._ddp_init_helper` | 2.0 | dynamic: buckets stay |
+| `Reducer._rebuild_buckets`, `DistributedDataParallel._ddp_init_helper` | 2.0 | dynamic: buckets are kept |
 | `torch._C._autograd._top_saved_tensors_default_hooks` | 2.5 | session: a checkpoint's second forward ends in time |
 | `torch.utils.checkpoint._recomputation_hook`, `._StopRecomputationError` | 2.1 | the same |
 | `torch.utils._python_dispatch.is_traceable_wrapper_subclass` | 2.1 | session: tensors made of others are refused |
@@ -87,7 +87,7 @@ def backward_traced_as_eager() -> Iterator[None]:
 def unused_draws_kept() -> Iterator[None]:
     """Leaves random numbers that nothing uses in the graphs that are traced inside.
 
-    Drawing them moves the generator, and so every later number. torch removes them unless it is told to draw as eager.
+    Drawing them advances the generator for all later draws. torch removes them unless it is told to draw as eager.
     """
     from torch._inductor import config
 
@@ -165,7 +165,7 @@ def at_end_of_backward(function: Callable[[], None]) -> bool:
 
 
 def hook_of_recomputation() -> Callable[[torch.Tensor], object] | None:
-    """What is called with every tensor that is saved in a forward that `torch.utils.checkpoint` runs again.
+    """What is called with every tensor that is saved in a forward that `torch.utils.checkpoint` recomputes.
 
     Returns: that; None where this is no such forward.
     """
@@ -178,7 +178,7 @@ def hook_of_recomputation() -> Callable[[torch.Tensor], object] | None:
 
 
 def recomputation_ended() -> type[Exception]:
-    """What a forward that `torch.utils.checkpoint` runs again is ended by."""
+    """What a forward that `torch.utils.checkpoint` recomputes is ended by."""
     return torch.utils.checkpoint._StopRecomputationError
 
 
@@ -438,7 +438,7 @@ def without_optimizer_hooks() -> Iterator[None]:
 def let_go_of_failed_backward() -> None:
     """Releases gradients that autograd's engine still holds of a backward that raised.
 
-    Its queue of this thread outlives the failure, with the gradients that were on their way; the next backward, be it
+    Its queue of this thread outlives the failure, with the gradients that were under way; the next backward, be it
     a tiny one, empties it first.
     """
     with torch.inference_mode(False), torch.enable_grad():

@@ -101,7 +101,7 @@ def default_folder() -> Path:
 
 
 def core_folder() -> Path:
-    """The core's sources: inside the installed package, else beside it in the source tree."""
+    """The core's sources: inside the installed package, else next to it in the source tree."""
     inside = _SOURCES / "core"
     return inside if inside.is_dir() else _PACKAGE.parent / "core"
 

@@ -91,7 +91,7 @@ def _raises(call: Callable[[], object]) -> bool:
 
 
 def _steals(shim: ShimModule, slab: SlabHandle) -> bool:
-    """stolen and moved bytes are seen by views, and no version moves"""
+    """stolen and moved bytes are seen by views, and no version changes"""
     tensor = _fresh(shim, slab)
     view, version, copy = tensor[1:], tensor._version, tensor.clone()
     address = tensor.untyped_storage()._cdata

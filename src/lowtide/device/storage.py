@@ -1,9 +1,9 @@
-"""Moves the bytes of storages between places, under everything that sees them, and says where they lie.
+"""Relocates the bytes of storages, under everything that sees them, and says where they lie.
 
-Every tensor, view and saved tensor over a storage sees what happens to it; no version counter moves. Only plain CPU
+Every tensor, view and saved tensor over a storage sees what happens to it; no version counter changes. Only plain CPU
 storages are touched: bytes that are shared with numpy or another process, copy-on-write, or made by somebody else
-raise StorageError and stay as they are. Nobody may use a storage, a kernel included, while it is operated on. What
-drops bytes and brings them back is the engine of `lowtide.eager`, by the same compiled functions (`_shim/surgery.hpp`).
+raise StorageError and are left as they are. Nobody may use a storage, a kernel included, while it is operated on. What
+evicts and rematerialises bytes is the engine of `lowtide.eager`, by the same compiled functions (`_shim/surgery.hpp`).
 
 Storages are given as `tensor.untyped_storage()`, or by its address `_cdata` if the caller keeps it alive.
 
@@ -24,13 +24,13 @@ from lowtide.errors import StorageError
 
 Storage = torch.UntypedStorage | int
 GENERAL = -1
-"""A place by best fit, outside planned places and homes."""
+"""A place by best fit, outside planned places and the persistent zone."""
 PERSISTENT = -2
-"""A place in the zone of homes."""
+"""A place in the zone of persistent storages."""
 
 
 class Identity:
-    """Tells one storage from all others, wherever its bytes are moved: while this lives, no other gets its number."""
+    """Tells one storage from all others, wherever its bytes lie: while this lives, no other gets its number."""
 
     def __init__(self, storage: torch.UntypedStorage) -> None:
         self._weak = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
@@ -59,7 +59,7 @@ def relocate(storage: Storage, arena: Arena | None, where_B: int = GENERAL) -> b
         arena: where they go; None: out of every arena.
         where_B: an offset in that arena, `GENERAL` or `PERSISTENT`.
 
-    Returns: whether there was room; if not, nothing has changed.
+    Returns: whether it fitted; if not, nothing has changed.
 
     Raises:
         StorageError: if its bytes are not the storage's own, or were dropped.

@@ -1,4 +1,4 @@
-"""What was moved, how busy the links were, and how long compute waited for them.
+"""What was transferred, how busy the links were, and how long compute waited for them.
 
 Units: `_B` bytes, `_s` seconds, `_Bps` bytes per second.
 """
@@ -52,7 +52,7 @@ class TransferStats(msgspec.Struct, frozen=True):
         stalls, stalled_s: how often compute waited for a copy that was late, and for how long in sum.
         by_value: the same per value, the longest first.
         host_runs, host_busy_s: operators that ran on the host, and their seconds.
-        host_budget_B: the wall of what is moved to the host, homes apart.
+        host_budget_B: the hard limit of what is offloaded to the host, persistent host storages apart.
         host_in_use_B, host_peak_B: bytes there now, and at most.
     """
 

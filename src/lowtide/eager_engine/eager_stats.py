@@ -14,20 +14,20 @@ class EagerStats(msgspec.Struct, frozen=True):
     Arguments:
         budget_B, peak_B: the budget; the most bytes in use at once, with what persists.
         calls, cost_ns: operators noted when they ran first, and their modelled cost.
-        recomputations, recompute_ns: operators run again, and their modelled cost.
-        evictions, evicted_B: by choice of the policy; what the program let go of is not among them.
+        recomputations, recompute_ns: operators that were recomputed, and their modelled cost.
+        evictions, evicted_B: by choice of the policy; what the program freed is not among them.
         requests: how often there was no place.
         searches, candidates, search_s: choices of the policy, values weighed, and the time they took.
         fragmentation: mean share of the budget that was free after a request that evicted.
         moves, moved_B: blocks slid together.
         retries: kernels run a second time because their arguments fenced the arena.
-        sent_B, fetched_B, fetches: to host memory and back.
+        sent_B, fetched_B, fetches: offloaded to host memory and prefetched from it.
         foreign_B: of storages that came from elsewhere.
-        spilled_B: brought back beside the budget when the context was left.
-        steps: per training step, the modelled cost of its operators and of its reruns.
+        spilled_B: rematerialised outside the budget when the context was left.
+        steps: per training step, the modelled cost of its operators and of its recomputations.
         divergences: where a step did not run like the one before, for policies that remember.
         policy: its name.
-        digest: of all evictions and reruns in order.
+        digest: of all evictions and recomputations in order.
     """
 
     budget_B: int
@@ -58,5 +58,5 @@ class EagerStats(msgspec.Struct, frozen=True):
 
     @property
     def overhead(self) -> float:
-        """Modelled cost of reruns by that of first runs."""
+        """Modelled cost of recomputations over that of first runs."""
         return self.recompute_ns / self.cost_ns if self.cost_ns else 0.0

@@ -1,6 +1,6 @@
 """Reports gradients when they are complete, so that the engine moves them to a lasting place.
 
-They stay until the optimizer has read them; in the middle of the arena they would split its free bytes.
+They are kept until the optimizer has read them; in the middle of the arena they would split its free bytes.
 
 Units: none.
 """

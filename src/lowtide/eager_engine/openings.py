@@ -45,7 +45,7 @@ Unseen = Callable[[], contextlib.AbstractContextManager[None]]
 
 @contextlib.contextmanager
 def watched(reach: Reach, share: Share, write: Share, unseen: Unseen) -> Iterator[None]:
-    """Inside, this thread's ways to a tensor's bytes past the dispatcher ask for them first.
+    """Inside, functions that reach a tensor's bytes past the dispatcher ask for them first, in this thread.
 
     Arguments:
         reach: is called with the tensor, and whether its address is handed out.

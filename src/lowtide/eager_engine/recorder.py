@@ -79,12 +79,12 @@ class Recorder:
             self._writer.write(lines.Mutate(name, self._known(inputs), places, cost_ns))
 
     def kept(self, name: str, inputs: Sequence[int], made: Sequence[Made], cost_ns: int) -> None:
-        """An operator made what is never made again."""
+        """An operator made what is never recomputed."""
         if self._writer is not None and made:
             self._results(name, self._known(inputs), made, cost_ns)
 
     def died(self, value: int) -> None:
-        """The program has let go of a value."""
+        """The program has released a value."""
         if self._writer is not None:
             self._dead.add(value)
 

@@ -31,7 +31,7 @@ class Rules(msgspec.Struct, frozen=True):
         forgets: what nothing can need again leaves the ledger.
         alignment_B: of addresses.
         small_B: blocks up to this size lie in a zone of their own, as in Coop's allocator.
-        limit: gives up where calls and reruns cost more than this many times the calls alone; None for never.
+        limit: stops where calls and recomputations cost more than this many times the calls alone; None for never.
     """
 
     accounting: Literal["addresses", "bytes"] = "addresses"
@@ -51,7 +51,7 @@ class ReplayResult(msgspec.Struct, frozen=True):
     Arguments:
         policy: its name.
         budget_B, peak_B: the budget, and the most in use.
-        overhead: time of calls and reruns, by that of the calls alone; of a refused one, so far.
+        overhead: time of calls and recomputations, by that of the calls alone; of a refused one, so far.
         refused: why it did not come to its end, or None.
         others: as in `EagerStats`.
     """

@@ -39,7 +39,7 @@ class EagerRuntime:
     Arguments:
         budget_B: of the arena.
         policy: the name of one.
-        host_budget_B: room in host memory for what is evicted.
+        host_budget_B: bytes of host memory for what is evicted.
         link_Bps: of the copies there and back; 0: none are made.
         record: where an execution trace is written; None: nowhere.
 
@@ -88,9 +88,9 @@ class EagerRuntime:
         self._module.intercept(self._runtime)
 
     def close(self) -> int:
-        """Brings back whatever is alive, and stops intercepting.
+        """Rematerialises whatever is alive, and stops intercepting.
 
-        Returns: bytes that found no room inside the budget and lie beside it.
+        Returns: bytes that did not fit into the budget and lie outside it.
         """
         self._module.intercept(None)
         self._gradients.close()
@@ -109,7 +109,7 @@ class EagerRuntime:
         self._module.intercept(None)
 
     def bring_in(self, tensors: Iterable[Tensor]) -> None:
-        """Moves parameters, buffers and state into the arena, where they stay.
+        """Moves parameters, buffers and state into the arena, where they persist.
 
         Raises:
             torch.OutOfMemoryError: if they do not fit.
@@ -145,7 +145,7 @@ class EagerRuntime:
 
     @contextlib.contextmanager
     def unseen(self) -> Iterator[None]:
-        """Operators run as they are inside; what they allocate is met later, as what nobody can make again."""
+        """Operators run as they are inside; what they allocate is met later, as what cannot be recomputed."""
         self._module.intercept(None)
         try:
             yield

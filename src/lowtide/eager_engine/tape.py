@@ -4,7 +4,7 @@ Contents are numbered from 1 in the order in which they come; a view may have a 
 
 - *in place*, as lowtide's engine works: names, copies and aliases of a storage share it, and calls that only make
   aliases cost their time once. A mutation gives the storage a new content at the same bytes, which all its names mean.
-- *copies*, as DTR's simulator works: an alias is a view, made by a call that is run again when it is needed again. A
+- *copies*, as DTR's simulator works: an alias is a view, made by a call that is recomputed when it is needed again. A
   mutation is a pure operator with fresh results; only the names that it was called on mean them.
 
 Units: `_B` bytes, `_ns` nanoseconds.
@@ -81,7 +81,7 @@ Event = Leaf | Ran | Died
 
 
 class Tape(msgspec.Struct, frozen=True):
-    """A trace, read in one of the two ways.
+    """A trace, read in one of the two modes.
 
     Arguments:
         kept: contents that are named at the end, in the order in which they are asked for then.
@@ -299,7 +299,7 @@ class _InPlace(_AbstractReader):
 
 @final
 class _Copies(_AbstractReader):
-    """Names stay known after their release, as in DTR's simulator: what is asked for at the end is every tensor that
+    """Names are known after their release, as in DTR's simulator: what is asked for at the end is every tensor that
     some name still counts, in the order in which their names were first seen."""
 
     def __init__(self) -> None:

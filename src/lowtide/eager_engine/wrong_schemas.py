@@ -17,8 +17,8 @@ class Hidden(msgspec.Struct, frozen=True):
     Arguments:
         writes: names of the arguments that are written.
         only_if: name of the argument that has to be true for that; empty: always.
-        spare: names of the arguments that a rerun leaves out where they were written: its results do not depend on
-            them, and it must not write them twice.
+        spare: names of the arguments that a recomputation leaves out where they were written: its results do not
+            depend on them, and it must not write them twice.
         draws: random numbers.
     """
 
@@ -55,7 +55,7 @@ COMMUNICATING = frozenset(
     }
 )
 """Namespaces of operators that may write any of their arguments, and use them and their results until somebody has
-waited. They are never run again, since other processes would have to join in; what they touch stays where it is."""
+waited. They are never recomputed, since other processes would have to join in; what they touch is not evicted."""
 
 TRUSTED = frozenset({"aten", "prims", "prim", "lowtide"})
 """Namespaces whose schemas, with the exceptions above, are true. An operator of another library may write what its

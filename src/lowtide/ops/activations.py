@@ -123,7 +123,7 @@ class Activations(AbstractFamily):
                 continue
             form = _FORMS[backward.op]
             options = []
-            if saved.source != saved.read and _lifetimes(builder, saved.source, backward):
+            if saved.source != saved.read and _is_kept(builder, saved.source, backward):
                 options.append(_instead(builder, saved, "without a copy", saved.source))
             if numerics.admits(form.numerics):
                 options += _other_side(builder, saved, form)
@@ -134,7 +134,7 @@ class Activations(AbstractFamily):
 
 @dataclass(frozen=True, slots=True)
 class _Saved:
-    """The value that a backward reads beside its gradient.
+    """The value that a backward reads besides its gradient.
 
     Arguments:
         read: as the backward has it.
@@ -191,7 +191,7 @@ def _instead(
 
 
 def _other_side(builder: GraphBuilder, saved: _Saved, form: _Form) -> list[Option]:
-    """From the input where the program reads the output, or the other way round."""
+    """From the input where the program reads the output, or the reverse."""
     numbers = _numbers(saved.backward, 1)
 
     def agrees(forward: Recipe | None) -> bool:
@@ -202,8 +202,8 @@ def _other_side(builder: GraphBuilder, saved: _Saved, form: _Form) -> list[Optio
     maker = builder.made_by(saved.source.value)
     if maker is not None and not saved.source.views and agrees(maker) and _reads_output(saved.backward, form):
         told = None if form.told is None else (form.told, False)
-        lifetimes = _lifetimes(builder, maker.reads[0], saved.backward)
-        return [_instead(builder, saved, "from input", maker.reads[0], told, form.numerics)] if lifetimes else []
+        kept = _is_kept(builder, maker.reads[0], saved.backward)
+        return [_instead(builder, saved, "from input", maker.reads[0], told, form.numerics)] if kept else []
     for number in builder.readers.get(saved.source.value, ()):
         forward = builder.recipes[number]
         if (
@@ -213,12 +213,12 @@ def _other_side(builder: GraphBuilder, saved: _Saved, form: _Form) -> list[Optio
         ):
             continue
         told, output = None if form.told is None else (form.told, True), builder.read(forward.outputs[0])
-        if _lifetimes(builder, output, saved.backward):
+        if _is_kept(builder, output, saved.backward):
             return [_instead(builder, saved, "from output", output, told, form.numerics)]
     return []
 
 
-def _lifetimes(builder: GraphBuilder, read: Read, reader: Recipe) -> bool:
+def _is_kept(builder: GraphBuilder, read: Read, reader: Recipe) -> bool:
     """Whether a value is what it was when a backward reads it: not overwritten, and not in the caller's hands."""
     value = builder.values[read.value]
     limit = value.readable_through

@@ -14,7 +14,7 @@ def bound(*arguments: Read | Arg) -> tuple[tuple[Read, ...], tuple[Arg, ...]]:
     return reads, tuple(Ref(reads.index(a)) if isinstance(a, Read) else a for a in arguments)
 
 
-def lifetime(builder: GraphBuilder, *reads: Read | None) -> bool:
+def are_kept(builder: GraphBuilder, *reads: Read | None) -> bool:
     """Whether values may be read in the backward as well: a buffer that the forward changes may not."""
     return all(r is None or builder.values[r.value].readable_through is None for r in reads)
 

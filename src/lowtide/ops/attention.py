@@ -1,7 +1,7 @@
-"""Attention a few heads at a time: scores and probabilities never exist whole, and are made again in the backward.
+"""Attention a few heads at a time: scores and probabilities never exist whole, and are recomputed in the backward.
 
 Heads are independent, in every product, in the softmax and in all gradients. So the same operators run on fewer of
-them, and bits stay. Where there is dropout, which weights it keeps is drawn whole, as the program draws it.
+them, and bits are the same. Where there is dropout, which weights it keeps is drawn whole, as the program draws it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lowtide.ir.call import Arg, Const, Items, Read
 from lowtide.ir.geometry import ITEM_B
 from lowtide.ir.graph import Effect, Graph, MiniTrace, Option, Recipe
 from lowtide.ir.numerics import Numerics
-from lowtide.ops.arguments import bound, lifetime, passed
+from lowtide.ops.arguments import are_kept, bound, passed
 from lowtide.ops.attention_chain import AttentionChain, attention_chains
 from lowtide.ops.base import SAVED, AbstractFamily, Kernel
 from lowtide.ops.builder import GraphBuilder
@@ -241,7 +241,7 @@ class Attention(AbstractFamily):
             size_B = chain.scores * ITEM_B[chain.dtype]
             if size_B < self.least_B or len(chain.shape) > 4 or not builder.is_free(chain.recipes):
                 continue
-            if not lifetime(builder, chain.query, chain.key, chain.value, chain.mask):
+            if not are_kept(builder, chain.query, chain.key, chain.value, chain.mask):
                 continue
             matrices = shape_of(chain.query)[0]
             coarse = min(matrices, _COARSE)

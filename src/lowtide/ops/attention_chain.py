@@ -1,4 +1,4 @@
-"""Where a program computes attention in the open: scores, softmax, weighted values, and the way back.
+"""Where a program computes attention in the open: scores, softmax, weighted values, and their backward.
 
 Torch-free. `softmax(scale * Q K + mask) V` with the softmax perhaps in another dtype, and perhaps with dropout, over
 batches of matrices. Found by operator names, arguments and geometry; anything else that reads what is in between rules
@@ -138,7 +138,7 @@ def _before(
     mask: Read | None = None
     found: list[int] = []
     reader, read = softmax, softmax.reads[0]
-    stage = 0  # a copy, then a mask, then a scaling may come on the way back
+    stage = 0  # a copy, then a mask, then a scaling may come before the product
     while True:
         maker = builder.made_by(read.value)
         if maker is None or not is_whole(builder, read) or only(builder, read.value, (reader.op,)) is None:
@@ -200,7 +200,7 @@ def _after(builder: GraphBuilder, softmax: Recipe) -> tuple[Recipe, Recipe | Non
 def _with_backward(
     builder: GraphBuilder, chain: AttentionChain, softmax: Recipe, weights: int
 ) -> AttentionChain | None:
-    """The same chain with the way back; None where that has another form."""
+    """The same chain with its backward; None where that has another form."""
     late = [builder.recipes[r] for r in builder.readers[weights] if builder.recipes[r].segment > softmax.segment]
     of_value = next((r for r in late if r.op == _BMM and _is_flipped(r.reads[0], chain.output.reads[0])), None)
     if of_value is None or len(late) != 1 + (weights == softmax.outputs[0]):

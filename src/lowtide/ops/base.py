@@ -1,4 +1,4 @@
-"""What every family of implementations is: a frozen value that adds ways to bring values about to a graph.
+"""What every family of implementations is: a frozen value that adds implementations to a graph.
 
 A family is read without torch; its kernels import it when they first run.
 """
@@ -29,10 +29,10 @@ class Kernel:
 
     Arguments:
         run: takes tensors and constants as the recipe passes them; returns a tensor or a tuple of tensors. It runs
-            without gradients, moves no generator, and leaves its arguments alone unless the recipe consumes them.
+            without gradients, advances no generator, and leaves its arguments alone unless the recipe consumes them.
         flops: arithmetic of one run; None where the time is that of the bytes moved.
         traffic_B: bytes moved; None for what is read and written once.
-        workspace_B: bytes that it allocates beside its outputs, at the most.
+        workspace_B: bytes that it allocates besides its outputs, at the most.
         by_size: whether its bits hang on sizes, as those of a product of parts of matrices do: where it claims to be
             exact it is tried at every size anew.
     """
@@ -54,7 +54,7 @@ class AbstractFamily(abc.ABC):
 
     @abc.abstractmethod
     def add(self, builder: GraphBuilder, numerics: Numerics) -> None:
-        """Adds every way that this family knows and that the level admits. O(graph).
+        """Adds every implementation that this family knows and the level admits. O(graph).
 
         Arguments:
             builder: to which earlier families may have added.

@@ -1,7 +1,7 @@
 """Batch norm from its statistics, from its output, or from nothing.
 
-Its statistics are a few numbers per channel. While they are there, its output comes back from its input in one pass,
-and running statistics move once (M. E. Shah et al., "Memory Optimization for Deep Networks", ICLR 2021, keep them,
+Its statistics are a few numbers per channel. While they are there, its output is recomputed from its input in one pass,
+and running statistics change once (M. E. Shah et al., "Memory Optimization for Deep Networks", ICLR 2021, keep them,
 too). Its gradient can be made from its output (the same; S. Rota Bulò et al., "In-Place Activated BatchNorm", CVPR
 2018) where `scale.py` allows it. With running statistics the gradient of the input needs neither.
 """
@@ -115,7 +115,7 @@ def turned_back(
 @final
 @dataclass(frozen=True)
 class BatchNorm(AbstractFamily):
-    """Reruns in one pass, in no group; gradients from output (reassociated), or from nothing (running statistics)."""
+    """Recomputation in one pass, in no group; gradients from output (reassociated) or nothing (running statistics)."""
 
     name: ClassVar[str] = "batch norm"
     kind: ClassVar[str] = SAVED
@@ -173,7 +173,7 @@ def _add_from_nothing(builder: GraphBuilder, backward: Recipe) -> None:
 
 
 def _same_layout(one: Geometry | None, other: Geometry | None) -> bool:
-    """Whether two tensors lie in memory alike: the kernel chooses its way, and the result's layout, by them."""
+    """Whether two tensors lie in memory alike: the kernel's algorithm and the result's layout depend on it."""
     if one is None or other is None:
         return False
     return (one.dtype, one.shape, one.stride) == (other.dtype, other.shape, other.stride)

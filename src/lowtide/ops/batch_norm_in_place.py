@@ -78,7 +78,7 @@ def batch_norm_backward_from_output_over(
 
 
 def _in_parts(gradient: Tensor, make: Callable[[Tensor, slice], Gradients], mask: Sequence[bool]) -> Gradients:
-    """Replaces a gradient some channels at a time, and joins what is made beside it."""
+    """Replaces a gradient some channels at a time, and joins what is made with it."""
     channels = gradient.shape[1]
     step = _at_once(channels, gradient.numel() * gradient.element_size())
     sums: tuple[list[Tensor], list[Tensor]] = [], []

@@ -1,7 +1,7 @@
 """Kernels that pack one bit per element of a saved value, and make a gradient from it.
 
 Bit i of byte j speaks of element 8 j + i, in a given order (`memory_order`). On the processor they are the core's
-(`src/core/bits.hpp`) and need no byte beside their results; elsewhere torch does the same piece by piece.
+(`src/core/bits.hpp`) and need no byte besides their results; elsewhere torch does the same piece by piece.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 FLOATS = {"float32": 0, "float64": 1, "bfloat16": 2, "float16": 3}
 """The core's codes of element types."""
 QUESTIONS = {"above": 0, "greater": 1, "within": 2}
-"""The core's codes of what is asked of an element: see `CacheKey` in `src/core/bits.hpp`."""
+"""The core's codes of what is asked of an element: see `Question` in `src/core/bits.hpp`."""
 PIECE = 1 << 21
 """Elements that torch's versions handle at once, a multiple of 8."""
 PIECE_B = 24 * PIECE
-"""What torch's versions allocate beside their results, at the most."""
+"""What torch's versions allocate besides their results, at the most."""
 
 
 def packed_B(count: int, width: int = 1) -> int:
@@ -58,7 +58,7 @@ def float_code(tensor: Tensor) -> int | None:
 
 
 def pack_answers(x: Tensor, question: str, low: float, high: float, order: Order) -> Tensor:
-    """Packs the answers to one question, asked of every element.
+    """Packs the results of one comparison, a bit for every element.
 
     Arguments:
         question: of `QUESTIONS`; it compares with `low`, and with `high` if it has two sides.
@@ -208,7 +208,7 @@ _ANSWERS: dict[str, Callable[[Tensor, float, float], Tensor]] = {
 
 
 def workspace_B(graph: Graph, recipe: Recipe) -> int:
-    """What a kernel of bits allocates beside its result: a copy of what lies in another order, a piece of torch's."""
+    """What a kernel of bits allocates besides its result: a copy of what lies in another order, a piece of torch's."""
     of = passed(graph, recipe, 0)
     if of is None:
         return 0

@@ -1,4 +1,4 @@
-"""A graph to which ways of bringing its values about are being added."""
+"""A graph to which implementations are being added."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from lowtide.ir.graph import Effect, Graph, Group, MiniTrace, Option, Recipe, Ro
 
 
 class GraphBuilder:
-    """A graph under construction; what the program runs stays as it is.
+    """A graph under construction; what the program runs is not changed.
 
     Arguments:
-        graph: as captured; its ids stay.
+        graph: as captured; its ids are kept.
         content: the tensor that a value of the caller's holds now, by id; None where that is not known. What follows
             from it may change while a network trains.
     """
@@ -120,7 +120,7 @@ class GraphBuilder:
         return len(self.recipes) - 1
 
     def group(self, kind: str, name: str, replaces: Sequence[int], options: Iterable[Option]) -> bool:
-        """Adds options beside what the program runs.
+        """Adds alternatives to what the program runs.
 
         Arguments:
             replaces: recipes of the program instead of which an option's recipes run.

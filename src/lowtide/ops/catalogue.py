@@ -1,4 +1,4 @@
-"""Every family of implementations, and the graph with all their ways."""
+"""Every family of implementations, and the graph with all of them."""
 
 from __future__ import annotations
 
@@ -90,10 +90,10 @@ def enlarge(
     without: Collection[str] = (),
     content: Callable[[int], Any] | None = None,
 ) -> Graph:
-    """Adds every way that the families know to bring a graph's values about.
+    """Adds every implementation that the families know for a graph's operators.
 
     Arguments:
-        graph: as captured, before it is profiled; the program stays.
+        graph: as captured, before it is profiled; the program is kept.
         numerics: how far results may be from the program's.
         without: kinds (`lowtide.ops.base.KINDS`) or names of families to leave out.
         content: the tensor that a value of the caller's holds, by id, or None: with it, sites are left alone whose

@@ -106,7 +106,7 @@ def _workspace_B(graph: Graph, recipe: Recipe) -> int:
 class Compression(AbstractFamily):
     """Values of the forward that few backwards read, in a byte per element. Lossy: off by 1/254 of a block's largest.
 
-    A reader that has another way which does without the value is not asked to read it compressed.
+    A reader with another implementation that does without the value is not asked to read it compressed.
     """
 
     name: ClassVar[str] = "compression"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 BACKWARD = "aten.convolution_backward.default"
 OPERANDS = (Ref(0), Ref(1), Ref(2))
 _MASK = 10
-_TRANSPOSED = 8  # among the arguments of the gradient beside the input
+_TRANSPOSED = 8  # among the arguments of the gradient besides the input
 _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0)
 
 
@@ -50,7 +50,7 @@ class Backward:
 
 
 def backward_of(recipe: Recipe) -> Backward | None:
-    """Reads a recipe as a convolution's backward; None where it is called in another way."""
+    """Reads a recipe as a convolution's backward; None where it is called otherwise."""
     mask = recipe.args[_MASK] if len(recipe.args) > _MASK else None
     if recipe.op != BACKWARD or recipe.args[:3] != OPERANDS or not isinstance(mask, Items) or recipe.kwargs:
         return None

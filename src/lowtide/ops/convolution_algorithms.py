@@ -1,4 +1,4 @@
-"""Convolutions by other ways of the same library: part by part of the batch, and by another algorithm or layout.
+"""Convolutions by other means of the same library: part by part of the batch, and by another algorithm or layout.
 
 A convolution's workspace, its operands in the library's own order, is often larger than its result. Part by part of
 the batch it is as much smaller. Which algorithm is fastest, and what it allocates, is measured like anything else.
@@ -83,22 +83,22 @@ def _weight_in_parts(
     return whole
 
 
-def _forward_by(given: Tensor, weight: Tensor, bias: Tensor | None, *constants_and_candidate: object) -> Tensor:
+def _forward_by(given: Tensor, weight: Tensor, bias: Tensor | None, *constants_and_algorithm: object) -> Tensor:
     """A convolution by another algorithm or layout; the result is laid out as it would have been."""
-    *constants, candidate = constants_and_candidate
-    with _setting(candidate):
-        layout = _layout(given, candidate)
+    *constants, algorithm = constants_and_algorithm
+    with _setting(algorithm):
+        layout = _layout(given, algorithm)
         found: Tensor = torch.ops.aten.convolution.default(_as(given, layout), _as(weight, layout), bias, *constants)
     return found if layout is None else _in_rows(found)
 
 
 def _backward_by(
-    gradient: Tensor, given: Tensor, weight: Tensor, *constants_and_candidate: object
+    gradient: Tensor, given: Tensor, weight: Tensor, *constants_and_algorithm: object
 ) -> tuple[Tensor | None, ...]:
     """A convolution's gradients by another algorithm or layout."""
-    *constants, candidate = constants_and_candidate
-    with _setting(candidate):
-        layout = _layout(given, candidate)
+    *constants, algorithm = constants_and_algorithm
+    with _setting(algorithm):
+        layout = _layout(given, algorithm)
         found: Sequence[Tensor | None] = torch.ops.aten.convolution_backward.default(
             _as(gradient, layout), _as(given, layout), _as(weight, layout), *constants
         )
@@ -111,13 +111,13 @@ def _in_rows(tensor: Tensor) -> Tensor:
 
 
 @contextlib.contextmanager
-def _setting(candidate: object) -> Iterator[None]:
+def _setting(algorithm: object) -> Iterator[None]:
     """torch's global choice among its libraries' algorithms, for one call."""
-    wanted = {"_enabled": False} if candidate == _NATIVE else _CUDA.get(str(candidate), {})
+    wanted = {"_enabled": False} if algorithm == _NATIVE else _CUDA.get(str(algorithm), {})
     if not wanted:
         yield
         return
-    library: Any = torch.backends.mkldnn if candidate == _NATIVE else torch.backends.cudnn
+    library: Any = torch.backends.mkldnn if algorithm == _NATIVE else torch.backends.cudnn
     names = list(inspect.signature(library.set_flags).parameters)
     before = dict(zip(names, library.set_flags(**{**dict.fromkeys(names), **wanted}), strict=True))
     try:
@@ -126,8 +126,8 @@ def _setting(candidate: object) -> Iterator[None]:
         library.set_flags(**{**dict.fromkeys(names), **{name: before[name] for name in wanted}})
 
 
-def _layout(given: Tensor, candidate: object) -> Any:
-    if candidate != _CHANNELS_LAST:
+def _layout(given: Tensor, algorithm: object) -> Any:
+    if algorithm != _CHANNELS_LAST:
         return None
     return torch.channels_last if given.dim() == 4 else torch.channels_last_3d
 
@@ -179,9 +179,9 @@ def _forwards(builder: GraphBuilder, recipe: Recipe, numerics: Numerics) -> Iter
     if parts:
         yield Option(f"in {parts} parts", (_like(builder, recipe, "lowtide.convolution_in_parts", parts),))
     if numerics.admits(Numerics.REASSOCIATED):
-        for candidate in _candidates(given, recipe.args[_GROUPS]):
+        for algorithm in _algorithms(given, recipe.args[_GROUPS]):
             yield Option(
-                candidate, (_like(builder, recipe, "lowtide.convolution_by", candidate),), Numerics.REASSOCIATED
+                algorithm, (_like(builder, recipe, "lowtide.convolution_by", algorithm),), Numerics.REASSOCIATED
             )
 
 
@@ -202,9 +202,9 @@ def _backwards(builder: GraphBuilder, backward: Backward, numerics: Numerics) ->
         weight = (of_weight(builder, backward, "lowtide.convolution_weight_in_parts", (parts,)),)
         rest = () if backward.input is None else (of_input(builder, backward, parts),)
         yield Option(f"in {parts} parts", (*weight, *rest), Numerics.REASSOCIATED)
-    for candidate in _candidates(given, recipe.args[9] if is_product else None):
+    for algorithm in _algorithms(given, recipe.args[9] if is_product else None):
         yield Option(
-            candidate, (_like(builder, recipe, "lowtide.convolution_backward_by", candidate),), Numerics.REASSOCIATED
+            algorithm, (_like(builder, recipe, "lowtide.convolution_backward_by", algorithm),), Numerics.REASSOCIATED
         )
 
 
@@ -233,7 +233,7 @@ def _parts(given: Geometry, result: Geometry) -> int:
     return min(batch, _PARTS)
 
 
-def _candidates(given: Geometry, groups: Arg) -> tuple[str, ...]:
+def _algorithms(given: Geometry, groups: Arg) -> tuple[str, ...]:
     """Other algorithms and layouts on a device.
 
     Arguments:

@@ -1,7 +1,7 @@
 """Cross-entropy from logits in chunks of rows: neither log-probabilities nor their gradient exist whole.
 
 Every chunk runs torch's own operators, whose rows do not depend on each other. Losses of rows are summed by torch's
-own sum, in its order: it is given a matrix of one column. So bits stay.
+own sum, in its order: it is given a matrix of one column. So bits are the same.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lowtide.ir.geometry import ITEM_B
 from lowtide.ir.graph import Graph, Option, Recipe, Takeover
 from lowtide.ir.layout import SMALL_B
 from lowtide.ir.numerics import Numerics
-from lowtide.ops.arguments import bound, lifetime, passed
+from lowtide.ops.arguments import are_kept, bound, passed
 from lowtide.ops.base import LOSS, AbstractFamily, Kernel
 from lowtide.ops.builder import GraphBuilder
 from lowtide.ops.lazy import torch
@@ -221,8 +221,8 @@ class CrossEntropy(AbstractFamily):
 
     def add(self, builder: GraphBuilder, numerics: Numerics) -> None:  # noqa: ARG002  # exact at any level
         for chain in loss_chains(builder):
-            lifetimes = lifetime(builder, chain.logits, chain.targets, chain.weight)
-            if not lifetimes or not builder.is_free(chain.recipes) or logits_B(chain) < self.least_B:
+            kept = are_kept(builder, chain.logits, chain.targets, chain.weight)
+            if not kept or not builder.is_free(chain.recipes) or logits_B(chain) < self.least_B:
                 continue
             recipes = from_logits(builder, chain)
             builder.group(self.kind, f"{self.name} {chain.forward.id}", chain.recipes, [Option("in chunks", recipes)])

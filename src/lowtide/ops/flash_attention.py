@@ -1,6 +1,6 @@
 """torch's flash attention instead of attention in the open: no scores at all, a number per query for the backward.
 
-The arithmetic is the same, summed in another order and made again in the backward (Dao et al., "FlashAttention: Fast
+The arithmetic is the same, summed in another order and recomputed in the backward (Dao et al., "FlashAttention: Fast
 and Memory-Efficient Exact Attention with IO-Awareness", 2022).
 """
 

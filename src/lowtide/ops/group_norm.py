@@ -102,7 +102,7 @@ def group_norm_backward_from_output(
 @final
 @dataclass(frozen=True)
 class GroupNorm(AbstractFamily):
-    """Reruns from statistics, in no group; gradients from output (reassociated)."""
+    """Recomputation from statistics, in no group; gradients from output (reassociated)."""
 
     name: ClassVar[str] = "group norm"
     kind: ClassVar[str] = SAVED

@@ -1,8 +1,8 @@
 """Operators over their dying input: the output takes over the storage of what is not wanted any more.
 
 The arithmetic is the same, element by element or row by row, so results are bit for bit those of the plain operator.
-Every way is a recipe in no group: a plan takes it wherever the value dies in that very run, and runs the plain one
-everywhere else.
+Every candidate is a recipe in no group: a plan takes it wherever the value dies in that very run, and runs the plain
+one everywhere else.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _candidates() -> dict[str, tuple[_Candidate, ...]]:
 
 
 CANDIDATES = _candidates()
-"""By operator, in which ways it may run in place."""
+"""By operator, how it may run in place."""
 
 
 @final
@@ -155,5 +155,5 @@ def _in_rows(geometry: Geometry | None) -> bool:
 
 
 def _deed(recipe: Recipe) -> tuple[tuple[int, ...], frozenset[int]]:
-    """What is brought about, of what: another option's recipe of the same deed is left alone, and keeps its bits."""
+    """What is made, of what: another option's recipe that makes the same is left alone, and keeps its bits."""
     return recipe.outputs, frozenset(recipe.read_values)

@@ -82,7 +82,7 @@ def _rows_at_once(rows: int, row_B: int) -> int:
 @final
 @dataclass(frozen=True)
 class LayerNorm(AbstractFamily):
-    """Gradients from output (reassociated). A rerun with known statistics saves nothing: a row stays in the cache."""
+    """Gradients from output (reassociated). Recomputing with known statistics saves nothing: rows are cached."""
 
     name: ClassVar[str] = "layer norm"
     kind: ClassVar[str] = SAVED

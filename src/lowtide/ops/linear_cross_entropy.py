@@ -1,10 +1,10 @@
 """Linear + cross-entropy without the logits: a language model's largest values by far, and its floor.
 
-| ways | logits | products of matrices | numerics |
+| option | logits | products of matrices | numerics |
 |---|---|---|---|
 | from logits | whole, their gradient in chunks | 3, as in the program | exact |
-| made again | never whole | 5 | exact |
-| made again once | never whole | 4 | reassociated |
+| recomputed | never whole | 5 | exact |
+| recomputed once | never whole | 4 | reassociated |
 | gradients at once | never whole; gradients wait for the backward | 3 | reassociated |
 
 The last one is that of Hsu et al., "Liger Kernel: Efficient Triton Kernels for LLM Training" (2024).
@@ -24,7 +24,7 @@ from lowtide.ir.geometry import ITEM_B, Geometry
 from lowtide.ir.graph import Graph, Option, Recipe
 from lowtide.ir.numerics import Numerics
 from lowtide.ops import projected_loss
-from lowtide.ops.arguments import bound, lifetime, passed
+from lowtide.ops.arguments import are_kept, bound, passed
 from lowtide.ops.base import LOSS, AbstractFamily, Kernel
 from lowtide.ops.builder import GraphBuilder
 from lowtide.ops.cross_entropy import LEAST_B, logits_B, spans
@@ -147,7 +147,7 @@ class LinearCrossEntropy(AbstractFamily):
             found = projection(builder, chain)
             if found is None or logits_B(chain) < self.least_B or not builder.is_free(found.recipes):
                 continue
-            if not lifetime(builder, chain.logits, *found.factors, chain.targets, chain.weight):
+            if not are_kept(builder, chain.logits, *found.factors, chain.targets, chain.weight):
                 continue
             if builder.values[chain.logits.value].leaves is not None:
                 _LOG.info(
@@ -163,9 +163,9 @@ class LinearCrossEntropy(AbstractFamily):
             builder.group(self.kind, f"{self.name} {chain.forward.id}", found.recipes, options)
 
     def _counts(self, chain: LossChain, candidate: _Candidate) -> list[int]:
-        """How many chunks a way may have: rows enough in each; fewer, if that leaves none."""
+        """How many chunks a candidate may have: rows enough in each; fewer, if that leaves none."""
         rows = chain.shape[0]
-        least = self.exact_rows if candidate in (_from_logits, _made_again) else 1
+        least = self.exact_rows if candidate in (_from_logits, _recomputed) else 1
         return [c for c in self.chunks if c * least <= rows] or [max(1, rows // least)]
 
 
@@ -173,15 +173,15 @@ _Candidate = Callable[[GraphBuilder, Projection, Sequence[int]], list[Option]]
 
 
 def _candidates(found: Projection, numerics: Numerics) -> list[_Candidate]:
-    """The ways that a level admits for a projection."""
+    """The candidates that a level admits for a projection."""
     rounds = ITEM_B[found.chain.dtype] < ITEM_B["float32"]  # a row's softmax cannot be had from two numbers
     exact = not (rounds and any(i for i, _ in found.gradients))
     candidates: list[_Candidate] = [_from_logits] if exact and found.gradients else []
-    if found.lifetimes:
+    if found.keeps_logits:
         return candidates
-    candidates += [_made_again] if exact else []
+    candidates += [_recomputed] if exact else []
     if numerics.admits(Numerics.REASSOCIATED) and found.gradients:
-        candidates.append(_made_again_once)
+        candidates.append(_recomputed_once)
         if _may_come_first(found):
             candidates.append(_at_once)
     return candidates
@@ -197,14 +197,14 @@ def _may_come_first(found: Projection) -> bool:
 def _from_logits(builder: GraphBuilder, found: Projection, counts: Sequence[int]) -> list[Option]:
     """The logits whole; their gradient never."""
     chunks = counts[len(counts) // 2]
-    product = () if found.lifetimes else (found.product.id,)
+    product = () if found.keeps_logits else (found.product.id,)
     recipes = _by_rows_and_classes(builder, found, found.chain.logits, chunks)
     return [Option(f"from logits, {chunks} chunks", (*product, *recipes))]
 
 
-def _made_again(builder: GraphBuilder, found: Projection, counts: Sequence[int]) -> list[Option]:
+def _recomputed(builder: GraphBuilder, found: Projection, counts: Sequence[int]) -> list[Option]:
     """Logits a chunk at a time, once for each of loss, input gradient and weight gradient."""
-    return [Option(f"{c} chunks, made again", _by_rows_and_classes(builder, found, None, c)) for c in counts]
+    return [Option(f"{c} chunks, recomputed", _by_rows_and_classes(builder, found, None, c)) for c in counts]
 
 
 def _by_rows_and_classes(builder: GraphBuilder, found: Projection, logits: Read | None, chunks: int) -> tuple[int, ...]:
@@ -240,7 +240,7 @@ def _statistics(builder: GraphBuilder, chain: LossChain) -> tuple[int, int]:
     return largest, builder.value(f"logarithms of the sums of {chain.forward.id}", rows)
 
 
-def _made_again_once(builder: GraphBuilder, found: Projection, counts: Sequence[int]) -> list[Option]:
+def _recomputed_once(builder: GraphBuilder, found: Projection, counts: Sequence[int]) -> list[Option]:
     """Logits a chunk at a time, once for the loss and once for all gradients."""
     chain, options = found.chain, []
     for chunks in counts:
@@ -250,12 +250,12 @@ def _made_again_once(builder: GraphBuilder, found: Projection, counts: Sequence[
         forward = builder.recipe(chain.forward, name, outputs=outputs, reads=reads, args=args)
         reads, args = bound(*head, chain.upstream, builder.read(chain.total), found.extra, *_wanted(builder, found))
         backward = _gradient_recipe(builder, found, "backward", reads, args)
-        options.append(Option(f"{chunks} chunks, made again once", (forward, backward), Numerics.REASSOCIATED))
+        options.append(Option(f"{chunks} chunks, recomputed once", (forward, backward), Numerics.REASSOCIATED))
     return options
 
 
 def _at_once(builder: GraphBuilder, found: Projection, counts: Sequence[int]) -> list[Option]:
-    """Logits a chunk at a time, once; gradients beside the loss, scaled in the backward."""
+    """Logits a chunk at a time, once; gradients along with the loss, scaled in the backward."""
     chain, options = found.chain, []
     name = "lowtide.linear_cross_entropy_with_gradients"
     for chunks in counts:

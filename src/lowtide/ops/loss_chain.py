@@ -114,7 +114,7 @@ def loss_chains(builder: GraphBuilder) -> Iterator[LossChain]:
 
 
 def only(builder: GraphBuilder, value: int, ops: Sequence[str]) -> list[Recipe] | None:
-    """The recipes that read a value which stays inside, one per operator name; None if others do, or it leaves."""
+    """The recipes that read an inner value, one per operator name; None if others do, or it leaves."""
     if builder.values[value].leaves is not None:
         return None
     readers = [builder.recipes[r] for r in builder.readers.get(value, [])]

@@ -1,6 +1,6 @@
 """Elementwise operators as runs: what lies between them, and what a backward would read of that, never exists whole.
 
-A backward that reads what a forward run has inside gets a run of its own, which begins by making that again, tile by
+A backward that reads what a forward run has inside gets a run of its own, which begins by recomputing that, tile by
 tile, from what the forward run was given. So of GELU's eight tensors, in the form that GPT-2 writes it, one is saved.
 """
 
@@ -56,7 +56,7 @@ class Pointwise(AbstractFamily):
 
 @dataclass
 class _Found:
-    """The runs of a program, and which values stay inside them.
+    """The runs of a program, and which values remain inside them.
 
     Arguments:
         known: members by what they make.
@@ -132,7 +132,7 @@ class _Found:
 
 
 def _temporary_B(builder: GraphBuilder, member: Member) -> int:
-    """Bytes that torch's own operator takes beside its result."""
+    """Bytes that torch's own operator takes besides its result."""
     return builder.values[member.value].size_B if member.recipe.op == _DROPOUT_BACKWARD else 0
 
 

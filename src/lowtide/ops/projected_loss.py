@@ -45,16 +45,16 @@ class Logits:
         return self._product(hidden[a:b], matrix, self.bias, None)
 
     def block(self, a: int, b: int) -> Tensor:
-        """Classes a to b of every row, with room for one class more, which is 0."""
+        """Classes a to b of every row, with a column for one class more, which is 0."""
         if self.whole is not None:
-            capacity = self.whole.new_empty((self.whole.shape[0], b - a + 1))
-            capacity[:, :-1] = self.whole[:, a:b]
+            padded = self.whole.new_empty((self.whole.shape[0], b - a + 1))
+            padded[:, :-1] = self.whole[:, a:b]
         else:
             hidden, matrix = self.factors
-            capacity = hidden.new_empty((hidden.shape[0], b - a + 1))
-            self._product(hidden, matrix[:, a:b], None if self.bias is None else self.bias[a:b], capacity[:, :-1])
-        capacity[:, -1] = 0
-        return capacity
+            padded = hidden.new_empty((hidden.shape[0], b - a + 1))
+            self._product(hidden, matrix[:, a:b], None if self.bias is None else self.bias[a:b], padded[:, :-1])
+        padded[:, -1] = 0
+        return padded
 
     @property
     def factors(self) -> tuple[Tensor, Tensor]:
@@ -87,7 +87,7 @@ class Head:
     log_sum: Tensor | None = None
 
     def few(self, a: int, b: int) -> Iterator[tuple[int, int]]:
-        """Rows a to b, a few at a time: what is made of them in the log-softmax's dtype is small beside them."""
+        """Rows a to b, a few at a time: what is made of them in the log-softmax's dtype is small against them."""
         return ((a + c, a + d) for c, d in spans(b - a, min(FEW, b - a), 1))
 
     def in_bytes(self, logits: Tensor) -> bool:
@@ -125,7 +125,7 @@ class Head:
         """The logits' gradient for classes a to b; `largest` and `log_sum` are known.
 
         The softmax's gradient takes the sum of a row's slopes, and there is one that is not 0. Where its class is not
-        among these, it stands in the room for one more.
+        among these, it stands in the column for one more.
         """
         block = self.logits.block(a, b)
         own = block.dtype == self.dtype

@@ -24,7 +24,7 @@ class Projection:
         extra: another gradient of the logits, [N, V], which is added; None if there is none.
         input, weight, offset: recipes that make the gradients of hidden, matrix and bias; None where not wanted.
         turned: whether the weight's gradient is [H, V] rather than [V, H].
-        lifetimes: whether the logits are wanted besides, so that they have to be made whole.
+        keeps_logits: whether the logits are wanted besides, so that they have to be made whole.
         recipes: of the program, all of these and the chain's.
     """
 
@@ -38,7 +38,7 @@ class Projection:
     weight: Recipe | None
     offset: Recipe | None
     turned: bool
-    lifetimes: bool
+    keeps_logits: bool
     recipes: tuple[int, ...]
 
     @property
@@ -65,7 +65,7 @@ def projection(builder: GraphBuilder, chain: LossChain) -> Projection | None:
     if shape != chain.shape or (bias and shape_of(bias[0]) != shape[1:]):
         return None
     own = {r for r in builder.readers[chain.logits.value] if r not in chain.recipes}
-    lifetimes = bool(own) or builder.values[chain.logits.value].leaves is not None
+    keeps_logits = bool(own) or builder.values[chain.logits.value].leaves is not None
     found = Projection(
         chain,
         product,
@@ -77,15 +77,15 @@ def projection(builder: GraphBuilder, chain: LossChain) -> Projection | None:
         None,
         None,
         False,
-        lifetimes,
+        keeps_logits,
         chain.recipes,
     )
     return _with_product(found) if chain.gradient is None else _with_gradients(builder, found)
 
 
 def _with_product(found: Projection) -> Projection:
-    """With the product among what is replaced, unless it stays."""
-    if found.lifetimes:
+    """With the product among what is replaced, unless the logits are kept."""
+    if found.keeps_logits:
         return found
     return dataclasses.replace(found, recipes=(found.product.id, *found.recipes))
 

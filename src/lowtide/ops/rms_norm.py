@@ -1,7 +1,7 @@
 """RMS norm's backward as one operator, from its input or from its output.
 
 Autograd's chain has ten operators as large as the input, and several of their results at once. Some rows at a time, the
-same operators in the same order give the same bits, and what lies between them stays in the cache.
+same operators in the same order give the same bits, and what lies between them remains in the cache.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ def rms_norm_backward(
     x: Tensor,
     rstd: Tensor,
     width: int,
-    beside: Tensor | None = None,
+    added: Tensor | None = None,
     *,
     out: Tensor | None = None,
 ) -> Tensor:
     """The gradient of x from that of x * r, with r = (mean(x ** 2) + eps) ** -0.5: autograd's chain, row by row.
 
-    torch sums a row in one way if there is another row beside it, so no row is alone that was not. `out` may be the
+    torch sums a row otherwise if there is another row, so no row is alone that was not. `out` may be the
     gradient: a row of it is not wanted once it has been multiplied.
     """
     made = torch.empty_like(x) if out is None else out
     incoming, xs, spread, into = (t.reshape(-1, t.shape[-1]) for t in (gradient, x, rstd, made))
-    others = None if beside is None else beside.reshape(-1, width)
+    others = None if added is None else added.reshape(-1, width)
     for part in _parts(spread.shape[0], width * x.element_size()):
         g, r = incoming[part], spread[part]
         slope = (g * xs[part]).sum(1, True).mul_(-0.5).mul_(r.pow(3)).div_(width)
@@ -61,7 +61,7 @@ def rms_norm_backward_from_output(
     rstd: Tensor,
     aside: Tensor,
     width: int,
-    beside: Tensor | None = None,
+    added: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The gradients of x and of the scales from that of y = x * r * w, and from y itself.
 
@@ -70,7 +70,7 @@ def rms_norm_backward_from_output(
     faint, over, scale = faint_channels(weight, None), inverse(weight, None).reshape(-1), weight.reshape(-1)
     made, total = torch.empty_like(y), torch.zeros_like(scale)
     incoming, ys, spread, into = (t.reshape(-1, t.shape[-1]) for t in (gradient, y, rstd, made))
-    others = None if beside is None else beside.reshape(-1, width)
+    others = None if added is None else added.reshape(-1, width)
     for part in _parts(spread.shape[0], width * y.element_size()):
         xhat, r, rows = ys[part] * over, spread[part], into[part]
         for row, column in enumerate(faint):
@@ -126,7 +126,7 @@ class RmsNorm(AbstractFamily):
 
 
 def _as_one(builder: GraphBuilder, site: RmsSite) -> int:
-    reads, args = bound(site.gradient, site.x, site.rstd, site.width, site.beside)
+    reads, args = bound(site.gradient, site.x, site.rstd, site.width, site.added)
     return builder.recipe(site.result, "lowtide.rms_norm_backward", outputs=site.result.outputs, reads=reads, args=args)
 
 
@@ -136,7 +136,7 @@ def _from_output(builder: GraphBuilder, scaled: ScaledSite) -> Option:
     aside = builder.value(f"{builder.values[scaled.y.value].name}_aside", geometry)
     reads, args = bound(site.x, scaled.weight, None)
     saving = builder.recipe(scaled.forward, "lowtide.rms_norm_put_aside", outputs=(aside,), reads=reads, args=args)
-    reads, args = bound(scaled.outer, scaled.y, scaled.weight, site.rstd, builder.read(aside), site.width, site.beside)
+    reads, args = bound(scaled.outer, scaled.y, scaled.weight, site.rstd, builder.read(aside), site.width, site.added)
     outputs = (*site.result.outputs, scaled.scale_gradient)
     backward = builder.recipe(
         site.result, "lowtide.rms_norm_backward_from_output", outputs=outputs, reads=reads, args=args

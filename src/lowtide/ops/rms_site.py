@@ -25,14 +25,14 @@ class RmsSite:
 
     Arguments:
         gradient: of xhat.
-        beside: what came to x from other readers; None if nothing is added to it here.
+        added: what came to x from other readers; None if nothing is added to it here.
         recipes: that only lead to `result`, in program order.
     """
 
     x: Read
     rstd: Read
     gradient: Read
-    beside: Read | None
+    added: Read | None
     width: int
     recipes: tuple[int, ...]
     result: Recipe
@@ -101,7 +101,7 @@ def _site(builder: GraphBuilder, x: Read, rstd: Read) -> RmsSite | None:
     if doubled is None or copied is None or result is None:
         return None
     gradient = _partner(product, x)
-    direct, beside, joined = _direct(builder, _other(result, turned), rstd)
+    direct, added, joined = _direct(builder, _other(result, turned), rstd)
     if direct is None:
         return None
     width = x.geometry.shape[-1] if x.geometry is not None else 0
@@ -114,10 +114,10 @@ def _site(builder: GraphBuilder, x: Read, rstd: Read) -> RmsSite | None:
         return None
     if any(builder.values[r.outputs[0]].leaves is not None for r in chain):
         return None
-    reads = [t.geometry for t in (gradient, x, builder.read(result.outputs[0]), beside) if t is not None]
+    reads = [t.geometry for t in (gradient, x, builder.read(result.outputs[0]), added) if t is not None]
     if not all(is_contiguous(g) for g in reads) or len({g.dtype for g in reads if g is not None}) != 1:
         return None
-    return RmsSite(x, rstd, gradient, beside, width, _in_order(builder, (*chain, result)), result)
+    return RmsSite(x, rstd, gradient, added, width, _in_order(builder, (*chain, result)), result)
 
 
 def _direct(
@@ -130,10 +130,10 @@ def _direct(
     joined = _maker(builder, read, _ADD)
     if joined is None or len(joined.args) != 2 or len(joined.reads) != 2:
         return None, None, ()
-    for one, beside in (joined.reads, joined.reads[::-1]):
+    for one, added in (joined.reads, joined.reads[::-1]):
         direct = _maker(builder, one, _MUL)
         if direct is not None and rstd in direct.reads and not one.views:
-            return direct, beside, (joined,)
+            return direct, added, (joined,)
     return None, None, ()
 
 

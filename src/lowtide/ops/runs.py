@@ -194,7 +194,7 @@ def _member(builder: GraphBuilder, recipe: Recipe) -> Member | None:
 
 
 def _is_plain(recipe: Recipe, result: Geometry, reads: tuple[Geometry, ...]) -> bool:
-    """Whether a kernel computes in the result's dtype, casts nothing on the way, and has its arguments in text form."""
+    """Whether a kernel computes in the result's dtype, casts nothing in between, and has its arguments in text form."""
     if any(not isinstance(a, Ref | bool | int | float | str | None) for a in recipe.args):
         return False
     if any(g.device != result.device for g in reads):

@@ -2,8 +2,8 @@
 
 A normalisation gives y = gamma * xhat + beta per channel, so xhat = (y - beta) / gamma, with an error of y's rounding
 times (1 + |beta / gamma|). Where that is too much (`RATIO`), or gamma's square would leave the range of floats, a
-channel is *faint*. What went into faint channels is put aside in the forward (`put_aside`), in room for a few of them;
-the gradient takes it from there. With more faint channels than room the forward stops: nothing has been changed then.
+channel is *faint*. What went into faint channels is put aside in the forward (`put_aside`), for a few of them;
+the gradient takes it from there. With more of them the forward stops: nothing has been changed then.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 RATIO = 64.0  # of |beta| to |gamma|, at the most
 LEAST, MOST = 2.0**-30, 2.0**30  # of |gamma|
-_SHARE = 16  # there is room for one channel of so many
+_SHARE = 16  # one channel of so many can be put aside
 
 
 def capacity(channels: int) -> int:
-    """For how many faint channels there is room. It is set aside whether there are any or not: sizes are static."""
+    """How many faint channels can be put aside. The buffer is there whether there are any or not: sizes are static."""
     return max(1, channels // _SHARE)
 
 
@@ -36,7 +36,7 @@ def is_faint(weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def declines(weight: Tensor, bias: Tensor | None = None) -> bool:
-    """Whether to leave a site as it is: its faint channels would take more than half of the room.
+    """Whether to leave a site as it is: its faint channels would take more than half of the capacity.
 
     The other half is for channels that become faint while the network trains. Scales that start at zero, as those
     that end torchvision's residual blocks may, decline.
@@ -48,14 +48,14 @@ def faint_channels(weight: Tensor, bias: Tensor | None) -> list[int]:
     """Which channels are faint, increasing.
 
     Raises:
-        FaintScale: if there is no room for so many.
+        FaintScale: if there is no capacity for so many.
     """
     found: list[int] = is_faint(weight, bias).reshape(-1).nonzero().reshape(-1).tolist()
     if len(found) > capacity(weight.numel()):
         raise FaintScale(
-            f"{len(found)} of a normalisation's {weight.numel()} scales are near zero, or no numbers, and there is "
-            f"room for {capacity(weight.numel())}: its gradient cannot be made from its output. No parameter has been "
-            'changed: plan with numerics="exact"'
+            f"{len(found)} of a normalisation's {weight.numel()} scales are near zero, or no numbers, and at "
+            f"most {capacity(weight.numel())} may be: its gradient cannot be made from its output. No parameter has "
+            'been changed: plan with numerics="exact"'
         )
     return found
 
@@ -66,7 +66,7 @@ def put_aside(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     Arguments:
         x: with channels along its second dimension, as many as there are scales.
 
-    Returns: one row per channel for which there is room, in the order of `faint_channels`; the rest is zero.
+    Returns: one row per channel that can be put aside, in the order of `faint_channels`; the rest is zero.
     """
     aside = x.new_zeros((capacity(weight.numel()), x.shape[0], *x.shape[2:]))
     for row, channel in enumerate(faint_channels(weight, bias)):

@@ -1,7 +1,7 @@
 """The gradient of a weight that is both embedding and last layer: tokens' gradients are added to the layer's in parts.
 
 The embedding's own gradient, as large as the vocabulary, never exists whole. Tokens of one part of the vocabulary are
-summed by themselves, as in the whole, before they are added: bits stay.
+summed by themselves, as in the whole, before they are added: bits are the same.
 """
 
 from __future__ import annotations

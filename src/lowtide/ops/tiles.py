@@ -3,8 +3,8 @@
 Every tile goes through all steps before the next one begins. What lies between two steps is one tile in a scratch
 buffer, which stays in the processor's cache. The steps are torch's own operators on slices.
 
-Exactness. Vector code computes whole vectors of elements in one way, and what is left over at the end of a thread's
-share in another, which may round differently. Where all tensors are one row of elements, tiles are cut so that each
+Exactness. Vector code computes whole vectors of elements, and what is left over at the end of a thread's share by
+other instructions, which may round differently. Where all tensors are one row of elements, tiles are cut so that each
 element is computed as when the operator runs on the whole (`lowtide.ops.boxes`). Where they are not, steps have to be
 of those that leave no choice (`elementwise.ROUNDED`), or rows whole vectors; the family sees to that.
 """
@@ -83,7 +83,7 @@ class _Ready(NamedTuple):
     Arguments:
         calls: one per step.
         numbers: what has to be a tensor without dimensions, and its dtype.
-        bases: per step where its result lies: the number of a slot in the scratch buffer or, from -1 down, an output.
+        slot_of: per step where its result lies: the number of a slot in the scratch buffer or, from -1 down, an output.
         slots: dtype of each slot.
         copies: (step, output) of results that are copied at the end, as others still read what they overwrite.
         dtypes: of the outputs.
@@ -91,7 +91,7 @@ class _Ready(NamedTuple):
 
     calls: tuple[_Call, ...]
     numbers: tuple[tuple[float, str], ...]
-    bases: tuple[int, ...]
+    slot_of: tuple[int, ...]
     slots: tuple[str, ...]
     copies: tuple[tuple[int, int], ...]
     dtypes: tuple[str, ...]
@@ -138,8 +138,8 @@ def _carry_out(run: _Ready, given: Sequence[Tensor], results: Sequence[Tensor]) 
         passed = [*tiles[: len(given)], *numbers]
         if shaped[0] != outputs[0].shape:
             shaped = (outputs[0].shape, [s[: outputs[0].numel()].view(outputs[0].shape) for s in slots])
-        for call, lender in zip(run.calls, run.bases, strict=True):
-            place = outputs[-1 - lender] if lender < 0 else shaped[1][lender]
+        for call, slot in zip(run.calls, run.slot_of, strict=True):
+            place = outputs[-1 - slot] if slot < 0 else shaped[1][slot]
             call.write(*[passed[a] if is_read else a for is_read, a in call.args], **call.kwargs, **{call.into: place})
             passed.append(place)
         for step, output in run.copies:
@@ -175,7 +175,7 @@ def _ready(text: str, over: int | None, given: tuple[str, ...], cpu: bool) -> _R
         cpu: whether a number would be allocated as a tensor at every call.
     """
     run = msgspec.json.decode(text, type=Tiles)
-    bases, slots, copies = _places(run, over)
+    slot_of, slots, copies = _places(run, over)
     dtypes = (*given, *(step.dtype for step in run.steps))
     found = (_number(run, step, dtypes) for step in run.steps if cpu)
     numbers = dict.fromkeys(number for number in found if number is not None)
@@ -194,7 +194,7 @@ def _ready(text: str, over: int | None, given: tuple[str, ...], cpu: bool) -> _R
                 args.append((False, _constant(arg)))
         calls.append(_Call(write, keyword, tuple(args), {k: _constant(a) for k, a in step.kwargs}))
     wanted = tuple(run.steps[step].dtype for step in run.wanted)
-    return _Ready(tuple(calls), tuple(numbers), bases, slots, copies, wanted)
+    return _Ready(tuple(calls), tuple(numbers), slot_of, slots, copies, wanted)
 
 
 def _number(run: Tiles, step: Step, dtypes: Sequence[str]) -> tuple[float, str] | None:
@@ -222,14 +222,14 @@ def _places(run: Tiles, over: int | None) -> tuple[tuple[int, ...], tuple[str, .
     kept = {step for step, _ in copies}
     slots: list[str] = []
     free: list[int] = []
-    bases: list[int] = []
+    slot_of: list[int] = []
     for i, step in enumerate(run.steps):
         for operand in dict.fromkeys(run.place(a) - run.given for a in step.args if isinstance(a, Ref)):
             dead = operand >= 0 and last_read[operand + run.given] == i and operand not in kept
-            if dead and bases[operand] >= 0:
-                free.append(bases[operand])
+            if dead and slot_of[operand] >= 0:
+                free.append(slot_of[operand])
         if i in outputs:
-            bases.append(-1 - outputs[i])
+            slot_of.append(-1 - outputs[i])
             continue
         slot = next((s for s in free if slots[s] == step.dtype), None)
         if slot is None:
@@ -237,8 +237,8 @@ def _places(run: Tiles, over: int | None) -> tuple[tuple[int, ...], tuple[str, .
             slots.append(step.dtype)
         else:
             free.remove(slot)
-        bases.append(slot)
-    return tuple(bases), tuple(slots), tuple(copies)
+        slot_of.append(slot)
+    return tuple(slot_of), tuple(slots), tuple(copies)
 
 
 def _scratch_B(graph: Graph, recipe: Recipe) -> int:

@@ -2,7 +2,7 @@
 
 An optimizer is *separable* if stepping its parameters one by one, each as soon as its gradient is there, does what
 one call of `step` does for all. Its code then runs on a twin that holds a single parameter: arithmetic, defaults and
-choices between loops, `foreach` and `fused` stay the optimizer's business.
+choices between loops, `foreach` and `fused` remain the optimizer's business.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ def initial_state(
     A momentum that begins as the first gradient is made of negative zeros, to which that gradient is added.
 
     Arguments:
-        optimizer, weight: stay as they are; nothing is made of the weight's content.
+        optimizer, weight: are not changed; nothing is made of the weight's content.
         known: what there is already.
     """
     alone = weight.detach()

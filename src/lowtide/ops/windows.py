@@ -1,6 +1,6 @@
 """Kernels of maximum pooling that keep, per result, where in its window the maximum lay, in the fewest bits.
 
-On the processor they are the core's (`src/core/windows.hpp`) and need no byte beside their results; elsewhere torch
+On the processor they are the core's (`src/core/windows.hpp`) and need no byte besides their results; elsewhere torch
 does the same, a few images at a time.
 """
 
@@ -168,7 +168,7 @@ def _settings(pool: Pool) -> list[list[int]]:
 
 
 def _corners(pool: Pool, device: torch.device) -> list[Tensor]:
-    """Per dimension, where windows begin, shaped to stand beside a tensor in order."""
+    """Per dimension, where windows begin, shaped to broadcast with a tensor in order."""
     found = []
     for d, extent in enumerate(pool.output[pool.leading :]):
         begins = torch.arange(extent, device=device) * pool.stride[d] - pool.padding[d]

@@ -1,4 +1,4 @@
-"""How fast bytes move between a device and the host: per direction, alone and beside compute. Measured once, cached.
+"""How fast bytes move between a device and the host: per direction, alone and during compute. Measured once, cached.
 
 Units: `_B` bytes, `_s` seconds, `_Bps` bytes per second.
 """
@@ -43,7 +43,7 @@ class Bandwidth:
     latency_s: float
 
     def links(self, limit_Bps: float | None = None) -> tuple[Link, ...]:
-        """Both directions as plans count on them: beside compute, and no faster than a limit."""
+        """Both directions as plans count on them: concurrent with compute, and no faster than a limit."""
         return tuple(
             Link(source, target, engine, rate_Bps if limit_Bps is None else min(limit_Bps, rate_Bps), self.latency_s)
             for source, target, engine, rate_Bps in (

@@ -92,7 +92,7 @@ class ProfileCache:
         found = self._table(fingerprint).entries.get(key)
         if found is None or is_sound(found):
             return found
-        _LOG.warning("a measurement in %s cannot be one; it is made again", self._path(fingerprint))
+        _LOG.warning("a measurement in %s cannot be one; it is taken again", self._path(fingerprint))
         del self._table(fingerprint).entries[key]
         return None
 

@@ -1,6 +1,6 @@
-"""Which implementations are exact here: each that claims it is run beside the program's own and compared bit by bit.
+"""Which implementations are exact here: each that claims it is run next to the program's own and compared bit by bit.
 
-What was found is kept on disk beside the measurements, by what was run and by the machine's fingerprint.
+What was found is kept on disk next to the measurements, by what was run and by the machine's fingerprint.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Exactness:
 
 
 def _candidates(graph: Graph) -> Iterator[tuple[Refuted, Rehearsal]]:
-    """What claims to be exact, and the way to try it."""
+    """What claims to be exact, and the rehearsal that tries it."""
     grouped = {r for g in graph.groups for o in g.options for r in o.recipes}
     for index, group in enumerate(graph.groups):
         own = group.options[0].recipes

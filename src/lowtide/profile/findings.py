@@ -1,4 +1,4 @@
-"""What a profile found, beside the figures it put into the graph. Torch-free. Units: `_s` seconds."""
+"""What a profile found, apart from the figures it put into the graph. Torch-free. Units: `_s` seconds."""
 
 from __future__ import annotations
 

@@ -82,9 +82,9 @@ def _recipe(line: _Line, recipe: Recipe, values: tuple[Value, ...], low: Sample,
     small, large = low.profiled.recipes[recipe.id], high.profiled.recipes[recipe.id]
     trace = _trace(line, small.trace, large.trace)
     events = trace.events
-    for value, base in zip(recipe.outputs, trace.outputs, strict=False):
-        if base is not None:
-            events = resized(events, base, values[value].size_B)
+    for value, allocation in zip(recipe.outputs, trace.outputs, strict=False):
+        if allocation is not None:
+            events = resized(events, allocation, values[value].size_B)
     trace = msgspec.structs.replace(trace, events=events)
     return msgspec.structs.replace(recipe, time_s=line.at(small.time_s, large.time_s), trace=trace)
 

@@ -1,7 +1,7 @@
 """GPUs by name, with their makers' published figures. Torch-free.
 
 Figures are peaks without sparsity; matrix units accumulate in float32. Memory is what the datasheet says, its GB taken
-as 10^9 bytes: cards show up to 7 % more. Host bandwidth is that of the PCIe slot, one way, or of
+as 10^9 bytes: cards show up to 7 % more. Host bandwidth is that of the PCIe slot, in one direction, or of
 NVLink where that leads to the processor.
 
 Units: `_B` bytes, `_Bps` bytes per second.
@@ -62,7 +62,7 @@ GPUS = (
     _gpu("h100", 80 * _G, 3.35e12, _PCIE_5_Bps, float64=34 * _T, float32=67 * _T, half=989 * _T, float8=1979 * _T),
     _gpu("h100-nvl", 94 * _G, 3.9e12, _PCIE_5_Bps, float64=30 * _T, float32=60 * _T, half=835 * _T, float8=1671 * _T),
     _gpu("h100-pcie", 80 * _G, 2e12, _PCIE_5_Bps, float64=26 * _T, float32=51 * _T, half=756 * _T, float8=1513 * _T),
-    # NVIDIA GH200 Grace Hopper Superchip datasheet: 96 GB HBM3, 4 TB/s; 900 GB/s to the processor, both ways together.
+    # NVIDIA GH200 Grace Hopper Superchip datasheet: 96 GB HBM3, 4 TB/s; 900 GB/s to the processor, both directions.
     _gpu("gh200", 96 * _G, 4e12, _NVLINK_C2C_Bps, float64=34 * _T, float32=67 * _T, half=990 * _T, float8=1979 * _T),
     # NVIDIA A100 Tensor Core GPU datasheet: SXM 80 GB HBM2e, 2,039 GB/s; 40 GB HBM2, 1,555 GB/s.
     _gpu("a100", 80 * _G, 2.039e12, _PCIE_4_Bps, float64=9.7 * _T, float32=19.5 * _T, half=312 * _T),

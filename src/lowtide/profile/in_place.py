@@ -9,11 +9,11 @@ from lowtide.ir.in_place import has_the_bytes, plain_candidates
 
 
 def settled(graph: Graph) -> Graph:
-    """Gives every way in place the seconds of the recipe that it stands for, and withdraws those that would not do.
+    """Gives every in-place candidate the seconds of the recipe that it stands for, and withdraws those that do not fit.
 
     The arithmetic is the same, and the bytes are the same but for where they go; a difference in the seconds would
-    mostly be noise, of which planners would make decisions. A way that does not fit the bytes of the value it
-    overwrites, as they turned out to be, becomes the plain recipe once more: ids stay.
+    mostly be noise, of which planners would make decisions. A candidate that does not fit the bytes of the value it
+    overwrites, as they turned out to be, becomes the plain recipe once more: ids are kept.
 
     O(recipes).
     """

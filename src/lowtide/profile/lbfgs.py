@@ -32,7 +32,7 @@ def lbfgs_needs(optimizer: torch.optim.LBFGS) -> Counted:
     """Measures L-BFGS over a few numbers with full histories, and scales.
 
     Arguments:
-        optimizer: stays as it is.
+        optimizer: is not changed.
 
     Returns: the needs with a full history.
     """

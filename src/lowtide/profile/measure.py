@@ -306,9 +306,9 @@ class _Walk:
         for old in self.graph.recipes:
             recipe = self.recipes[old.id]
             events = recipe.trace.events
-            for value, lender in zip(recipe.outputs, recipe.trace.outputs, strict=False):
-                if lender is not None:  # another recipe of the same value may need more
-                    events = resized(events, lender, self.size_B[value])
+            for value, allocation in zip(recipe.outputs, recipe.trace.outputs, strict=False):
+                if allocation is not None:  # another recipe of the same value may need more
+                    events = resized(events, allocation, self.size_B[value])
             trace = msgspec.structs.replace(recipe.trace, events=events)
             recipes.append(msgspec.structs.replace(recipe, trace=trace))
         graph = msgspec.structs.replace(self.graph, values=self._values(), recipes=tuple(recipes))
@@ -331,6 +331,6 @@ def _at(recipe: Recipe) -> str:
 
 def _replay(recipe: Recipe, original: Recipe) -> Recipe:
     """Time and trace of the recipe that it repeats, outputs found by value."""
-    bases = dict(zip(original.outputs, original.trace.outputs, strict=False))
-    trace = msgspec.structs.replace(original.trace, outputs=tuple(bases.get(v) for v in recipe.outputs))
+    allocations = dict(zip(original.outputs, original.trace.outputs, strict=False))
+    trace = msgspec.structs.replace(original.trace, outputs=tuple(allocations.get(v) for v in recipe.outputs))
     return msgspec.structs.replace(recipe, reads=original.reads, time_s=original.time_s, trace=trace)

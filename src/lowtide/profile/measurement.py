@@ -66,10 +66,10 @@ class Measurement(msgspec.Struct, frozen=True):
         outputs: list[int | None] = []
         for position, path in enumerate(output_paths(recipe)):
             found = self.at(path)
-            base = None if found is None or position in heirs else found.allocation
-            outputs.append(None if base in claimed else base)
-            if base is not None:
-                claimed.add(base)
+            allocation = None if found is None or position in heirs else found.allocation
+            outputs.append(None if allocation in claimed else allocation)
+            if allocation is not None:
+                claimed.add(allocation)
         outputs += [None] * (len(recipe.outputs) - len(outputs))  # the generator's state lies outside the call
         unlisted = {r.allocation for r in self.results if r.allocation is not None} - claimed
         releases = tuple(-(k + 1) for k in sorted(unlisted, reverse=True))

@@ -2,7 +2,7 @@
 
 A twin of the optimizer steps over fake parameters, which have no bytes, while every storage that it makes is counted.
 Where its code cannot run on fake tensors, a twin steps over real stand-ins, one parameter at a time
-(`optimizer_samples.py`). The optimizer itself, its parameters, gradients and hooks, and all generators stay as they
+(`optimizer_samples.py`). The optimizer itself, its parameters, gradients and hooks, and all generators are as they
 are.
 
 Units: `_B` bytes.

@@ -36,7 +36,7 @@ def sampled_needs(
     """Steps a twin over real stand-ins, once for every distinct geometry of a parameter.
 
     Arguments:
-        optimizer: stays as it is.
+        optimizer: is not changed.
         gradients: a tensor like the gradient of each parameter that has one, by the parameter's identity.
         device: whose bytes count, `"cpu"` or `"cuda"`.
         alignment_B: every temporary counts as the next multiple of it.

@@ -1,4 +1,4 @@
-"""One implementation run beside the program's own, on the same made-up inputs, and the results compared bit for bit.
+"""One implementation run next to the program's own, on the same made-up inputs, and the results compared bit for bit.
 
 What both read has to fit together: an output that one of them reads must be the output of the input that the other
 reads. So the program's recipes that lead from one to the other run as well, once, before both.
@@ -31,7 +31,7 @@ Tensors = dict[int, torch.Tensor]
 
 
 class Rehearsal:
-    """Two ways to make the same values: what has to run to compare them.
+    """Two implementations of the same values: what has to run to compare them.
 
     Arguments:
         graph: with geometries.
@@ -114,7 +114,7 @@ class Rehearsal:
         return expected, self._carried_out(self.other, again, held)
 
     def _carried_out(self, recipes: Iterable[int], there: Tensors, held: Sequence[Any]) -> Tensors:
-        """Runs some recipes, each after those that make what it reads, and lets go of what is no longer read."""
+        """Runs some recipes, each after those that make what it reads, and releases what is no longer read."""
         order = self._makers_first(recipes)
         last = {v: r for r in order for v in self.graph.recipes[r].read_values}
         for r in order:
@@ -173,15 +173,15 @@ class Rehearsal:
         found: set[int] = set()
 
         def leads(value: int, left: int) -> bool:
-            """Whether a value follows from another one outside; the recipes on the way are found."""
+            """Whether a value follows from another one outside; the recipes in between are found."""
             recipe = maker.get(value)
             if recipe is None or value in made or not left or graph.recipes[recipe].effect is Effect.OPAQUE:
                 return False
-            candidates = [v for v in graph.recipes[recipe].read_values if v in targets or leads(v, left - 1)]
+            sources = [v for v in graph.recipes[recipe].read_values if v in targets or leads(v, left - 1)]
             shared = len(targets.intersection(graph.recipes[recipe].outputs)) > 1
-            if candidates or shared:
+            if sources or shared:
                 found.add(recipe)
-            return bool(candidates)
+            return bool(sources)
 
         for value in sorted(targets):
             leads(value, _FARTHEST)

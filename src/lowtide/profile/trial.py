@@ -29,10 +29,10 @@ class Counted(msgspec.Struct, frozen=True):
 
 
 class Trial:
-    """The twin of an optimizer, over stand-ins for its parameters, with gradients; made in the modes in force.
+    """The twin of an optimizer, over stand-ins for its parameters, with gradients; made in the active modes.
 
     Arguments:
-        optimizer: stays as it is.
+        optimizer: is not changed.
         groups: those of its parameter groups that take part, with those of their parameters that do.
         gradients: a tensor like the gradient of each parameter that has one, by the parameter's identity.
 
@@ -63,7 +63,7 @@ class Trial:
 
     @property
     def state(self) -> list[torch.Tensor]:
-        """The tensors that the twin holds beside them."""
+        """The tensors that the twin holds besides them."""
         given = {id(t) for t in self._parameters}
         return [t for t in held_tensors(self._twin) if id(t) not in given]
 

@@ -18,7 +18,7 @@ from lowtide.profile.signature import as_strided, geometry_of
 
 
 class StandIns:
-    """Tensors of the same geometry as given ones, sharing storages where those do; made in the modes in force.
+    """Tensors of the same geometry as given ones, sharing storages where those do; made in the active modes.
 
     Floats are one.
     """

@@ -3,10 +3,10 @@
 One name per value, operators called directly, results of several unpacked at once, `del` exactly where the
 schedule drops. Nothing is looked up while it runs. Views are made in the argument list, so that they die with the
 call. Stretches that come several times, layers, are written once, as functions of their own (`routines.py`). Where
-allocations have planned addresses, every run says its number first, so that a departure from the plan costs one
+allocations have planned addresses, every run says its number first, so that a misplaced allocation costs one
 operator and not the rest of the segment.
 
-What was sent to the host in the forward travels to the backward in the slot of its value, as autograd keeps any saved
+What was offloaded in the forward travels to the backward in the slot of its value, as autograd keeps any saved
 tensor; what crosses on both sides travels on the host with the token.
 """
 
@@ -81,11 +81,11 @@ def generate(
         Functions that take a boxed list, which they empty, and return a tuple.
 
     Raises:
-        IllegalPlan: if the schedule moves something and there are no engines.
+        IllegalPlan: if the schedule offloads something and there are no engines.
     """
     moving = moves_anything(graph, schedule)
     if moving and engines is None:
-        raise IllegalPlan("the plan moves values to the host, and there are no copy engines: give a host budget")
+        raise IllegalPlan("the plan offloads values to the host, and there are no copy engines: give a host budget")
     parts = [statements_of(graph, part) for part in split(schedule, len(graph.segments))]
     carried = [carried_into(graph, part, i) for i, part in enumerate(parts)]
     named = [_named(graph, interface) for interface in interfaces]
@@ -178,7 +178,7 @@ def _in_slots(
 def _without_idle_drops(
     graph: Graph, statements: Sequence[Statement], carried: set[Name], segment: int
 ) -> list[Statement]:
-    """Leaves out drops of what did not come along: an earlier segment let go of it when it returned."""
+    """Leaves out drops of what did not come along: an earlier segment released it when it returned."""
     there = carried | _arriving(graph, segment)
     kept = []
     for statement in statements:
@@ -191,7 +191,7 @@ def _without_idle_drops(
 
 
 def _names(graph: Graph, statements: Iterable[Statement]) -> list[str]:
-    """Per number, what runs or is moved."""
+    """Per number, what runs or is copied."""
     steps = (s.step for s in statements if s.is_numbered)
     return [graph.recipes[s.recipe].op if isinstance(s, Run) else graph.values[s.value].name for s in steps]  # type: ignore[union-attr]
 

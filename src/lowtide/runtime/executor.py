@@ -1,4 +1,4 @@
-"""Runs the plan in force for each call of one captured graph.
+"""Runs the active plan for each call of one captured graph.
 
 A forward looks its plan up by shape; the token that it hands on tells its backward which plan that was, however
 many plans were exchanged in between.
@@ -64,7 +64,7 @@ class Loaded:
     def run(
         self, segment: int, arguments: list[Any], lease: BackwardLease | None = None, slots: int = 0
     ) -> Sequence[Any]:
-        """Runs a segment; inside the wall, if there is one.
+        """Runs a segment; inside the hard budget, if there is one.
 
         Arguments:
             lease: what the forward handed on to the backward, if it arrived.
@@ -75,7 +75,7 @@ class Loaded:
         else:
             results = self.walled.run(segment, self.segments[segment], arguments, lease, slots)
         if segment == 0 and self.token_result is not None:
-            # A token of its own for every call: the wall stays closed round the caller until the last one dies.
+            # A token of its own for every call: the budget holds for the caller's code until the last one dies.
             token = results[self.token_result]
             if token is self.token:
                 token = self.token.detach()
@@ -180,12 +180,12 @@ class PlannedExecutor:
     _recent: OrderedDict[int, Loaded] = field(default_factory=OrderedDict)
 
     def install(self, key: Key, loaded: Loaded) -> None:
-        """Puts a plan in force for a shape. Backwards that are outstanding keep the plan of their forward."""
+        """Makes a plan the active one for a shape. Backwards that are outstanding keep the plan of their forward."""
         self._active_plans[key] = loaded
         self.remember(loaded)
 
     def remember(self, loaded: Loaded) -> None:
-        """Keeps a plan for the backwards of forwards that run by it, whether or not it is in force."""
+        """Keeps a plan for the backwards of forwards that run by it, whether or not it is active."""
         self._by_number[loaded.number] = loaded
         self._recent[loaded.number] = loaded
         while len(self._recent) > _RECENT:
@@ -205,11 +205,11 @@ class PlannedExecutor:
 
     @property
     def keys(self) -> tuple[Key, ...]:
-        """Shapes for which a plan is in force."""
+        """Shapes for which a plan is active."""
         return tuple(self._active_plans)
 
     def forward(self, arguments: list[Any]) -> Sequence[Any]:
-        """Runs the first segment of the plan in force."""
+        """Runs the first segment of the active plan."""
         if compiled_autograd_enabled():
             raise CaptureError(
                 "compiled autograd inlines the backward into another graph, past lowtide's plan. "

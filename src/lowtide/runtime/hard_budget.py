@@ -1,7 +1,7 @@
 """The arena of one session, and the windows in which the calling thread allocates from it.
 
-A window opens when a segment begins. After a forward it stays open round the caller's own code, until the backward
-is done or can no longer come: every forward hands a passage on to its backward, and the last passage to die closes
+A window opens when a segment begins. After a forward it stays open for the caller's own code, until the backward
+is done or can no longer come: every forward hands a lease on to its backward, and the last lease to die closes
 the window. Outside, torch's own allocator serves as ever.
 
 Units: `_B` bytes.
@@ -40,7 +40,7 @@ class HardBudget:
     Arguments:
         arena: as large as the budget leaves.
         budget_B: of which the arena is a part.
-        outside_B: of the budget, what lies outside the arena for good: parameters and buffers that cannot be moved.
+        outside_B: of the budget, what lies outside the arena for good: parameters and buffers that cannot be relocated.
         begun: names of the graphs of the step that began last.
     """
 
@@ -50,7 +50,7 @@ class HardBudget:
     begun: tuple[object, ...] = ()
     _free: torch.UntypedStorage | None = None
     _free_B: int = 0
-    _open: dict[int, int] = field(default_factory=dict)  # passages that are alive, and the threads they belong to
+    _open: dict[int, int] = field(default_factory=dict)  # leases that are alive, and the threads they belong to
     _promised: dict[int, tuple[LiveBlock, ...]] = field(default_factory=dict)  # where their backwards will allocate
     _resting: int | None = None  # the thread that rests
     _standing: int | None = None  # the thread whose window stays open throughout
@@ -82,7 +82,7 @@ class HardBudget:
         return any(self._promised.values())
 
     def begin_step(self, graphs: tuple[object, ...] = ()) -> None:
-        """A step begins: the passages of its forwards belong to it.
+        """A step begins: the leases of its forwards belong to it.
 
         Arguments:
             graphs: what names its graphs.
@@ -102,15 +102,15 @@ class HardBudget:
 
     @property
     def present(self) -> tuple[int, int]:
-        """What a passage remembers: its step, and what `resume` compares."""
+        """What a lease remembers: its step, and what `resume` compares."""
         return self._step, self._turns
 
-    def resume(self, step: int, turns: int, *, lifetimes: bool) -> bool:
+    def resume(self, step: int, turns: int, *, retained: bool) -> bool:
         """A backward begins.
 
         Arguments:
-            step, turns: what its passage remembers.
-            lifetimes: whether what it was given stays when it has run.
+            step, turns: what its lease remembers.
+            retained: whether what it was given outlives it, as in a retained graph.
 
         Returns: whether others have run since its forward, so that its places may be taken.
         """
@@ -118,11 +118,11 @@ class HardBudget:
             self._step = step
             self._turns += 1
         disturbed = turns != self._turns
-        self._turns += lifetimes
+        self._turns += retained
         return disturbed
 
     def rest(self, name: str) -> None:
-        """Begins a stretch of the caller's code that allocates inside the wall while no plan needs its places."""
+        """Begins a stretch of the caller's code that allocates inside the budget while no plan needs its places."""
         self.wake()
         self._resting = threading.get_ident()
         self.arena.engage()
@@ -141,7 +141,7 @@ class HardBudget:
 
     @contextlib.contextmanager
     def rested(self, name: str) -> Iterator[None]:
-        """Inside, code of the caller's allocates in the wall while no plan needs its places."""
+        """Inside, the caller's code allocates in the arena while no plan needs its places."""
         self.rest(name)
         try:
             yield
@@ -155,7 +155,7 @@ class HardBudget:
             top_B: height of the plan that is to run: above it, if that can be.
 
         Raises:
-            InfeasibleBudget: if tensors of earlier steps leave no such room; it names a budget that has it.
+            InfeasibleBudget: if tensors of earlier steps leave fewer bytes than that; it names a budget that has it.
         """
         if size_B == self._free_B:
             return
@@ -170,7 +170,7 @@ class HardBudget:
                 enough_B = self.budget_B + rounded_B(size_B)  # with so much more, the same tensors leave that free
                 raise InfeasibleBudget(
                     f"the inputs of this step take {format_B(size_B)} of the budget of {format_B(self.budget_B)}, and "
-                    "tensors of earlier steps, or of forwards that wait for their backwards, leave no room for them. "
+                    "tensors of earlier steps, or of forwards that wait for their backwards, leave no space for them. "
                     "Set outputs and gradients that are no longer needed to None, or raise the budget, to "
                     f"budget={enough_B} at least.",
                     budget_B=self.budget_B,
@@ -179,17 +179,17 @@ class HardBudget:
             self._free_B = size_B
 
     def free_place(self, below_B: int) -> None:
-        """Lets go of what is kept free where it lies below an offset; the next segment keeps it elsewhere."""
+        """Releases what is kept free where it lies below an offset; the next segment keeps it elsewhere."""
         if self._free is not None and (storages.place_of(self._free, self.arena) or 0) < below_B:
             self.keep_free(0)
 
     def stand(self) -> None:
-        """Keeps this thread's window open until the wall is retired, whatever happens inside."""
+        """Keeps this thread's window open until the budget is retired, whatever happens inside."""
         self._standing = threading.get_ident()
         self.arena.engage()
 
     def retire(self) -> None:
-        """Lets go of the arena: it ends when no window is open and its last tensor is gone."""
+        """Releases the arena: it ends when no window is open and its last tensor is gone."""
         self.wake()
         owner, self._standing = self._standing, None
         if owner is not None:
@@ -198,21 +198,21 @@ class HardBudget:
         self.arena.retire()
 
     def opened(self, number: int, promise: tuple[LiveBlock, ...]) -> None:
-        """A passage was made, for a backward that will allocate at the places promised."""
+        """A lease was made, for a backward that will allocate at the places promised."""
         self._open[number] = threading.get_ident()
         self._promised[number] = promise
         self.arena.engage()
         self.arena.plan_top_B = self._top_B  # the backward is going to need its places
 
     def passed(self, number: int) -> None:
-        """A passage died."""
+        """A lease died."""
         owner = self._open.pop(number, None)
         self._promised.pop(number, None)
         if owner is not None:  # else abandoned before
             self._close_window(owner)
 
     def abandon(self) -> None:
-        """Closes every window of this thread: a segment raised, and its traceback may keep passages alive for long."""
+        """Closes every window of this thread: a segment raised, and its traceback may keep leases alive for long."""
         mine = threading.get_ident()
         for number in [n for n, owner in self._open.items() if owner == mine]:
             self.passed(number)
@@ -226,7 +226,7 @@ class HardBudget:
         self.arena.plan_top_B = self._top_B
 
     def end(self) -> None:
-        """The segment has returned; without a passage nobody needs the plan's places any more."""
+        """The segment has returned; without a lease nobody needs the plan's places any more."""
         self.arena.set_phase(BETWEEN if self._open else AFTER)
         self._close_window(threading.get_ident())
 
@@ -274,10 +274,10 @@ class Walled:
         height_B: of the layout: what the plan leaves alone begins here.
         concurrent_B: bytes of the step's inputs that lie outside the arena: as much of it stays empty.
         places: per segment, where it allocates.
-        carried: per segment, where the plan put what earlier segments made and this one may let go of.
+        carried: per segment, where the plan put what earlier segments made and this one may release.
         numbers: per segment, its index in the graph that the plan is of.
         replacement: gives another table, and its height, for a segment by its number: around what is taken (all but
-            what was carried and is let go of as planned), given which of that is so, and whether the graph is retained.
+            what was carried and is released as planned), given which of that is so, and whether the graph is retained.
     """
 
     hard_budget: HardBudget
@@ -302,11 +302,11 @@ class Walled:
         """Runs a segment's code with its allocations served as planned.
 
         Arguments:
-            lease: for a backward, what its forward handed on; None if that was lost on the way.
+            lease: for a backward, what its forward handed on; None if that was lost.
             slots: how many of the arguments the forward handed on.
 
         Raises:
-            InfeasibleBudget: if others have taken the places of a backward, and there is no room elsewhere.
+            InfeasibleBudget: if others have taken the places of a backward, and there is no space elsewhere.
         """
         table, height_B = self.tables[segment], self.height_B
         strays = segment == 0 and self.hard_budget.took_stray()
@@ -333,7 +333,7 @@ class Walled:
         """The table of a segment: the planned one, unless somebody lies where it is going to allocate."""
         retained = segment > 0 and backward_is_retained()
         step, turns = (0, 0) if lease is None else lease.origin
-        if not self.hard_budget.resume(step, turns, lifetimes=retained) and not retained:
+        if not self.hard_budget.resume(step, turns, retained=retained) and not retained:
             return self.tables[segment], self.height_B
         given = {
             storages.place_of(a.untyped_storage(), self.hard_budget.arena)

@@ -1,4 +1,4 @@
-"""What generated code calls where its schedule sends, fetches, waits, or computes on the host.
+"""What generated code calls where its schedule offloads, prefetches, waits, or computes on the host.
 
 Units: `_B` bytes.
 """
@@ -28,7 +28,7 @@ class HostOutput:
     Arguments:
         path: where it is in what the operator returns.
         geometry, size_B: of the value.
-        takes: which of the values that are read gives up its bytes for it; None for bytes of its own.
+        takes: which of the values that are read has its bytes taken over; None for bytes of its own.
     """
 
     path: tuple[int, ...]
@@ -38,11 +38,11 @@ class HostOutput:
 
 
 class Moves:
-    """The moves of one segment.
+    """The transfers of one segment.
 
     Arguments:
         engines: that carry them out.
-        names: per statement, what it moves, for people.
+        names: per statement, what it transfers, for messages.
     """
 
     def __init__(self, engines: Engines, names: Sequence[str]) -> None:
@@ -69,7 +69,7 @@ class Moves:
     def send_back(
         self, tensor: torch.Tensor, lender: HostCopy, size_B: int, at: int, after: Sequence[Transfer] = ()
     ) -> HostCopy:
-        """Begins to copy a value into the home of the one that it replaces."""
+        """Begins to copy a value into the host storage of the one that it replaces."""
         base, _ = _whole(tensor, size_B)
         return self._sent(lender.tensor, base, size_B, at, tensor.device, (lender.written, *after))
 
@@ -115,7 +115,7 @@ class Moves:
         return tuple(HostCopy(t, transfer, device) for t, device in zip(targets, devices, strict=True))
 
     def arrived(self, tensor: torch.Tensor, device: str) -> HostCopy:
-        """A value that is in host memory already: a home, or what an earlier segment sent there."""
+        """A value that is in host memory already: host-resident, or offloaded by an earlier segment."""
         return HostCopy(tensor, Transfer(None, ""), torch.device(device))
 
     def _target(self, output: HostOutput, given: Sequence[torch.Tensor], at: int) -> torch.Tensor:
@@ -137,8 +137,8 @@ class Moves:
             raise torch.OutOfMemoryError(
                 f"lowtide: {self._names[at]} ({format_B(size_B)}) was to wait on the host, whose budget of "
                 f"{format_B(now.budget_B)} has {format_B(now.in_use_B)} in use and no hole larger than "
-                f"{format_B(now.largest_hole_B)}. Forwards whose backwards have not run hold what they sent: run each "
-                "backward, or drop its loss, before the next forward; or raise host_budget."
+                f"{format_B(now.largest_hole_B)}. Forwards whose backwards have not run hold what they offloaded: run "
+                "each backward, or drop its loss, before the next forward; or raise host_budget."
             ) from error
 
     def _sent(
@@ -172,14 +172,14 @@ def host_saved_of(arguments: Sequence[Any]) -> tuple[HostCopy, ...]:
     """What `with_host_saved` gave to the token among a backward's arguments.
 
     Raises:
-        BackwardError: if it was lost on the way.
+        BackwardError: if it was lost.
     """
     for argument in arguments:
         found = getattr(argument, _HOST_SAVED, None)
         if found is not None:
             return found  # type: ignore[no-any-return]
     raise BackwardError(
-        "what this forward sent to the host was lost on its way to the backward: a saved-tensor hook replaced "
+        "what this forward offloaded was lost before its backward: a saved-tensor hook replaced "
         "lowtide's token. Train without saved-tensor hooks around the model, or without host_budget."
     )
 
@@ -198,7 +198,7 @@ def _whole(tensor: torch.Tensor, size_B: int) -> tuple[torch.Tensor, int]:
     if offset and storage.nbytes() == size_B:
         return tensor.as_strided((1,), (1,), 0), offset
     if offset * tensor.element_size() + size_B > storage.nbytes():
-        raise StorageError(f"{size_B:,} B were to be moved of a storage that has {storage.nbytes():,} B")
+        raise StorageError(f"{size_B:,} B were to be copied of a storage that has {storage.nbytes():,} B")
     return tensor, 0
 
 

@@ -1,4 +1,4 @@
-"""Moving what outlives a step to where no plan is in the way: parameters and state home, gradients together.
+"""Relocates what outlives a step: parameters and state to the arena's persistent zone, gradients together.
 
 Units: `_B` bytes.
 """
@@ -18,14 +18,14 @@ _OWNERS = 2  # of a storage that nobody else sees: one tensor, and the Python ob
 
 
 def outside_arena(tensors: Iterable[torch.Tensor], arena: Arena | None = None) -> list[torch.UntypedStorage]:
-    """Storages that could be moved home, each once.
+    """Storages that could be relocated to the persistent zone, each once.
 
     Those that others see through a tensor, a view or a numpy array of their own, and those too small to fence anything,
-    are left out; so are those at home in the arena already.
+    are left out; so are those in that zone already.
 
     Arguments:
         tensors: any; only plain ones on CPU count.
-        arena: whose homes; None before there is one.
+        arena: whose zone; None before there is one.
     """
     persistent_lo_B = 0 if arena is None else arena.capacity_B - arena.small_zone_B - arena.persistent_B
     found: dict[int, torch.UntypedStorage] = {}
@@ -46,9 +46,9 @@ def outside_arena(tensors: Iterable[torch.Tensor], arena: Arena | None = None) -
 
 
 def bring_in(tensors: Iterable[torch.Tensor], arena: Arena) -> int:
-    """Moves tensors into an arena's zone of homes, under everything that refers to them.
+    """Moves tensors into an arena's zone of persistent storages, under everything that refers to them.
 
-    Returns: bytes moved, as the arena reserves them. What finds no room stays where it is.
+    Returns: bytes moved, as the arena reserves them. What does not fit stays where it is.
     """
     moved = (s for s in outside_arena(tensors, arena) if storages.relocate(s, arena, storages.PERSISTENT))
     return sum(rounded_B(storage.nbytes()) for storage in moved)
@@ -72,7 +72,7 @@ def move_together(gradients: Iterable[torch.Tensor], arena: Arena) -> int:
 
     A plan scatters them, each to the place that was free when it came. While they wait for more to be added they would
     fence the arena; together they take no more than their bytes. Those that somebody else may be looking at, through
-    another tensor or a numpy array, stay where they are.
+    another tensor or a numpy array, are left in place.
 
     Arguments:
         gradients: `.grad` of parameters.

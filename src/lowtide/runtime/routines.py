@@ -3,8 +3,8 @@
 A schedule is cut where layers begin (`ir.block_search`); every piece is written with values named in the order of
 their appearance. Pieces with one text become one function. A piece that comes once, because the plan treats its layer
 like no other, is halved, as long as halves are worth a call. A function takes its values in a list that it empties, and
-the caller first gives up those that the piece drops, so that each dies exactly at its `del`. What comes once to the end
-stays in the straight line.
+the caller first deletes those that the piece drops, so that each dies exactly at its `del`. What comes once to the end
+is written where it runs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Piece:
     Arguments:
         numbers: how many of them have one.
         text: its lines with values named by place; empty for what is too short to be a function.
-        given, lost: names that it uses from before; of those, which it gives up.
+        given, lost: names that it uses from before; of those, which it deletes.
         left: names that it makes and leaves.
     """
 
@@ -135,7 +135,7 @@ def _levels(graph: Graph, statements: Sequence[Statement]) -> dict[int, int]:
         if isinstance(step, Run):
             made = graph.recipes[step.recipe].outputs
             recipe = next((maker[v] for v in made if v in maker), step.recipe)
-            level = begins.pop(recipe, None)  # a rerun begins nothing
+            level = begins.pop(recipe, None)  # a recomputation begins nothing
             if ended or level is not None:
                 levels[index] = 0 if ended or level is None else level
             ended = recipe in ends
@@ -170,7 +170,7 @@ def _piece(writer: Writer, statements: Sequence[Statement]) -> Piece:
 
 
 def _passing(statements: Sequence[Statement]) -> tuple[tuple[Name, ...], tuple[Name, ...], tuple[Name, ...]]:
-    """Names that statements use from before, those of them that they give up, and those that they make and leave."""
+    """Names that statements use from before, those of them that they delete, and those that they bind and leave."""
     given: dict[Name, None] = {}
     lost: dict[Name, None] = {}
     made: dict[Name, None] = {}

@@ -1,9 +1,9 @@
-"""Steps of a schedule -> statements: which names each uses, binds and gives up, and what it has to wait for.
+"""Steps of a schedule -> statements: which names each uses, binds and deletes, and what it has to wait for.
 
-A name stands for a value on the device, for its copy on the host, or for a fetch of it that may be under way. Steps of
+A name stands for a value on the device, for its copy on the host, or for its prefetch, which may be under way. Steps of
 one engine run in order; whatever reads, frees or overwrites bytes that another engine still touches waits first, as the
 schedule's `after` says and where it says nothing. A wait that follows from earlier ones is left out. When a segment
-ends nothing is under way, so each begins anew.
+ends nothing is in progress, so each begins anew.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Clock = dict[str, int]  # engine -> how many of its jobs are known to be done
 
 @dataclass(frozen=True)
 class Names:
-    """How values, their copies on the host and their fetches are numbered: one after another, `values` of each."""
+    """How values, their copies on the host and their prefetches are numbered: one after another, `values` of each."""
 
     values: int
 
@@ -29,7 +29,7 @@ class Names:
         return self.values + value
 
     def fetch(self, value: int) -> Name:
-        """The latest fetch of a value."""
+        """The latest prefetch of a value."""
         return 2 * self.values + value
 
     def within(self, memory: str, value: int) -> Name:
@@ -42,10 +42,10 @@ class Statement:
     """One step.
 
     Arguments:
-        uses, ends, binds: names that it reads, gives up, and makes, in that order.
+        uses, ends, binds: names that it reads, deletes, and makes, in that order.
         waits: names of copies that compute waits for before.
         after: names of copies that the engine waits for before.
-        is_named: of a fetch, whether anybody waits for it by name.
+        is_named: of a prefetch, whether anybody waits for it by name.
     """
 
     step: Step
@@ -58,7 +58,7 @@ class Statement:
 
     @property
     def is_numbered(self) -> bool:
-        """Whether the arena and the engines know it by a number: what runs or moves something."""
+        """Whether the arena and the engines know it by a number: what runs or copies something."""
         return isinstance(self.step, Run | Send | Fetch)
 
 
@@ -163,8 +163,8 @@ class _Walk:
 
     def _send(self, index: int, step: Send) -> None:
         value, name = step.value, self.names.on_host(step.value)
-        base = self.graph.values[value].replaces
-        old = None if base is None else self.names.on_host(base)
+        replaced = self.graph.values[value].replaces
+        old = None if replaced is None else self.names.on_host(replaced)
         if self.graph.values[value].memory != HOST:
             old = None
         earlier = (*self._named(step.after), *((self.writers[value],) if value in self.writers else ()))
@@ -257,7 +257,7 @@ def _lacking(jobs: Iterable[_Job], known: Clock) -> list[_Job]:
 
 
 def _with_ends(statements: list[Statement], names: Names) -> list[Statement]:
-    """Gives up the name of every fetch with the last statement that mentions it; one that nobody mentions gets none."""
+    """Deletes the name of every prefetch with the last statement that mentions it; one without a mention gets none."""
     waited: set[Name] = set()
     found: list[Statement] = []
     for statement in reversed(statements):

@@ -63,13 +63,13 @@ class Writer:
             self.lines, self._places = outer, None
 
     def name(self, name: Name) -> str:
-        """The name of a value, `v7`, of its copy on the host, `host7`, or of its fetch, `got7`."""
+        """The name of a value, `v7`, of its copy on the host, `host7`, or of its prefetch, `got7`."""
         kind, value = divmod(name, max(1, self.names.values))
         number = value if self._places is None else self._places.setdefault(name, len(self._places))
         return f"{('v', 'host', 'got')[kind]}{number}"
 
     def transfer(self, name: Name) -> str:
-        """What brings the bytes behind a name, and may be under way."""
+        """The transfer that writes the bytes behind a name, and may be in progress."""
         return f"{self.name(name)}.written" if name < 2 * self.names.values else self.name(name)
 
     def object(self, prefix: str, key: Any, make: Callable[[], Any]) -> str:
@@ -196,7 +196,7 @@ class Writer:
             self.lines.append(f"    {target} = _send({self.name(value)}, {tail}")
 
     def _host_run(self, statement: Statement, step: Run, at: str) -> None:
-        """A run beside compute: an expression in the values' names, for their tensors in host memory."""
+        """A run concurrent with compute: an expression in the values' names, for their tensors in host memory."""
         recipe = self.graph.recipes[step.recipe]
         reads = recipe.read_values
         if recipe.state is not None or not step.keep or any(len(r.views) >= _DEEPEST for r in recipe.reads):

@@ -20,7 +20,7 @@ class Scene:
     Arguments:
         movable: whether a resident root's bytes may be moved now.
         moved_B: slid so far.
-        recompute_ns: of all reruns so far.
+        recompute_ns: of all recomputations so far.
         stuck: sliding was tried for this request, and did not make the place.
     """
 
@@ -44,8 +44,9 @@ class AbstractPolicy(abc.ABC):
     Attributes:
         name: as in the catalogue.
         neighbourhood: what it has to know about neighbours.
-        sheds: rebuilt values that no handle keeps alive go with their last pin; else they stay until they are chosen.
-        slides: blocks that may move are moved together where the free bytes suffice in pieces.
+        sheds: rebuilt values that no handle keeps alive go with their last pin; else they are kept until they are
+        chosen.
+        slides: movable blocks are slid together where the free bytes suffice in pieces.
         slides_at_last: that is tried once more when no eviction helps.
         partitions: `end_for` depends on what it is asked.
         in_place: replayed operators write in place where the trace says so; else they make copies.
@@ -72,11 +73,11 @@ class AbstractPolicy(abc.ABC):
         """
 
     def end_for(self, cost_ns: int, size_B: int) -> End:  # noqa: ARG002
-        """The end of the room for an output of `size_B` of a call of `cost_ns`."""
+        """The end of the range for an output of `size_B` of a call of `cost_ns`."""
         return End.LOW
 
     def sends(self, scene: Scene, value: Value) -> bool:  # noqa: ARG002
-        """Whether a chosen value moves to host memory instead of being dropped."""
+        """Whether a chosen value is offloaded instead of being dropped."""
         return False
 
     def began(self, scene: Scene, name: str, inputs: Sequence[Value]) -> None:  # noqa: B027
@@ -86,7 +87,7 @@ class AbstractPolicy(abc.ABC):
         """It has run."""
 
     def used(self, scene: Scene, name: str, inputs: Sequence[Value], cost_ns: int) -> None:  # noqa: B027
-        """Instead: it made nothing that can be made again, and reads something that can."""
+        """Instead: it made nothing that can be recomputed, and reads something that can."""
 
     def settled(self, scene: Scene, value: Value) -> None:  # noqa: B027
         """A root is about to become a leaf."""

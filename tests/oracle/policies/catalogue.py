@@ -37,7 +37,7 @@ def policy_of(name: str, host_B: int = 0, link_Bps: float = 0.0) -> AbstractPoli
     """A fresh policy of that name.
 
     Arguments:
-        host_B: host memory for values that are sent there, by policies that move them.
+        host_B: host memory for values that are offloaded, by policies that do that.
         link_Bps: rate of copies to and from it; 0: none are made.
     """
     kind = POLICIES[name]

@@ -43,7 +43,7 @@ class AbstractCoop(AbstractPolicy):
         return End.LOW if not self.partitions or self._density.is_dense(cost_ns, size_B) else End.HIGH
 
     def choose(self, scene: Scene, need_B: int) -> Sequence[Value]:
-        """A window; one value where windows are left out or the room has no addresses. O(blocks)."""
+        """A window; one value where windows are left out or there are no addresses. O(blocks)."""
         if not self.windows or not scene.capacity.blocks():
             return self._single(scene)
         evictable = scene.ledger.evictable

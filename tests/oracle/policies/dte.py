@@ -2,7 +2,7 @@
 
 As read from MegEngine's interpreter (`eval_func`, all exponents 1): the cost of evicted neighbours counts and the
 value's own does not, whatever was recomputed often counts a little more, and only values above a size are candidates.
-When nothing can be evicted any more, blocks are moved together.
+When nothing can be evicted any more, blocks are slid together.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _EPSILON_ms = 1e-3
 
 @final
 class Dte(AbstractPolicy):
-    """Cost of evicted neighbours, by size with the free bytes beside it, and by staleness; one victim at a time."""
+    """Cost of evicted neighbours, by size with the free bytes next to it, and by staleness; one victim at a time."""
 
     name: ClassVar[str] = "dte"
     neighbourhood: ClassVar[type[AbstractNeighbourhood]] = Classes

@@ -1,8 +1,8 @@
 """A policy like tide that knows from a recorded step what comes. Torch-free.
 
 The policy follows the calls through the record. At a known position, a value that this step made is minded by what
-the record says of it: nothing where it is spare, most of all where its next use is to stay, else the cost of
-bringing it back by how long it is until its next use. Anything else, and everything where a call departs from the
+the record says of it: nothing where it is spare, most of all where it is kept from its next use on, else the cost of
+rematerialising it by how long it is until its next use. Anything else, and everything where a call diverges from the
 record, is minded as by tide.
 `src/core/eager/policies/guided.hpp` is the same.
 """
@@ -18,7 +18,7 @@ from tests.oracle.neighbourhood import is_wanted
 from tests.oracle.policies.base import Scene
 from tests.oracle.policies.tide import MOST, AbstractTide, is_idle
 
-_NEVER_USED, _LIFETIMES = -1, -2  # for a distance: see src/core/eager/foresight.hpp
+_NEVER_USED, _KEPT = -1, -2  # for a distance: see src/core/eager/foresight.hpp
 _HARDLY = 1e-6  # what is spare after this call is minded so much during it
 
 
@@ -28,7 +28,7 @@ class AbstractGuided(AbstractTide):
     def __init__(self, host_B: int = 0, link_Bps: float = 0.0) -> None:
         super().__init__(host_B, link_Bps)
         self.found: Rehearsed | None = None
-        self.plans = self.is_linear = False  # of the way
+        self.plans = self.is_linear = False  # of the candidate
         self.advised = False  # what was found is said of values; else calls are only followed
         self.doubted = False  # that waits until a step is like the record again
         self.divergences = 0
@@ -41,7 +41,7 @@ class AbstractGuided(AbstractTide):
         self._next = 1
 
     def guide(self, found: Rehearsed, gain: int | None) -> None:
-        """Follows a record from the next step on, by one of the ways that gain; None: calls are only followed."""
+        """Follows a record from the next step on, by one of the candidates that gain; None: calls are only followed."""
         self.found, self.advised, self.doubted = found, gain is not None, False
         if gain is not None:
             found.prepare(gain)
@@ -109,9 +109,9 @@ class AbstractGuided(AbstractTide):
         if self.plans and found.is_spare(number, last, self._stage):
             return _HARDLY if last == self._stage else 0.0
         distance_ns = found.distance_ns(number, last, self._stage)
-        if distance_ns == _LIFETIMES:
+        if distance_ns == _KEPT:
             return MOST
-        if distance_ns == _NEVER_USED:  # only to bring others back
+        if distance_ns == _NEVER_USED:  # only to recompute others
             if not is_wanted(value):
                 return 0.0
             distance_ns = found.remaining_ns(self._stage)

@@ -1,23 +1,23 @@
 """lowtide's own policy where nothing is known of what comes: the cheapest bytes, adjoining ones if they cost little
 more.
 
-What a value is minded is the cost of bringing it back: its own calls and every evicted value that would have to come
+What a value is minded is the cost of rematerialising it: its own calls and every evicted value that would have to come
 back first, by the square root of how long it was not used. The old are wanted last in a backward, but how old says
 little about how much later, and a root takes the edge off. What an operator is using now may be in use for the last
 time, as a gradient is, so a value that is made of it is minded as if it were gone. What no handle keeps alive, and
 nothing evicted that has one would need, is free.
 
 Victims go one by one, by that cost per byte, and each is reckoned with those that went before it. Scattered, they
-leave holes, and blocks have to be moved together, which has a price per byte; so a window (Coop's idea, see
-`window.py`) is taken instead where it costs at most half as much again per byte as victims and moves. Rebuilt values
-stay until their bytes are wanted.
+leave holes, and blocks have to be slid together, which has a price per byte; so a window (Coop's idea, see
+`window.py`) is taken instead where it costs at most half as much again per byte as victims and slides. Rebuilt values
+are kept until their bytes are wanted.
 
-Where even giving up everything would make no place, as inside a kernel whose arguments fence the room, nothing goes.
+Where even evicting everything would make no hole, as inside a kernel whose arguments fence the arena, nothing goes.
 
-Values of hardly any bytes go last of all. To make a loss again takes the whole forward as soon as the backward has let
+Values of hardly any bytes go last of all. To recompute a loss takes the whole forward as soon as the backward has let
 go of what it was made of; what its four bytes are worth is never as much.
 
-Where host memory may be used, a value goes there if the copies to and fro take less than running its calls again.
+Where host memory may be used, a value goes there if the copies to and fro take less than recomputing it.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ _NEARNESS = 1.5  # how much more per byte a window may cost than scattered victi
 # steps, of GPUs and by the formula, these cost from a third to half of the mean.
 _MOVE = 0.4
 _NS_PER_s = 1e9
-_DUST = 8192  # a value of less than the room by this is given up last of all, unless it is larger than small blocks are
-MOST = 1e300  # how much one minds what will not be made again, or is not worth it
+_DUST = 8192  # a value of less than the capacity by this is evicted last, unless it is larger than small blocks are
+MOST = 1e300  # how much one minds what will not be recomputed, or is not worth it
 
 
 class AbstractTide(AbstractPolicy):
     """Victims by cost per byte, and windows; what a value is minded is for others to say.
 
     Arguments:
-        host_B: host memory for values that are sent there.
+        host_B: host memory for values that are offloaded.
         link_Bps: rate of copies to and from it; 0: none are made.
     """
 
@@ -64,13 +64,13 @@ class AbstractTide(AbstractPolicy):
 
     @abc.abstractmethod
     def mind(self, scene: Scene, value: Value) -> float:
-        """How much one would mind giving the value up; 0: not at all."""
+        """How much one would mind evicting the value; 0: not at all."""
 
     def ended(self, scene: Scene, call: Call) -> None:  # noqa: ARG002
         self.density.learn(call)
 
     def choose(self, scene: Scene, need_B: int) -> Sequence[Value]:
-        """A window, or the value that costs least per byte, or nothing where blocks are to be moved together.
+        """A window, or the value that costs least per byte, or nothing where blocks are to be slid together.
 
         O(blocks + candidates).
         """
@@ -112,7 +112,7 @@ class AbstractTide(AbstractPolicy):
         return () if missing_B <= 0 and moved_B is not None and not scene.stuck else (cheapest,)
 
     def _moves(self, scene: Scene, window: Window, victims: Sequence[Value], moved_B: int) -> float:
-        """What moves are minded: their time, weighed as the window's values weigh theirs."""
+        """What slides cost: their time, weighed as the window's values weigh theirs."""
         back_ns = 0.0
         for value in victims:
             back_ns += self.back_ns(scene, value)
@@ -120,24 +120,24 @@ class AbstractTide(AbstractPolicy):
         return float(moved_B) * (self.density.mean_ns() * _MOVE) * scale
 
     def unguided(self, scene: Scene, value: Value) -> float:
-        """Where nothing is known of what comes: what bringing it back takes, by the root of its staleness."""
+        """Where nothing is known of what comes: what rematerialising it takes, by the root of its staleness."""
         return self.weighed(scene, value, math.sqrt(max(1.0, float(scene.staleness(value)))))
 
     def weighed(self, scene: Scene, value: Value, distance: float) -> float:
-        """What bringing the value back takes, by how far off that is; dust is minded most."""
+        """What rematerialising the value takes, by how far off that is; dust is minded most."""
         if value.size_B <= min(SMALL_B, scene.capacity.capacity_B // _DUST):
             return MOST
         return self.back_ns(scene, value) / distance
 
     def moves_ns(self, moved_B: int) -> int:
-        """What moving so many bytes takes."""
+        """What sliding so many bytes takes."""
         return int(float(moved_B) * (self.density.mean_ns() * _MOVE))
 
     def sends(self, scene: Scene, value: Value) -> bool:
         return self._is_sendable(scene, value) and self._copies_ns(value) < float(_again_ns(scene, value))
 
     def back_ns(self, scene: Scene, value: Value) -> float:
-        """What bringing the value back takes, whichever way is shorter."""
+        """What rematerialising the value takes, by the shorter of both means."""
         again_ns = float(_again_ns(scene, value))
         return min(again_ns, self._copies_ns(value)) if self._is_sendable(scene, value) else again_ns
 
@@ -162,7 +162,7 @@ def is_idle(value: Value) -> bool:
 
 
 def _again_ns(scene: Scene, value: Value) -> int:
-    """What running its calls again takes, with those of values that they need and that are evicted, or in use now."""
+    """What recomputing it takes, with those of values that its calls need and that are evicted, or in use now."""
     neighbourhood = scene.neighbourhood
     assert isinstance(neighbourhood, Regions)
     cost_ns = value.cost_ns + neighbourhood.ancestors_ns(value)
@@ -173,7 +173,7 @@ def _again_ns(scene: Scene, value: Value) -> int:
 
 
 def _is_near(window: Window, cost: float, missing_B: int, freed_B: int) -> bool:
-    """Whether the window costs little more per byte than victims and moves; or no more than moves alone suffice."""
+    """Whether the window costs little more per byte than victims and slides; or no more than slides alone suffice."""
     if missing_B <= 0:
         return window.cost <= cost
     return window.cost / float(window.evicted_B) <= _NEARNESS * cost / float(freed_B)

@@ -1,15 +1,16 @@
 """Tide with memory of the last step: recorded, rehearsed, and the next one guided by what was found. Torch-free.
 
-When a step ends, the compiled engine runs its record again in simulation under several ways of giving values up
+When a step ends, the compiled engine simulates its record under several candidates of evicting values
 (`src/core/eager/rehearsal.hpp`): by the greedy planner's retention for more or less of the budget, or by distances to
 the next use alone.
 
-Simulations do not know everything that a step does. So the ways that a rehearsal found to spend less than tide are
-choices, and so is tide: each is worth what the last step that it guided spent on reruns and moves, or else what its
-rehearsal did. The one of least worth guides the next step. Where a step spends more than was foreseen, ways for less
-room join.
+Simulations do not know everything that a step does. So the candidates that a rehearsal found to spend less than tide
+are
+choices, and so is tide: each is worth what the last step that it guided spent on recomputations and slides, or else
+what its rehearsal did. The one of least worth guides the next step. Where a step spends more than was foreseen,
+candidates for fewer bytes join.
 
-A step that runs like the record, beside as many bytes of others, needs no new one. One that departs goes on as tide
+A step that runs like the record, with as many bytes of others, needs no new one. One that diverges goes on as tide
 where the record says nothing, and the log says so, and so does the whole step after it; it is rehearsed once it has
 come twice alike, so that programs whose steps never repeat do not pay.
 """
@@ -29,13 +30,13 @@ from tests.oracle.step_record import Step, StepRecord
 
 _TOLERANCE = 50  # one call, or byte, in so many may be elsewhere in a step that is like the record
 _MOST_REHEARSALS = 16  # of steps like the record
-_MOST_CHANGES = 16  # of the way, for one record
+_MOST_CHANGES = 16  # of the candidate, for one record
 _SHARES = (1.0, 0.92, 0.84)  # of the capacity, that steps are rehearsed for
 
 
 @dataclass(slots=True, eq=False)
 class _Choice:
-    """A way that the next step may follow; `gain` None: as tide.
+    """A candidate that the next step may follow; `gain` None: as tide.
 
     Arguments:
         spent_ns: by the last step that followed it; None: there was none.

@@ -1,4 +1,4 @@
-"""The neighbourhood of DTE and Coop: what has to come back before a value can, by classes. Torch-free."""
+"""The neighbourhood of DTE and Coop: what has to be recomputed before a value can be, by classes. Torch-free."""
 
 from __future__ import annotations
 

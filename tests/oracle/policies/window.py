@@ -16,12 +16,12 @@ from tests.oracle.capacity import AbstractCapacity
 
 
 class Piece(NamedTuple):
-    """A stretch of the room.
+    """A stretch of the address range.
 
     Arguments:
         owner: id of the value that lies there; 0 for holes, and for bytes of nobody.
-        cost: of giving it up; infinite: no window contains it.
-        evicted_B: bytes in use that are given up.
+        cost: of evicting it; infinite: no window contains it.
+        evicted_B: bytes in use that are evicted.
     """
 
     size_B: int
@@ -39,10 +39,10 @@ class Window(NamedTuple):
 
 
 def pieces(capacity: AbstractCapacity, mind: Callable[[int], float]) -> list[Piece]:
-    """The room by address, without gap; nothing where it has no addresses.
+    """The range by address, without gap; nothing where there are no addresses.
 
     Arguments:
-        mind: what it costs to give up the value of this id; infinite where it has to stay.
+        mind: what it costs to evict the value of this id; infinite where it cannot go.
     """
     found: list[Piece] = []
     at_B = 0

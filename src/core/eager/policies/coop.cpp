@@ -1,9 +1,9 @@
 // Coop: windows of neighbouring bytes, operators of like cost per byte side by side, updates in place.
 //
-// Zhang et al., Coop: Memory is not a Commodity, NeurIPS 2023. What is evicted for a request is a run of adjoining blocks
-// and holes of the least summed score, so that all freed bytes are of use. Each of its techniques can be left out (updates
-// in place are the tape's business). Its list of cheap operators is replaced by what the list stands for: the cost per
-// byte of a call, against the mean so far.
+// Zhang et al., Coop: Memory is not a Commodity, NeurIPS 2023. What is evicted for a request is a run of adjoining
+// blocks and holes of the least summed score, so that all freed bytes are of use. Each of its techniques can be left
+// out (updates in place are the tape's business). Its list of cheap operators is replaced by what the list stands for:
+// the cost per byte of a call, against the mean so far.
 #include "density.hpp"
 #include "families.hpp"
 #include "least.hpp"
@@ -14,7 +14,7 @@ namespace lowtide::eager {
 
 namespace {
 
-constexpr Bytes SMALL_B = Density::SMALL_B;  // blocks up to this size stay
+constexpr Bytes SMALL_B = Density::SMALL_B;  // blocks up to this size are not evicted
 constexpr double MOST = 1e300;                // of a score: what was used this instant
 
 class Coop final : public Policy {

@@ -1,7 +1,7 @@
 // MegEngine's DTR, "DTE": DTR's score with adjoining free bytes added to the size. As read from MegEngine's interpreter
 // (eval_func, all exponents 1): the cost of evicted neighbours counts and the value's own does not, whatever was
 // recomputed often counts a little more, and only values above a size are candidates. When nothing can be evicted any
-// more, blocks are moved together.
+// more, blocks are slid together.
 #include <cmath>
 #include <vector>
 
@@ -13,7 +13,7 @@ namespace lowtide::eager {
 
 namespace {
 
-constexpr Bytes MiB = 1 << 20, SHARE_OF_CAPACITY = 1024;  // a candidate's least size, or the share of the room that is less
+constexpr Bytes MiB = 1 << 20, SHARE_OF_CAPACITY = 1024;  // a candidate's least size, or the share of the capacity that is less
 constexpr double GROWTH = 1.0001;                     // per recomputation
 constexpr double NS_PER_MS = 1e6, EPSILON_MS = 1e-3;
 
@@ -67,7 +67,7 @@ class Dte final : public Policy {
   }
 
   struct Known {
-    std::int64_t serial = -1, restored = 0;  // how often that value came back
+    std::int64_t serial = -1, restored = 0;  // how often that value was rematerialised
     Bytes adjacent_B = 0;
   };
   std::vector<Known> known_;  // by ValueId

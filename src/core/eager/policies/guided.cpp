@@ -79,7 +79,7 @@ double Guided::mind(Scene& scene, ValueId id) {
   if (candidate_.plans && foresight_->is_spare(k->number, k->last, stage_)) return k->last == stage_ ? HARDLY : 0;
   Nanoseconds distance_ns = foresight_->distance_ns(k->number, k->last, stage_);
   if (distance_ns == Foresight::STAYS) return MOST;
-  if (distance_ns == Foresight::NEVER_USED) {  // only to bring others back
+  if (distance_ns == Foresight::NEVER_USED) {  // only to recompute others
     if (!scene.neighbourhood.is_wanted(id)) return 0;
     distance_ns = foresight_->remaining_ns(stage_);
   }

@@ -1,9 +1,9 @@
 // Guided: tide, told by a foresight what comes.
 //
 // The policy follows the calls through the recorded step. At a known position, a value that this step made is minded by
-// what the foresight says of it: nothing where it is spare, most of all where its next use is to stay, else the cost of
-// bringing it back by how long it is until its next use. Anything else, and everything where a call departs from the
-// record, is minded as by tide.
+// what the foresight says of it: nothing where it is spare, most of all where it is kept from its next use on, else the
+// cost of rematerialising it by how long it is until its next use. Anything else, and everything where a call diverges
+// from the record, is minded as by tide.
 #pragma once
 #include <memory>
 

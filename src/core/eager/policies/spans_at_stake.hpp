@@ -1,4 +1,4 @@
-// Spans at stake: the room as a search for a window sees it.
+// Spans at stake: the address range as a search for a window sees it.
 #pragma once
 #include <limits>
 #include <vector>
@@ -10,7 +10,7 @@ namespace lowtide::eager {
 
 class SpansAtStake {
  public:
-  // `mind` says what it costs to give a value up; infinite: it stays, as bytes of nobody do.
+  // `mind` says what it costs to evict a value; infinite: it is not evicted, as bytes of nobody are not.
   template <class Mind>
   void read(const Capacity& capacity, const Mind& mind) {
     capacity.pieces(pieces_);

@@ -11,14 +11,14 @@ namespace lowtide::eager {
 namespace {
 
 constexpr double NEARNESS = 1.5;  // how much more per byte a window may cost than scattered victims
-// Of a byte, against the mean cost of making one: it is read and written, as by the cheapest calls. In all recorded steps,
-// of GPUs and by the formula, these cost from a third to half of the mean.
+// Of a byte, against the mean cost of making one: it is read and written, as by the cheapest calls. In all recorded
+// steps, of GPUs and by the formula, these cost from a third to half of the mean.
 constexpr double MOVE = 0.4;
 constexpr double NS_PER_S = 1e9;
-// A value of less than the room by this is given up last of all, unless it is larger than small blocks are.
+// A value of less than the capacity by this is evicted last of all, unless it is larger than small blocks are.
 constexpr Bytes DUST = 8192;
 
-// What running its calls again takes, with those of evicted values that they need. What is in use now may be so for the
+// What recomputing it takes, with those of evicted values that its calls need. What is in use now may be so for the
 // last time, as a gradient is: it is not counted on.
 Nanoseconds again_ns(const Scene& scene, ValueId id) {
   const auto with_ancestors_ns = [&](ValueId v) { return scene.ledger[v].cost_ns + scene.neighbourhood.ancestors_ns(v); };
@@ -72,7 +72,7 @@ void AbstractTide::choose(Scene& scene, Bytes need_B, std::vector<ValueId>& vict
   }
   if (window.found() && window.evicted_B > 0) {
     spans_.name(window, victims);
-    if (moved_B < 0) return;  // there is no other way, or not known yet
+    if (moved_B < 0) return;  // there is no other candidate, or none known yet
     cost += moves(scene, window, moved_B, victims);
     const auto is_near = [&] {
       if (missing_B <= 0) return window.cost <= cost;
@@ -84,7 +84,7 @@ void AbstractTide::choose(Scene& scene, Bytes need_B, std::vector<ValueId>& vict
   if (missing_B > 0 || moved_B < 0 || scene.stuck) victims.push_back(cheapest);
 }
 
-// What moves are minded: their time, weighed as the window's values weigh theirs.
+// What slides cost: their time, weighed as the window's values weigh theirs.
 double AbstractTide::moves(const Scene& scene, const Run& window, Bytes moved_B, const std::vector<ValueId>& victims) const {
   double back = 0;
   for (ValueId id : victims) back += back_ns(scene, id);

@@ -1,11 +1,11 @@
 // Tide: lowtide's own policies. Victims by cost per byte, and windows where they cost little more.
 //
 // Victims go one by one, and each is reckoned with those that went before it. Scattered, they leave holes, and blocks
-// have to be moved together, which has a price per byte; so a window (see arena_window.hpp) is taken instead where it
-// costs at most half as much again per byte as victims and moves. Rebuilt values stay until their bytes are wanted. Where
-// host memory may be used, a value goes there if the copies to and fro take less than running its calls again.
-// Where even giving up everything would make no place, as inside a kernel whose arguments fence the room, nothing goes.
-// Values of hardly any bytes go last of all: once a backward has let go of what a loss was made of, making it again
+// have to be slid together, which has a price per byte; so a window (see arena_window.hpp) is taken instead where it
+// costs at most half as much again per byte as victims and slides. Recomputed values are kept until their bytes are
+// wanted. Where host memory may be used, a value goes there if the copies to and fro take less than running its calls
+// again. Where even evicting everything would make no hole, as inside a kernel whose arguments fence the arena, nothing
+// goes. Values of hardly any bytes go last of all: once a backward has released what a loss was made of, recomputing it
 // takes the whole forward.
 #pragma once
 #include "../policy.hpp"
@@ -25,22 +25,23 @@ class AbstractTide : public Policy {
   bool sends(Scene& scene, ValueId id) override;
   const Density& density() const { return density_; }
   void know(const Density& density) { density_ = density; }
-  // What moving so many bytes takes.
+  // What sliding so many bytes takes.
   Nanoseconds moves_ns(Bytes moved_B) const;
 
  protected:
-  static constexpr double MOST = 1e300;  // how much one minds what will not be made again, or is not worth it
+  static constexpr double MOST = 1e300;  // how much one minds what will not be recomputed, or is not worth it
 
-  // How much one would mind giving the value up; 0: not at all.
+  // How much one would mind evicting the value; 0: not at all.
   virtual double mind(Scene& scene, ValueId id) = 0;
 
-  // What bringing it back takes, whichever way is shorter.
+  // What rematerialising it takes, by the shorter of both means.
   double back_ns(const Scene& scene, ValueId id) const;
   // Whether nobody wants it: it has no handle, and nothing evicted that has one would need it.
   static bool is_idle(const Scene& scene, ValueId id);
-  // What bringing it back takes, by how far off that is; dust is minded most.
+  // What rematerialising it takes, by how far off that is; dust is minded most.
   double weighed(const Scene& scene, ValueId id, double distance) const;
-  // Where nothing is known of what comes: the cost of bringing it back by the square root of how long it was not used.
+  // Where nothing is known of what comes: the cost of rematerialising it by the square root of how long it was not
+  // used.
   double unguided(const Scene& scene, ValueId id) const;
 
  private:

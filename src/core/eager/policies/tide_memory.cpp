@@ -1,10 +1,11 @@
 // Tide with memory: a step is recorded, rehearsed, and the next one guided by what was found.
 //
-// Simulations do not know everything that a step does. So the ways that a rehearsal found to spend less than tide are
-// choices, and so is tide: each is worth what the last step that it guided spent, or else what its rehearsal did. The one
-// of least worth guides the next step. Where a step spends more than was foreseen, ways for less room join.
+// Simulations do not know everything that a step does. So the candidates that a rehearsal found to spend less than tide
+// are choices, and so is tide: each is worth what the last step that it guided spent, or else what its rehearsal did.
+// The one of least worth guides the next step. Where a step spends more than was foreseen, candidates for fewer bytes
+// join.
 //
-// A step that runs like the record, beside as many bytes of others, needs no new one. One that departs goes on as tide
+// A step that runs like the record, with as many bytes of others, needs no new one. One that diverges goes on as tide
 // where the record says nothing; it is rehearsed once a step like it has come twice, so that programs whose steps never
 // repeat do not pay for rehearsals.
 #include <algorithm>
@@ -22,7 +23,7 @@ namespace {
 
 constexpr std::int64_t TOLERANCE = 50;  // one call, or byte, in so many may be elsewhere in a step like the record
 constexpr int MOST_REHEARSALS = 16;     // of steps like the record
-constexpr int MOST_CHANGES = 16;        // of the way, for one record
+constexpr int MOST_CHANGES = 16;        // of the candidate, for one record
 constexpr double SHARES[] = {1, 0.92, 0.84};  // of the capacity, that steps are rehearsed for
 
 class TideMemory final : public Guided {
@@ -78,13 +79,13 @@ class TideMemory final : public Guided {
 
  private:
   static constexpr Nanoseconds UNKNOWN = -1;
-  // A way that the next step may follow.
+  // A candidate that the next step may follow.
   struct Choice {
     std::size_t rehearsal;   // in found_
     Candidate candidate;
     bool advises;            // false: as tide
     Nanoseconds foreseen_ns;
-    Nanoseconds spent_ns;    // by the last step that followed it, on reruns and moves
+    Nanoseconds spent_ns;    // by the last step that followed it, on recomputations and slides
     Nanoseconds worth_ns() const {
       if (spent_ns != UNKNOWN) return spent_ns;
       return foreseen_ns != UNKNOWN ? foreseen_ns : std::numeric_limits<Nanoseconds>::max();

@@ -1,4 +1,4 @@
-// The neighbourhood of DTE and Coop: what has to come back before a value can, by classes.
+// The neighbourhood of DTE and Coop: what has to be rematerialised before a value can be, by classes.
 #pragma once
 #include <algorithm>
 

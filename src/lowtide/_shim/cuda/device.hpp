@@ -1,9 +1,10 @@
 // Device: one GPU's memory as torch asks for it: one slab of it, and the order of the streams that use it.
 //
-// The slab is reserved whole at the first request and never touched by the processor. It is the wall: there is nothing
-// behind it, so whoever finds no room is refused, after the parked blocks have been waited for.
+// The slab is reserved whole at the first request and never touched by the processor. It is the hard limit: there is
+// nothing behind it, so a request that does not fit is refused, after the parked blocks have been waited for.
 // A request of a thread that runs a segment takes its planned place; everybody else's is served by best fit. Engagement
-// (thread.hpp) decides nothing here but whether a segment may be entered: every thread is served from its device's slab.
+// (thread.hpp) decides nothing here but whether a segment may be entered: every thread is served from its device's
+// slab.
 // Streams: a released block is reusable at once where its own stream is concerned; another stream is told to wait
 // (stream_order.hpp); while a third one still uses it, it is parked (parking.hpp).
 // Not for CUDA graphs: a captured stream replays its addresses later, when they may be somebody else's. entries.cpp

@@ -1,7 +1,7 @@
 // Parking: blocks that were released while streams other than their own may still use them.
 //
 // torch tells which other streams use a block (record_stream). When it is released there is an event behind the work of
-// each, and the block's bytes stay taken until all of them have come to pass.
+// each, and the block's bytes are taken until all of them have come to pass.
 // INVARIANT: a block is in `users` only while it is in use, in `parked` only after its release, never in both.
 // Not thread-safe: the device's mutex is held. Everything here expects the device to be the current one.
 #pragma once

@@ -1,7 +1,8 @@
-// Storages that come from elsewhere, and the homes of what stays.
+// Storages that come from elsewhere, and the zone of persistent ones.
 //
-// Those that may be moved are brought into the slab, parameters to its top, which grows as they come. Those that may not
-// stay where they are, and the slab has a copy, which is compared whenever an operator reads them: others may write there.
+// Those that may be moved are brought into the slab, parameters to its top, which grows as they come. Those that may
+// not are left in place, and the slab has a copy, which is compared whenever an operator reads them: others may write
+// there.
 #include <c10/util/Exception.h>
 
 #include "runtime.hpp"
@@ -13,7 +14,7 @@ using eager::NOWHERE;
 
 namespace {
 
-constexpr Bytes BLOCKING = 4;  // times its size: more is not moved for a new home's sake
+constexpr Bytes BLOCKING = 4;  // times its size: more is not moved for a new persistent place
 
 }  // namespace
 
@@ -51,7 +52,7 @@ ValueId Runtime::meet(Storage& storage, bool zone) {
   return value;
 }
 
-// A leaf of what an operator made that cannot be run again.
+// A leaf of what an operator made that cannot be recomputed.
 ValueId Runtime::keep(Storage& storage) {
   const bool comes_from_elsewhere = bodies_.offset_of(storage) == NOWHERE || !gates_.objection(storage).empty();
   const ValueId value = comes_from_elsewhere ? meet(storage, false)
@@ -61,7 +62,7 @@ ValueId Runtime::keep(Storage& storage) {
   return value;
 }
 
-// Others have written to a storage: what was computed from it keeps the copy, and it is met anew. What stays all the time
+// Others have written to a storage: what was computed from it keeps the copy, and it is met anew. What is persistent
 // is the same value afterwards, as if an operator had written there.
 ValueId Runtime::renew(ValueId value, Lock& lock) {
   const std::int64_t serial = ledger_[value].serial;
@@ -98,7 +99,7 @@ void Runtime::make_free(Bytes size_B) {
   if (!made && !make_hole(size_B)) refuse(size_B, "");
 }
 
-// Homes
+// The persistent zone
 
 void Runtime::admit(ValueId value) {
   ledger_.set_place(value);
@@ -195,8 +196,8 @@ void Runtime::write(const at::Tensor& tensor) {
   settle_dependents(value, lock);
 }
 
-// Whoever gets at the bytes may write there unseen. What was computed from them keeps a copy; from now on the storage is
-// met like any other that is shared.
+// Whoever gets at the bytes may write there unseen. What was computed from them keeps a copy; from now on the storage
+// is met like any other that is shared.
 void Runtime::share(const at::Tensor& tensor) {
   Lock lock(mutex_);
   take_deaths();

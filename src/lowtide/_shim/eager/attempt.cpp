@@ -1,4 +1,4 @@
-// A kernel in a slab that may be full: what happens where it finds no room.
+// A kernel in a slab that may be full: what happens where an allocation does not fit.
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -29,7 +29,7 @@ class Untouched {
 
 }  // namespace
 
-// Gives up what a kernel may have begun to write over, and brings it back; false where that fails.
+// Drops what a kernel may have begun to overwrite, and recomputes it; false where that fails.
 bool Runtime::make_again(const Pass& pass, Lock& lock) {
   const auto can_return = [&](ValueId value) { return !ledger_[value].is_leaf() && may_move(value); };
   if (!pass.closure || pass.op.is_out || pass.written.empty() ||
@@ -55,7 +55,7 @@ bool Runtime::make_again(const Pass& pass, Lock& lock) {
 void Runtime::attempt(Pass& pass, torch::jit::Stack& stack, Lock& lock) {
   const bool is_clean = pass.is_spared || (pass.written.empty() && !pass.op.is_out);
   const std::size_t first = stack.size() - pass.op.arguments;
-  const bool has_all = pass.closure && !pass.is_spared;  // the closure has all arguments
+  const bool has_all = pass.closure && !pass.is_spared;  // the replay record has all arguments
   torch::jit::Stack kept;  // of what has none
   if (is_clean && !has_all) kept.assign(stack.begin() + static_cast<std::ptrdiff_t>(first), stack.end());
   Untouched untouched;

@@ -15,7 +15,7 @@ using eager::tag_of;
 namespace {
 
 const char* const GONE =
-    "lowtide: the bytes of this tensor were evicted to keep a budget, and are brought back by operators that the thread "
+    "lowtide: the bytes of this tensor were evicted to keep a budget, and are recomputed by operators that the thread "
     "of the open lowtide.eager runs. What touches them otherwise (another thread, a library that takes addresses) has "
     "to ask for a copy first: tensor.clone(), in that thread.";
 
@@ -96,7 +96,7 @@ void Bodies::copy_anew(ValueId value) {
 }
 
 void Bodies::hand_over(ValueId old, ValueId made) {
-  (*this)[made];  // there is room for it
+  (*this)[made];  // makes an entry for it
   Body& from = (*this)[old];
   Body& to = (*this)[made];
   to.seen = std::exchange(from.seen, nullptr);

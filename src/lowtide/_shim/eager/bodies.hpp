@@ -1,11 +1,12 @@
-// Bodies: whose bytes a value has: the storage that the program sees, or one that nobody else sees.
+// Bodies: the storages of values, that is, whose bytes a value has: the storage that the program sees, or one that
+// nobody else sees.
 //
 // A value that is alive has the program's storage, of which only a weak reference is kept, so that its death is the
 // program's, and its address is not used again before that is known. A value that is rebuilt though the program has let
 // go of it, or whose storage has another content by now, has a private one. A leaf's block is KEPT (slab.hpp): when the
-// program lets go of it, its bytes pass to a private storage, for calls that still read it. A storage that may not lie
-// in the arena, which others may write to unseen, has a copy there (`aside`): reruns read what was there when it was
-// read first, and the copy stays when the program lets go.
+// program releases it, its bytes pass to a private storage, for calls that still read it. A storage that may not lie
+// in the arena, which others may write to unseen, has a copy there (`aside`): recomputations read what was there when
+// it was read first, and the copy is kept when the program releases it.
 // INVARIANT: find() has the present value of every storage that the program sees and that is known.
 // THREADS: the caller holds one lock.
 #pragma once
@@ -30,7 +31,7 @@ struct Body {
   std::unique_ptr<char[]> host;           // a copy
   bool fixed = false;                     // somebody has its address: it is neither evicted nor moved
   bool parameter = false, stepped = false;  // stepped: made by an optimizer's step
-  // The storage, or null when the program has let go of it, in whatever thread.
+  // The storage, or null when the program has released it, in whatever thread.
   c10::intrusive_ptr<Storage> hold() const { return own != nullptr ? own : seen != nullptr ? weak.lock() : nullptr; }
 };
 
@@ -52,11 +53,11 @@ class Bodies {
   void show(ValueId value, Storage& storage, bool kept);
   // The program's storage of `old` has another content from now on.
   void hand_over(ValueId old, ValueId made);
-  // A rerun's bytes: to the program's storage, if there is one, else they stay private.
+  // Recomputed bytes: to the program's storage, if there is one, else to a private one.
   Bytes keep(ValueId value, c10::intrusive_ptr<Storage> storage);
   // Bytes of a recovered value that was written over to make another pass to that.
   Bytes pass_on(ValueId old, ValueId made);
-  // The program has let go of it; the block of a kept one is handed to a private storage.
+  // The program has released it; the block of a kept one is handed to a private storage.
   void died(ValueId value, bool kept, Bytes offset_B, Bytes size_B);
   // The program's storage is its own affair from now on; the value has the copy, if there is one.
   void part(ValueId value, c10::intrusive_ptr<Storage> copy);
@@ -68,7 +69,7 @@ class Bodies {
   void label(ValueId value, bool kept);
   Bytes offset_of(const Storage& storage) const;  // NOWHERE: not in the slab
   bool is_dropped(const Storage& storage) const { return gates_.is_dropped(storage); }
-  // Takes all numbers off, and lets go of everything: what the program sees stays as it is.
+  // Takes all numbers off, and releases everything: what the program sees is not changed.
   void end();
 
   // Runs over values whose storages lie elsewhere and died: nobody reports that.

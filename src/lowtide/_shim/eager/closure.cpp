@@ -40,7 +40,7 @@ void put(c10::IValue& argument, std::int32_t element, at::Tensor tensor) {
   }
 }
 
-// Lists of tensors are the closure's own, emptied: every run gets one of its own.
+// Lists of tensors are the record's own, emptied: every run gets one of its own.
 c10::IValue fresh(const c10::IValue& argument) {
   if (argument.isTensorList()) return argument.toTensorList().copy();
   if (argument.isOptionalTensorList()) return argument.toOptionalTensorList().copy();

@@ -1,9 +1,9 @@
-// Closure: an operator that was run, so that it can be run again. It holds no tensor.
+// Closure: the replay record of an operator, from which it can be recomputed. It holds no tensor.
 //
 // A tensor among the arguments stands there as a Ref: which of the call's inputs has its bytes, and how it looks at
-// them. So a view needs no call of its own, and a closure keeps no bytes. Numbers that Python wrapped into tensors are
+// them. So a view needs no call of its own, and a record keeps no bytes. Numbers that Python wrapped into tensors are
 // kept as numbers, tensors without bytes as they are.
-// Closures are used again, with the room of their lists.
+// Records are reused, with the capacity of their lists.
 #pragma once
 #include <ATen/core/TensorBase.h>
 #include <ATen/core/ivalue.h>

@@ -9,8 +9,8 @@ Likeness Runtime::likeness(const Closure& closure) const {
   return policy_->partitions() || was_full() ? likeness_of(closure) : Likeness();
 }
 
-// A kernel is about to run: chooses its end of the slab, and once the slab has been full, makes room for what it is going
-// to ask for, after copies of what it writes over. No kernel runs yet, so that everything may move.
+// A kernel is about to run: chooses its end of the slab, and once the slab has been full, frees bytes for what it is
+// going to ask for, after copies of what it writes over. No kernel runs yet, so that everything may move.
 void Runtime::expect(const Likeness& like, Slice<Bytes> copies_B) {
   choose_side(like);
   if (like.op == 0 || !was_full()) return;
@@ -27,7 +27,7 @@ void Runtime::expect(const Likeness& like, Slice<Bytes> copies_B) {
   running_ = before;
 }
 
-// Makes room for these blocks one after the other; whether they find places beside each other.
+// Allocates these blocks one after the other; whether all of them fit at once.
 bool Runtime::would_fit(Slice<Bytes> blocks_B) {
   c10::SmallVector<c10::DataPtr, 8> held;  // bytes that nobody uses meanwhile
   for (const Bytes size_B : blocks_B) {

@@ -5,7 +5,7 @@
 // not come again. The key is DispatchKey::Fake, which torch keeps for fake tensors and has no fallback for yet:
 // fallback_objection() asks before one is registered, which would end the process otherwise. Up to torch 2.12 the key
 // lies above Python's instead: there an operator that a mode or a subclass in Python has to see is handed to it by the
-// fallback, because on torch's own way to Python the key would be left out of what is called from there.
+// fallback, because on torch's own path to Python the key would be left out of what is called from there.
 #pragma once
 #include "runtime.hpp"
 

@@ -39,7 +39,7 @@ const Forecast* Forecasts::of(const Likeness& like) const {
 
 void Forecasts::learn(const Likeness& like, const Forecast& forecast) {
   if (of_.size() >= MOST) of_.clear();
-  of_[like.op] = forecast;  // not in one statement: the second place may move the first
+  of_[like.op] = forecast;  // not in one statement: the second lookup may move the first
   of_[like.call] = forecast;
 }
 

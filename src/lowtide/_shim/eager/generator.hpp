@@ -1,4 +1,4 @@
-// Draw: where a CPU generator stood before an operator drew from it, so that running it again draws the same.
+// Draw: where a CPU generator stood before an operator drew from it, so that its recomputation draws the same.
 //
 // The state is copied field by field, no tensor is made. `At` puts a generator there and, at its end, back to where it
 // was in between.

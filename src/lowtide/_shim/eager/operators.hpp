@@ -39,13 +39,13 @@ struct Operator {
   CostKind cost;
   std::size_t arguments, returns;
   std::vector<int> writes;     // positions of arguments whose bytes it writes
-  std::vector<int> hidden_writes, spare;  // of them, those unsaid; what a rerun leaves out where they were written
+  std::vector<int> hidden_writes, spare;  // of them, those unsaid; what a recomputation spares if written
   int only_if = -1;
   bool is_view = false;        // it reads and writes no bytes
   bool is_random = false;
   bool is_composite = false;   // it is made of others, and does nothing itself
   bool is_out = false;         // it may give what it writes other bytes, of another size
-  bool is_known = true;        // it can be run again from its arguments
+  bool is_known = true;        // it can be recomputed from its arguments
   bool makes = false;          // it has results that are none of its arguments
   bool communicates = false;   // it may write any argument, and read and write after it has returned
   bool is_foreign = false;     // another library's, whose schema is checked each time

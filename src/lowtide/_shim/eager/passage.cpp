@@ -1,4 +1,4 @@
-// One operator of the program on its way through the runtime.
+// One operator of the program in the runtime.
 #include <ATen/core/List.h>
 #include <c10/core/ScalarType.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -13,7 +13,7 @@ using eager::NO_VALUE;
 
 namespace {
 
-// What means the same in a rerun. Lists are of one kind: the first item tells.
+// What means the same in a recomputation. Lists are of one kind: the first item tells.
 bool is_ordinary(const c10::IValue& value) {
   if (value.isList()) {
     const auto items = value.toListRef();
@@ -187,7 +187,7 @@ void Runtime::before_writing(Pass& pass, Lock& lock) {
                                     [&](ValueId value) { return ledger_[value].is_leaf(); });
   const bool has_more = pass.op.makes || static_cast<std::size_t>(leaves) < pass.written.size();
   pass.records = pass.records && !(pass.op.is_out && pass.written.size() > 1);
-  if (leaves > 0 && has_more && !pass.is_spared) pass.records = false;  // a rerun would write there once more
+  if (leaves > 0 && has_more && !pass.is_spared) pass.records = false;  // a recomputation would write there once more
   const bool keeps = pass.records && !pass.is_spared;
   for (const ValueId value : pass.written) {
     if (!keeps) commit(value, lock);
@@ -208,7 +208,7 @@ void Runtime::look_before(Pass& pass) {
   }
 }
 
-// What was computed from an argument before it was written cannot be made again any more: nothing may go on from here.
+// What was computed from an argument before it was written cannot be recomputed any more: nothing may go on from here.
 void Runtime::look_after(const Pass& pass) {
   for (const auto& [value, digest] : pass.untouched) {
     const auto storage = bodies_[value].hold();

@@ -1,4 +1,5 @@
-// How absent values come back: calls are run again from their closures, or bytes are copied from the host.
+// How absent values are rematerialised: calls are recomputed from their replay records, or bytes prefetched from the
+// host.
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
@@ -13,7 +14,7 @@ using eager::NO_VALUE;
 
 namespace {
 
-// The program, in another thread, has let go of a storage that a rerun was about to read.
+// The program, in another thread, has released a storage that a recomputation was about to read.
 struct LetGo {};
 
 // Inside, an operator runs as it did below autograd and every mode.
@@ -135,7 +136,7 @@ void Runtime::recompute(eager::Recovery& recovery, CallId id, Lock& lock) {
   take_back(recovery, id, results, given);
 }
 
-// What a rerun made goes where it belongs; the rest is let go of.
+// What a recomputation made goes where it belongs; the rest is released.
 void Runtime::take_back(eager::Recovery& recovery, CallId id, torch::jit::Stack& results,
                         std::vector<c10::Storage>& given) {
   const std::size_t count = ledger_.call(id).outputs.size();
@@ -149,7 +150,7 @@ void Runtime::take_back(eager::Recovery& recovery, CallId id, torch::jit::Stack&
   given.clear();
   for (std::size_t i = 0; i < count; ++i) {
     if (!recovery.keeps(i)) continue;
-    TORCH_INTERNAL_ASSERT(made[i] != nullptr, "an operator that was run again made less than before");
+    TORCH_INTERNAL_ASSERT(made[i] != nullptr, "an operator that was recomputed made less than before");
     const ValueId value = ledger_.call(id).outputs[i].value;
     const ValueId over = recovery.over(i);
     if (over != NO_VALUE) {
@@ -158,7 +159,7 @@ void Runtime::take_back(eager::Recovery& recovery, CallId id, torch::jit::Stack&
     } else {
       offsets_B[i] = bodies_.keep(value, std::move(made[i]));
     }
-    if (offsets_B[i] == eager::NOWHERE) offsets_B[i] = 0;  // brought back outside the slab
+    if (offsets_B[i] == eager::NOWHERE) offsets_B[i] = 0;  // rematerialised outside the slab
   }
   made.clear();
   recovery.done({offsets_B.data(), offsets_B.size()});
@@ -182,7 +183,7 @@ void Runtime::fetch(eager::Recovery& recovery, ValueId value, Lock& lock) {
   std::memcpy(storage->_mutable_data_ptr_no_checks().get(), bodies_[value].host.get(), static_cast<std::size_t>(size_B));
   bodies_[value].host.reset();
   Bytes offset_B = bodies_.keep(value, std::move(storage));
-  if (offset_B == eager::NOWHERE) offset_B = 0;  // brought back outside the slab
+  if (offset_B == eager::NOWHERE) offset_B = 0;  // prefetched outside the slab
   recovery.done({&offset_B, 1});
 }
 
@@ -196,7 +197,7 @@ c10::intrusive_ptr<Storage> Runtime::copy_of(const Storage& storage) {
 
 void Runtime::commit(ValueId value, Lock& lock) {
   if (ledger_[value].is_leaf()) return;
-  ledger_.pin(value);  // the program may let go of it meanwhile: it stays in the ledger all the same
+  ledger_.pin(value);  // the program may release it meanwhile: it remains in the ledger all the same
   try {
     bring({&value, 1}, lock);
   } catch (...) {
@@ -218,7 +219,7 @@ bool Runtime::send(ValueId value) {
   const auto size = static_cast<std::size_t>(ledger_[value].size_B);
   Body& body = bodies_[value];
   const auto storage = body.hold();
-  if (storage == nullptr) return false;  // another thread has just let go of it
+  if (storage == nullptr) return false;  // another thread has just released it
   body.host = std::make_unique<char[]>(size);
   std::memcpy(body.host.get(), storage->_mutable_data_ptr_no_checks().get(), size);
   release(value);

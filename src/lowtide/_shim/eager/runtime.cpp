@@ -18,7 +18,7 @@ namespace {
 
 constexpr Bytes LARGER = 4;  // a hole that did not do grows by this part of it
 
-// Makes room for the slab's requests, as long as its runtime is there.
+// Frees bytes for the slab's requests, as long as its runtime is there.
 class Relief final : public Pressure {
  public:
   explicit Relief(Runtime& runtime) : runtime_(runtime) {}
@@ -102,7 +102,7 @@ void Runtime::take_deaths() {
     if (!ledger_.holds(value) || bodies_[value].seen == nullptr) continue;
     const eager::Value& v = ledger_[value];
     diary_.note("died", {}, {v.serial});
-    const bool has_bytes = kept || bodies_[value].own != nullptr;  // a rerun was faster than the report
+    const bool has_bytes = kept || bodies_[value].own != nullptr;  // a recomputation was faster than the report
     bodies_.died(value, kept, v.offset_B, v.size_B);
     if (has_bytes)
       manager_.died(value);
@@ -160,7 +160,7 @@ bool Runtime::make_hole(Bytes size_B) {
   return fits;
 }
 
-// A kernel has failed for want of room: makes a larger hole than the last one was for its next try, or refuses.
+// A kernel has failed for want of bytes: makes a larger hole than the last one was for its next try, or refuses.
 Bytes Runtime::hole_for_another(Bytes hole_B, bool is_clean, const std::string& name) {
   const Shortage found = shortage_ ? *shortage_ : short_of(0);
   if (!is_clean) refuse(found.need_B, name);
@@ -175,7 +175,7 @@ Bytes Runtime::hole_for_another(Bytes hole_B, bool is_clean, const std::string& 
   return wanted_B;
 }
 
-// Asked while blocks slide, under the arena's own lock: a storage that another thread lets go of must not die then.
+// Asked while blocks slide, under the arena's own lock: a storage that another thread releases must not die then.
 bool Runtime::is_movable(ValueId value) {
   auto storage = bodies_[value].hold();
   if (storage == nullptr) return false;
@@ -258,7 +258,7 @@ Shortage Runtime::short_of(Bytes need_B) {
 void Runtime::refuse(Bytes need_B, const std::string& name) {
   const Shortage found = shortage_ && shortage_->need_B == need_B ? *shortage_ : short_of(need_B);
   shortage_.reset();
-  const std::string who = waits_ == nullptr ? name : name.empty() ? *waits_ : name + "', run again for '" + *waits_;
+  const std::string who = waits_ == nullptr ? name : name.empty() ? *waits_ : name + "', recomputed for '" + *waits_;
   C10_THROW_ERROR(OutOfMemoryError, found.text(capacity_.capacity_B(), who));
 }
 

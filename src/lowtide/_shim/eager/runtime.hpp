@@ -1,19 +1,20 @@
 // Runtime: eager training under a hard budget, without Python.
 //
 // A boxed fallback below autograd (fallback.cpp) hands every operator of the engaged thread to run(). There the inputs'
-// storages become values, absent ones are recovered and all are pinned; the kernel runs; what it made is recorded with a
-// closure (closure.hpp). Decisions are the engine's (src/core/eager): ledger, policy, keeper. This class performs them.
+// storages become values, absent ones are recovered and all are pinned; the kernel runs; what it made is recorded with
+// a replay record (closure.hpp). Decisions are the engine's (src/core/eager): ledger, policy, eviction manager. This
+// class performs them.
 //
 // RULES
-// - A storage seen for the first time is a leaf, and is brought into the slab where it may be moved.
-// - An operator that writes over a value consumes it. One that writes over a leaf cannot be undone: whatever is alive and
-//   descends from the old content is recovered and committed first. The leaf stays the same value.
+// - A storage seen for the first time is a leaf, and is brought into the slab where it may be relocated.
+// - An operator that writes over a value consumes it. One that writes over a leaf cannot be undone: whatever is alive
+//   and descends from the old content is recovered and committed first. The leaf remains the same value.
 // - What an optimizer's step makes is kept, and what it writes is committed.
-// - An operator that cannot be run again, as one with results beside a leaf that it writes over, keeps what it makes.
+// - An operator that cannot be recomputed, as one that has results and writes over a leaf, keeps what it makes.
 //
 // THREADS. One mutex guards everything. It is not held while a kernel runs; a kernel that finds no place for what it
-// allocates comes back through relieve(), from any thread. Python's lock is taken in one place, to say that a parameter
-// was seen, with the mutex free. A forked child runs plain.
+// allocates enters again through relieve(), from any thread. Python's lock is taken in one place, to say that a
+// parameter was seen, with the mutex free. A forked child runs plain.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -60,29 +61,30 @@ class Runtime final : public eager::Executor {
     bool records = false;  // what the program does goes into a diary
     // Told of each parameter when it is first seen; called without the mutex.
     std::function<void(const at::Tensor&)> met_parameter;
-    // Told once when a step has made things again for more than TIMES the cost of a step; called without the mutex.
+    // Told once when a step has recomputed for more than TIMES the cost of a step; called without the mutex.
     std::function<void()> thrashes;
   };
 
   Runtime(const Gates& gates, Slab& slab, Options options);
   ~Runtime() override;
 
-  // From now on it makes room under pressure, until close(), which lets go of everything as it is.
+  // From now on it frees bytes under pressure, until close(), which releases everything as it is.
   void open();
   void close();
   // Recovers and commits all that is alive; what does not fit lies outside the slab then. Returns those bytes. Where a
-  // foreign operator has spoilt what things were made from, they stay evicted, and whoever touches them is told.
+  // foreign operator has spoilt what things were made from, they remain evicted, and whoever touches them is told.
   Bytes restore_all();
 
   // One operator of this thread's program, from the fallback.
   void run(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, torch::jit::Stack& stack);
-  // Of a request that found no place: whether there is room now.
+  // Of a request that found no place: whether it fits now.
   bool relieve(Bytes size_B);
 
-  // What is going to stay: a parameter, a buffer, an optimizer's state.
+  // What is persistent: a parameter, a buffer, an optimizer's state.
   void bring_in(const at::Tensor& tensor);
   void gradient_landed(const at::Tensor& gradient);
-  // Brings a tensor's bytes back for code that reads them past torch's operators; for good: they stay where they are.
+  // Rematerialises a tensor's bytes for code that reads them past torch's operators; for good: they are not evicted or
+  // moved any more.
   void reach(const at::Tensor& tensor, bool for_good);
   // Its bytes are handed to code that may write there past torch's operators: numpy, another library.
   void share(const at::Tensor& tensor);
@@ -101,7 +103,7 @@ class Runtime final : public eager::Executor {
  private:
   using Lock = std::unique_lock<std::mutex>;
   using Values = c10::SmallVector<ValueId, 8>;
-  struct Pass;  // one operator on its way
+  struct Pass;  // one operator in progress
 
   // passage.cpp
   void look_for_parameter(const c10::IValue& argument, Lock& lock);
@@ -187,12 +189,12 @@ class Runtime final : public eager::Executor {
   std::vector<at::Tensor> newcomers_;
   Extents results_;               // of the operator that is noted
   std::vector<c10::intrusive_ptr<Storage>> moving_;  // held while blocks slide: none may die then
-  const std::string* waits_ = nullptr;  // the operator for which others are run again
+  const std::string* waits_ = nullptr;  // the operator for which others are recomputed
   std::optional<Shortage> shortage_;  // of the request that was refused last
   bool is_open_ = false, in_optimizer_ = false, is_over_ = false;
   Nanoseconds step_cost_ns_ = 0, step_recompute_ns_ = 0, longest_step_ns_ = 0;
   bool has_thrashed_ = false;
-  bool is_spoilt_ = false;  // what is evicted cannot be made again: a foreign operator wrote what it came from
+  bool is_spoilt_ = false;  // what is evicted cannot be recomputed: a foreign operator wrote what it came from
 };
 
 }  // namespace lowtide::shim

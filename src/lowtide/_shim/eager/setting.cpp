@@ -16,7 +16,7 @@ Float32Precision precision(Float32Backend backend, Float32Op op) {
   return at::globalContext().float32Precision(backend, op);
 }
 
-// Whether the value of oneDNN's `op` is that of a wider scope, which is asked by changing that for a moment.
+// Whether the value of oneDNN's `op` is that of a wider scope, which is asked by changing that briefly.
 bool takes_over(Float32Backend backend, Float32Op wider, Float32Op op) {
   const Float32Precision seen = precision(Float32Backend::MKLDNN, op), there = precision(backend, wider);
   const Float32Precision other = there == Float32Precision::IEEE ? Float32Precision::BF16 : Float32Precision::IEEE;

@@ -1,10 +1,10 @@
-// Setting: what decides over an operator's result and is no argument, so that running it again does the same: the type
+// Setting: what decides over an operator's result and is no argument, so that its recomputation does the same: the type
 // that floats have where none is named, how many threads share the work, whether oneDNN may be used and with how many
 // bits of a float it multiplies, whether algorithms have to be deterministic.
 //
 // The program may change them between an operator's first run and its second. They are the process's, not the thread's;
-// `At` changes nothing where they are as they were. Torch looks precisions up in a table, which takes longer than all the
-// rest: an operator says which of them it may depend on, the others are not read.
+// `At` changes nothing where they are as they were. Torch looks precisions up in a table, which takes longer than all
+// the rest: an operator says which of them it may depend on, the others are not read.
 #pragma once
 #include <ATen/Context.h>
 #include <c10/util/typeid.h>

@@ -12,10 +12,10 @@ std::string Shortage::text(Bytes budget_B, const std::string& name) const {
          in_units(need_B) + " (" + std::to_string(need_B) + " B), and no eviction helps. Then " + in_units(persistent_B) +
          " were parameters, gradients and optimizer state; " + in_units(stepped_B) +
          " what an optimizer's step has made; " + in_units(kept_B) +
-         " inputs, and what cannot be made again since a parameter was written; " + in_units(read_B) +
-         " what operators that run read; " + in_units(made_B) + " what can be made again; " + in_units(own_B) +
+         " inputs, and what cannot be recomputed since a parameter was written; " + in_units(read_B) +
+         " what operators that run read; " + in_units(made_B) + " what can be recomputed; " + in_units(own_B) +
          " the operator's own results and workspaces; " + in_units(free_B) + " were free, " + in_units(hole_B) +
-         " of them in one piece. Raise the budget, make the batch smaller, or let go of tensors of earlier steps.";
+         " of them in one piece. Raise the budget, make the batch smaller, or free tensors of earlier steps.";
 }
 
 Shortage shortage(const eager::Ledger& ledger, Bodies& bodies, const SlabCapacity& capacity, Bytes need_B, Bytes hole_B) {

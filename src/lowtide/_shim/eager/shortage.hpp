@@ -1,4 +1,4 @@
-// Shortage: a request that found no room, and who had the bytes then: what an out-of-memory error says.
+// Shortage: a request that did not fit, and who had the bytes then: what an out-of-memory error says.
 #pragma once
 #include <string>
 
@@ -11,10 +11,10 @@ namespace lowtide::shim {
 struct Shortage {
   Bytes need_B = 0;
   Bytes persistent_B = 0;    // parameters, gradients and optimizer state
-  Bytes stepped_B = 0;  // made by an optimizer's step, and not at home yet: new state, or temporaries
-  Bytes kept_B = 0;     // inputs, and what cannot be made again any more
-  Bytes read_B = 0;     // what running operators read, and can be made again
-  Bytes made_B = 0;     // what can be made again, and stayed: giving it up made no hole of that size
+  Bytes stepped_B = 0;  // made by an optimizer's step, and not in the persistent zone yet: new state, or temporaries
+  Bytes kept_B = 0;     // inputs, and what cannot be recomputed any more
+  Bytes read_B = 0;     // what running operators read, and can be recomputed
+  Bytes made_B = 0;     // what can be recomputed, and was kept: evicting it made no hole of that size
   Bytes own_B = 0;      // of nobody that is known: results and workspaces of the operator that runs
   Bytes free_B = 0, hole_B = 0;  // in all, and in one piece
 

@@ -1,5 +1,5 @@
-// SlabRoom: a slab's arena as the eager engine's room. What is allocated and freed there is so by torch's allocator and
-// by surgery on storages; the engine looks, labels and slides.
+// SlabCapacity: a slab's arena as the eager engine's capacity. What is allocated and freed there is so by torch's
+// allocator and by surgery on storages; the engine looks, labels and slides.
 #pragma once
 #include "eager/capacity.hpp"
 #include "slab.hpp"
@@ -22,7 +22,7 @@ class SlabCapacity final : public eager::Capacity {
   Bytes allocate(Bytes size_B, End end, std::uint64_t tag) override {
     return arena().allocate(size_B, 0, capacity_B(), end, tag);
   }
-  void free(Bytes, Bytes) override {}  // the performer has released the block
+  void free(Bytes, Bytes) override {}  // the executor has released the block
   void set_tag(Bytes offset_B, std::uint64_t tag) override { arena().set_tag(offset_B, tag); }
   void pieces(std::vector<eager::Piece>& pieces) const override { eager::pieces_of(arena(), 0, capacity_B(), pieces); }
   eager::Adjacent adjacent(Bytes offset_B) const override { return eager::adjacent_in(arena(), offset_B); }

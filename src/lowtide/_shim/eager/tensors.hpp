@@ -23,8 +23,8 @@ inline bool has_bytes(const c10::TensorImpl& tensor) {
   return has_cpu_bytes(tensor) && !tensor.key_set().has(c10::DispatchKey::ZeroTensor);
 }
 
-// One that sizes, strides and a type describe: a closure can make it again. One that is read conjugated or negated is:
-// its keys say so, and a closure keeps them. A quantized or nested tensor has more to it.
+// One that sizes, strides and a type describe: a replay record can make it again. One that is read conjugated or
+// negated is: its keys say so, and a record keeps them. A quantized or nested tensor has more to it.
 inline bool is_plain(const c10::TensorImpl& tensor) {
   return has_bytes(tensor) && !tensor.is_quantized() && !tensor.is_nested();
 }
