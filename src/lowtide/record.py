@@ -49,7 +49,7 @@ def make_record(
 ) -> PlanRecord:
     """Plans a profiled graph, gives every allocation an address, and proves the plan legal.
 
-    Where the addresses need more than the budget leaves, the plan is tightened by the excess and made again, so that
+    Where the addresses need more than the budget leaves, the plan is sought anew for fewer bytes, so that
     the bytes reserved, holes included, stay within the budget.
 
     Arguments:
@@ -66,7 +66,7 @@ def make_record(
             known, or found without a look at this budget, so that whoever asks again with that one is given a plan.
     """
     plain = simulate(graph, keep_all_schedule(graph))
-    concurrent_B = constraints.outside_B + constraints.live_blocks_B
+    outside_B = constraints.outside_B + constraints.live_blocks_B
     if agreed_B is None:
         agreed_B = budget_in_B(options.budget, lambda: plain_B(graph, constraints), device_B)
     budget_B = max(at_least_B, agreed_B)
@@ -100,7 +100,7 @@ def make_record(
             raise _infeasible(
                 graph, tightening.last, budget_B, constraints, least or tightening.lowest, options, beyond
             )
-    free_B = min(record.peak_B, budget_B) - concurrent_B
+    free_B = min(record.peak_B, budget_B) - outside_B
     check(record.graph, record.schedule, free_B, record.layout, options.host_budget_B if record.links else None)
     return record if begin is None else msgspec.structs.replace(record, begun_from=begin.shapes)
 
@@ -117,7 +117,7 @@ def carried_over(
 ) -> PlanRecord:
     """A saved plan as a plan of a graph that was captured here: its decisions, and nothing else of what would be run.
 
-    The schedule, the homes on the host and the addresses are taken over; operators, arguments, sizes, allocations and
+    The schedule, what is host-resident and the addresses are taken over; operators, arguments, sizes, allocations and
     seconds are those of the graph here, and what the plan takes is worked out anew. What the saved plan says of its
     search (status, bound, floor) is repeated, where both graphs are alike in what it depends on.
 
@@ -186,7 +186,7 @@ def _allocates_alike(there: Graph, here: Graph, alike: SameProgram) -> bool:
 def _bound_s(saved: PlanRecord, graph: Graph, alike: SameProgram, keep_all_s: float) -> float:
     """A saved plan's bound for other seconds; 0, which is none, where there are other recipes than it was proved for.
 
-    First runs take what they take, reruns shrink with the recipe that shrank most.
+    First runs take what they take, recomputations shrink with the recipe that shrank most.
     """
     if not alike.is_whole:
         return 0.0
@@ -259,7 +259,7 @@ def plain_B(graph: Graph, constraints: Constraints) -> int:
 
 
 def _beyond_the_host(graph: Graph, options: PlanOptions, hurried: bool) -> tuple[int, int] | None:
-    """Least device bytes of a plan with more room on the host, and what it needs there; None for no such plan."""
+    """Least device bytes of a plan with more host memory, and what it needs there; None for no such plan."""
     if options.moves is None or options.host_budget_B is None or hurried:
         return None
     found = Solver(graph, replace(options, host_budget_B=None), None, None).solve(0)
@@ -313,7 +313,7 @@ def _infeasible(
         )
     if constraints.enforced:
         lines.append(
-            f"Beside the plan, {format_B(constraints.reserve_B)} are set aside for tiny tensors and code between the "
+            f"Outside the plan, {format_B(constraints.reserve_B)} are set aside for tiny tensors and code between the "
             f"segments, and the optimizer's step needs {format_B(constraints.optimizer_B)}."
         )
     if smallest_B is not None:
@@ -343,10 +343,10 @@ def _infeasible(
 def _of_the_host(
     host_B: int | None, smallest_B: int | None, beyond: tuple[int, int] | None, constraints: Constraints
 ) -> str:
-    """What the other wall has to do with it."""
+    """Whether the host budget is what makes the budget infeasible, as text."""
     if host_B is None:
-        return "The host has no wall: only the device is too small."
-    hard_budget = f"The host's wall is at {format_B(host_B)} ({host_B:,} B)"
+        return "The host has no limit: only the device is too small."
+    hard_budget = f"The host budget is {format_B(host_B)} ({host_B:,} B)"
     if beyond is None:
         return f"{hard_budget}; more host memory was not found to help."
     device_B = beyond[0] + constraints.outside_B + constraints.live_blocks_B + constraints.reserve_B

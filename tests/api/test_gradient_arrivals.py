@@ -326,7 +326,7 @@ def test_losses_that_change_are_not_taken_for_another_path() -> None:
     (x,) = _batches(1)
     for loss in (one, one, other, other, one):
         loss(fitted(x)).backward()
-    with pytest.warns(lowtide.BudgetWarning, match="its gradients come in ways that change from step to step"):
+    with pytest.warns(lowtide.BudgetWarning, match="how its gradients come changes from step to step"):
         fitted(x)
 
 

@@ -237,7 +237,7 @@ def test_code_between_that_finds_no_room_is_said_aloud() -> None:
     assert lowtide.memory_stats(fitted).spills == 1
     del waste
     fitted.zero_grad()
-    with pytest.warns(lowtide.BudgetWarning, match="found no room"):
+    with pytest.warns(lowtide.BudgetWarning, match="found no space"):
         network.loss(fitted, batch).backward()
 
 

@@ -88,7 +88,7 @@ def test_what_is_learnt_does_not_raise_the_budget() -> None:
     loss.backward()  # finds its places free, whatever the caller took
     optimizer.step()
     del waste, loss
-    with pytest.warns(lowtide.BudgetWarning, match="found no room"):
+    with pytest.warns(lowtide.BudgetWarning, match="found no space"):
         _step(model, optimizer)
     assert lowtide.memory_stats(model).budget_B == budget_B
 

@@ -63,8 +63,8 @@ class TrainStep:
             as its gradient is complete; any other one steps at the end, as it is.
         budget: bytes, "6GiB", "60%" of the device, "60% of plain"; see `parse_budget`.
         host_budget, link: bytes of host memory, or "64GiB", in which values, parameters and optimizer state may live
-            beside the budget, a wall of its own; to what each way there is held, "12 GB/s". On CPU the host is memory
-            outside the arena.
+            outside the budget, within a limit of its own; bandwidth limit in each direction, "12 GB/s". On CPU the host
+            is memory outside the arena.
         targets: how many of the batch's last arguments are for `loss_fn`.
         autocast: dtype of an autocast region round model and loss.
         clip_norm: the most that the norm of all gradients may be; as `torch.nn.utils.clip_grad_norm_`.
@@ -184,7 +184,7 @@ class TrainStep:
     def look(self, *args: Any, **kwargs: Any) -> Plan:
         """Plans the step for a batch, and takes none: nothing is computed, and nothing changes.
 
-        Returns: the plan, which is not in force: `step.plan` is that of the latest step.
+        Returns: the plan, which is not activated: `step.plan` is that of the latest step.
 
         Raises:
             InfeasibleBudget: if no plan fits.
@@ -219,13 +219,13 @@ class TrainStep:
             return bool(waited)
 
     def _step_gathered(self) -> None:
-        """Steps parameters whose updates stood in no plan, where plans have left room for it."""
+        """Steps parameters whose updates stood in no plan, where plans have left space for it."""
         hard_budget = self._handle.session.budget_scope.hard_budget
         with hard_budget.rested(STEPPING) if hard_budget is not None else contextlib.nullcontext(), torch.no_grad():
             self._steps.flush()
 
     def zero_grad(self) -> None:
-        """Lets go of gradients that wait for their step."""
+        """Frees gradients that wait for their step."""
         with self._turn:
             self._waiting = 0
             self._steps.forget_gathered()
@@ -278,7 +278,7 @@ class TrainStep:
         self._moved = True
 
     def _bring_in(self) -> None:
-        """Moves state that was loaded to where the state before lay."""
+        """Copies state that was loaded to where the state before lay."""
         if self._moved:
             self._moved = False
             self._handle.session.budget_scope.bring_in()
@@ -286,7 +286,7 @@ class TrainStep:
     def state_dict(self) -> dict[str, Any]:
         """What model and optimizer do not hold: float32 copies of parameters, and gradients that wait for their step.
 
-        Save it beside `model.state_dict()` and `optimizer.state_dict()` where either is in use; it is empty otherwise.
+        Save it with `model.state_dict()` and `optimizer.state_dict()` where either is in use; it is empty otherwise.
 
         Returns: by the parameter's name, tensors that go on living in the step: copy or save them before the next one.
         """
@@ -330,7 +330,7 @@ class TrainStep:
 
     @property
     def plans(self) -> list[Plan]:
-        """Every plan in force, one per shape: of the 64 that were used last."""
+        """Every active plan, one per shape: of the 64 that were used last."""
         return self._handle.plans
 
     @property
@@ -365,7 +365,7 @@ class TrainStep:
         return memory_stats(self._objective)
 
     def transfers(self) -> Transfers:
-        """What was moved to the host and back, and how long compute waited; see `lowtide.transfers`."""
+        """What was offloaded to the host and prefetched, and how long compute waited; see `lowtide.transfers`."""
         return transfers(self._objective)
 
     def set_budget(self, budget: int | str | Budget) -> None:

@@ -1,4 +1,4 @@
-"""`lowtide.transfers`: what was moved to the host and back, and what that cost, beside what the plan had said.
+"""`lowtide.transfers`: what was offloaded and prefetched, and what that cost, next to what the plan had said.
 
 Units: `_B` bytes, `_s` seconds.
 """
@@ -48,7 +48,7 @@ class Transfers:
 
 
 def transfers(model: torch.nn.Module | None = None) -> Transfers:
-    """Says what was moved between device and host so far, where compute waited, and what the plan had expected.
+    """Says what was copied between device and host so far, where compute waited, and what the plan had expected.
 
     Arguments:
         model: a fitted model; None for the only one, or else for the only one that was given to `torch.compile`.

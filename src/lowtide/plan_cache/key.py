@@ -24,7 +24,7 @@ from lowtide.plan_cache.store import Header
 from lowtide.record import Constraints, PlanOptions, carried_over
 
 _NEAR = 0.1  # of a step's seconds: a plan made for other ones loses less than that
-_GENERATION = 4  # raise it when planners or placers find other plans for the same question
+_GENERATION = 4  # raise it when planners or placers find other plans for the same inputs
 
 
 class CacheKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,7 +34,7 @@ class CacheKey(msgspec.Struct, frozen=True, kw_only=True):
         program, memory: of the graph (`lowtide.ir.likeness`).
         manner: how it is searched: planner, seed, work, limits, the budget as it was asked for.
         budget_B: what the budget comes to; 0 while that is not known before planning.
-        constraints: what the plan has to leave room for.
+        constraints: what the plan has to leave free.
         place: fingerprint of the process and the machine, and lowtide's version.
     """
 
@@ -61,12 +61,12 @@ def cache_key_of(
     device: str,
     limit_s: float | None = None,
 ) -> CacheKey | None:
-    """The question that `plan_graph` would answer with these arguments.
+    """The cache key of what `plan_graph` would return for these arguments.
 
     Arguments:
         limit_s: of a search that may begin from another shape's plan; None for one that begins from nothing.
 
-    Returns: None where the answer is of no use to anybody else: bytes that earlier steps left lie in the way.
+    Returns: None where the plan is of no use to anybody else: it lies around bytes that earlier steps left.
     """
     if constraints.live_blocks:
         return None
@@ -83,12 +83,12 @@ def cache_key_of(
         memory=memory(graph),
         manner=manner_of(options, limit_s),
         budget_B=budget_B or 0,
-        constraints=(*_beside(constraints), *capacity),
+        constraints=(*_set_aside(constraints), *capacity),
         place=_place(device),
     )
 
 
-def _beside(constraints: Constraints) -> tuple[int, ...]:
+def _set_aside(constraints: Constraints) -> tuple[int, ...]:
     return (
         constraints.outside_B,
         int(constraints.enforced),
@@ -103,19 +103,19 @@ def _place(device: str) -> str:
 
 
 def least_of(graph: Graph, options: PlanOptions, constraints: Constraints, device: str) -> CacheKey:
-    """The question for the smallest budget of a graph, whatever was asked for and however it was searched."""
+    """The cache key of the smallest budget of a graph, whatever was asked for and however it was searched."""
     return CacheKey(
         program=structure(graph),
         memory=memory(graph),
-        manner=f"least{beside_device(options)}",
+        manner=f"least{host_terms(options)}",
         budget_B=0,
-        constraints=_beside(constraints),
+        constraints=_set_aside(constraints),
         place=_place(device),
     )
 
 
-def beside_device(options: PlanOptions) -> str:
-    """What plans may use beside the device's bytes, as text: a plan that moves values is none where nothing moves."""
+def host_terms(options: PlanOptions) -> str:
+    """What plans may use next to the device's bytes, as text: a plan that offloads is of no use where nothing may."""
     if options.host_budget_B == 0:
         return ""
     return msgspec.json.encode((options.host_budget_B, options.host_resident)).decode()
@@ -174,7 +174,7 @@ def revived(
         raise PlanFileError("it is for other bytes than its name says")
     left = (record.outside_B, record.reserve_B, record.optimizer_B)
     if left != (constraints.outside_B, constraints.reserve_B, constraints.optimizer_B):
-        raise PlanFileError("it leaves other room than its name says")
+        raise PlanFileError("it leaves other bytes free than its name says")
     if seconds_apart(graph, record.graph) > _NEAR:
         return None
     found = carried_over(

@@ -21,9 +21,9 @@ from lowtide.ir.plan import Covers, PlanRecord, Status
 from lowtide.pipeline import environment, measure, plan_graph
 from lowtide.plan_cache.key import (
     CacheKey,
-    beside_device,
     cache_key_of,
     header_of,
+    host_terms,
     least_of,
     manner_of,
     revived,
@@ -109,7 +109,7 @@ class PlanLookup:
     _least: dict[tuple[str, str, Constraints], PlanRecord] = field(
         default_factory=dict
     )  # for the smallest budgets named
-    _answers: dict[str, PlanRecord] = field(default_factory=dict)  # this session's, by the question's key
+    _answers: dict[str, PlanRecord] = field(default_factory=dict)  # this session's, by cache key
 
     def measure(self, graph: Graph, held: Sequence[Any], options: PlanOptions, cache: ProfileCache) -> Graph:
         """Measures a graph: quickly, where another shape of the same program has been measured in this session."""
@@ -149,7 +149,7 @@ class PlanLookup:
 
     def _made(self, request: Request, watch: Watch | None, start: Start | None) -> PlanRecord:
         """A plan that was not known; what is named where there is none is remembered with the plan that shows it."""
-        here = (memory(request.graph), beside_device(request.options), replace(request.constraints, ceiling_B=None))
+        here = (memory(request.graph), host_terms(request.options), replace(request.constraints, ceiling_B=None))
         near = [record for (*there, _), record in self._least.items() if there == [*here[:2]]]
         known = self._least.get(here) or self._least_on_disk(request) or (near[-1] if near else None)
         try:
@@ -209,7 +209,7 @@ class PlanLookup:
             self.plans.put(header_of(cache_key, record, _neighbourhood(cache_key, request)), record)
 
     def _start(self, request: Request, limit_s: float) -> Start | None:
-        """The plan for the nearest shape: this session's (perhaps for less room), or one on the disk for another."""
+        """The plan for the nearest shape: this session's (perhaps for fewer bytes), or one on the disk for another."""
         graph, program = request.graph, structure(request.graph)
         records = {id(r.graph): r for r in self._records.get(program, {}).values()}
         near = _nearest(graph, [r.graph for r in records.values()])

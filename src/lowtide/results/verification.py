@@ -1,4 +1,4 @@
-"""What a comparison of plain and planned steps has shown, and what is said about the steps on the way. Needs no torch.
+"""What a comparison of plain and planned steps has shown, and what is said about the steps meanwhile. Needs no torch.
 
 Units: `_B` bytes.
 """
@@ -203,7 +203,7 @@ class Verification(msgspec.Struct, frozen=True):
         within_level: below "exact", whether every result is within four times plain PyTorch's own distance from
             float64: what one operator is held to. Rounding adds up over a deep network, which may exceed it. None where
             nothing differs, at "exact", and where that could not be found out.
-        plan: the plan in force; None where plain PyTorch does not agree with itself.
+        plan: the active plan; None where plain PyTorch does not agree with itself.
         numerics: how far results may be from plain PyTorch's.
     """
 

@@ -39,15 +39,15 @@ class Entrance:
 class Executors:
     """Executors by their numbers.
 
-    Code that Dynamo has given up, after an error or for other hooks, goes once its last backward has run. What is known
-    of its graph then goes with `sweep`, not at once: Python collects garbage at any moment, in the middle of a step.
+    Code that Dynamo has abandoned, after an error or for other hooks, goes once its last backward has run. What is
+    known of its graph then goes with `sweep`, not at once: Python may collect garbage in the middle of a step.
 
     Arguments:
-        let_go: called with the number of each executor that has gone.
+        dropped: called with the number of each executor that has gone.
     """
 
-    def __init__(self, let_go: Callable[[int], None]) -> None:
-        self._let_go = let_go
+    def __init__(self, dropped: Callable[[int], None]) -> None:
+        self._dropped = dropped
         self._known: dict[int, tuple[PlannedExecutor, Captured]] = {}
         self._gone: deque[int] = deque()
         self._past_forwards = self._past_backwards = 0
@@ -70,12 +70,12 @@ class Executors:
         return self._known[executor.number][1]
 
     def sweep(self) -> None:
-        """Lets go of the executors whose compiled code has gone."""
+        """Drops the executors whose compiled code has gone."""
         while self._gone:
             executor, _ = self._known.pop(self._gone.popleft())
             self._past_forwards += executor.forwards
             self._past_backwards += executor.backwards
-            self._let_go(executor.number)
+            self._dropped(executor.number)
 
     @property
     def forwards(self) -> int:

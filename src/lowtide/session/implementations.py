@@ -32,7 +32,7 @@ class Menu:
     def served(
         self, specialised: Specialised, options: PlanOptions, contents: Mapping[int, torch.Tensor]
     ) -> Specialised:
-        """A captured graph with more implementations; the ids of what was captured stay.
+        """A captured graph with more implementations; what was captured keeps its ids.
 
         Arguments:
             options: which level, what to leave out, and for which machine.

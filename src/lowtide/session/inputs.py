@@ -57,7 +57,7 @@ class Varied:
     def __call__(self, size: int) -> Inputs:
         """The example with its rows repeated, or left out, so that there are as many as asked for."""
 
-        made: dict[tuple[int, int], torch.Tensor] = {}  # a tensor that is passed twice stays one
+        made: dict[tuple[int, int], torch.Tensor] = {}  # a tensor that is passed twice remains one
 
         def sized(path: Any, leaf: Any) -> Any:
             dim = self.dims.get(keystr(path)) if isinstance(leaf, torch.Tensor) else None

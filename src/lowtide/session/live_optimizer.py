@@ -84,7 +84,7 @@ class LiveOptimizer:
                 yield from updater.numbers()
 
     def updates_B(self) -> int:
-        """Most bytes that the update of one of the parameters takes beside what is kept for it. O(parameters).
+        """Most bytes that the update of one of the parameters takes on top of what is kept for it. O(parameters).
 
         Raises:
             LowtideError: if a torch profiler is running and something has to be measured.
@@ -106,7 +106,7 @@ class LiveOptimizer:
         return self._updates_B[alike]
 
     def regroup(self) -> None:
-        """Notes which group each parameter is in now: people move them. O(parameters)."""
+        """Notes which group each parameter is in now: users regroup them. O(parameters)."""
         for key, group in self.groups().items():
             if key in self._updaters:
                 self._updaters[key].group = group
@@ -119,7 +119,7 @@ class LiveOptimizer:
         return (self.opaque, frozenset((options, tuple(sorted(ids))) for options, ids in sharing.items()))
 
     def forget(self) -> None:
-        """Lets go of state that was made for first steps which never came."""
+        """Drops state that was made for first steps which never came."""
         self._updaters.clear()
 
 

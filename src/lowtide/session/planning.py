@@ -1,4 +1,4 @@
-"""From the calls of one step to its plan: measured, planned inside what the wall leaves, or fitted to a saved plan.
+"""From the calls of one step to its plan: measured, planned inside what the arena leaves, or fitted to a saved plan.
 
 Units: `_B` bytes.
 """
@@ -104,7 +104,7 @@ def plan_step(
     watch: Watch | None = None,
     lookup: PlanLookup | None = None,
 ) -> PlanRecord:
-    """Plans a step inside the budget, and inside what the wall leaves where there is one.
+    """Plans a step inside the budget, and inside what the arena leaves where there is one.
 
     Arguments:
         live_blocks: what earlier steps left in the arena.
@@ -132,7 +132,7 @@ def plan_step(
 def constraints_of(
     step: MeasuredStep, options: PlanOptions, budget_scope: BudgetScope, live_blocks: tuple[LiveBlock, ...] = ()
 ) -> Constraints:
-    """What plans of a step have to leave room for; they get addresses where the step runs here inside a wall.
+    """The constraints of a step's plans; they get addresses where the step runs here inside an arena.
 
     Arguments:
         live_blocks: what earlier steps left in the arena.
@@ -223,7 +223,7 @@ def check_plan_is_for(record: PlanRecord, key: str, device: str) -> None:
 
 
 def _tried(graph: Graph) -> int:
-    """How many implementations that claim to be exact there are beside the program's: each was tried here."""
+    """How many implementations that claim to be exact there are next to the program's: each was tried here."""
     program = set(graph.program)
     grouped = {r for g in graph.groups for o in g.options for r in o.recipes}
     options = sum(o.numerics is Numerics.EXACT for g in graph.groups for o in g.options[1:])

@@ -1,4 +1,4 @@
-"""One fitted model: its budget, its captured graphs, and the plans in force.
+"""One fitted model: its budget, its captured graphs, and the active plans.
 
 A session is what the backend asks for an executor while a graph is compiled, and for a plan when a shape is met
 for the first time. Where a model breaks into several graphs, its first step runs graph by graph under provisional plans
@@ -57,8 +57,8 @@ from lowtide.units import Budget
 
 _LOG = logging.getLogger("lowtide")
 _IN_BACKWARD = (
-    "This was found in the backward: outputs take part in the loss, or gradients lie in memory, in another way than "
-    "was expected. The forward has run and has moved buffers and random generators; no gradient has changed."
+    "This was found in the backward: outputs take part in the loss, or gradients lie in memory, otherwise than "
+    "was expected. The forward has run and has changed buffers and random generators; no gradient has changed."
 )
 _OTHER_PATH = (
     "the model breaks into several graphs and what runs after a break depends on data: a graph was met that was not "
@@ -66,17 +66,17 @@ _OTHER_PATH = (
     "(TORCH_LOGS=graph_breaks shows it), or write the choice with torch.cond or torch.where."
 )
 _OTHER_ARRIVALS = (
-    "the model breaks into several graphs, and its gradients come in ways that change from step to step (other outputs "
+    "the model breaks into several graphs, and how its gradients come changes from step to step (other outputs "
     "in the loss, or other layouts): a graph as captured for one of them was met that was not planned with the others "
     "of this step, and is planned within the whole budget by itself. Mend the break (TORCH_LOGS=graph_breaks shows "
-    "it): one graph has a plan for every way."
+    "it): one graph has a plan for every case."
 )
 _ENDED_EARLY = (
     "torch.utils.checkpoint runs a forward again only until it has saved all that the backward needs, and this model "
     "overwrites a buffer behind that, or it is not known whether it does: plain PyTorch's buffers cannot be told. The "
-    "forward, and its run in this backward, have moved buffers; nothing that is behind the checkpoint in the backward "
-    "has a gradient. Train inside `with torch.utils.checkpoint.set_checkpoint_early_stop(False):`, or without the "
-    "checkpoint: a fitted model computes again by itself what the budget has no room for."
+    "forward, and its run in this backward, have changed buffers; nothing that is behind the checkpoint in the "
+    "backward has a gradient. Train inside `with torch.utils.checkpoint.set_checkpoint_early_stop(False):`, or without "
+    "the checkpoint: a fitted model recomputes by itself what does not fit in the budget."
 )
 
 
@@ -94,19 +94,19 @@ class Whole(Protocol):
         """Gives a captured graph what the optimizer does, before it is planned."""
 
     def placement(self, step: MeasuredStep) -> tuple[int, ...] | None:
-        """Which values have their home on the host, where another plan has chosen that already."""
+        """Which values are host-resident, where another plan has chosen that already."""
 
     def settle(self, step: MeasuredStep, record: PlanRecord) -> None:
-        """Notes where a plan has put homes, so that others keep them there."""
+        """Notes what a plan has placed on the host, so that others keep it there."""
 
     def unsettle(self) -> None:
         """Lets the next plan choose."""
 
     def host_resident(self, step: MeasuredStep, record: PlanRecord) -> Iterable[torch.Tensor]:
-        """What has its home on the host under a plan."""
+        """The tensors that a plan places on the host."""
 
     def forget(self, graph: tuple[int, Key]) -> None:
-        """Lets go of what a graph was given for a shape: number of its executor, and the shape."""
+        """Drops what a graph was given for a shape: number of its executor, and the shape."""
 
     def run(self, executor: PlannedExecutor, key: Key, loaded: Loaded, arguments: list[Any]) -> Sequence[Any]:
         """Runs such a graph; returns what the captured forward returns."""
@@ -118,7 +118,7 @@ class Session:
 
     Arguments:
         options: how to plan.
-        budget_scope: the wall round its steps, with everything that lives through them.
+        budget_scope: the hard budget of its steps, with everything that lives through them.
         given: a saved plan to use for the training graph instead of planning.
         watch: told of planning's progress.
         asked_with: what else has to live as long.
@@ -144,7 +144,7 @@ class Session:
     _reasons: dict[str, int] | None = None  # of the breaks in this process, when the call began
     _causes: dict[str, None] = field(default_factory=dict)  # why Dynamo broke this model
     _ends: dict[GraphBreak, None] = field(default_factory=dict)  # where graphs of it ended
-    _doubts: dict[Doubt, None] = field(default_factory=dict)  # why results may differ, beside what captures know
+    _doubts: dict[Doubt, None] = field(default_factory=dict)  # why results may differ, besides what captures know
     _given_used: bool = False
     _entered: int = 0  # graph forwards when the step began
     _before: dict[int, int] = field(default_factory=dict)  # forwards of each executor when the step began
@@ -272,7 +272,7 @@ class Session:
         return first.between_B
 
     def check_end_of_recomputation(self) -> None:
-        """Refuses a second forward that is ended early, if plain PyTorch's may end before it has moved every buffer.
+        """Refuses a second forward that is ended early, if plain PyTorch's may end before it has changed every buffer.
 
         Raises:
             BackwardError: then.
@@ -297,11 +297,11 @@ class Session:
         *,
         begun: bool = False,
     ) -> PlanRecord:
-        """Plans the graphs of one step as one and puts the result in force.
+        """Plans the graphs of one step as one and activates the result.
 
         Arguments:
             save_graph: where to write the measured graph before it is planned.
-            begun: whether the step's backward is still to come, by other plans: then it is in force from the next on.
+            begun: whether the step's backward is still to come, by other plans: then it is active from the next on.
         """
         with nothing_engaged():
             found = measure_step(calls, self.budget_scope.persistent, self.options, self.cache, self.lookup)
@@ -494,7 +494,7 @@ class Session:
         return executor.active(key)
 
     def _known_otherwise(self, captured: Captured) -> bool:
-        """Whether a graph is known, captured for gradients that come another way."""
+        """Whether a graph is known, captured for gradients that come otherwise."""
         others = (self.executors.graph_of(e) for e in self.executors if e.keys)
         return any(o.program is captured.program and o is not captured for o in others)
 
@@ -546,7 +546,7 @@ class Session:
         return replace(record, graphs=len(step.calls), breaks=self.breaks, fidelity=fidelity)
 
     def _plan_whole(self, step: MeasuredStep, runs: bool) -> PlanRecord:
-        """A plan with homes where the others have them, if there is one; else all plans are made anew round its own."""
+        """A plan with the placement of the others, if there is one; else all plans are sought anew with its own."""
         assert self.whole is not None
         try:
             record = self._plan(step, runs=runs)

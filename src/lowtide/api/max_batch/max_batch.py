@@ -195,8 +195,8 @@ def _confirmed(search: FitSearch, trial: _Trial, start_s: float) -> MaxBatch:
                 failed.append("a step ran, and nothing held it inside the budget")
             took_s = time.perf_counter() - start_s
             return MaxBatch(size, plan, verified, search.plain or 0, tuple(search.tried), took_s, "; ".join(failed))
-        failed.append(f"size {size} was given up: {reason}")
-        size = search.give_up(size)
+        failed.append(f"size {size} was rejected: {reason}")
+        size = search.next_smaller(size)
     raise InfeasibleBudget("no size stood the trial: " + "; ".join(failed), budget_B=search.options.budget.size_B or 0)
 
 

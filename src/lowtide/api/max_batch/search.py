@@ -72,7 +72,7 @@ class FitSearch:
         self.plain = self._largest(self._keeps, self.high, None)
         return self._largest(self._plans, self.high, self.plain)
 
-    def give_up(self, size: int) -> int | None:
+    def next_smaller(self, size: int) -> int | None:
         """The next smaller size to try, after one that was found and does not do; None if there is none."""
         good = self.plain if self.plain is not None and self.plain < size else None
         return None if size <= self.low else self._largest(self._plans, size - self.step, good)

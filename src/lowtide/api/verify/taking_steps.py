@@ -184,7 +184,7 @@ class _Stage:
         """
         subject, recipe = self.subject, self.subject.recipe
         if recipe is not None:
-            _let_go_of_gradients(subject)  # those that a step begins with are its own
+            _free_gradients(subject)  # those that a step begins with are its own
         for step in range(self.task.steps):
             if seen is not None:
                 seen.begin(step)
@@ -200,7 +200,7 @@ class _Stage:
                     subject.model, subject.optimizer, call, recipe, self._look, functools.partial(_behind, seen)
                 )
             self._look(_state(subject))
-            _let_go_of_gradients(subject)
+            _free_gradients(subject)
 
     def _loop(self, seen: Seen | None) -> None:
         """Forward, backward, and the optimizer's step."""
@@ -379,8 +379,8 @@ def _gradients(subject: Subject) -> Iterator[tuple[str, torch.Tensor]]:
             yield f"gradient of {name}", tensor.grad
 
 
-def _let_go_of_gradients(subject: Subject) -> None:
-    """What a training loop does between two steps; the smallest budgets have no room for those of the step before."""
+def _free_gradients(subject: Subject) -> None:
+    """What a training loop does between two steps; in the smallest budgets those of the step before do not fit."""
     for tensor in (*subject.model.parameters(), *tree_leaves((subject.args, subject.kwargs))):
         if isinstance(tensor, torch.Tensor) and tensor.is_leaf:
             tensor.grad = None
