@@ -53,7 +53,7 @@ def make_record(
     the bytes reserved, holes included, stay within the budget.
 
     Arguments:
-        constraints: what the plan has to leave room for.
+        constraints: what the plan has to leave free.
         environment: in which the graph was profiled.
         device_B: finds out the bytes of the device, for a budget that is a share of them.
         agreed_B: what the budget came to before; None to find out.
@@ -124,7 +124,7 @@ def carried_over(
     Arguments:
         saved: from anywhere, its graph well-formed.
         graph: profiled, with every implementation that may be used here.
-        constraints: what the plan has to leave room for.
+        constraints: what the plan has to leave free.
         budget_B: what it may take.
         covers, environment: of plans made here.
         any_numbers: whether numbers among the arguments of operators may differ.

@@ -64,5 +64,5 @@ def test_what_waits_comes_back_when_the_context_is_left() -> None:
 
 
 def test_policies_that_move_nothing_are_refused() -> None:
-    with pytest.raises(lowtide.EagerError, match=r"'coop' moves nothing to the host: .* tide or tide-memory"):
+    with pytest.raises(lowtide.EagerError, match=r"'coop' offloads nothing: .* tide or tide-memory"):
         lowtide.eager("64MiB", policy="coop", host_budget="64MiB", link="1GB/s")

@@ -201,7 +201,7 @@ def eager(
         raise EagerError(f"{policy!r} has no writes in place, and programs write in place: it is for lowtide replay")
     if moves["host_budget_B"] and policy not in OFFLOADING:
         movers = " or ".join(name for name in names if name in OFFLOADING)
-        raise EagerError(f"{policy!r} moves nothing to the host: leave host_budget= out, or take {movers}")
+        raise EagerError(f"{policy!r} offloads nothing: leave host_budget= out, or take {movers}")
     models, optimizers = _models(model), _optimizers(optimizer)
     if why := eager_shim.refusal():
         raise ShimUnavailable(f"lowtide.eager runs on compiled code, which cannot be had here: {why}")

@@ -225,7 +225,7 @@ def unfit(model: M) -> M:
     """Makes a fitted model a plain one again, and returns it: its arena closes when its last tensor has gone.
 
     Arguments:
-        model: fitted; a plain one stays as it is.
+        model: fitted; a plain one is left as it is.
 
     Raises:
         ArgumentError: if it is no module.

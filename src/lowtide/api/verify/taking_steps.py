@@ -45,7 +45,7 @@ class Subject:
     """A model with what it is called with; steps change it.
 
     Arguments:
-        optimizer: steps after every backward; None for parameters that stay. Gradients are let go of in between.
+        optimizer: steps after every backward; None for parameters that do not change. Gradients are freed in between.
         loss_fn: makes the loss of what the model returns; None for the loss that the model returns, or else for fixed
             gradients of all that it returns.
         gradient_layouts: the outputs that get gradients, and how these lie; None where it is as said above.
