@@ -1,4 +1,4 @@
-"""How to plan, where to begin, and the bytes that a plan has to leave free. Units: `_B` bytes, `_s` seconds."""
+"""Options of planning, starts of a search, and bytes that a plan has to leave free. Units: `_B` bytes, `_s` seconds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lowtide.units import Budget
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
-    """How to plan.
+    """Options of planning.
 
     Arguments:
         budget: what the device may use.
@@ -109,7 +109,7 @@ class Constraints:
     alignment_B: int = ALIGNMENT_B
 
     def free_B(self, graph: Graph, budget_B: int, limit_B: int) -> int:
-        """What the addresses of a plan may take.
+        """Bytes that the addresses of a plan may take.
 
         Arguments:
             limit_B: the budget of the arena that there is; a larger one gets a larger arena.

@@ -149,7 +149,7 @@ def resolve_budget(budget: Budget, plain_B: Callable[[], int], device: str) -> i
 
 
 def environment(device: str) -> Environment:
-    """What a plan's measurements depend on, here and now."""
+    """The torch, processor, threads and settings on which measurements depend."""
     facts = fingerprint(device)
     return Environment(
         torch=facts.torch,

@@ -248,7 +248,7 @@ def budget_in_B(budget: Budget, plain_B: Callable[[], int], device_B: Callable[[
 
 
 def plain_B(graph: Graph, constraints: Constraints) -> int:
-    """What the step needs when nothing is recomputed; with holes and the optimizer's step where there are addresses."""
+    """Bytes of the step when nothing is recomputed; with holes and the optimizer's step where there are addresses."""
     keep_all = keep_all_schedule(graph)
     live_B = simulate(graph, keep_all).peak_B
     if not constraints.enforced:
@@ -343,7 +343,7 @@ def _infeasible(
 def _of_the_host(
     host_B: int | None, smallest_B: int | None, beyond: tuple[int, int] | None, constraints: Constraints
 ) -> str:
-    """Whether the host budget is what makes the budget infeasible, as text."""
+    """Says whether a larger host budget would help."""
     if host_B is None:
         return "The host has no limit: only the device is too small."
     hard_budget = f"The host budget is {format_B(host_B)} ({host_B:,} B)"

@@ -187,7 +187,7 @@ class Tightening:
         )
 
     def _free_for(self, outcome: Outcome) -> int:
-        """What the addresses of a plan may take: the bytes of what is host-resident as well."""
+        """Bytes that the addresses of a plan may take: those of what is host-resident as well."""
         return max(0, self.free_B + sum(self.claims.graph.values[v].size_B for v in outcome.hosted))
 
     def _taken_over(self, known: PlanRecord) -> PlanRecord:

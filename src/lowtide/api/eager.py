@@ -52,7 +52,7 @@ class Eager:
         self._fails = False
 
     def stats(self) -> EagerStats:
-        """What happened so far."""
+        """The figures so far: bytes, evictions, recomputations."""
         return self.runtime.stats()
 
     def __enter__(self) -> Eager:

@@ -170,7 +170,7 @@ def _in_budget_scope(
 
 
 def _menu(numerics: str | Numerics | None, without: Collection[str] | None, plan: Plan | None) -> ImplementationOptions:
-    """Which implementations may be used: as is said, or else as a saved plan was made.
+    """The implementations that may be used: as is said, or else as a saved plan was made.
 
     Raises:
         NumericsError, PlanMismatch: see `fit`.

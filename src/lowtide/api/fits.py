@@ -164,7 +164,7 @@ def fits(
 
 @dataclass(frozen=True)
 class _Card:
-    """What is asked about; `machine` names what seconds are predicted for."""
+    """A device that is asked about; `machine` names the one for which seconds are predicted."""
 
     name: str
     machine: str

@@ -26,7 +26,7 @@ _COUNTED = (
 
 
 class MemoryStats(msgspec.Struct, frozen=True):
-    """What a fitted model's budget holds, and how its plans did.
+    """Bytes that a fitted model's budget holds, and counts of how its plans did.
 
     Arguments:
         budget_B: bytes that were asked for; 0 before the first step.

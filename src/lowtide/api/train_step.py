@@ -200,7 +200,7 @@ class TrainStep:
 
     @property
     def waiting(self) -> int:
-        """How many calls have been made whose gradients wait for their step."""
+        """The number of calls whose gradients wait for their step."""
         return self._waiting
 
     def flush(self) -> bool:
@@ -260,7 +260,7 @@ class TrainStep:
         return loss
 
     def _after(self) -> None:
-        """What the optimizer does as a whole, and what a scheduler looks for."""
+        """Steps an opaque optimizer, and counts the step as schedulers expect."""
         if self._live.opaque:
             self._steps.hand_over_gathered()
             if self._steps.clip_norm is not None:
@@ -284,7 +284,7 @@ class TrainStep:
             self._handle.session.budget_scope.bring_in()
 
     def state_dict(self) -> dict[str, Any]:
-        """What model and optimizer do not hold: float32 copies of parameters, and gradients that wait for their step.
+        """State outside model and optimizer: float32 copies of parameters, and gradients that wait for their step.
 
         Save it with `model.state_dict()` and `optimizer.state_dict()` where either is in use; it is empty otherwise.
 
@@ -344,7 +344,7 @@ class TrainStep:
         return self._live.opaque
 
     def explain(self, top: int = 20) -> str:
-        """What becomes of the values that matter, and how the optimizer steps, as text.
+        """The fates of the values that matter, and how the optimizer steps, as text.
 
         Raises:
             LowtideError: before the first step.
@@ -361,11 +361,11 @@ class TrainStep:
         return f"{name} updates each parameter inside the plan, as soon as its gradient is complete."
 
     def memory_stats(self) -> MemoryStats:
-        """What the budget holds now, and how plans did; see `lowtide.memory_stats`."""
+        """Bytes that the budget holds now, and how plans did; see `lowtide.memory_stats`."""
         return memory_stats(self._objective)
 
     def transfers(self) -> Transfers:
-        """What was offloaded to the host and prefetched, and how long compute waited; see `lowtide.transfers`."""
+        """Bytes that were offloaded and prefetched, and how long compute waited; see `lowtide.transfers`."""
         return transfers(self._objective)
 
     def set_budget(self, budget: int | str | Budget) -> None:
@@ -404,7 +404,7 @@ def _parameters(objective: weakref.ref[Objective]) -> tuple[torch.Tensor, ...]:
 
 
 def _member(objective: Objective, live: LiveOptimizer, gathers: bool) -> Member:
-    """What lives through steps: the objective's tensors, and state that plans know. Named weakly.
+    """The member of a whole step: the objective's tensors, and optimizer state that plans know. Held weakly.
 
     Arguments:
         gathers: whether parameters may be stepped behind a plan, with gradients of earlier calls.
@@ -480,7 +480,7 @@ def _device_of(model: torch.nn.Module) -> str:
 
 
 def _broken(session: Session) -> str:
-    """Why there is no whole step."""
+    """The error's text where the model breaks into several graphs."""
     where = "; ".join(f"{b.source}: {b.cause}" if b.source else b.cause for b in session.breaks)
     return (
         "a whole step is one graph, and this one breaks into several"

@@ -1,4 +1,4 @@
-"""What a plan answers, as a key that another process arrives at as well, and whether a cached answer still holds.
+"""The cache key of a plan, which is the same in every process, and the check whether a cached plan still applies.
 
 Seconds are not in the key: they are measured, and where an operator cannot be cached they differ from process to
 process. A plan stays legal whatever the seconds are; while they are near, it stays good, and its claims are worked out
@@ -115,14 +115,14 @@ def least_of(graph: Graph, options: PlanOptions, constraints: Constraints, devic
 
 
 def host_terms(options: PlanOptions) -> str:
-    """What plans may use next to the device's bytes, as text: a plan that offloads is of no use where nothing may."""
+    """The host budget, as part of the key: a plan that offloads is of no use where nothing may be offloaded."""
     if options.host_budget_B == 0:
         return ""
     return msgspec.json.encode((options.host_budget_B, options.host_resident)).decode()
 
 
 def manner_of(options: PlanOptions, limit_s: float | None) -> str:
-    """How a plan is searched, as text; equal exactly when a search of the same graph would be the same."""
+    """The options of the search, as text; equal exactly when a search of the same graph would be the same."""
     budget = (options.budget.size_B, options.budget.of_device, options.budget.of_plain)
     searched = (repr(options.planner), options.seed, options.work, options.time_limit_s, options.machine, limit_s)
     moves = (options.host_budget_B, options.link_Bps, options.links, options.host_resident)
@@ -132,7 +132,7 @@ def manner_of(options: PlanOptions, limit_s: float | None) -> str:
 
 
 def header_of(cache_key: CacheKey, record: PlanRecord, neighbourhood: str) -> Header:
-    """What a cached plan says about itself.
+    """The header of a cached plan.
 
     Arguments:
         neighbourhood: what plans must share to serve as a start for each other.

@@ -1,4 +1,4 @@
-"""What earlier shapes and earlier processes found out: a plan that is known already, or one to begin from.
+"""Looks up plans of earlier shapes and earlier processes: the very plan, or one to begin a search from.
 
 Units: `_B` bytes, `_s` seconds.
 """
@@ -57,7 +57,7 @@ class Request:
     at_least_B: int
 
     def cache_key(self, limit_s: float | None) -> CacheKey | None:
-        """What a plan from the cache has to be an answer to; see `cache_key_of`."""
+        """The cache key of the plan; see `cache_key_of`."""
         return cache_key_of(
             self.graph,
             self.options,
@@ -70,13 +70,13 @@ class Request:
 
     @property
     def least_cache_key(self) -> CacheKey | None:
-        """What the plan for the smallest budget is an answer to; None where it is of no use to anybody else."""
+        """The cache key of the plan for the smallest budget; None where that is of no use to anybody else."""
         return (
             None if self.constraints.live_blocks else least_of(self.graph, self.options, self.constraints, self.device)
         )
 
     def plan(self, watch: Watch | None, start: Start | None = None, known: PlanRecord | None = None) -> PlanRecord:
-        """What `plan_graph` makes of it.
+        """Plans the graph with `plan_graph`.
 
         Raises:
             InfeasibleBudget: if no plan fits; nothing has been run.
@@ -242,7 +242,7 @@ class PlanLookup:
 
 
 def _neighbourhood(cache_key: CacheKey, request: Request) -> str:
-    """What plans for different shapes have in common when one may begin from the other."""
+    """A key that is equal for plans of different shapes where one may begin from the other."""
     facts = f"{cache_key.place} {manner_of(request.options, None)} {request.constraints.enforced}"
     return hashlib.sha256(facts.encode()).hexdigest()[:16]
 

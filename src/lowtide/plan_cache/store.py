@@ -41,7 +41,7 @@ _HEADER_B = 64 * 1024
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """What a file says before its plan.
+    """The header of a cached plan's file.
 
     Arguments:
         key: under which the plan is kept.
@@ -77,7 +77,7 @@ class Entry:
 
 
 def default_folder() -> Path:
-    """Where plans are kept: `$LOWTIDE_CACHE_DIR/plans`, else in the user's cache folder."""
+    """The folder of cached plans: `$LOWTIDE_CACHE_DIR/plans`, else in the user's cache folder."""
     chosen = os.environ.get("LOWTIDE_CACHE_DIR")
     return (Path(chosen) if chosen else Path(platformdirs.user_cache_dir("lowtide"))) / "plans"
 

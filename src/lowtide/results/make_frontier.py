@@ -27,7 +27,7 @@ from lowtide.units import Budget
 
 @dataclass(frozen=True, kw_only=True)
 class Effort:
-    """How thoroughly to look; see `planners.frontier.trace`.
+    """The effort of a search; see `planners.frontier.trace`.
 
     Arguments:
         baselines: whether to ask the quick classical methods.

@@ -282,7 +282,7 @@ class ActivePlans:
         )
 
     def _whole_free_B(self, record: PlanRecord) -> int:
-        """Where the part of the arena ends that a plan may use, with what it leaves free for those that wait."""
+        """End of the part of the arena that a plan may use, the reserve for waiting backwards included."""
         with self.budget_scope.reserve.spent():
             reserve_B = self.budget_scope.reserve.reserve_B(record.graph)
         return self.budget_scope.free_B(replace(record, reserve_B=reserve_B))

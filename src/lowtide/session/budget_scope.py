@@ -89,7 +89,7 @@ class BudgetScope:
         return tensors_of(self.members)
 
     def residents(self) -> tuple[torch.Tensor, ...]:
-        """What persists and is device-resident."""
+        """The persistent tensors that are device-resident."""
         away = self._host_resident
         return tuple(t for t in self.persistent() if id(t) not in away or away[id(t)]() is not t)
 
@@ -123,7 +123,7 @@ class BudgetScope:
 
     @property
     def needs(self) -> OptimizerNeeds | None:
-        """What the optimizers take; None without one."""
+        """The optimizers' state and temporaries in bytes; None without an optimizer."""
         return self.reserve.needs
 
     @property
@@ -165,7 +165,7 @@ class BudgetScope:
         return sum(rounded_B(s.nbytes()) - s.nbytes() for s in outside_arena(self.residents()))
 
     def free_B(self, record: PlanRecord) -> int:
-        """Where the part of the arena ends that a plan may use."""
+        """End of the part of the arena that a plan may use."""
         free_B = min(record.budget_B - record.fixed_B, self._free_B(record.reserve_B))
         return max(0, free_B // ALIGNMENT_B * ALIGNMENT_B)
 
@@ -174,11 +174,11 @@ class BudgetScope:
         return self.hard_budget.arena.capacity_B - self.hard_budget.arena.persistent_B - reserve_B
 
     def agreed_B(self, graph: Graph) -> int | None:
-        """What the budget came to when a graph was planned first; what is learnt later does not raise it."""
+        """The budget in bytes when a graph was planned first; what is learnt later does not raise it."""
         return self._agreed_B.get(graph.key)
 
     def agree(self, record: PlanRecord) -> None:
-        """Notes what the budget came to."""
+        """Notes the budget of a graph in bytes."""
         self._agreed_B.setdefault(record.graph.key, record.budget_B)
 
     def enclose(self, record: PlanRecord, host_resident: Iterable[torch.Tensor] = ()) -> HardBudget:
@@ -265,7 +265,7 @@ class BudgetScope:
         return record.outside_B - self.state_B + record.graph.persistent_B - inputs_B
 
     def engines_for(self, record: PlanRecord) -> Engines | None:
-        """What carries out a plan's copies, one set for all plans under this budget; None for a plan without any.
+        """The engines for a plan's copies, shared by all plans under this budget; None for a plan without any.
 
         Raises:
             InfeasibleBudget: if they do not fit into the host budget; nothing has been run.

@@ -40,7 +40,7 @@ class Fitted:
 
     @property
     def calls(self) -> int:
-        """How many graph forwards ran in lowtide's code."""
+        """The number of graph forwards that ran in lowtide's code."""
         return self.session.calls
 
     def set_budget(self, budget: int | str | Budget) -> None:

@@ -1,4 +1,4 @@
-"""How much of the host budget is left for offloaded values. Units: `_B` bytes."""
+"""The bytes of the host budget that are left for offloaded values. Units: `_B` bytes."""
 
 from __future__ import annotations
 

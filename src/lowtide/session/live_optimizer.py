@@ -40,7 +40,7 @@ class LiveOptimizer:
 
     @property
     def opaque(self) -> str:
-        """Why it is stepped as a whole; empty where parameters are stepped one by one."""
+        """The reason why it is stepped as a whole; empty where parameters are stepped one by one."""
         return why_opaque(self.optimizer)
 
     @property
@@ -60,7 +60,7 @@ class LiveOptimizer:
         return {id(p): i for i, group in enumerate(self.optimizer.param_groups) for p in group["params"]}
 
     def updater_of(self, parameter: torch.Tensor, group: int) -> Updater:
-        """What steps a parameter, the same one every time."""
+        """The updater of a parameter, the same one every time."""
         found = self._updaters.get(id(parameter))
         if found is None:
             few = parameter.is_floating_point() and parameter.dtype.itemsize < 4
@@ -75,7 +75,7 @@ class LiveOptimizer:
         return self._updaters
 
     def tensors(self) -> Iterator[torch.Tensor]:
-        """What is kept from step to step for the parameters that are stepped one by one."""
+        """The tensors that are kept from step to step for the parameters that are stepped one by one."""
         for updater in self._updaters.values():
             if updater.gathered is not None:
                 yield updater.gathered
@@ -112,7 +112,7 @@ class LiveOptimizer:
                 self._updaters[key].group = group
 
     def layout(self) -> tuple[Any, ...]:
-        """What decides which operators a step runs: who has which options, numbers only by whether they are zero."""
+        """A key of the operators that a step runs: each parameter's options, numbers only by whether they are zero."""
         sharing: dict[Any, list[int]] = {}
         for group in self.optimizer.param_groups:
             sharing.setdefault(options_of(group), []).extend(map(id, group["params"]))
@@ -124,7 +124,7 @@ class LiveOptimizer:
 
 
 def why_opaque(optimizer: torch.optim.Optimizer) -> str:
-    """Why an optimizer cannot be stepped parameter by parameter; empty if it can."""
+    """The reason why an optimizer cannot be stepped parameter by parameter; empty if it can."""
     kind = type(optimizer)
     if kind.__name__ not in SEPARABLE or getattr(torch.optim, kind.__name__, None) is not kind:
         return f"{kind.__name__} is not one of the optimizers that are known to step each parameter by itself"

@@ -38,7 +38,7 @@ class StandIns:
         self._originals: list[torch.Tensor] = []  # kept alive, so that no other object gets their identity
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What stands for a tensor; the tensor itself if it has bytes. A parameter's is one, too."""
+        """The stand-in for a tensor; the tensor itself if it has bytes. That of a parameter is a parameter."""
         if has_bytes(tensor):
             return tensor
         if id(tensor) not in self._made:

@@ -30,7 +30,7 @@ _LOSS_COPIES = 3  # a loss of the caller's own holds this many tensors of an out
 
 @dataclass(eq=False)
 class Reserve:
-    """What is set aside: measured, foreseen, or learnt from steps that found too little.
+    """The bytes that plans leave free: measured, predicted, or learnt from steps for which they did not suffice.
 
     Arguments:
         optimizers: gives those whose state and temporaries count.
@@ -57,7 +57,7 @@ class Reserve:
 
     @property
     def needs(self) -> OptimizerNeeds | None:
-        """What the optimizers take, found out once, before their first step; None without an optimizer."""
+        """The optimizers' state and temporaries in bytes, found out once, before the first step; None without one."""
         found = []
         for optimizer in self.optimizers():
             if optimizer not in self._needs:

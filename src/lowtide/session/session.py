@@ -88,13 +88,13 @@ class SeveralGraphs(BaseException):
 
 
 class Whole(Protocol):
-    """What makes whole training steps of a session's graphs."""
+    """Turns a session's graphs into whole training steps."""
 
     def complete(self, call: Call) -> None:
         """Gives a captured graph what the optimizer does, before it is planned."""
 
     def placement(self, step: MeasuredStep) -> tuple[int, ...] | None:
-        """Which values are host-resident, where another plan has chosen that already."""
+        """The values that are host-resident, where another plan has chosen that already."""
 
     def settle(self, step: MeasuredStep, record: PlanRecord) -> None:
         """Notes what a plan has placed on the host, so that others keep it there."""
@@ -181,7 +181,7 @@ class Session:
 
     @property
     def calls(self) -> int:
-        """How many graph forwards really ran in lowtide's code."""
+        """The number of graph forwards that really ran in lowtide's code."""
         return self.executors.forwards
 
     @property
@@ -198,7 +198,7 @@ class Session:
 
     @property
     def breaks(self) -> tuple[GraphBreak, ...]:
-        """Where this session's model breaks into several graphs."""
+        """The places at which this session's model breaks into several graphs."""
         self._look_for_breaks()
         return all_breaks(self._ends, self._causes)
 
@@ -264,7 +264,7 @@ class Session:
             self._latest_first = first
 
     def _shown_between_B(self) -> int:
-        """What code between the graphs of the latest first step took, its backward included."""
+        """Bytes that code between the graphs of the latest first step took, its backward included."""
         first, self._latest_first = self._latest_first, None
         if first is None:
             return 0
@@ -285,7 +285,7 @@ class Session:
             raise BackwardError(_ENDED_EARLY)
 
     def end_observation(self) -> None:
-        """What is allocated from now on is not by code between the graphs of the latest first step."""
+        """Ends the observation of code between the graphs of the latest first step; later allocations are not its."""
         if self._latest_first is not None:
             self._latest_first.graph_begins()
 
@@ -435,7 +435,7 @@ class Session:
                 self.plan_calls(calls, begun=True)
 
     def _expected_arrivals(self, captured: Captured) -> Arrivals | None:
-        """How gradients came to the graph of a saved plan that is to be used; None where there is none."""
+        """The layouts of gradients in the graph of a saved plan that is to be used; None where there is none."""
         graph = None if self.given is None else self.given.graph
         if graph is None or len(graph.segments) != 2 or captured.arrivals is None:
             return None
@@ -468,7 +468,7 @@ class Session:
         return results
 
     def _occasion(self, executor: PlannedExecutor) -> Key:
-        """What distinguishes the calls of one graph: equal layers of a broken model share a graph, not a plan."""
+        """A key that distinguishes the calls of one graph: equal layers of a broken model share a graph, not a plan."""
         if not self.step_key:
             return ()
         return (*self.step_key, executor.forwards - self._before.get(executor.number, 0))

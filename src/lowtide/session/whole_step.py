@@ -62,7 +62,7 @@ class Stepping:
         return [*(p for p in parameters if p is not None), *kept]
 
     def kept(self) -> list[torch.Tensor]:
-        """What the backward is given besides."""
+        """The tensors that the backward is given besides."""
         return self._tensors(self.added)
 
     def _tensors(self, wanted: Iterable[tuple[Updater, str]]) -> list[torch.Tensor]:
@@ -94,7 +94,7 @@ class Stepping:
 
 @dataclass(eq=False)
 class Steps:
-    """What a session asks for whole steps (`lowtide.session.session.Whole`).
+    """Adds the optimizer's updates to a session's graphs (`lowtide.session.session.Whole`).
 
     Arguments:
         live: the optimizer.
@@ -158,7 +158,7 @@ class Steps:
         call.become(whole, tuple(identity_of(t) for t in stepping.kept()))
 
     def placement(self, step: MeasuredStep) -> tuple[int, ...] | None:
-        """Which values are host-resident, where another plan has chosen that already."""
+        """The values that are host-resident, where another plan has chosen that already."""
         if self._host_resident is None:
             return None
         return tuple(v for v, what in self._stepping(step).movable.items() if _named(what) in self._host_resident)
@@ -172,7 +172,7 @@ class Steps:
 
     @property
     def host_resident_by_place(self) -> frozenset[tuple[int, str]] | None:
-        """What lives on the host, by the parameter's place and name; None where no plan has chosen."""
+        """The host-resident tensors, by the parameter's index and name; None where no plan has chosen."""
         place = {id(p): i for i, p in enumerate(self.order())}
         return (
             None
@@ -305,7 +305,7 @@ class Steps:
 
 
 def _named(what: weakref.ref[torch.Tensor] | tuple[Updater, str]) -> tuple[int, str]:
-    """What a movable value is, in any graph: of which parameter, and what is kept for it."""
+    """A key of a movable value that holds in any graph: its parameter, and the name of what is kept for it."""
     if isinstance(what, weakref.ref):
         return id(what()), WEIGHT
     updater, name = what
@@ -369,7 +369,7 @@ def _check_loss(call: Call) -> None:
 
 
 def _accumulate(parameter: torch.Tensor, gradient: torch.Tensor) -> None:
-    """What autograd does with a gradient."""
+    """Adds a gradient to `.grad` as autograd does."""
     if parameter.grad is not None:
         parameter.grad += gradient
     elif gradient.stride() == parameter.stride():

@@ -139,7 +139,7 @@ def max_batch(
 
 @dataclass(frozen=True)
 class _Trial:
-    """What an answer has to stand: to be planned as `fit` plans it, and run if it is to be verified."""
+    """The test of a size that was found: planned as `fit` plans it, and run if it is to be verified."""
 
     model: torch.nn.Module
     make: Callable[[int], Inputs]

@@ -88,7 +88,7 @@ class FitSearch:
         return f"overhead {format_percent(record.overhead)}, over the limit of {format_percent(self.overhead_limit)}"
 
     def impossible(self) -> InfeasibleBudget:
-        """What says that the least size does not fit."""
+        """The error to raise where not even the least size fits."""
         size = self.low
         record = self._planned(size, True, self.options.planner)
         if size == 1 and isinstance(record, InfeasibleBudget) and not record.floor_B:

@@ -70,7 +70,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Beforehand:
-    """What a planned step knows when it begins.
+    """The state from which a planned step begins.
 
     Arguments:
         lookup: of plans; those that are made are kept there, for who is going to need the same ones.
@@ -252,7 +252,7 @@ def _wants_closure(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def difference(name: str, step: int, plain: torch.Tensor, other: torch.Tensor) -> Difference | None:
-    """How a result differs from plain PyTorch's; None where every bit is the same.
+    """The difference of a result from plain PyTorch's; None where every bit is the same.
 
     Arguments:
         other: of any dtype; floats of another one are compared as numbers.
@@ -380,7 +380,7 @@ def _gradients(subject: Subject) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _free_gradients(subject: Subject) -> None:
-    """What a training loop does between two steps; in the smallest budgets those of the step before do not fit."""
+    """Sets gradients to None, as a training loop does between two steps; the smallest budgets do not hold them."""
     for tensor in (*subject.model.parameters(), *tree_leaves((subject.args, subject.kwargs))):
         if isinstance(tensor, torch.Tensor) and tensor.is_leaf:
             tensor.grad = None

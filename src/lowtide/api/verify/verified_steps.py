@@ -238,6 +238,6 @@ def _modes(model: torch.nn.Module) -> tuple[bool, ...]:
 
 
 def _shapes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """What distinguishes two calls: sizes, dtypes and devices of tensors, and everything that is none."""
+    """A key of a call: sizes, dtypes and devices of tensors, and everything that is none."""
     leaves = tree_leaves((args, kwargs))
     return tuple((*t.shape, t.dtype, t.device) if isinstance(t, torch.Tensor) else repr(t) for t in leaves)
