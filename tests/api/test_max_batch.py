@@ -139,7 +139,7 @@ def test_a_trial_that_fails_is_followed_by_the_next_smaller_size() -> None:
     waste = list[torch.Tensor]()
 
     def loss(outputs: torch.Tensor) -> torch.Tensor:
-        """Holds what no planner could foresee, except at sizes that leave room for it."""
+        """Holds what no planner could foresee, except at sizes that leave enough free."""
         if len(outputs) > limit:
             waste.append(torch.zeros(2**20))
         return outputs.square().sum()
