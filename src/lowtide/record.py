@@ -346,13 +346,13 @@ def _of_the_host(
     """Says whether a larger host budget would help."""
     if host_B is None:
         return "The host has no limit: only the device is too small."
-    hard_budget = f"The host budget is {format_B(host_B)} ({host_B:,} B)"
+    limit = f"The host budget is {format_B(host_B)} ({host_B:,} B)"
     if beyond is None:
-        return f"{hard_budget}; more host memory was not found to help."
+        return f"{limit}; more host memory was not found to help."
     device_B = beyond[0] + constraints.outside_B + constraints.live_blocks_B + constraints.reserve_B
     if smallest_B is not None and device_B >= smallest_B:
-        return f"{hard_budget}; more host memory was not found to help."
+        return f"{limit}; more host memory was not found to help."
     return (
-        f"{hard_budget}, which is in the way as well: with host_budget={beyond[1]} a plan was found that needs about "
+        f"{limit}, which is too small as well: with host_budget={beyond[1]} a plan was found that needs about "
         f"{format_B(device_B)} of the device."
     )

@@ -68,14 +68,14 @@ def fit(
     """Makes a model train inside a budget, and returns it.
 
     Nothing is planned yet: the first call of each shape captures, measures and plans, before anything of the model
-    runs. Names in `state_dict`, hooks and attributes stay as they are. Train exactly as before.
+    runs. Names in `state_dict`, hooks and attributes are left as they are. Train exactly as before.
 
     Arguments:
         model: any `nn.Module`.
         budget: bytes, "6GiB", "60%" of the device, "60% of plain"; see `parse_budget`.
         optimizer: its state and temporaries count, and its step allocates inside the budget. Without one,
             `Plan.covers` says that they are outside.
-        scope: what is held inside the budget by force. "step": whatever is allocated between a call and the end of
+        scope: which allocations the budget is enforced on. "step": whatever is allocated between a call and the end of
             its backward, and in the optimizer's step; code outside the graphs that does not fit there is served
             past the budget with a `BudgetWarning`, since it may be anybody's. "process": whatever any thread
             allocates from the first step on, data and other models included; what does not fit is refused. "none":
@@ -100,8 +100,8 @@ def fit(
         verify: whether the first step of every shape is compared with plain PyTorch's, bit by bit, before it is taken:
             by copies of the model, as `lowtide.verify` does, which needs memory for a copy and a plain step as well.
             Where bits differ that should not, `VerificationError` is raised, and nothing has been changed. Where
-            gradients come to a backward otherwise than in any verified step, that is done for them at its end.
-        watch: told of planning's progress.
+            gradients come to a backward otherwise than in any verified step, the backward is compared at its end.
+        watch: called with planning's progress.
 
     Raises:
         ArgumentError: if an argument is of the wrong kind or out of range; if parameters are tensors made of others,

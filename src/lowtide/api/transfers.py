@@ -19,7 +19,7 @@ _SHOWN = 8
 
 @dataclass(frozen=True)
 class Transfers:
-    """Moves as they were, and as they were to be.
+    """Copies between device and host: observed, and predicted by the plan.
 
     Arguments:
         observed: since the copy engines were made.
@@ -66,7 +66,7 @@ def transfers(model: torch.nn.Module | None = None) -> Transfers:
     return Transfers(seen, predicted, steps)
 
 
-def _direction(candidate: str, seen: Traffic) -> str:
+def _direction(direction: str, seen: Traffic) -> str:
     share = "" if seen.share is None else f", {format_percent(seen.share)} of the link"
     rate = f"{format_Bps(seen.achieved_Bps)} while busy{share}"
-    return f"{candidate}: {seen.copies} copies, {format_B(seen.moved_B)}, {rate}"
+    return f"{direction}: {seen.copies} copies, {format_B(seen.moved_B)}, {rate}"

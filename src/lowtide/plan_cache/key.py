@@ -74,16 +74,16 @@ def cache_key_of(
     if budget_B is None and options.budget.of_plain is None:
         budget_B = resolve_budget(options.budget, lambda: 0, device)
     if budget_B is None:  # a share of what the step takes without lowtide, which only planning finds out
-        capacity: tuple[int, ...] = (-1 if constraints.ceiling_B is None else constraints.ceiling_B, at_least_B)
+        free_B: tuple[int, ...] = (-1 if constraints.ceiling_B is None else constraints.ceiling_B, at_least_B)
     else:
         budget_B = max(budget_B, at_least_B)
-        capacity = (constraints.free_B(graph, budget_B, at_least_B),)
+        free_B = (constraints.free_B(graph, budget_B, at_least_B),)
     return CacheKey(
         program=structure(graph),
         memory=memory(graph),
         manner=manner_of(options, limit_s),
         budget_B=budget_B or 0,
-        constraints=(*_set_aside(constraints), *capacity),
+        constraints=(*_set_aside(constraints), *free_B),
         place=_place(device),
     )
 

@@ -1,6 +1,6 @@
-"""Other places for a backward that finds its own taken.
+"""Places a backward anew whose planned addresses are taken.
 
-A plan speaks of one step. Where other forwards ran before its backward, or the graph is retained, somebody may lie
+A plan is about one step. Where other forwards ran before its backward, or the graph is retained, other tensors may lie
 where the backward was to allocate: activations that another backward waits for, gradients that it left, what the graph
 keeps. Then its allocations are placed anew around all of that, just before it runs.
 

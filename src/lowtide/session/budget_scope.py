@@ -90,8 +90,8 @@ class BudgetScope:
 
     def residents(self) -> tuple[torch.Tensor, ...]:
         """The persistent tensors that are device-resident."""
-        away = self._host_resident
-        return tuple(t for t in self.persistent() if id(t) not in away or away[id(t)]() is not t)
+        hosted = self._host_resident
+        return tuple(t for t in self.persistent() if id(t) not in hosted or hosted[id(t)]() is not t)
 
     def leave(self, member: Member) -> None:
         """Removes a model; with the last one the budget ends."""

@@ -43,7 +43,7 @@ class Menu:
 
 
 def _within_slots(specialised: Specialised, graph: Graph) -> Graph:
-    """Leaves out implementations of which more values would travel than there are slots for.
+    """Leaves out implementations that carry more values to the backward than there are slots for.
 
     The slots were counted at the sizes of the first call; other sizes may have more.
     """

@@ -90,7 +90,7 @@ def max_batch(
     """Finds the largest batch (or sequence) whose training step has a plan inside a budget, and tries it.
 
     Sizes are looked at by planning: the model is captured once with extents that vary, its operators are measured at a
-    few sizes and foreseen at the others. The answer's own size is measured, planned as `fit` plans it, and run for one
+    few sizes and predicted at the others. The answer's own size is measured, planned as `fit` plans it, and run for one
     step with the optimizer's; if that fails, the next smaller size is taken, and `tried` says so. Then parameters,
     buffers, gradients, optimizer state and generators are as they were, also on Ctrl-C and when the model raises; hooks
     run once more, and attributes that a forward sets stay as it set them. The answer fits; that nothing larger does is

@@ -1,4 +1,4 @@
-"""One model's steps at every size: captured with extents that vary, measured at a few sizes, foreseen at the others."""
+"""One model's steps at every size: captured with varying extents, measured at a few sizes, predicted at the others."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from lowtide.api.fit import fit, unfit
 from lowtide.api.memory import memory_stats
-from lowtide.device import storage as storages
+from lowtide.device import storage as storage_surgery
 from lowtide.device.arena import Arena, nothing_engaged
 from lowtide.device.generator_guard import unchanged_generators
 from lowtide.errors import CaptureError, InfeasibleBudget
@@ -139,8 +139,8 @@ def _move_out(tensors: list[torch.Tensor], arena: Arena) -> None:
     for tensor in tensors:
         if tensor.device.type == "cpu" and tensor.layout is torch.strided and tensor.numel():
             storage = tensor.untyped_storage()
-            if storages.place_of(storage, arena) is not None:
-                storages.relocate(storage, None)
+            if storage_surgery.place_of(storage, arena) is not None:
+                storage_surgery.relocate(storage, None)
 
 
 class _Kept:

@@ -318,9 +318,7 @@ def _as_they_come(
     """Outputs with gradients that lie in memory in certain ways; empty where none is among the outputs."""
     known = dict(_named_outputs(outputs))
     layouts = [
-        (known[name], layout)
-        for name, layout in sorted(gradient_layouts, key=lambda candidate: candidate[0])
-        if name in known
+        (known[name], layout) for name, layout in sorted(gradient_layouts, key=lambda entry: entry[0]) if name in known
     ]
     return [(t, _laid_out(i, t, layout)) for i, (t, layout) in enumerate(layouts) if t.requires_grad]
 
