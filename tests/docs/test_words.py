@@ -62,7 +62,12 @@ RETIRED = {
     "way": Retired(("way", "ways"), "candidate, implementation", r"ways? (of|to) (bring|mak|run|comput)\w*"),
     "draft": Retired(("draft", "drafts"), "graph builder; offload candidate", r"drafts?"),
     "room": Retired(("room", "rooms", "roomier"), "free bytes, capacity, space", r"room(s|y|ier)?"),
-    "stay": Retired(("stay", "stays"), "lifetime, residency", r"(an?|each|every|one|its|whose|two|per) stays?"),
+    "stay": Retired(
+        ("stay", "stays"),
+        "lifetime, residency",
+        r"(an?|each|every|one|its|whose|two|per) stays?",
+        allowed=r"(\w+_)?stays_\w+",
+    ),
     "moment": Retired(
         ("moment", "moments"),
         "cut point, instant",
@@ -119,7 +124,7 @@ LEFT: dict[str, tuple[int, int]] = {
     "way": (7, 5),
     "draft": (0, 3),
     "room": (0, 97),
-    "stay": (13, 12),
+    "stay": (10, 12),
     "moment": (0, 10),
     "tau": (267, 42),
     "wall": (31, 21),
