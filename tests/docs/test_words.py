@@ -144,7 +144,7 @@ LEFT: dict[str, tuple[int, int]] = {
 
 @dataclass(frozen=True)
 class Place:
-    """Where something is written."""
+    """A line of a file, with the identifier or the text that is there."""
 
     file: Path
     line: int
@@ -224,7 +224,7 @@ def _is_under(place: Place, retired: Retired) -> bool:
 
 
 def _found(retired: Retired) -> tuple[list[Place], list[Place]]:
-    """Where a word is still written: in identifiers, and in text."""
+    """The places at which a word is still written: in identifiers, and in text."""
     names, texts = _written()
     part = re.compile(rf"(?:^|_)(?:{'|'.join(retired.names) or '(?!)'})(?:$|_)")
     ordinary = re.compile(retired.allowed.lower() or "(?!)")
