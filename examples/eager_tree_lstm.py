@@ -73,7 +73,7 @@ def train(budget: int | None, steps: int = 5) -> tuple[list[float], int]:
             optimizer.step()
             losses.append(loss.item())
     stats = run.stats()
-    print(f"{stats.peak_B:,} bytes held, {stats.evictions} results dropped, {stats.recomputations} operators run again")
+    print(f"{stats.peak_B:,} bytes held, {stats.evictions} evictions, {stats.recomputations} recomputations")
     return losses, stats.peak_B
 
 

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import lowtide
 
 BUDGET = "80% of plain"
-Candidate = Literal["plain", "fit", "compile"]
+Method = Literal["plain", "fit", "compile"]
 Result = tuple[list[float], dict[str, torch.Tensor]]  # losses, and the weights at the end
 
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
@@ -43,10 +43,10 @@ class Net(nn.Module):
 class Classifier(L.LightningModule):
     """An ordinary module; the only lines about lowtide are in `configure_optimizers`."""
 
-    def __init__(self, way: Candidate = "plain") -> None:
+    def __init__(self, method: Method = "plain") -> None:
         super().__init__()
         self.save_hyperparameters()
-        self.way = way
+        self.method = method
         self.net = Net()
         self.losses: list[float] = []
 
@@ -63,9 +63,9 @@ class Classifier(L.LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         optimizer = torch.optim.AdamW(self.parameters())
-        if self.way == "fit":  # here the model is on its device, and the optimizer is known: its state counts
+        if self.method == "fit":  # here the model is on its device, and the optimizer is known: its state counts
             lowtide.fit(self.net, budget=BUDGET, optimizer=optimizer)
-        elif self.way == "compile":  # in torch's own words; the optimizer's state lies outside
+        elif self.method == "compile":  # in torch's own words; the optimizer's state lies outside
             self.net.compile(backend="lowtide", options={"budget": BUDGET})
         return optimizer
 
@@ -78,10 +78,10 @@ def loader(count: int, seed: int) -> DataLoader:
     return DataLoader(TensorDataset(x, y), batch_size=256)
 
 
-def train(way: Candidate, folder: Path) -> Result:
+def train(method: Method, folder: Path) -> Result:
     """Automatic optimisation with accumulated and clipped gradients, evaluation, and a checkpoint callback."""
     L.seed_everything(0, verbose=False)
-    model = Classifier(way)
+    model = Classifier(method)
     trainer = L.Trainer(
         max_epochs=1,
         accumulate_grad_batches=2,
@@ -93,7 +93,7 @@ def train(way: Candidate, folder: Path) -> Result:
         enable_model_summary=False,
     )
     trainer.fit(model, loader(1024, seed=1), loader(256, seed=2))
-    if way == "fit":
+    if method == "fit":
         print("lowtide.fit:", model.net.lowtide.plan)
         print("lowtide.fit:", lowtide.memory_stats(model.net))
     return model.losses, {name: tensor.clone() for name, tensor in model.state_dict().items()}

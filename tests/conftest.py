@@ -114,7 +114,7 @@ _SAMPLED = {
     "test_every_step_another_plan": 2,
     "test_accumulation_evaluation_exception": 3,
     "test_retained_graph": 2,
-    "test_a_model_that_nobody_names_is_gone_with_its_wall": 2,
+    "test_a_model_that_nobody_names_is_gone_with_its_arena": 2,
     "test_every_branch_is_the_one_that_eager_takes": 1,
     "test_a_compiler_that_makes_nothing_is_none": 1,
     "test_clipping_and_accumulation": 1,

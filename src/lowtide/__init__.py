@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_HOME = {
+_MODULE_OF = {
     "fit": "lowtide.api.fit",
     "unfit": "lowtide.api.fit",
     "plan": "lowtide.api.plan",
@@ -107,20 +107,20 @@ if TYPE_CHECKING:
     from lowtide.results.verification import Verification as Verification
     from lowtide.units import parse_budget as parse_budget
 
-__all__ = sorted([*_HOME, "__version__"])
+__all__ = sorted([*_MODULE_OF, "__version__"])
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        if _HOME[name] in sys.modules:
-            return getattr(sys.modules[_HOME[name]], name)
+    if name in _MODULE_OF:
+        if _MODULE_OF[name] in sys.modules:
+            return getattr(sys.modules[_MODULE_OF[name]], name)
         state = random.getstate()  # some libraries draw numbers when they are imported
         try:
-            return getattr(importlib.import_module(_HOME[name]), name)
+            return getattr(importlib.import_module(_MODULE_OF[name]), name)
         finally:
             random.setstate(state)
     raise AttributeError(f"module 'lowtide' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME})
+    return sorted({*globals(), *_MODULE_OF})

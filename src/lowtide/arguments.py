@@ -21,7 +21,7 @@ MOST = 2**63 - 1
 
 
 def shown(value: object) -> str:
-    """What was given, in at most that many characters."""
+    """A value's `repr`, cut to a length that fits in a message."""
     text = repr(value)
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
 

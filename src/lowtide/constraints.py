@@ -1,4 +1,4 @@
-"""How to plan, where to begin, and what a plan has to leave room for. Units: `_B` bytes, `_s` seconds."""
+"""Options of planning, starts of a search, and bytes that a plan has to leave free. Units: `_B` bytes, `_s` seconds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lowtide.units import Budget
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
-    """How to plan.
+    """Options of planning.
 
     Arguments:
         budget: what the device may use.
@@ -30,10 +30,10 @@ class PlanOptions:
             the operators' seconds are then scaled from that shape's. None measures and searches every shape in full.
         numerics: how far results may be from plain PyTorch's.
         without: kinds of implementations, or families, that are left out; see `lowtide.ops.catalogue.parse_without`.
-        host_budget_B: host bytes for what is moved there; 0 for nothing, None for no limit.
+        host_budget_B: host bytes for what is offloaded; 0 for nothing, None for no limit.
         link_Bps: what each direction of the link is held to; None for what it can do.
         host_resident: see `Problem`.
-        links: between device and host, as measured here and limited; empty where nothing is moved, or `machine` has
+        links: between device and host, as measured here and limited; empty where nothing is offloaded, or `machine` has
             them.
 
     Raises:
@@ -67,7 +67,7 @@ class PlanOptions:
 
     @property
     def moves(self) -> Machine | None:
-        """What moves values; None where nothing may be moved."""
+        """The machine whose links carry values; None where nothing may be offloaded."""
         return Machine("here", links=self.links) if self.links and self.host_budget_B != 0 else None
 
 
@@ -89,7 +89,7 @@ class Start:
 
 @dataclass(frozen=True, kw_only=True)
 class Constraints:
-    """What a plan finds when it begins, and has to leave room for.
+    """The bytes that a plan finds taken when it begins, and those that it has to leave free.
 
     Arguments:
         outside_B: bytes that live for the whole step and belong to no value of the graph, `state_B` among them.
@@ -112,7 +112,7 @@ class Constraints:
     alignment_B: int = ALIGNMENT_B
 
     def free_B(self, graph: Graph, budget_B: int, limit_B: int) -> int:
-        """What the addresses of a plan may take.
+        """Bytes that the addresses of a plan may take.
 
         Arguments:
             limit_B: the budget of the arena that there is; a larger one gets a larger arena.

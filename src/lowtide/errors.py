@@ -1,4 +1,4 @@
-"""What can go wrong, each with the remedy in its text."""
+"""The exceptions and warnings of lowtide, each with the remedy in its text."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class BudgetWarning(UserWarning):
 
 
 class OptimizerError(LowtideError, TypeError):
-    """What was given as the optimizer is none."""
+    """An object that was given as the optimizer is none."""
 
 
 class CaptureError(LowtideError):
@@ -75,7 +75,7 @@ class CaptureError(LowtideError):
 
 
 class InexactCapture(CaptureError):
-    """What was captured may differ from plain PyTorch in the last bits, and `numerics="exact"` was asked for.
+    """A capture may differ from plain PyTorch in the last bits, and `numerics="exact"` was asked for.
 
     Arguments:
         message: names every reason, with the line and the remedy.

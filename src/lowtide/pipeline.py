@@ -133,7 +133,7 @@ def request_here(
 
 
 def environment(device: str) -> Environment:
-    """What a plan's measurements depend on, here and now."""
+    """The torch, processor, threads and settings on which measurements depend."""
     facts = fingerprint(device)
     return Environment(
         torch=facts.torch,

@@ -42,7 +42,7 @@ def make_record(
 ) -> PlanRecord:
     """Plans a profiled graph, gives every allocation an address, and proves the plan legal.
 
-    Where the addresses need more than the budget leaves, the plan is tightened by the excess and made again, so that
+    Where the addresses need more than the budget leaves, the plan is sought anew for fewer bytes, so that
     the bytes reserved, holes included, stay within the budget.
 
     Arguments:
@@ -55,7 +55,7 @@ def make_record(
     """
     graph, options, constraints = request.graph, request.options, request.constraints
     plain = simulate(graph, keep_all_schedule(graph))
-    concurrent_B = constraints.outside_B + constraints.live_blocks_B
+    outside_B = constraints.outside_B + constraints.live_blocks_B
     budget_B = budget_in_B(request)
     free_B = constraints.free_B(graph, budget_B, request.at_least_B)
     claims = msgspec.structs.replace(
@@ -87,7 +87,7 @@ def make_record(
             raise _infeasible(
                 graph, tightening.last, budget_B, constraints, least or tightening.lowest, options, beyond
             )
-    free_B = min(record.peak_B, budget_B) - concurrent_B
+    free_B = min(record.peak_B, budget_B) - outside_B
     check(record.graph, record.schedule, free_B, record.layout, options.host_budget_B if record.links else None)
     return record if begin is None else msgspec.structs.replace(record, begun_from=begin.shapes)
 
@@ -104,14 +104,14 @@ def carried_over(
 ) -> PlanRecord:
     """A saved plan as a plan of a graph that was captured here: its decisions, and nothing else of what would be run.
 
-    The schedule, the homes on the host and the addresses are taken over; operators, arguments, sizes, allocations and
+    The schedule, what is host-resident and the addresses are taken over; operators, arguments, sizes, allocations and
     seconds are those of the graph here, and what the plan takes is worked out anew. What the saved plan says of its
     search (status, bound, floor) is repeated, where both graphs are alike in what it depends on.
 
     Arguments:
         saved: from anywhere, its graph well-formed.
         graph: profiled, with every implementation that may be used here.
-        constraints: what the plan has to leave room for.
+        constraints: what the plan has to leave free.
         budget_B: what it may take.
         covers, environment: of plans made here.
         any_numbers: whether numbers among the arguments of operators may differ.
@@ -173,7 +173,7 @@ def _allocates_alike(there: Graph, here: Graph, alike: SameProgram) -> bool:
 def _bound_s(saved: PlanRecord, graph: Graph, alike: SameProgram, keep_all_s: float) -> float:
     """A saved plan's bound for other seconds; 0, which is none, where there are other recipes than it was proved for.
 
-    First runs take what they take, reruns shrink with the recipe that shrank most.
+    First runs take what they take, recomputations shrink with the recipe that shrank most.
     """
     if not alike.is_whole:
         return 0.0
@@ -235,7 +235,7 @@ def budget_in_B(request: PlanRequest) -> int:
 
 
 def plain_B(graph: Graph, constraints: Constraints) -> int:
-    """What the step needs when nothing is recomputed; with holes and the optimizer's step where there are addresses."""
+    """Bytes of the step when nothing is recomputed; with holes and the optimizer's step where there are addresses."""
     keep_all = keep_all_schedule(graph)
     live_B = simulate(graph, keep_all).peak_B
     if not constraints.enforced:
@@ -246,7 +246,7 @@ def plain_B(graph: Graph, constraints: Constraints) -> int:
 
 
 def _beyond_the_host(graph: Graph, options: PlanOptions, hurried: bool) -> tuple[int, int] | None:
-    """Least device bytes of a plan with more room on the host, and what it needs there; None for no such plan."""
+    """Least device bytes of a plan with more host memory, and what it needs there; None for no such plan."""
     if options.moves is None or options.host_budget_B is None or hurried:
         return None
     found = Solver(graph, replace(options, host_budget_B=None), None, None).solve(0)
@@ -300,7 +300,7 @@ def _infeasible(
         )
     if constraints.enforced:
         lines.append(
-            f"Beside the plan, {format_B(constraints.reserve_B)} are set aside for tiny tensors and code between the "
+            f"Outside the plan, {format_B(constraints.reserve_B)} are set aside for tiny tensors and code between the "
             f"segments, and the optimizer's step needs {format_B(constraints.optimizer_B)}."
         )
     if smallest_B is not None:
@@ -330,16 +330,16 @@ def _infeasible(
 def _of_the_host(
     host_B: int | None, smallest_B: int | None, beyond: tuple[int, int] | None, constraints: Constraints
 ) -> str:
-    """What the other wall has to do with it."""
+    """Says whether a larger host budget would help."""
     if host_B is None:
-        return "The host has no wall: only the device is too small."
-    hard_budget = f"The host's wall is at {format_B(host_B)} ({host_B:,} B)"
+        return "The host has no limit: only the device is too small."
+    limit = f"The host budget is {format_B(host_B)} ({host_B:,} B)"
     if beyond is None:
-        return f"{hard_budget}; more host memory was not found to help."
+        return f"{limit}; more host memory was not found to help."
     device_B = beyond[0] + constraints.outside_B + constraints.live_blocks_B + constraints.reserve_B
     if smallest_B is not None and device_B >= smallest_B:
-        return f"{hard_budget}; more host memory was not found to help."
+        return f"{limit}; more host memory was not found to help."
     return (
-        f"{hard_budget}, which is in the way as well: with host_budget={beyond[1]} a plan was found that needs about "
+        f"{limit}, which is too small as well: with host_budget={beyond[1]} a plan was found that needs about "
         f"{format_B(device_B)} of the device."
     )

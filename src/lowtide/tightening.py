@@ -1,4 +1,4 @@
-"""A plan whose addresses are too high is made again for fewer bytes; and the plan that shows what would be enough.
+"""Plans again for fewer bytes where addresses are too high, and finds the plan that shows what would be enough.
 
 Units: `_B` bytes, `_s` seconds.
 """
@@ -85,7 +85,7 @@ class Tightening:
         claims: the plan without a schedule.
         free_B: what the addresses may take.
         solve: plans for so many live bytes.
-        still: the same where nothing moves; None where `solve` moves nothing either, or some homes have to be away.
+        still: the same without offloading; None where `solve` offloads nothing, or something has to be host-resident.
     """
 
     def __init__(
@@ -106,8 +106,8 @@ class Tightening:
     def run(self, live_B: int) -> PlanRecord | None:
         """A plan whose addresses fit; None if there is none, and then `lowest` is how low they came.
 
-        The first one; but where values move, it may be that the addresses are too high only for the sake of copies that
-        come early: then the fastest of the same plan with late ones, a plan in which nothing moves, and the next.
+        The first one; but where values are offloaded, addresses may be too high only because copies come early:
+        then the fastest of the same plan with late ones, a plan that offloads nothing, and the next.
         """
         whole_B, late = live_B, None
         for _ in range(_ROUNDS):
@@ -128,7 +128,7 @@ class Tightening:
         return late
 
     def _instead_of(self, record: PlanRecord, free_B: int, live_B: int) -> PlanRecord | None:
-        """The faster of the same plan with late copies and one that moves nothing; None where neither fits."""
+        """The faster of the same plan with late copies and one that offloads nothing; None where neither fits."""
         if not moves(record.schedule):
             return None
         found = [self._with_late_copies(record, free_B)]
@@ -139,7 +139,7 @@ class Tightening:
         return min((f for f in found if f is not None), key=lambda f: f.time_s, default=None)
 
     def _with_late_copies(self, record: PlanRecord, free_B: int) -> PlanRecord | None:
-        """The same plan with copies as late as can be; None where that is not within both walls."""
+        """The same plan with copies as late as can be; None where that is not within both budgets."""
         outcome = msgspec.structs.replace(record.outcome, schedule=lean(record.graph, record.schedule))
         found = self._placed(outcome, free_B)
         host_B = self.claims.host_budget_B
@@ -158,7 +158,7 @@ class Tightening:
             if self.fits(record) or self._is_for_here(known):
                 return record
         failed = self.last if self.last.schedule is None else self._bounded(solve(0))
-        if failed.smallest_B is None and self.still is not None:  # the host may have too little room to help
+        if failed.smallest_B is None and self.still is not None:  # the host may have too little memory to help
             solve, failed = self.still, self._bounded(self.still(0))
         if failed.smallest_B is None:
             return None
@@ -173,7 +173,7 @@ class Tightening:
         return self._lowest_of(found)
 
     def _lowest_of(self, outcome: Outcome) -> PlanRecord | None:
-        """The plan of an outcome that moves values, with late copies if the host has room for those."""
+        """The plan of an outcome that offloads values, with late copies if the host has the memory for those."""
         assert outcome.schedule is not None
         late = lean(carried_out(self.claims, outcome, self.constraints).graph, outcome.schedule)
         found = self._placed(msgspec.structs.replace(outcome, schedule=late), None)
@@ -187,11 +187,11 @@ class Tightening:
         )
 
     def _free_for(self, outcome: Outcome) -> int:
-        """What the addresses of a plan may take: where homes are on the host, their bytes as well."""
+        """Bytes that the addresses of a plan may take: those of what is host-resident as well."""
         return max(0, self.free_B + sum(self.claims.graph.values[v].size_B for v in outcome.hosted))
 
     def _taken_over(self, known: PlanRecord) -> PlanRecord:
-        """A plan found before, with the claims of now; at its own addresses, if nothing is in their way."""
+        """A plan found before, with the claims of now; at its own addresses, if they are free."""
         outcome = msgspec.structs.replace(
             self.last,
             schedule=known.schedule,
@@ -231,7 +231,7 @@ class Tightening:
 
 
 def _as_one_that_may_move(record: PlanRecord | None, other: Outcome) -> PlanRecord | None:
-    """A plan that moves nothing, with what is proved for those that may."""
+    """A plan that offloads nothing, with what is proved for those that may."""
     if record is None:
         return None
     outcome = msgspec.structs.replace(
@@ -246,14 +246,14 @@ def _as_one_that_may_move(record: PlanRecord | None, other: Outcome) -> PlanReco
 
 def smallest_for_B(record: PlanRecord, constraints: Constraints) -> int:
     """The least budget that a plan fits: its addresses, its live bytes, and without addresses what its search needs."""
-    concurrent_B = constraints.outside_B + constraints.live_blocks_B
-    live_B = record.peak_B - concurrent_B + constraints.fixed_B(record.graph)
-    searched_B = 0 if constraints.enforced else (record.outcome.smallest_B or 0) + concurrent_B
+    outside_B = constraints.outside_B + constraints.live_blocks_B
+    live_B = record.peak_B - outside_B + constraints.fixed_B(record.graph)
+    searched_B = 0 if constraints.enforced else (record.outcome.smallest_B or 0) + outside_B
     return max(record.reserved_B, live_B, searched_B)
 
 
 def _at_the_end(outcome: Outcome, claims: PlanRecord, constraints: Constraints) -> Outcome:
-    """Raises the floor to what is there when the optimizer steps: its temporaries beside all that the caller holds."""
+    """Raises the floor to what is there when the optimizer steps: its temporaries and all that the caller holds."""
     graph = claims.graph if claims.machine is None else housed(claims.graph, movable_values(claims.graph))
     least_B = SMALL_B if constraints.enforced else 0  # tiny ones have their place in the reserve
     leaving = (v for v in graph.values if v.leaves is not None and v.held and not v.persistent and v.replaces is None)
@@ -265,7 +265,7 @@ def _at_the_end(outcome: Outcome, claims: PlanRecord, constraints: Constraints) 
 
 
 def carried_out(claims: PlanRecord, outcome: Outcome, constraints: Constraints) -> PlanRecord:
-    """The plan for an outcome: its graph, with the homes that were chosen, and what it comes to."""
+    """The plan for an outcome: its graph, with the placement that was chosen, and what it comes to."""
     assert outcome.schedule is not None
     graph = housed(claims.graph, outcome.hosted) if outcome.hosted else claims.graph
     timed = measured(graph, outcome.schedule, claims.machine)

@@ -1,4 +1,4 @@
-"""What code between forward and backward was seen to take is given to it as soon as a budget has the room."""
+"""Code between forward and backward gets the bytes that it was seen to take as soon as a budget has them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _step(model: nn.Module, x: torch.Tensor) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:code outside lowtide's graphs:lowtide.BudgetWarning")
-def test_a_larger_budget_gives_the_room_that_a_smaller_one_had_not() -> None:
+def test_a_larger_budget_gives_the_bytes_that_a_smaller_one_had_not() -> None:
     torch._dynamo.reset()
     torch.manual_seed(0)
     model, x = Routed(), torch.randn(2048, 64)
@@ -42,7 +42,7 @@ def test_a_larger_budget_gives_the_room_that_a_smaller_one_had_not() -> None:
     model.lowtide.set_budget(keep_all_B)
     for _ in range(3):
         _step(model, x)
-    assert lowtide.memory_stats(model).spills > 0, "there was no room to give"
+    assert lowtide.memory_stats(model).spills > 0, "there were no bytes to give"
     model.lowtide.set_budget(2 * keep_all_B)
     for _ in range(3):
         _step(model, x)

@@ -1,4 +1,4 @@
-"""A fitted model inside `torch.utils.checkpoint`: its forward runs again in the backward, and moves buffers again."""
+"""A fitted model inside `torch.utils.checkpoint`: its forward runs again in the backward, and updates buffers again."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Normed(nn.Module):
 
 
 class Counted(nn.Module):
-    """Moves a buffer before what is saved for the backward, or behind it."""
+    """Updates a buffer before what is saved for the backward, or behind it."""
 
     def __init__(self, *, behind: bool) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Counted(nn.Module):
 
 
 def trained(model: nn.Module, steps: int = 4) -> list[torch.Tensor]:
-    """Gradients, buffers and the generator's state after some steps; parameters stay."""
+    """Gradients, buffers and the generator's state after some steps; parameters do not change."""
     torch.manual_seed(3)
     for _ in range(steps):
         x = torch.randn(4, 8, requires_grad=True)

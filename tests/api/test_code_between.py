@@ -131,7 +131,7 @@ class Unequal(nn.Module):
         return self.wide(h), self.narrow(h)
 
 
-def test_plans_of_one_forward_leave_room_for_any_of_its_losses() -> None:
+def test_plans_of_one_forward_leave_enough_free_for_any_of_its_losses() -> None:
     torch._dynamo.reset()
     fitted = lowtide.fit(Unequal(), budget="16MiB", work=1_000)
     for index in (0, 1, 0, 1):

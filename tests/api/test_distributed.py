@@ -57,15 +57,15 @@ def _train(budget: str | None, inner: bool = False) -> tuple[list[float], list[T
 
 
 def _refusals() -> dict[str, str]:
-    """What each way in says of parameters that lie on several processes."""
+    """What each public verb says of parameters that lie on several processes."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
     def split() -> nn.Module:
         net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
-        ways = {"0": ColwiseParallel(), "2": RowwiseParallel()}
-        return parallelize_module(net, init_device_mesh("cpu", (2,)), ways)
+        styles = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+        return parallelize_module(net, init_device_mesh("cpu", (2,)), styles)
 
     def sharded() -> nn.Module:
         return fully_shard(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8)))
@@ -79,7 +79,7 @@ def _refusals() -> dict[str, str]:
         return lowtide.TrainStep(model, None, torch.optim.SGD(model.parameters()), "1GiB")
 
     x = torch.ones(4, 8)
-    ways: dict[str, Callable[[], Any]] = {
+    verbs: dict[str, Callable[[], Any]] = {
         "fit": lambda: lowtide.fit(split(), "1GiB"),
         "fit sharded": lambda: lowtide.fit(sharded(), "1GiB"),
         "fit, and sharded afterwards": later,
@@ -91,7 +91,7 @@ def _refusals() -> dict[str, str]:
         "max_batch": lambda: lowtide.max_batch(lambda n: torch.ones(n, 8), split(), "1GiB"),
     }
     found = {}
-    for name, call in ways.items():
+    for name, call in verbs.items():
         try:
             call()
             found[name] = "not refused"

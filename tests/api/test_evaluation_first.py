@@ -37,7 +37,7 @@ def test_what_cannot_train_is_held_to_its_share() -> None:
         model(x)
 
 
-def test_a_question_about_an_evaluation_is_answered_as_it_was_asked() -> None:
+def test_a_plan_of_an_evaluation_is_one_of_an_evaluation() -> None:
     model, x = _net().eval(), torch.randn(128, 64)
     with pytest.raises(InfeasibleBudget), torch.no_grad():
         lowtide.plan(model, args=(x,), budget="50% of plain")

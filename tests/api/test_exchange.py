@@ -46,7 +46,7 @@ class Pair:
         assert len(self.plans) > 1, "there is something to exchange"
 
     def exchange(self) -> None:
-        """Puts the next plan in force."""
+        """Activates the next plan."""
         self._turn += 1
         self.fitted.lowtide.use(self.plans[self._turn % len(self.plans)])
 
@@ -147,7 +147,7 @@ def test_a_forward_without_backward_keeps_nothing_alive(pair: Pair) -> None:
         gc.collect()
     assert seen.peak_B > 0
     assert seen.end_B == 0
-    pair.fitted.load_state_dict(pair.plain.state_dict())  # running statistics have moved
+    pair.fitted.load_state_dict(pair.plain.state_dict())  # running statistics have changed
 
 
 def test_saved_tensor_hooks_that_clone(pair: Pair) -> None:

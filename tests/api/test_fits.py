@@ -213,7 +213,7 @@ def test_a_model_half_here_is_refused_and_stays_as_it_is() -> None:
         lowtide.fits(nn.Identity(), (3,), device="t4")
 
 
-def test_the_model_is_let_go_and_an_optimizer_has_to_be_one() -> None:
+def test_the_model_is_not_kept_alive_and_an_optimizer_has_to_be_one() -> None:
     model = nn.Linear(4, 4)
     inputs = (torch.ones(2, 4),)
     with pytest.raises(lowtide.OptimizerError, match="is no torch"):

@@ -1,4 +1,4 @@
-"""What a session lets go of: graphs of calls that failed, and shapes that have not been met for long."""
+"""What a session drops: graphs of calls that failed, and shapes that have not been met for long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradients that come to a backward in other ways than were foreseen: of some outputs, in other layouts."""
+"""Gradients that come to a backward otherwise than was foreseen: of some outputs, in other layouts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _fresh_dynamo() -> None:
 
 
 class Heads(nn.Module):
-    """Two outputs, one of them transposed; draws random numbers, and moves statistics on which nothing else depends."""
+    """Two outputs, one of them transposed; draws random numbers, updates statistics on which nothing depends."""
 
     def __init__(self, *, breaks: bool = False) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ def test_what_comes_as_before_is_captured_once() -> None:
     assert len(fitted.lowtide.plans) == 1
 
 
-def test_graphs_that_came_another_way_in_the_first_step_are_planned_together_at_once() -> None:
+def test_graphs_whose_gradients_came_otherwise_in_the_first_step_are_planned_together_at_once() -> None:
     class Broken(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -277,7 +277,7 @@ def test_a_graph_with_a_number_of_python_is_captured_again() -> None:
 
 
 class Passing(nn.Module):
-    """Two graphs, of which the second keeps its result, and not what it is given; the first moves state."""
+    """Two graphs, of which the second keeps its result, and not what it is given; the first updates state."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -326,7 +326,7 @@ def test_losses_that_change_are_not_taken_for_another_path() -> None:
     (x,) = _batches(1)
     for loss in (one, one, other, other, one):
         loss(fitted(x)).backward()
-    with pytest.warns(lowtide.BudgetWarning, match="its gradients come in ways that change from step to step"):
+    with pytest.warns(lowtide.BudgetWarning, match="how its gradients come changes from step to step"):
         fitted(x)
 
 

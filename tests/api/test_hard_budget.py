@@ -1,4 +1,4 @@
-"""The budget is a wall: what a whole training loop does inside the arena, and what happens when it does not fit."""
+"""The hard budget: what a whole training loop does inside the arena, and what happens when it does not fit."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def test_a_second_pass_that_cannot_fit_is_refused_before_it_runs() -> None:
     network.loss(fitted, batch).backward()  # nothing is lost
 
 
-def test_code_between_that_finds_no_room_is_said_aloud() -> None:
+def test_code_between_that_does_not_fit_is_warned_of() -> None:
     network = NETWORKS["tied"]
     _, fitted, _ = _fitted(network, 0.5)
     batch = network.batches(1)[0]
@@ -236,7 +236,7 @@ def test_code_between_that_finds_no_room_is_said_aloud() -> None:
     assert lowtide.memory_stats(fitted).spills == 1
     del waste
     fitted.zero_grad()
-    with pytest.warns(lowtide.BudgetWarning, match="found no room"):
+    with pytest.warns(lowtide.BudgetWarning, match="found no space"):
         network.loss(fitted, batch).backward()
 
 

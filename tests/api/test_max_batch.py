@@ -139,7 +139,7 @@ def test_a_trial_that_fails_is_followed_by_the_next_smaller_size() -> None:
     waste = list[torch.Tensor]()
 
     def loss(outputs: torch.Tensor) -> torch.Tensor:
-        """Holds what no planner could foresee, except at sizes that leave room for it."""
+        """Holds what no planner could foresee, except at sizes that leave enough free."""
         if len(outputs) > limit:
             waste.append(torch.zeros(2**20))
         return outputs.square().sum()
@@ -153,7 +153,7 @@ def test_a_trial_that_fails_is_followed_by_the_next_smaller_size() -> None:
     assert found.verified
     assert found.size == 32
     assert [t.size for t in found.tried if t.how == "run"] == [64, 48, 32]
-    assert "size 64 was given up: a step ran, and took" in found.note
+    assert "size 64 was rejected: a step ran, and took" in found.note
 
 
 def test_interrupted_it_changes_nothing() -> None:

@@ -25,7 +25,7 @@ LINK = "2 GB/s"
 
 
 class Deep(nn.Module):
-    """Layers with more to keep than half of plain holds, and dearer to run again than to move."""
+    """Layers with more to keep than half of plain holds, and dearer to recompute than to offload."""
 
     def __init__(self, width: int = 128, depth: int = 6) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ def _known_bandwidth() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def saved(_known_bandwidth: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A plan that moves, on disk."""
+    """A plan that offloads, on disk."""
     torch.manual_seed(0)
     path = tmp_path_factory.mktemp("moving") / "plan.json"
     found = lowtide.plan(Deep(), (batch(),), budget="45% of plain", host_budget="64MiB", link=LINK, work=2_000)
@@ -231,7 +231,7 @@ def test_the_smallest_budget_is_named_for_each_host_budget(monkeypatch: pytest.M
     low_B = smallest("64MiB")
     alone_B = smallest(None)
     assert low_B <= alone_B
-    step(alone_B, None)  # and not the plan that moves values
+    step(alone_B, None)  # and not the plan that offloads values
 
 
 def test_a_host_that_is_too_small_to_help_hides_no_smallest_budget() -> None:

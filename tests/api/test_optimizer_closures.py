@@ -11,7 +11,7 @@ from lowtide.session.optimizer_hooks import STEPPING
 
 
 def _phases_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the stretches of the caller's code that rest inside the wall, as they begin."""
+    """The names of the stretches of the caller's code that rest inside the arena, as they begin."""
     from lowtide.runtime.hard_budget import HardBudget
 
     seen: list[str] = []
@@ -52,7 +52,7 @@ def test_the_step_after_a_closure_allocates_inside(monkeypatch: pytest.MonkeyPat
     rests = _phases_of(monkeypatch)
     assert train(fitted, optimizer) == wanted
     assert all(torch.equal(p, q) for p, q in zip(plain.parameters(), fitted.parameters(), strict=True))
-    # before and after every closure; the wall is made inside the first one
+    # before and after every closure; the arena is made inside the first one
     assert rests == [STEPPING] * 5
     stats = lowtide.memory_stats(fitted)
     assert stats.spills == stats.misplaced_allocations == 0

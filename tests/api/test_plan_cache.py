@@ -300,7 +300,7 @@ def test_what_is_asked_otherwise_is_planned_anew(planned: list[int]) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_other_optimizers_and_threads_are_other_questions(planned: list[int]) -> None:
+def test_other_optimizers_and_threads_have_other_keys(planned: list[int]) -> None:
     model, batch = build(), (X,)
     for optimizer in (None, torch.optim.AdamW(model.parameters())):
         lowtide.plan(model, batch, budget="90% of plain", work=2_000, optimizer=optimizer)
@@ -407,9 +407,7 @@ def trained_within() -> bool:
     return model.lowtide.plan.record.layout is not None
 
 
-def test_another_process_asks_the_same_question(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planned: list[int]
-) -> None:
+def test_another_process_has_the_same_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planned: list[int]) -> None:
     """Whatever the order of its sets is."""
     monkeypatch.setenv("LOWTIDE_CACHE_DIR", str(tmp_path))
     torch._dynamo.reset()
@@ -457,7 +455,7 @@ def test_a_step_of_several_graphs_is_kept_as_well(planned: list[int]) -> None:
 def test_a_number_that_changes_in_every_step_costs_no_search(
     planned: list[int], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A temperature that cools: the program and its bytes stay, an operator's constant does not."""
+    """A temperature that cools: the program and its bytes are the same, an operator's constant is not."""
 
     class AnnealingRun(nn.Module):
         def __init__(self) -> None:

@@ -104,7 +104,7 @@ def test_without_a_limit_every_shape_is_searched_in_full() -> None:
     assert not any(r.begun_from for r in records(fitted))
 
 
-def test_a_long_sequence_after_a_short_one_has_one_wall() -> None:
+def test_a_long_sequence_after_a_short_one_has_one_budget() -> None:
     plain = TIED.build()
     optimizers = []
     budget_B = lowtide.plan(plain, (tokens(30),), budget="90% of plain", work=5_000).budget_B

@@ -1,4 +1,4 @@
-"""Values too small to be planned have room of their own, those too that only some implementations save."""
+"""Values too small to be planned have a zone of their own, those too that only some implementations save."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Residuals(nn.Module):
         return x.square().mean()
 
 
-def test_the_room_for_tiny_values_holds_bits_instead_of_activations() -> None:
+def test_the_zone_of_tiny_values_holds_bits_instead_of_activations() -> None:
     fitted = lowtide.fit(Residuals(), budget="1GiB", work=2_000)
     fitted(torch.ones(32, 32)).backward()
     graph = fitted.lowtide.plan.record.graph
@@ -52,7 +52,7 @@ class Normed(nn.Module):
         return x.square().mean()
 
 
-def test_a_plan_leaves_free_what_a_zone_made_for_another_graph_has_no_room_for() -> None:
+def test_a_plan_leaves_free_what_does_not_fit_in_a_zone_made_for_another_graph() -> None:
     fitted = lowtide.fit(Normed(), budget="8MiB", work=200)
     with torch.no_grad():
         fitted(torch.ones(100, 64))

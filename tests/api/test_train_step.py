@@ -35,7 +35,7 @@ def smallest(step: lowtide.TrainStep, batch: tuple[Any, ...]) -> int:
 
 
 class Adapted(nn.Module):
-    """A frozen layer with low-rank matrices beside it, twice: LoRA."""
+    """A frozen layer with low-rank matrices added to it, twice: LoRA."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Adapted(nn.Module):
 @pytest.mark.parametrize(
     "name", ["tied", "unet", *(pytest.param(n, marks=pytest.mark.breadth) for n in ("resnet", "gpt2"))]
 )
-def test_ten_steps_at_the_smallest_budget_and_with_room(name: str) -> None:
+def test_ten_steps_at_the_smallest_budget_and_above_it(name: str) -> None:
     plain = Batchwise(NETWORKS[name])
     model = copy.deepcopy(plain)
     start = copy.deepcopy(model.state_dict())

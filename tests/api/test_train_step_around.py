@@ -1,4 +1,4 @@
-"""What stands round whole steps: schedulers, checkpoints, mixed precision, other batches, errors, the way out."""
+"""What stands round whole steps: schedulers, checkpoints, mixed precision, other batches, errors, leaving."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_parameters_may_change_their_groups() -> None:
 
     step = stepped(model, other)
     for optimizer in (one, other):
-        optimizer.param_groups[0]["weight_decay"] = 0.0  # which the step does in another way
+        optimizer.param_groups[0]["weight_decay"] = 0.0  # for which the step runs other operators
     expected = plainly(plain, one, batches(4), after=lambda: swap(one))
     assert wholly(step, model, other, batches(4), after=lambda: swap(other)).apart(expected) == []
 
@@ -120,7 +120,7 @@ def test_a_message_that_is_logged_once_breaks_no_step(caplog: pytest.LogCaptureF
     assert [r.getMessage() for r in caplog.records if "speaks" in r.getMessage()] == ["Talking speaks once"]
 
 
-def test_checkpoints_go_both_ways() -> None:
+def test_checkpoints_pass_between_plain_and_whole_steps() -> None:
     plain, model = perceptron(), perceptron()
     one, other = adamw(plain), adamw(model)
     step = stepped(model, other)
@@ -139,7 +139,7 @@ def test_checkpoints_go_both_ways() -> None:
     assert step.memory_stats().misplaced_allocations == 0
 
 
-def test_the_way_out_and_a_second_step() -> None:
+def test_closing_and_a_second_step() -> None:
     plain, model = perceptron(), perceptron()
     one, other = adamw(plain), adamw(model)
     step = stepped(model, other)
@@ -257,7 +257,7 @@ def nesterov(model: nn.Module) -> optim.Optimizer:
         (lambda m: optim.Adafactor(m.parameters()), torch.float32, {}),
     ],
 )
-def test_a_flush_has_room_in_the_plan(make: Any, dtype: torch.dtype, options: dict[str, Any]) -> None:
+def test_a_flush_fits_in_the_plan(make: Any, dtype: torch.dtype, options: dict[str, Any]) -> None:
     x = torch.randn(2, 128, generator=torch.Generator().manual_seed(1), dtype=dtype)
     one, other = Heavy().to(dtype), Heavy().to(dtype)
     first, second = make(one), make(other)
@@ -273,7 +273,7 @@ def test_a_flush_has_room_in_the_plan(make: Any, dtype: torch.dtype, options: di
     assert step.memory_stats().spills == 0
 
 
-def test_what_only_earlier_calls_had_gradients_for_is_stepped_in_the_plans_room() -> None:
+def test_what_only_earlier_calls_had_gradients_for_is_stepped_inside_the_plan() -> None:
     x = torch.randn(2, 128, generator=torch.Generator().manual_seed(1))
     data = [(x, True), (x, False)]
     plain, model = Heavy(), Heavy()

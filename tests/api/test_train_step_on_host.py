@@ -83,7 +83,7 @@ def test_training_in_less_than_the_parameters_take() -> None:
     assert moved.host_runs > 0
 
 
-def test_homes_move_when_the_budget_does() -> None:
+def test_what_is_host_resident_changes_with_the_budget() -> None:
     plain, model = wide(), wide()
     one, other = adamw(plain), adamw(model)
     step = stepped(model, other, "100% of plain")

@@ -76,7 +76,7 @@ def test_a_wrong_step_is_refused_and_nothing_has_changed(monkeypatch: pytest.Mon
     first, other = *batches(1), *batches(1, size=12)
     step(*first)
     off_by_a_bit("aten.gelu.default", monkeypatch, planned=True)
-    step(*first)  # verified before; its code stays
+    step(*first)  # verified before; its code is kept
     before, calls = Trained.of([], model, optimizer), step.memory_stats()
     with pytest.raises(VerificationError, match=r"nothing has been changed(.|\n)*aten\.gelu\.default") as caught:
         step(*other)

@@ -260,7 +260,7 @@ def test_fit_verifies_the_first_step_of_every_shape(monkeypatch: pytest.MonkeyPa
     model = lowtide.fit(Sine(), "100% of plain", verify=True, work=100, without=["in-place"])
     model(torch.randn(4, 8)).sum().backward()
     off_by_a_bit("aten.sin.default", monkeypatch, planned=True)
-    model(torch.randn(4, 8)).sum().backward()  # a shape that was verified; its code stays
+    model(torch.randn(4, 8)).sum().backward()  # a shape that was verified; its code is kept
     model.zero_grad()
     state = {name: t.clone() for name, t in model.state_dict().items()}
     x, calls = torch.randn(6, 8), model.lowtide.calls
@@ -301,7 +301,7 @@ def test_the_plan_that_runs_is_the_one_that_was_verified(monkeypatch: pytest.Mon
 
 
 class Two(nn.Module):
-    """Two outputs, and state that a forward moves."""
+    """Two outputs, and state that a forward changes."""
 
     def __init__(self, *, breaks: bool = False) -> None:
         super().__init__()
@@ -324,7 +324,7 @@ def test_what_is_planned_in_a_backward_is_verified_at_its_end(monkeypatch: pytes
     state = {name: t.clone() for name, t in model.named_parameters()}
     monkeypatch.setitem(globals(), "_flipped", lambda result, _: result.mul_(1.01))
     off_by_a_bit("aten.cosh.default", monkeypatch, planned=True)  # in backwards in which the other output counts
-    model(torch.randn(4, 8))[0].square().sum().backward()  # in the same way: that code stays
+    model(torch.randn(4, 8))[0].square().sum().backward()  # as before: that code is kept
     with pytest.raises(VerificationError, match=r"of output\[1\](.|\n)*zero_grad(.|\n)*") as caught:
         model(torch.randn(4, 8))[1].t().contiguous().square().sum().backward()
     assert isinstance(caught.value.verification, lowtide.Verification)
@@ -333,7 +333,7 @@ def test_what_is_planned_in_a_backward_is_verified_at_its_end(monkeypatch: pytes
 
 
 def counted_verifications(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Of every verification by `fit`, whether it is for gradients in a way that was seen."""
+    """Of every verification by `fit`, whether it is for gradients that came as before."""
     made: list[bool] = []
     verified = verified_steps.verified
 

@@ -1,4 +1,4 @@
-"""Windows of the arena open and close with the steps, whoever raises, interrupts, evaluates or lets go in between."""
+"""Windows of the arena open and close with the steps, even if one raises, interrupts, evaluates or frees in between."""
 
 from __future__ import annotations
 
@@ -88,13 +88,13 @@ def test_what_is_learnt_does_not_raise_the_budget() -> None:
     loss.backward()  # finds its places free, whatever the caller took
     optimizer.step()
     del waste, loss
-    with pytest.warns(lowtide.BudgetWarning, match="found no room"):
+    with pytest.warns(lowtide.BudgetWarning, match="found no space"):
         _step(model, optimizer)
     assert lowtide.memory_stats(model).budget_B == budget_B
 
 
 @pytest.mark.parametrize("scope", ["none", "step", "process"])
-def test_a_model_that_nobody_names_is_gone_with_its_wall(scope: str) -> None:
+def test_a_model_that_nobody_names_is_gone_with_its_arena(scope: str) -> None:
     model, optimizer = _new("120% of plain", scope=scope)
     _step(model, optimizer)
     gone = weakref.ref(model)
@@ -124,7 +124,7 @@ def test_an_error_on_one_thread_leaves_the_windows_of_others_alone() -> None:
     assert _windows(model) == 1
     assert (
         len(model.lowtide.session.budget_scope.hard_budget._open) == 1
-    )  # the passage that this thread's backward waits for
+    )  # the lease that this thread's backward waits for
     loss.backward()
     del loss
     gc.collect()
@@ -168,7 +168,7 @@ def test_what_is_no_optimizer_is_refused_at_once() -> None:
         lowtide.fit(Layers(), "1GiB", optimizer=torch.optim.SGD(Layers().parameters()))
 
 
-def test_a_step_without_room_for_its_inputs_names_a_budget_that_has_it() -> None:
+def test_a_step_whose_inputs_do_not_fit_names_a_budget_in_which_they_do() -> None:
     model, optimizer = _new("120% of plain")
     _step(model, optimizer)
     hard_budget = model.lowtide.session.budget_scope.hard_budget

@@ -76,3 +76,13 @@ def test_links_inside_the_repository_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{name_of(page)} links to {target}"
+
+
+def test_the_map_names_files_that_exist() -> None:
+    """A path in the architecture's page is one of the repository's, or its end where no other folder is meant."""
+    tops = [ROOT / name for name in ("src", "tests", "benchmarks", "docs")]
+    known = {f"/{path.relative_to(ROOT)}" for top in tops for path in (top, *top.rglob("*"))}
+    text = ROOT.joinpath("docs", "architecture.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([\w/]+(?:\.(?:py|hpp|cpp|md)|/))`", text))
+    assert len(named) > 100
+    assert [n for n in sorted(named) if not any(path.endswith("/" + n.rstrip("/")) for path in known)] == []

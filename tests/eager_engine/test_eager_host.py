@@ -63,6 +63,6 @@ def test_what_waits_is_prefetched_when_the_context_is_left() -> None:
     assert [float(tensor[77]) for tensor in kept] == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
 
 
-def test_policies_that_offload_nothing_are_refused() -> None:
-    with pytest.raises(lowtide.EagerError, match=r"'coop' moves nothing to the host: .* tide or tide-memory"):
+def test_policies_that_move_nothing_are_refused() -> None:
+    with pytest.raises(lowtide.EagerError, match=r"'coop' offloads nothing: .* tide or tide-memory"):
         lowtide.eager("64MiB", policy="coop", host_budget="64MiB", link="1GB/s")

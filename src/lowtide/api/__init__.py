@@ -1,1 +1,1 @@
-"""What a user calls: one file or folder per public verb."""
+"""The public verbs: one file or folder per public verb."""

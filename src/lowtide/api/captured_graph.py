@@ -58,7 +58,7 @@ def captured_graph(
         model: in the mode to plan for; it may be on the meta device, or made of fake tensors.
         args, kwargs: what it is called with; they may be on the meta device, too.
         machine: by name ("a100") or file.
-        numerics, without: which implementations the graph has beside the program's own; see `lowtide.plan`.
+        numerics, without: which implementations the graph has next to the program's own; see `lowtide.plan`.
 
     Returns: the graph; for a model that breaks into several, their union.
 

@@ -35,7 +35,7 @@ def deepened(graph: Graph, times: Mapping[str, int]) -> Graph:
 
 
 def _plain(graph: Graph) -> Graph:
-    """What was captured: the program, and the replays of its random recipes."""
+    """The graph without implementations: the program, and the replays of its random recipes."""
     captured = set(graph.program) | {r.id for r in graph.recipes if r.state is not None and r.effect is Effect.PURE}
     return restricted(graph, Numerics.EXACT, KINDS, [r.id for r in graph.recipes if r.id not in captured])
 
@@ -62,7 +62,7 @@ def _as_known(graph: Graph, deep: Graph, shallow: Graph) -> Graph:
 
 
 def _facts(graph: Graph, recipe: Recipe) -> object:
-    """What two recipes have in common that do the same at two sites of a network."""
+    """A key that is equal for recipes that do the same at two sites of a network."""
     reads = tuple((r.views, graph.values[r.value].geometry) for r in recipe.reads)
     outputs = tuple(graph.values[v].role for v in recipe.outputs)
     consumed = tuple((recipe.read_values.index(t.value), t.output) for t in recipe.consumes)

@@ -52,7 +52,7 @@ class Eager:
         self._fails = False
 
     def stats(self) -> EagerStats:
-        """What happened so far."""
+        """The figures so far: bytes, evictions, recomputations."""
         return self.runtime.stats()
 
     def __enter__(self) -> Eager:
@@ -60,7 +60,7 @@ class Eager:
 
         Raises:
             EagerError: if one is open already.
-            InfeasibleBudget: if the models and the optimizers that were named need more for what stays all the time.
+            InfeasibleBudget: if the models and the optimizers that were named need more for their persistent tensors.
         """
         self._refuse_hopeless()
         place.take(self)
@@ -79,7 +79,7 @@ class Eager:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Brings back whatever is alive and ends the budget; a BudgetWarning says what found no room inside it."""
+        """Recomputes whatever is alive and ends the budget; a BudgetWarning says what did not fit inside it."""
         stack, self._open = self._open, None
         if stack is None or place.context is not self:
             raise EagerError("this context of lowtide.eager is not open")
@@ -92,10 +92,10 @@ class Eager:
         stack.close()
 
     def _close(self) -> None:
-        concurrent_B = self.runtime.close()
-        if concurrent_B and not self._fails:  # else the error says what matters, and its traceback keeps tensors alive
+        outside_B = self.runtime.close()
+        if outside_B and not self._fails:  # else the error says what matters, and its traceback keeps tensors alive
             warnings.warn(
-                f"when lowtide.eager was left, {format_B(concurrent_B)} of evicted tensors that are still alive "
+                f"when lowtide.eager was left, {format_B(outside_B)} of evicted tensors that are still alive "
                 "did not fit into the budget and lie outside it now. Free outputs that are no longer needed before it "
                 "ends.",
                 BudgetWarning,
@@ -104,7 +104,7 @@ class Eager:
 
     def _refuse_hopeless(self) -> None:
         """Raises:
-        InfeasibleBudget: if what stays all the time is more than the budget, or would be after the first step.
+        InfeasibleBudget: if persistent tensors take more than the budget, or would after the first step.
         """
         budget_B, sizes_B = self.stats().budget_B, _sizes_B(self._tensors())
         gradients = [p for model in self._models for p in model.parameters() if p.requires_grad]
@@ -114,7 +114,7 @@ class Eager:
         need_B = sizes_B - now_B + state_B + gradients_B
         if need_B > budget_B:
             raise InfeasibleBudget(
-                f"a budget of {format_B(budget_B)} is too small for what stays all the time: parameters and buffers "
+                f"a budget of {format_B(budget_B)} is too small for what persists: parameters and buffers "
                 f"take {format_B(sizes_B - now_B)}, gradients {format_B(gradients_B)}, the optimizer's state "
                 f"{format_B(state_B)}. Nothing has been changed. Raise the budget.",
                 budget_B=budget_B,
@@ -170,8 +170,8 @@ def eager(
 ) -> Eager:
     """A context in which a training loop, unmodified, keeps within a budget.
 
-    Inside, every tensor of the calling thread lies in one arena, and none beyond it. When it is full, tensors are
-    evicted that can be made again, and are made again when they are needed, with the same bits. Nothing is captured:
+    Inside, every tensor of the calling thread lies in one arena, and none beyond it. When it is full, tensors
+    that can be recomputed are evicted, and recomputed when they are needed, with the same bits. Nothing is captured:
     programs may do what they like from step to step.
 
     Arguments:
@@ -179,7 +179,7 @@ def eager(
         policy: what to evict, by name: "tide-memory", "tide", "coop", "dte", "dtr", "lru" and others; the guide has a
             table of them.
         host_budget: bytes of host memory in which evicted tensors may wait.
-        link: how fast each way there is; None for what copying does here, measured once and cached.
+        link: bandwidth limit to and from the host, "12 GB/s"; None for what copying does here, measured once.
         model, optimizer: one or several, whose parameters, buffers and state are brought into the arena at once; others
             are when they are first used.
         record: a file to write an execution trace to, as `lowtide replay` reads it; `.gz` is compressed.
@@ -201,7 +201,7 @@ def eager(
         raise EagerError(f"{policy!r} has no writes in place, and programs write in place: it is for lowtide replay")
     if moves["host_budget_B"] and policy not in OFFLOADING:
         movers = " or ".join(name for name in names if name in OFFLOADING)
-        raise EagerError(f"{policy!r} moves nothing to the host: leave host_budget= out, or take {movers}")
+        raise EagerError(f"{policy!r} offloads nothing: leave host_budget= out, or take {movers}")
     models, optimizers = _models(model), _optimizers(optimizer)
     if why := eager_shim.refusal():
         raise ShimUnavailable(f"lowtide.eager runs on compiled code, which cannot be had here: {why}")

@@ -68,25 +68,25 @@ def fit(
     """Makes a model train inside a budget, and returns it.
 
     Nothing is planned yet: the first call of each shape captures, measures and plans, before anything of the model
-    runs. Names in `state_dict`, hooks and attributes stay as they are. Train exactly as before.
+    runs. Names in `state_dict`, hooks and attributes are left as they are. Train exactly as before.
 
     Arguments:
         model: any `nn.Module`.
         budget: bytes, "6GiB", "60%" of the device, "60% of plain"; see `parse_budget`.
         optimizer: its state and temporaries count, and its step allocates inside the budget. Without one,
             `Plan.covers` says that they are outside.
-        scope: what is held inside the budget by force. "step": whatever is allocated between a call and the end of
-            its backward, and in the optimizer's step; code outside the graphs that finds no room there is served
+        scope: which allocations the budget is enforced on. "step": whatever is allocated between a call and the end of
+            its backward, and in the optimizer's step; code outside the graphs that does not fit there is served
             past the budget with a `BudgetWarning`, since it may be anybody's. "process": whatever any thread
-            allocates from the first step on, data and other models included; without room it is refused. "none":
+            allocates from the first step on, data and other models included; what does not fit is refused. "none":
             nothing; the budget is accounted.
         plan: a saved plan, or a `Plan`, to use for the training graph instead of planning. Its budget is taken if
             none is given. Its decisions are carried over to the program captured here, if that, its shapes, torch,
             device and threads are the same; nothing of its own graph is run.
         share: a fitted model whose budget (and scope) this one shares, as generator and discriminator do: parameters,
             buffers and optimizer states of all of them count in every step, and their steps use the same arena.
-        host_budget, link: bytes of host memory, or "64GiB", in which values may wait beside the budget, a wall of its
-            own; to what each way there is held, "12 GB/s". On CPU the host is memory outside the arena.
+        host_budget, link: bytes of host memory, or "64GiB", in which offloaded values may wait, and the bandwidth limit
+            in each direction, "12 GB/s". Neither counts in the budget. On CPU the host is memory outside the arena.
         numerics: how far results may be from plain PyTorch's: "exact" (the same bits; so it is if nothing is said),
             "reassociated" (the same arithmetic, summed in another order) or "lossy". A `Plan` made here says it itself;
             a plan file for more than "exact" is refused unless it is said.
@@ -98,15 +98,15 @@ def fit(
             takes its place. None measures and searches every shape in full.
         dynamic: as in `torch.compile`.
         verify: whether the first step of every shape is compared with plain PyTorch's, bit by bit, before it is taken:
-            by copies of the model, as `lowtide.verify` does, which needs memory for a copy and a plain step beside it.
+            by copies of the model, as `lowtide.verify` does, which needs memory for a copy and a plain step as well.
             Where bits differ that should not, `VerificationError` is raised, and nothing has been changed. Where
-            gradients come to a backward in another way than in any verified step, that is done for them at its end.
-        watch: told of planning's progress.
+            gradients come to a backward otherwise than in any verified step, the backward is compared at its end.
+        watch: called with planning's progress.
 
     Raises:
         ArgumentError: if an argument is of the wrong kind or out of range; if parameters are tensors made of others,
             as `fully_shard` makes them, or have no shape yet.
-        BudgetError, LinkError: if a budget is malformed or missing, or given beside `share`; if the link is malformed.
+        BudgetError, LinkError: if a budget is malformed, missing, or given with `share`; if the link is malformed.
         InexactCapture: if `torch.compile` or `model.compile()` has compiled the model, and its bits are asked for.
         LowtideError, OptimizerError: if `share` is not a fitted model; if the optimizer is none.
         NumericsError: if there is no such level, or nothing of the name that is to be left out.
@@ -129,7 +129,7 @@ def fit(
     doubts = (compiled_already(type(model).__name__),) if is_compiled_module(model) else ()
     if doubts and options.numerics is Numerics.EXACT:
         raise inexact(doubts)
-    member, budget_scope = _enclosed(model, optimizer, host, scope)
+    member, budget_scope = _in_budget_scope(model, optimizer, host, scope)
     session = Session(options, budget_scope, None if given is None else given.record, watch, whole_model=True)
     session.doubt(*doubts)
     first = None
@@ -143,7 +143,7 @@ def fit(
 def _budgets(
     plan: Plan | None, budget: int | str | Budget | None, host_budget: HostBudget, link: Rate
 ) -> tuple[int | str | Budget | None, OffloadOptions]:
-    """The budget, and what may be moved to the host: as is said, or else as a saved plan was made.
+    """The budget, and what may be offloaded to the host: as is said, or else as a saved plan was made.
 
     Raises:
         BudgetError, LinkError: see `fit`.
@@ -155,22 +155,22 @@ def _budgets(
     return (plan.budget_B if budget is None else budget), moving(host_budget, link)
 
 
-def _enclosed(
+def _in_budget_scope(
     model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, host: Fitted | None, scope: Scope
 ) -> tuple[Member, BudgetScope]:
-    """The model as a member of an enclosure: one of its own, or that of the model whose budget it shares."""
+    """The model as a member of a budget scope: one of its own, or that of the model whose budget it shares."""
     member = member_of(model, optimizer)
     budget_scope = BudgetScope(scope, [member]) if host is None else host.session.budget_scope
     unfit(model)
     if host is not None:
         host.admit(member)
     weakref.finalize(model, budget_scope.leave, member).atexit = False
-    budget_scope.watch()  # a first step whose closure calls the model meets the wall when it has begun
+    budget_scope.watch()  # a first step whose closure calls the model meets the hard budget when it has begun
     return member, budget_scope
 
 
 def _menu(numerics: str | Numerics | None, without: Collection[str] | None, plan: Plan | None) -> ImplementationOptions:
-    """Which implementations may be used: as is said, or else as a saved plan was made.
+    """The implementations that may be used: as is said, or else as a saved plan was made.
 
     Raises:
         NumericsError, PlanMismatch: see `fit`.
@@ -225,7 +225,7 @@ def unfit(model: M) -> M:
     """Makes a fitted model a plain one again, and returns it: its arena closes when its last tensor has gone.
 
     Arguments:
-        model: fitted; a plain one stays as it is.
+        model: fitted; a plain one is left as it is.
 
     Raises:
         ArgumentError: if it is no module.
@@ -261,7 +261,7 @@ def _host(share: torch.nn.Module, model: torch.nn.Module, budget: object, verify
 class Compiled:
     """A compiled call that survives exceptions of the user's code, and hooks of all modules that come and go.
 
-    Dynamo gives up a frame when an exception leaves it while it is traced; then all is compiled anew. It does not look
+    Dynamo abandons a frame when an exception leaves it while it is traced; then all is compiled anew. It does not look
     whether there are other hooks of all modules than when it traced; each set of them has its own call.
     """
 

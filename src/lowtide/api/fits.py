@@ -43,7 +43,7 @@ from lowtide.session.session import Session
 from lowtide.units import Budget, format_B, format_percent, parse_budget
 
 GPU_RESERVE_B = 2**30
-"""Of a GPU known by name: what the driver's context and the libraries' workspaces are granted, beside tensors."""
+"""Of a GPU known by name: what the driver's context and the libraries' workspaces are granted, next to tensors."""
 _GRANULE_B = 512  # GPU allocators round to it
 
 
@@ -164,7 +164,7 @@ def fits(
 
 @dataclass(frozen=True)
 class _Card:
-    """What is asked about; `machine` names what seconds are predicted for."""
+    """A device that is asked about; `machine` names the one for which seconds are predicted."""
 
     name: str
     machine: str

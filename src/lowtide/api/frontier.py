@@ -59,11 +59,11 @@ def frontier(
         scope: as for `fit`.
         points: how many budgets to plan for; the widest steps of the curve get most of them.
         machine: predict for a machine that is not here ("h200", or a machine file) instead of measuring.
-        host_budget, link: what may be moved to the host, and how fast; as for `lowtide.plan`.
+        host_budget, link: what may be offloaded to the host, and how fast; as for `lowtide.plan`.
         baselines: whether to ask the classical methods that answer within seconds, too. Their plans are counted in
             live bytes: holes between addresses are not held against them. Where one of them is better than the
             curve, the curve is searched again from there.
-        numerics, without: which implementations may be used beside the program's own; as for `fit`.
+        numerics, without: which implementations may be used next to the program's own; as for `fit`.
         seed: the same seed and work give the same frontier.
         work: effort at each budget, by default a quarter of one plan's, since it begins from a neighbour's plan; easy
             budgets need less.

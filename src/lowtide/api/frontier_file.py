@@ -40,14 +40,14 @@ def frontier_file(
 
     Arguments:
         path: a graph that lowtide saved (`.json`, `.json.gz`), or an execution trace (`.jsonl`, `.jsonl.gz`).
-        host_budget, link, machine: what may be moved to the host, and how fast; as for `lowtide.plan_file`.
+        host_budget, link, machine: what may be offloaded to the host, and how fast; as for `lowtide.plan_file`.
         points, baselines, numerics, without, seed, work, time_limit_s, watch: as for `lowtide.frontier`.
 
     Raises:
         ArgumentError: if an argument is of the wrong kind or out of range.
         PlanFileError: if there is no such file, or it is damaged or foreign.
         BudgetError: if there are fewer than two points, or the host budget is malformed.
-        LinkError: if values may be moved, and nothing says how fast.
+        LinkError: if values may be offloaded, and nothing says how fast.
         NumericsError: if there is no such level, or nothing of the name that is to be left out.
         KeyboardInterrupt: on Ctrl-C before the first plan.
     """

@@ -27,7 +27,7 @@ _COUNTED = (
 
 
 class MemoryStats(msgspec.Struct, frozen=True):
-    """What a fitted model's budget holds, and how its plans did.
+    """Bytes that a fitted model's budget holds, and counts of how its plans did.
 
     Arguments:
         budget_B: bytes that were asked for; 0 before the first step.
@@ -36,7 +36,7 @@ class MemoryStats(msgspec.Struct, frozen=True):
         in_use_B: bytes in use now, those outside the arena included.
         peak_B: most bytes in use at once.
         reserved_B: bytes ever reserved, holes included.
-        predicted_B: the most that the plans in force said would be reserved.
+        predicted_B: the most that the active plans said would be reserved.
         largest_hole_B: the largest piece that could still be served.
         planned_hits: allocations of lowtide's own code that were served at their planned address.
         planned_misses: planned addresses that no allocation took.
@@ -44,12 +44,12 @@ class MemoryStats(msgspec.Struct, frozen=True):
             `lowtide.misplaced_allocations` names them.
         small: requests below 512 B, which are not planned.
         workers: allocations by worker threads of parallel operators.
-        overflows: allocations that found no room in the zone meant for them.
-        spills, spilled_B: requests of code outside lowtide's graphs that found no room and were served past the arena,
+        overflows: allocations that did not fit into the zone meant for them.
+        spills, spilled_B: requests of code outside lowtide's graphs that did not fit and were served past the arena,
             and their bytes in sum; `BudgetWarning` was given. Never with the scope "process".
         refusals_for_capacity, refusals_for_contiguity: requests that did not fit, each an out-of-memory error: too few
             free bytes; enough, but in pieces.
-        host_budget_B, host_in_use_B, host_peak_B: the wall of what is moved to the host, bytes there now and at most;
+        host_budget_B, host_in_use_B, host_peak_B: the limit of offloaded values, their bytes there now and at most;
             values that live there are not among them. `lowtide.transfers` says more.
         stalls, stalled_s: how often, and how long, compute waited for a copy that was late.
         breakdown: where the bytes of the budget go under the active plan that reserves most; None before any.
@@ -124,13 +124,13 @@ def memory_stats(model: torch.nn.Module | None = None) -> MemoryStats:
     if hard_budget is None:
         return MemoryStats(max((p.budget_B for p in plans), default=0), "accounted", **common)
     seen = hard_budget.arena.stats()
-    concurrent_B = hard_budget.outside_B
+    outside_B = hard_budget.outside_B
     return MemoryStats(
         budget_B=hard_budget.budget_B,
         budget_kind="enforced",
         arena_B=hard_budget.arena.capacity_B,
-        in_use_B=concurrent_B + seen.in_use_B,
-        peak_B=concurrent_B + seen.peak_B,
+        in_use_B=outside_B + seen.in_use_B,
+        peak_B=outside_B + seen.peak_B,
         reserved_B=_reserved_B(hard_budget, seen),
         overflows=seen.overflow,
         refusals_for_capacity=seen.failures_for_capacity,

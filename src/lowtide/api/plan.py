@@ -57,7 +57,7 @@ def plan(
         optimizer: its state and temporaries count.
         scope: as for `fit`.
         machine: predict for a machine that is not here ("h200", or a machine file) instead of measuring.
-        host_budget, link: what may be moved to the host, and how fast; as for `fit`. A machine brings its own link,
+        host_budget, link: what may be offloaded to the host, and how fast; as for `fit`. A machine brings its own link,
             which `link` may hold to less.
         numerics: how far results may be from plain PyTorch's: "exact" (the same bits), "reassociated" (the same
             arithmetic, summed in another order) or "lossy".

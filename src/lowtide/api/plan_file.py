@@ -52,8 +52,8 @@ def plan_file(
         budget: see `parse_budget`; a share can only be one of plain.
         repeat: layers of the graph by name, and how often in a row each is to come: the plan of a deeper network, or of
             a shallower one. A layer that there is not is refused with the names of those that there are.
-        host_budget: bytes of host memory in which values may wait, or "64GiB"; None to move nothing.
-        link, machine: how fast they move: a rate, or the machine whose link it is ("h200", or a machine file), or both,
+        host_budget: bytes of host memory in which offloaded values may wait, or "64GiB"; None to offload nothing.
+        link, machine: bandwidth of copies: a rate, or the machine whose link it is ("h200", or its file), or both,
             where the rate holds the machine's to less. Seconds of operators are those of the file all the same.
         numerics: how far results may be from the program's: of the implementations in the file, those of this level.
         without: implementations to leave out, by kind or by family.
@@ -64,7 +64,7 @@ def plan_file(
         ArgumentError: if an argument is of the wrong kind or out of range.
         PlanFileError: if there is no such file, or it is damaged or foreign.
         BudgetError: if a budget is malformed, or a share of a device.
-        LinkError: if values may be moved, and nothing says how fast.
+        LinkError: if values may be offloaded, and nothing says how fast.
         LowtideError: if there is no such machine.
         NumericsError: if there is no such level, or nothing of the name that is to be left out.
         PlanError: if there is no such layer to repeat.

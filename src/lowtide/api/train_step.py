@@ -63,8 +63,8 @@ class TrainStep:
             as its gradient is complete; any other one steps at the end, as it is.
         budget: bytes, "6GiB", "60%" of the device, "60% of plain"; see `parse_budget`.
         host_budget, link: bytes of host memory, or "64GiB", in which values, parameters and optimizer state may live
-            beside the budget, a wall of its own; to what each way there is held, "12 GB/s". On CPU the host is memory
-            outside the arena.
+            outside the budget, within a limit of its own; bandwidth limit in each direction, "12 GB/s". On CPU the host
+            is memory outside the arena.
         targets: how many of the batch's last arguments are for `loss_fn`.
         autocast: dtype of an autocast region round model and loss.
         clip_norm: the most that the norm of all gradients may be; as `torch.nn.utils.clip_grad_norm_`.
@@ -184,7 +184,7 @@ class TrainStep:
     def look(self, *args: Any, **kwargs: Any) -> Plan:
         """Plans the step for a batch, and takes none: nothing is computed, and nothing changes.
 
-        Returns: the plan, which is not in force: `step.plan` is that of the latest step.
+        Returns: the plan, which is not activated: `step.plan` is that of the latest step.
 
         Raises:
             InfeasibleBudget: if no plan fits.
@@ -200,7 +200,7 @@ class TrainStep:
 
     @property
     def waiting(self) -> int:
-        """How many calls have been made whose gradients wait for their step."""
+        """The number of calls whose gradients wait for their step."""
         return self._waiting
 
     def flush(self) -> bool:
@@ -219,13 +219,13 @@ class TrainStep:
             return bool(waited)
 
     def _step_gathered(self) -> None:
-        """Steps parameters whose updates stood in no plan, where plans have left room for it."""
+        """Steps parameters whose updates stood in no plan, where plans have left space for it."""
         hard_budget = self._handle.session.budget_scope.hard_budget
         with hard_budget.rested(STEPPING) if hard_budget is not None else contextlib.nullcontext(), torch.no_grad():
             self._steps.flush()
 
     def zero_grad(self) -> None:
-        """Lets go of gradients that wait for their step."""
+        """Frees gradients that wait for their step."""
         with self._turn:
             self._waiting = 0
             self._steps.forget_gathered()
@@ -260,7 +260,7 @@ class TrainStep:
         return loss
 
     def _after(self) -> None:
-        """What the optimizer does as a whole, and what a scheduler looks for."""
+        """Steps an opaque optimizer, and counts the step as schedulers expect."""
         if self._live.opaque:
             self._steps.hand_over_gathered()
             if self._steps.clip_norm is not None:
@@ -278,15 +278,15 @@ class TrainStep:
         self._moved = True
 
     def _bring_in(self) -> None:
-        """Moves state that was loaded to where the state before lay."""
+        """Copies state that was loaded to where the state before lay."""
         if self._moved:
             self._moved = False
             self._handle.session.budget_scope.bring_in()
 
     def state_dict(self) -> dict[str, Any]:
-        """What model and optimizer do not hold: float32 copies of parameters, and gradients that wait for their step.
+        """State outside model and optimizer: float32 copies of parameters, and gradients that wait for their step.
 
-        Save it beside `model.state_dict()` and `optimizer.state_dict()` where either is in use; it is empty otherwise.
+        Save it with `model.state_dict()` and `optimizer.state_dict()` where either is in use; it is empty otherwise.
 
         Returns: by the parameter's name, tensors that go on living in the step: copy or save them before the next one.
         """
@@ -330,7 +330,7 @@ class TrainStep:
 
     @property
     def plans(self) -> list[Plan]:
-        """Every plan in force, one per shape: of the 64 that were used last."""
+        """Every active plan, one per shape: of the 64 that were used last."""
         return self._handle.plans
 
     @property
@@ -344,7 +344,7 @@ class TrainStep:
         return self._live.opaque
 
     def explain(self, top: int = 20) -> str:
-        """What becomes of the values that matter, and how the optimizer steps, as text.
+        """The fates of the values that matter, and how the optimizer steps, as text.
 
         Raises:
             LowtideError: before the first step.
@@ -361,11 +361,11 @@ class TrainStep:
         return f"{name} updates each parameter inside the plan, as soon as its gradient is complete."
 
     def memory_stats(self) -> MemoryStats:
-        """What the budget holds now, and how plans did; see `lowtide.memory_stats`."""
+        """Bytes that the budget holds now, and how plans did; see `lowtide.memory_stats`."""
         return memory_stats(self._objective)
 
     def transfers(self) -> Transfers:
-        """What was moved to the host and back, and how long compute waited; see `lowtide.transfers`."""
+        """Bytes that were offloaded and prefetched, and how long compute waited; see `lowtide.transfers`."""
         return transfers(self._objective)
 
     def set_budget(self, budget: int | str | Budget) -> None:
@@ -404,7 +404,7 @@ def _parameters(objective: weakref.ref[Objective]) -> tuple[torch.Tensor, ...]:
 
 
 def _member(objective: Objective, live: LiveOptimizer, gathers: bool) -> Member:
-    """What lives through steps: the objective's tensors, and state that plans know. Named weakly.
+    """The member of a whole step: the objective's tensors, and optimizer state that plans know. Held weakly.
 
     Arguments:
         gathers: whether parameters may be stepped behind a plan, with gradients of earlier calls.
@@ -480,7 +480,7 @@ def _device_of(model: torch.nn.Module) -> str:
 
 
 def _broken(session: Session) -> str:
-    """Why there is no whole step."""
+    """The error's text where the model breaks into several graphs."""
     where = "; ".join(f"{b.source}: {b.cause}" if b.source else b.cause for b in session.breaks)
     return (
         "a whole step is one graph, and this one breaks into several"

@@ -1,4 +1,4 @@
-"""`lowtide.transfers`: what was moved to the host and back, and what that cost, beside what the plan had said.
+"""`lowtide.transfers`: what was offloaded and prefetched, and what that cost, next to what the plan had said.
 
 Units: `_B` bytes, `_s` seconds.
 """
@@ -19,7 +19,7 @@ _SHOWN = 8
 
 @dataclass(frozen=True)
 class Transfers:
-    """Moves as they were, and as they were to be.
+    """Copies between device and host: observed, and predicted by the plan.
 
     Arguments:
         observed: since the copy engines were made.
@@ -48,7 +48,7 @@ class Transfers:
 
 
 def transfers(model: torch.nn.Module | None = None) -> Transfers:
-    """Says what was moved between device and host so far, where compute waited, and what the plan had expected.
+    """Says what was copied between device and host so far, where compute waited, and what the plan had expected.
 
     Arguments:
         model: a fitted model; None for the only one, or else for the only one that was given to `torch.compile`.
@@ -66,7 +66,7 @@ def transfers(model: torch.nn.Module | None = None) -> Transfers:
     return Transfers(seen, predicted, steps)
 
 
-def _direction(candidate: str, seen: Traffic) -> str:
+def _direction(direction: str, seen: Traffic) -> str:
     share = "" if seen.share is None else f", {format_percent(seen.share)} of the link"
     rate = f"{format_Bps(seen.achieved_Bps)} while busy{share}"
-    return f"{candidate}: {seen.copies} copies, {format_B(seen.moved_B)}, {rate}"
+    return f"{direction}: {seen.copies} copies, {format_B(seen.moved_B)}, {rate}"

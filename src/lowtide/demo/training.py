@@ -81,7 +81,7 @@ class Training:
         return once_s(lambda: self.step(index))
 
     def snapshot(self) -> dict[str, list[torch.Tensor]]:
-        """Copies of what training moves: parameters, buffers, optimizer state, generator."""
+        """Copies of what training changes: parameters, buffers, optimizer state, generator."""
         states = [v for _, s in sorted(self.optimizer.state_dict()["state"].items()) for v in s.values()]
         return {
             "parameters": [p.detach().clone() for p in self.model.parameters()],

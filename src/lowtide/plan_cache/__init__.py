@@ -1,1 +1,1 @@
-"""Plans that were found before: the key of a question, the answers on disk, and when one still holds."""
+"""Plans that were found before: the cache key, the plans on disk, and when one of them still applies."""

@@ -1,4 +1,4 @@
-"""What a plan answers, as a key that another process arrives at as well, and whether a cached answer still holds.
+"""The cache key of a plan, which is the same in every process, and the check whether a cached plan still applies.
 
 Seconds are not in the key: they are measured, and where an operator cannot be cached they differ from process to
 process. A plan stays legal whatever the seconds are; while they are near, it stays good, and its claims are worked out
@@ -23,7 +23,7 @@ from lowtide.plan_cache.store import Header
 from lowtide.record import Constraints, PlanOptions, PlanRequest, budget_in_B, carried_over
 
 _NEAR = 0.1  # of a step's seconds: a plan made for other ones loses less than that
-_GENERATION = 4  # raise it when planners or placers find other plans for the same question
+_GENERATION = 4  # raise it when planners or placers find other plans for the same inputs
 
 
 class CacheKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +33,7 @@ class CacheKey(msgspec.Struct, frozen=True, kw_only=True):
         program, memory: of the graph (`lowtide.ir.likeness`).
         manner: how it is searched: planner, seed, work, limits, the budget as it was asked for.
         budget_B: what the budget comes to; 0 while that is not known before planning.
-        constraints: what the plan has to leave room for.
+        constraints: what the plan has to leave free.
         place: fingerprint of the process and the machine, and lowtide's version.
     """
 
@@ -56,7 +56,7 @@ def cache_key_of(request: PlanRequest, limit_s: float | None = None) -> CacheKey
     Arguments:
         limit_s: of a search that may begin from another shape's plan; None for one that begins from nothing.
 
-    Returns: None where the answer is of no use to anybody else: bytes that earlier steps left lie in the way.
+    Returns: None where the plan is of no use to anybody else: it lies around bytes that earlier steps left.
     """
     graph, options, constraints = request.graph, request.options, request.constraints
     if constraints.live_blocks:
@@ -117,7 +117,7 @@ def host_options_of(options: PlanOptions) -> str:
 
 
 def manner_of(options: PlanOptions, limit_s: float | None) -> str:
-    """How a plan is searched, as text; equal exactly when a search of the same graph would be the same."""
+    """The options of the search, as text; equal exactly when a search of the same graph would be the same."""
     budget = (options.budget.size_B, options.budget.of_device, options.budget.of_plain)
     searched = (repr(options.planner), options.seed, options.work, options.time_limit_s, options.machine, limit_s)
     moves = (options.host_budget_B, options.link_Bps, options.links, options.host_resident)
@@ -127,7 +127,7 @@ def manner_of(options: PlanOptions, limit_s: float | None) -> str:
 
 
 def header_of(cache_key: CacheKey, record: PlanRecord, neighbourhood: str) -> Header:
-    """What a cached plan says about itself.
+    """The header of a cached plan.
 
     Arguments:
         neighbourhood: what plans must share to serve as a start for each other.

@@ -1,4 +1,4 @@
-"""What earlier shapes and earlier processes found out: a plan that is known already, or one to begin from.
+"""Looks up plans of earlier shapes and earlier processes: the very plan, or one to begin a search from.
 
 Units: `_B` bytes, `_s` seconds.
 """
@@ -53,7 +53,7 @@ class PlanLookup:
     _least: dict[tuple[str, str, Constraints], PlanRecord] = field(
         default_factory=dict
     )  # for the smallest budgets named
-    _answers: dict[str, PlanRecord] = field(default_factory=dict)  # this session's, by the question's key
+    _answers: dict[str, PlanRecord] = field(default_factory=dict)  # this session's, by cache key
 
     def measure(self, graph: Graph, held: Sequence[Any], options: PlanOptions, cache: ProfileCache) -> Graph:
         """Measures a graph: quickly, where another shape of the same program has been measured in this session."""

@@ -3,7 +3,7 @@
 A file has two lines: a header that says for people and for eviction what the plan is for, and the plan itself as
 `ir/text.py` writes it, digest included. Its name starts with the structure of the program, so that plans for other
 shapes of one program stand together. Files appear and are replaced in one step, so no reader needs a lock; one that
-cannot be used is removed with a line in the log, and the plan is made again. A disk that is full or cannot be written
+cannot be used is removed with a line in the log, and the plan is sought anew. A disk that is full or cannot be written
 to costs a line in the log, never a step.
 
 Units: `_B` bytes, `_s` seconds.
@@ -36,15 +36,15 @@ _VERSION = 1
 _SUFFIX = ".plan"
 _UNFINISHED = ".unfinished"
 _DEFAULT_B = 2**30
-_FORGOTTEN_s = 3600.0  # a draft this old was left by a process that was killed
+_FORGOTTEN_s = 3600.0  # an unfinished file this old was left by a process that was killed
 _HEADER_B = 64 * 1024
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """What a file says before its plan.
+    """The header of a cached plan's file.
 
     Arguments:
-        key: of the question that the plan answers.
+        key: under which the plan is kept.
         structure: of its program (`lowtide.ir.likeness.structure`).
         size_B: bytes of the program's values together, which orders its shapes.
         name: of the program, for people; may be empty.
@@ -77,7 +77,7 @@ class Entry:
 
 
 def default_folder() -> Path:
-    """Where plans are kept: `$LOWTIDE_CACHE_DIR/plans`, else in the user's cache folder."""
+    """The folder of cached plans: `$LOWTIDE_CACHE_DIR/plans`, else in the user's cache folder."""
     chosen = os.environ.get("LOWTIDE_CACHE_DIR")
     return (Path(chosen) if chosen else Path(platformdirs.user_cache_dir("lowtide"))) / "plans"
 
@@ -122,7 +122,7 @@ class PlanCache:
         self._has_complained = False
 
     def get(self, structure: str, key: str) -> PlanRecord | None:
-        """The plan for a question, and a note that it was used; None if there is none that can be read."""
+        """The plan under a key, and a note that it was used; None if there is none that can be read."""
         if not self.limit_B:
             return None
         path = self._path(structure, key)
@@ -139,7 +139,7 @@ class PlanCache:
                 raise PlanFileError("it is too long")
             found = _header(header)
             if found.key != key or found.structure != structure:
-                raise PlanFileError("it answers another question than its name says")
+                raise PlanFileError("its key is another than its name says")
             record = loads(body, PlanRecord, path.name, sealed=True)
             check_claims(record)
         except PlanError as error:
@@ -170,9 +170,9 @@ class PlanCache:
             self._complain("written to", path, error)
 
     def discard(self, structure: str, key: str, reason: str) -> None:
-        """Removes a plan that cannot be used; it will be made again."""
+        """Removes a plan that cannot be used; another will be sought."""
         path = self._path(structure, key)
-        _LOG.warning("the cached plan %s cannot be used and is made again: %s", path.name, reason)
+        _LOG.warning("the cached plan %s cannot be used and is sought anew: %s", path.name, reason)
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
 
@@ -185,7 +185,7 @@ class PlanCache:
         return sorted(self._entries(f"*{_SUFFIX}"), key=lambda e: -e.used_s)
 
     def clear(self, older_than_s: float = 0.0) -> tuple[int, int]:
-        """Deletes plans, and drafts of processes that were killed. Other files in the folder stay.
+        """Deletes plans, and unfinished files of processes that were killed; leaves other files alone.
 
         Arguments:
             older_than_s: only what was last used so long ago; 0 for all.

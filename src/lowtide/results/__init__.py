@@ -1,1 +1,1 @@
-"""What a user holds: a plan, a frontier, a verification. Needs no torch."""
+"""Results that a user holds: a plan, a frontier, a verification. Needs no torch."""

@@ -43,7 +43,7 @@ class Frontier:
 
     @property
     def baselines(self) -> tuple[Baseline, ...]:
-        """What other methods reach."""
+        """Plans of other methods, to compare with."""
         return self.record.baselines
 
     @property

@@ -1,4 +1,4 @@
-"""From a profiled graph and what its plans have to leave room for to a frontier. Needs no torch.
+"""Makes a frontier from a profiled graph and the constraints of its plans. Needs no torch.
 
 Units: `_B` bytes, `_s` seconds.
 """
@@ -27,7 +27,7 @@ from lowtide.units import Budget
 
 @dataclass(frozen=True, kw_only=True)
 class Effort:
-    """How thoroughly to look; see `planners.frontier.trace`.
+    """The effort of a search; see `planners.frontier.trace`.
 
     Arguments:
         baselines: whether to ask the quick classical methods.
@@ -61,9 +61,9 @@ def traced(
     """Plans a graph at every budget as one plan would be made: addresses, optimizer and reserve included.
 
     Arguments:
-        options: which implementations the graph has, what may be moved to the host, and the machine that it was
+        options: which implementations the graph has, what may be offloaded, and the machine that it was
             predicted for; budgets and effort are said elsewhere.
-        constraints: what the plans have to leave room for.
+        constraints: what the plans have to leave free.
         covers: what their budgets count.
         environment: in which the graph was profiled.
 

@@ -32,7 +32,7 @@ class Plan:
 
     @property
     def budget_kind(self) -> str:
-        """What happens to an allocation past the budget, in a word; `"enforced"`, `"capped"` or `"accounted"`."""
+        """The treatment of an allocation past the budget: `"enforced"`, `"capped"` or `"accounted"`."""
         return self.record.budget_kind
 
     @property
@@ -72,16 +72,16 @@ class Plan:
 
     @property
     def status(self) -> Status:
-        """How planning ended."""
+        """The status with which planning ended."""
         return self.record.outcome.status
 
     @property
     def covers(self) -> Covers:
-        """What the budget counts, and what it could not know."""
+        """The lists of what the budget counts, and of what is outside."""
         return self.record.covers
 
     def explain(self, top: int = 20) -> str:
-        """Why the values that matter are kept or recomputed, with source lines, as text."""
+        """Explains why the values that matter are kept or recomputed, with source lines."""
         return render(explain(self.record, whole("top", top, example="20")))
 
     def save(self, path: str | Path) -> None:

@@ -1,4 +1,4 @@
-"""What a comparison of plain and planned steps has shown, and what is said about the steps on the way. Needs no torch.
+"""The result of comparing plain and planned steps, and the records of the steps that were compared. Needs no torch.
 
 Units: `_B` bytes.
 """
@@ -139,7 +139,7 @@ class FirstOperator(msgspec.Struct, frozen=True):
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """Where it was shown: results hold for this processor, this number of threads and these releases."""
+    """The machine of a verification: results hold for this processor, this number of threads and these releases."""
 
     device: str = ""
     capability: str = ""
@@ -188,7 +188,7 @@ class Taken(msgspec.Struct, frozen=True):
 
 
 class Verification(msgspec.Struct, frozen=True):
-    """What a comparison of plain and planned steps has shown, on this machine and for these inputs.
+    """The result of comparing plain and planned steps, on this machine and for these inputs.
 
     Arguments:
         equal: whether everything that was compared has the same bits, and plain PyTorch agrees with itself.
@@ -203,7 +203,7 @@ class Verification(msgspec.Struct, frozen=True):
         within_level: below "exact", whether every result is within four times plain PyTorch's own distance from
             float64: what one operator is held to. Rounding adds up over a deep network, which may exceed it. None where
             nothing differs, at "exact", and where that could not be found out.
-        plan: the plan in force; None where plain PyTorch does not agree with itself.
+        plan: the active plan; None where plain PyTorch does not agree with itself.
         numerics: how far results may be from plain PyTorch's.
     """
 
@@ -230,7 +230,7 @@ class Verification(msgspec.Struct, frozen=True):
         return msgspec.json.format(msgspec.json.encode(self), indent=2).decode()
 
     def explain(self) -> str:
-        """What was compared, what came of it, and where the steps part, in words; 79 columns."""
+        """Says what was compared, with which result, and where the steps first differ; in 79 columns."""
         return "\n".join(_explained(self))
 
 

@@ -1,1 +1,1 @@
-"""What lives between the calls of one fitted model."""
+"""The state of one fitted model between its calls."""

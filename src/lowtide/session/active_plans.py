@@ -1,4 +1,4 @@
-"""The plans of one fitted model that are in force, as code, and around what earlier steps left in the arena."""
+"""The active plans of one fitted model, as code, and around what earlier steps left in the arena."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from lowtide.session.graph_discovery import Call
 from lowtide.session.planning import MeasuredStep, fit_plan
 
 _LOG = logging.getLogger("lowtide")
-ACTIVE_STEPS = 64  # whose plans are in force: those used last
-_KEPT = 32  # plans whose code is kept for when they come into force again
+ACTIVE_STEPS = 64  # whose plans are active: those used last
+_KEPT = 32  # plans whose code is kept for when they become active again
 Step = tuple[tuple[int, Key], ...]  # the graphs of one step: number of the executor, and shape, of each
 Loader = Callable[[Call, Graph, Schedule, Walled | None, Engines | None], Loaded]
 
@@ -69,7 +69,7 @@ class ActivePlans:
     """One plan per step that has been met of late, and the code that stands for it now.
 
     Arguments:
-        budget_scope: the wall round the steps.
+        budget_scope: the budget that the steps share.
         planner: makes the plans.
         plans: per step, the plan of an arena that holds nothing else.
         loader: makes the code of a schedule; another one observes what the code computes.
@@ -81,11 +81,11 @@ class ActivePlans:
     loader: Loader = load_call
     _measured: dict[Step, MeasuredStep] = field(default_factory=dict)
     _around: dict[tuple[Step, tuple[LiveBlock, ...]], PlanRecord] = field(default_factory=dict)
-    _now: dict[Step, PlanRecord] = field(default_factory=dict)  # what is in force: a plan, or one around obstacles
+    _now: dict[Step, PlanRecord] = field(default_factory=dict)  # the active plan, or one around live blocks
     _code: dict[tuple[Step, int], tuple[PlanRecord, tuple[Loaded, ...]]] = field(default_factory=dict)
     _hard_budget: HardBudget | None = None  # for which the code was made
     _used: dict[Step, None] = field(default_factory=dict)  # those used last at the end
-    _announced: list[Step] = field(default_factory=list)  # steps whose plan comes into force with the next step
+    _announced: list[Step] = field(default_factory=list)  # steps whose plan becomes active with the next step
 
     @property
     def now(self) -> list[PlanRecord]:
@@ -105,14 +105,14 @@ class ActivePlans:
         return [m.graph for m in self._measured.values() if _forwards(m.calls) == forwards]
 
     def install(self, step: Step, measured: MeasuredStep, record: PlanRecord) -> None:
-        """Puts the plan of a step in force."""
+        """Activates the plan of a step."""
         self._measured[step] = measured
         self._put(step, record)
         self.plans[step] = record
         self._note_use(step)
 
     def announce(self, step: Step, measured: MeasuredStep, record: PlanRecord) -> None:
-        """Puts the plan of a step in force when the next one begins: one by other plans is in progress."""
+        """Activates the plan of a step when the next one begins: one by other plans is in progress."""
         self._measured[step], self.plans[step] = measured, record
         self._announced.append(step)
         self._note_use(step)
@@ -132,11 +132,11 @@ class ActivePlans:
             if step not in self.plans:
                 continue
             if self.budget_scope.reserve.takes_more(self.plans[step].graph, between_B):
-                self._plan_roomier(step)
+                self._plan_with_larger_reserve(step)
             self._put(step, self.plans[step])
 
     def use(self, record: PlanRecord) -> None:
-        """Puts a plan in force for every step of its program and shapes that has been met. Compiles nothing again.
+        """Activates a plan for every step of its program and shapes that has been met. Compiles nothing again.
 
         Raises:
             PlanMismatch: if no such step has been met, or the plan's decisions are not legal for it.
@@ -185,7 +185,7 @@ class ActivePlans:
             self._forget(next(iter(self._used)))
 
     def _forget(self, step: Step) -> None:
-        """Lets go of a step: it is planned again when it is met again. An outstanding backward keeps its plan."""
+        """Drops a step: it is planned again when it is met again. An outstanding backward keeps its plan."""
         measured = self._measured.pop(step)
         del self.plans[step], self._used[step]
         self._now.pop(step, None)
@@ -204,7 +204,7 @@ class ActivePlans:
 
         Arguments:
             first: the step's first graph.
-            loaded: its code in force.
+            loaded: its active code.
             arguments: of that graph.
         """
         step = next((s for s in self.plans if s[0] == first), None)
@@ -222,7 +222,7 @@ class ActivePlans:
             self._hard_budget = hard_budget
             self._forget_code()
         if self.budget_scope.reserve.learn(self.plans[step].graph, hard_budget):
-            self._plan_roomier(step)
+            self._plan_with_larger_reserve(step)
         plan, now = self.plans[step], self._now.get(step)
         self._house(step, plan)
         assert plan.layout is not None
@@ -277,12 +277,12 @@ class ActivePlans:
         away = self.planner.host_resident(self._measured[step], record)
         hard_budget = self.budget_scope.enclose(record, away or ())
         tables = replay_tables(record.graph, record.schedule, record.layout)
-        concurrent_B = self.budget_scope.concurrent_B(record)
+        inputs_B = self.budget_scope.inputs_B(record)
         return Walled(
             hard_budget,
             make_tables(tables),
             record.layout.reach_B if record.layout.live_blocks else record.layout.height_B,
-            concurrent_B,
+            inputs_B,
             places_of(tables),
             carried_by(record.schedule, record.layout, len(tables)),
             tuple(range(len(tables))),
@@ -301,14 +301,14 @@ class ActivePlans:
         height_B = max((layout.height_B for layout in layouts), default=0)
         self.budget_scope.reserve.ask(record.graph, max(0, self.whole_free_B(record) - height_B) + lacking_B)
 
-    def _plan_roomier(self, step: Step) -> None:
-        """Plans a step anew with a larger reserve, if the budget has room for it."""
+    def _plan_with_larger_reserve(self, step: Step) -> None:
+        """Plans a step anew with a larger reserve, if the budget has the bytes for it."""
         graph = self._measured[step].graph
         try:
             with nothing_engaged():
                 self.plans[step] = self.planner.plan_around(self._measured[step], ())
         except InfeasibleBudget:
-            self.budget_scope.reserve.give_up(graph)
+            self.budget_scope.reserve.freeze(graph)
         else:
             self.budget_scope.reserve.hold(graph)
             _LOG.info("planned anew: code between the segments needs %d B", self.plans[step].reserve_B)
@@ -326,7 +326,7 @@ class ActivePlans:
         free_B = self.whole_free_B(plan) if hard_budget.is_awaited else self.budget_scope.free_B(plan)
         assert plan.layout is not None
         hard_budget.arena.plan_top_B = plan.layout.height_B
-        if not hard_budget.is_awaited:  # else they might be moved to where a backward is going to allocate
+        if not hard_budget.is_awaited:  # else they might be relocated to where a backward is going to allocate
             move_together(self._gradients(arguments), hard_budget.arena)
         trains = len(plan.graph.segments) > 1
         live_blocks = hard_budget.live_blocks(free_B, promises=trains)
@@ -340,17 +340,17 @@ class ActivePlans:
             if record is None and hard_budget.is_awaited:  # then the backwards that wait are placed anew when they come
                 record = place_around(plan, hard_budget.live_blocks(free_B, promises=False), free_B)
             if record is None:
-                record = self._plan_concurrently(step, hard_budget, hard_budget.live_blocks(free_B, promises=False))
+                record = self._plan_anew(step, hard_budget, hard_budget.live_blocks(free_B, promises=False))
         while len(self._around) >= _KEPT:
             self._around.pop(next(iter(self._around)))
         self._around[step, live_blocks] = record
         return record
 
-    def _plan_concurrently(self, step: Step, hard_budget: HardBudget, live_blocks: tuple[LiveBlock, ...]) -> PlanRecord:
-        """Another plan for a step, around what is in the way.
+    def _plan_anew(self, step: Step, hard_budget: HardBudget, live_blocks: tuple[LiveBlock, ...]) -> PlanRecord:
+        """Another plan for a step, around live blocks.
 
         Raises:
-            InfeasibleBudget: if there is none; where forwards wait for their backwards, later plans leave more room.
+            InfeasibleBudget: if there is none; where forwards wait for their backwards, later plans leave more free.
         """
         if not hard_budget.is_awaited:
             return self.planner.plan_around(self._measured[step], live_blocks)
@@ -361,7 +361,7 @@ class ActivePlans:
             self.ask_for(self.plans[step], max((error.smallest_B or error.floor_B) - error.budget_B, SMALL_B))
             raise InfeasibleBudget(
                 f"{error}\nEarlier forwards wait for their backwards. Drop their losses and repeat them all: from now "
-                "on the plan of each leaves more room for the others, if it can.",
+                "on the plan of each leaves more free for the others, if it can.",
                 budget_B=error.budget_B,
                 floor_B=error.floor_B,
                 smallest_B=error.smallest_B,

@@ -1,6 +1,6 @@
-"""Other places for a backward that finds its own taken.
+"""Places a backward anew whose planned addresses are taken.
 
-A plan speaks of one step. Where other forwards ran before its backward, or the graph is retained, somebody may lie
+A plan is about one step. Where other forwards ran before its backward, or the graph is retained, other tensors may lie
 where the backward was to allocate: activations that another backward waits for, gradients that it left, what the graph
 keeps. Then its allocations are placed anew around all of that, just before it runs.
 
@@ -55,13 +55,13 @@ class BackwardPlacements:
         Arguments:
             segment: which one is about to run.
             taken: bytes that others hold, by address.
-            passing: where earlier segments put what this one lets go of as planned.
+            passing: where earlier segments put what this one frees as planned.
             retained: whether the graph is kept, and so all that it was given.
 
         Returns: the table, and how high it reaches.
 
         Raises:
-            InfeasibleBudget: if there is no room.
+            InfeasibleBudget: if it does not fit.
         """
         free_B = self.plans.whole_free_B(self.record)
         below = tuple(LiveBlock(o.offset_B, min(o.size_B, free_B - o.offset_B)) for o in taken if o.offset_B < free_B)
@@ -91,15 +91,15 @@ class BackwardPlacements:
     def _refusal(self, taken_B: int, lacking_B: int, retained: bool) -> InfeasibleBudget:
         budget_B = self.record.budget_B
         why = (
-            "retain_graph=True keeps what it would let go of on its way. Ask for all gradients in one backward"
+            "retain_graph=True keeps what it would free as it runs. Ask for all gradients in one backward"
             if retained
             else "forwards that still wait for their backwards, or gradients, lie where it was to allocate. Run each "
             "backward before the next forward, and evaluate under torch.no_grad()"
         )
         return InfeasibleBudget(
-            f"a backward has no room in the budget of {format_B(budget_B)}, of which {format_B(taken_B)} are taken: "
+            f"a backward does not fit in the budget of {format_B(budget_B)}, of which {format_B(taken_B)} are taken: "
             f"{why}; or raise the budget by {format_B(lacking_B)} at least, to budget={budget_B + lacking_B}; or "
-            "repeat the step: from now on its plan leaves that room free, if it can. No parameter has been changed.",
+            "repeat the step: from now on its plan leaves that much free, if it can. No parameter has been changed.",
             budget_B=budget_B,
             smallest_B=budget_B + lacking_B,
         )

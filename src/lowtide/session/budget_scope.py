@@ -1,7 +1,7 @@
-"""The wall round the steps of one budget: when there is one, how large its arena is, and what lies outside it.
+"""The hard budget of several steps: when it is enforced, how large its arena is, and what lies outside it.
 
 The budget counts every tensor byte. Parameters, buffers, optimizer state and everything that the step allocates lie in
-the arena; inputs, and what cannot be moved there (shared with numpy or another process), stay where they are and are
+the arena; inputs, and what cannot be relocated (shared with numpy or another process), are left where they are and
 taken off. Several models may train under one budget: then all of their parameters and states count in every step.
 
 Units: `_B` bytes.
@@ -49,17 +49,17 @@ MODEL = "parameters and buffers"
 
 @dataclass(eq=False)
 class BudgetScope:
-    """What is known about a wall.
+    """One hard budget, and the models that share it.
 
     Arguments:
         scope: "step": from a forward to the end of its backward, and in the optimizer's step; there, code outside the
-            graphs that finds no room is served past the arena, loudly. "process": from the first step on, whoever
-            allocates, and whoever finds no room is refused. "none": nothing is enforced, the budget is accounted.
+            graphs that does not fit is served past the arena, with a warning. "process": from the first step on, of
+            all code; what does not fit is refused. "none": nothing is enforced, the budget is accounted.
         members: the models that train under this budget.
         hard_budget: made when the first plan is known.
-        reserve: what has to stay free beside a plan.
+        reserve: bytes that a plan has to leave free.
         turn: held by the thread whose segment allocates.
-        rehouses: whether plans may give what persists homes on the host.
+        rehouses: whether plans may place what persists on the host.
         engines: what carries out copies; made for the first plan that has some.
     """
 
@@ -70,10 +70,8 @@ class BudgetScope:
     turn: AbstractContextManager[bool | None] = field(default_factory=threading.RLock)
     engines: Engines | None = None
     rehouses: bool = False
-    _host_resident: dict[int, weakref.ref[torch.Tensor]] = field(
-        default_factory=dict
-    )  # at home on the host, by identity
-    _former: Arena | None = None  # whose arena's homes may still lie there
+    _host_resident: dict[int, weakref.ref[torch.Tensor]] = field(default_factory=dict)  # host-resident, by identity
+    _former: Arena | None = None  # whose persistent storages may still lie there
     _grown_B: int = 0
     _adopted_B: int = 0  # parameters and buffers that lie in the arena, as it reserves them
     _agreed_B: dict[str, int] = field(default_factory=dict)  # graph key -> budget, as it came out first
@@ -91,12 +89,12 @@ class BudgetScope:
         return tensors_of(self.members)
 
     def residents(self) -> tuple[torch.Tensor, ...]:
-        """What persists and has its home on the device."""
-        away = self._host_resident
-        return tuple(t for t in self.persistent() if id(t) not in away or away[id(t)]() is not t)
+        """The persistent tensors that are device-resident."""
+        hosted = self._host_resident
+        return tuple(t for t in self.persistent() if id(t) not in hosted or hosted[id(t)]() is not t)
 
     def leave(self, member: Member) -> None:
-        """A model goes; the last one takes the wall with it."""
+        """Removes a model; with the last one the budget ends."""
         if member in self.members:
             self.members.remove(member)
         if not self.members:
@@ -125,7 +123,7 @@ class BudgetScope:
 
     @property
     def needs(self) -> OptimizerNeeds | None:
-        """What the optimizers take; None without one."""
+        """The optimizers' state and temporaries in bytes; None without an optimizer."""
         return self.reserve.needs
 
     @property
@@ -135,11 +133,11 @@ class BudgetScope:
 
     @property
     def budget_B(self) -> int:
-        """Bytes of the wall, or of the largest step met where there is none; 0 before the first step."""
+        """Bytes of the hard budget, or of the largest step met where there is none; 0 before the first step."""
         return max(self._agreed_B.values(), default=0) if self.hard_budget is None else self.hard_budget.budget_B
 
     def constraints(self, graph: Graph, outside_B: int, live_blocks: tuple[LiveBlock, ...] = ()) -> Constraints:
-        """What a plan of a graph has to leave room for.
+        """The bytes that a plan of a graph has to leave free.
 
         Arguments:
             outside_B: bytes of the model that no graph reads.
@@ -162,13 +160,13 @@ class BudgetScope:
 
     @property
     def _rounding_B(self) -> int:
-        """Bytes by which parameters and buffers grow when they move into the arena."""
+        """Bytes by which parameters and buffers grow when they are relocated into the arena."""
         if self.hard_budget is not None:
             return self._grown_B
         return sum(rounded_B(s.nbytes()) - s.nbytes() for s in outside_arena(self.residents()))
 
     def free_B(self, record: PlanRecord) -> int:
-        """Where the part of the arena ends that a plan may use."""
+        """End of the part of the arena that a plan may use."""
         free_B = min(record.budget_B - record.fixed_B, self._free_B(record.reserve_B))
         return max(0, free_B // ALIGNMENT_B * ALIGNMENT_B)
 
@@ -177,23 +175,23 @@ class BudgetScope:
         return self.hard_budget.arena.capacity_B - self.hard_budget.arena.persistent_B - reserve_B
 
     def agreed_B(self, graph: Graph) -> int | None:
-        """What the budget came to when a graph was planned first; what is learnt later does not raise it."""
+        """The budget in bytes when a graph was planned first; what is learnt later does not raise it."""
         return self._agreed_B.get(graph.key)
 
     def agree(self, record: PlanRecord) -> None:
-        """Notes what the budget came to."""
+        """Notes the budget of a graph in bytes."""
         self._agreed_B.setdefault(record.graph.key, record.budget_B)
 
     def enclose(self, record: PlanRecord, host_resident: Iterable[torch.Tensor] = ()) -> HardBudget:
-        """The wall for a plan: the one there is, or a new one where there is none yet or it is too low.
+        """The hard budget for a plan: the present one, or a new one where there is none yet or it is too low.
 
         Arguments:
-            host_resident: what has its home on the host under that plan; of account for a new wall.
+            host_resident: what that plan places on the host; of account for a new arena.
         """
         if self.hard_budget is not None and self.hard_budget.budget_B >= record.budget_B:
             return self.hard_budget
-        visiting = {id(t): t for t in host_resident}
-        self._host_resident = {key: weakref.ref(t) for key, t in visiting.items()}
+        on_host = {id(t): t for t in host_resident}
+        self._host_resident = {key: weakref.ref(t) for key, t in on_host.items()}
         model = outside_arena(self.residents())
         model_B = sum(s.nbytes() for s in model)
         grown_B = sum(rounded_B(s.nbytes()) for s in model) - model_B
@@ -209,7 +207,7 @@ class BudgetScope:
         if before is not None:
             self._former = before.arena
         if self._former is not None:
-            send_away(visiting.values(), self._former)
+            send_away(on_host.values(), self._former)
             self._former = None
         self._adopted_B, self._grown_B = bring_in(self.residents(), arena), grown_B
         if self.scope == "process":
@@ -236,28 +234,28 @@ class BudgetScope:
             return make()
 
     def bring_in(self) -> None:
-        """Moves what persists and lies elsewhere to the wall's zone of homes."""
+        """Relocates what persists and lies elsewhere to the arena's zone of persistent storages."""
         if self.hard_budget is not None:
             bring_in(self.residents(), self.hard_budget.arena)
 
     def house(self, host_resident: Iterable[torch.Tensor]) -> None:
-        """Moves homes between the arena and the host, where another plan had them elsewhere.
+        """Relocates persistent storages between arena and host, where another plan had them elsewhere.
 
         Arguments:
-            host_resident: what has its home on the host now.
+            host_resident: what is placed on the host now.
         """
         wanted = {id(t): weakref.ref(t) for t in host_resident}
         if self.hard_budget is None or wanted == self._host_resident:
             return
         arena, self._host_resident = self.hard_budget.arena, wanted
-        send_away(self.persistent(), arena)  # all of them, so that the zone of homes has no holes afterwards
+        send_away(self.persistent(), arena)  # all of them, so that their zone has no holes afterwards
         model = outside_arena(self.residents())
         arena.persistent_B = self.state_B + sum(rounded_B(s.nbytes()) for s in model)
         self._grown_B = sum(rounded_B(s.nbytes()) - s.nbytes() for s in model)
         self._adopted_B = bring_in(self.residents(), arena)
 
-    def concurrent_B(self, record: PlanRecord) -> int:
-        """Bytes of a step's inputs, which lie outside the arena and count: as much of it has to stay empty."""
+    def inputs_B(self, record: PlanRecord) -> int:
+        """Bytes of a step's inputs, which lie outside the arena and count: as much of it has to be left empty."""
         assert self.hard_budget is not None
         parts = record.breakdown
         return max(0, parts.persistent_B + parts.outside_B - self._adopted_B - self.hard_budget.outside_B)
@@ -268,7 +266,7 @@ class BudgetScope:
         return record.breakdown.persistent_B + record.breakdown.outside_B - inputs_B
 
     def engines_for(self, record: PlanRecord) -> Engines | None:
-        """What carries out a plan's copies, one set for all plans under this budget; None for a plan without any.
+        """The engines for a plan's copies, shared by all plans under this budget; None for a plan without any.
 
         Raises:
             InfeasibleBudget: if they do not fit into the host budget; nothing has been run.
@@ -282,7 +280,7 @@ class BudgetScope:
         return self.engines
 
     def release(self) -> None:
-        """Takes the wall away, and what the budget came to; tensors in the arena live on where they are."""
+        """Ends the hard budget, and forgets what it came to; tensors in the arena live on where they are."""
         engines, self.engines = self.engines, None
         if engines is not None:
             engines.close()
@@ -293,14 +291,14 @@ class BudgetScope:
             before.retire()
 
     def dismiss(self) -> None:
-        """Takes the wall away for good, and leaves the optimizers as they were."""
+        """Ends the hard budget for good, and leaves the optimizers as they were."""
         self.release()
         for watch in list(self._watches.values()):  # an optimizer may die meanwhile
             watch.close()
         self._watches.clear()
 
     def watch(self) -> None:
-        """Lets the optimizers' steps allocate inside the wall, their state at the home zone."""
+        """Lets the optimizers' steps allocate in the arena, their state in the zone of persistent storages."""
         found = optimizers_of(self.members)
         for optimizer in found:
             if optimizer not in self._watches:

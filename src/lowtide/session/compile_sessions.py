@@ -22,7 +22,7 @@ def session_for(options: object, make: Callable[[], Session], *, alone: bool) ->
     Arguments:
         options: as `torch.compile` was given them; the session keeps them, so that nothing else gets their identity.
         make: makes a session.
-        alone: whether the graph is one of several in one step, which would be in each other's way under one budget.
+        alone: whether the graph is one of several in one step, which would hinder each other under one budget.
     """
     known = None if alone else _SHARED.get(id(options))
     if known is not None:

@@ -1,4 +1,4 @@
-"""What the budget counts, in words, and what it could not know."""
+"""Lists in words what a budget counts, and what is outside it."""
 
 from __future__ import annotations
 

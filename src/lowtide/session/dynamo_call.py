@@ -33,7 +33,7 @@ from lowtide.errors import CaptureError, LowtideError, RecompileLimit
 from lowtide.session.hook_installation import install_output_hooks
 
 _SERIAL = itertools.count(1)
-_VARIANTS = 15  # beside the newest
+_VARIANTS = 15  # and the newest
 
 
 def compiled_call(
@@ -81,7 +81,7 @@ class Variant:
     facts: list[Fact] = field(default_factory=list)
 
     def begin_anew(self) -> None:
-        """Lets go of what was captured."""
+        """Drops what was captured."""
         self.call.begin_anew()
         self.facts.clear()
 
@@ -96,13 +96,13 @@ class Variant:
 class WholeCall:
     """A compiled call that captures what eager runs, in one graph; in several only where one is impossible.
 
-    Models hear that they are not being compiled. Where other roundings are admitted, a place whose "no" stands in the
-    way of one graph hears the truth in the next attempt.
+    Models hear that they are not being compiled. Where other roundings are admitted, a place whose "no" prevents
+    one graph hears the truth in the next attempt.
 
     Invariant: nothing of the model has run when an attempt at one graph fails: Dynamo traces all of it first.
 
     Arguments:
-        compiled: makes the call; Dynamo gives up what once failed, so that every attempt begins anew.
+        compiled: makes the call; Dynamo abandons what once failed, so that every attempt begins anew.
         module: that is called.
         exact: whether results have to be those of plain PyTorch.
     """
@@ -116,7 +116,7 @@ class WholeCall:
         self._failed_at = ""
 
     def begin_anew(self) -> None:
-        """Lets go of all that was captured, after an error: Dynamo gives up a frame that one leaves while it traces."""
+        """Drops all that was captured, after an error: Dynamo abandons a frame that one leaves while it traces."""
         del self._variants[:-1]
         self._variants[0].begin_anew()
         self._is_whole, self._suspect, self._failed_at = True, None, ""
@@ -150,7 +150,7 @@ class WholeCall:
             return variant.call(*args, **kwargs)
 
     def _frees_place(self, failure: Exception, answers: Answers) -> bool:
-        """Changes what stood in the way of one graph, if it can be changed; returns whether to try again."""
+        """Changes what prevented one graph, if it can be changed; returns whether to try again."""
         if install_output_hooks(self._module, failure):
             return True
         if self._exact:

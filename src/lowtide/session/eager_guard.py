@@ -1,4 +1,4 @@
-"""Where a context of `lowtide.eager` is open: in one place of the process at a time. Torch-free."""
+"""Holds the rule that one context of `lowtide.eager` is open in a process at a time. Torch-free."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lowtide.errors import EagerError
 
 @dataclass(eq=False)
 class Place:
-    """Who has the one place there is.
+    """The one context that is open.
 
     Arguments:
         context: the open one; None: nobody.

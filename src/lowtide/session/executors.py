@@ -12,7 +12,7 @@ from lowtide.runtime.executor import Key, PlannedExecutor
 
 
 class Entrance:
-    """What compiled code holds of an executor, and nobody else does."""
+    """A handle on an executor that compiled code alone holds: when it dies, the code has gone."""
 
     def __init__(self, executor: PlannedExecutor) -> None:
         self._executor = executor
@@ -24,7 +24,7 @@ class Entrance:
 
     @property
     def latest_key(self) -> Key:
-        """What the latest forward was run as."""
+        """The key under which the latest forward ran."""
         return self._executor.latest_key
 
     def forward(self, arguments: list[Any]) -> Sequence[Any]:
@@ -75,10 +75,10 @@ class Executors:
 
     @property
     def forwards(self) -> int:
-        """How many forwards really ran, those of executors that have gone as well."""
+        """The number of forwards that really ran, those of executors that have gone as well."""
         return self._past_forwards + sum(e.forwards for e in self)
 
     @property
     def backwards(self) -> int:
-        """How many backwards really ran, those of executors that have gone as well."""
+        """The number of backwards that really ran, those of executors that have gone as well."""
         return self._past_backwards + sum(e.backwards for e in self)

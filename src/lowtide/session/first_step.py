@@ -112,7 +112,7 @@ def provisional_schedule(graph: Graph) -> Schedule:
 
 
 class Undo:
-    """What a step changes in its forward, to be put back if the step is refused after parts of it have run."""
+    """Restores what a step changes in its forward, if the step is refused after parts of it have run."""
 
     def __init__(self) -> None:
         self._generators = GeneratorStates.now()

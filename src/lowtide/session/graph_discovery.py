@@ -42,7 +42,7 @@ class Call:
 
     @property
     def interfaces(self) -> tuple[Interface, ...]:
-        """How the graph exchanges values with its caller."""
+        """The interfaces by which the graph exchanges values with its caller."""
         return interfaces_of(self.specialised)
 
     def become(self, whole: WholeStep, states: Iterable[Identity | None]) -> None:

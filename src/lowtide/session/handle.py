@@ -35,12 +35,12 @@ class Fitted:
 
     @property
     def plans(self) -> list[Plan]:
-        """Every plan in force, one per shape: of the 64 that were used last."""
+        """Every active plan, one per shape: of the 64 that were used last."""
         return [Plan(r) for r in self.session.active_plans.plans.values()]
 
     @property
     def calls(self) -> int:
-        """How many graph forwards ran in lowtide's code."""
+        """The number of graph forwards that ran in lowtide's code."""
         return self.session.calls
 
     def set_budget(self, budget: int | str | Budget) -> None:
@@ -54,7 +54,7 @@ class Fitted:
             handle.session.replan(replace(handle.session.options, budget=parsed))
 
     def use(self, plan: Plan) -> None:
-        """Puts a plan of the same program and shapes in force from the next step on.
+        """Activates a plan of the same program and shapes from the next step on.
 
         Raises:
             ArgumentError: if it is no `Plan`.
@@ -69,7 +69,7 @@ class Fitted:
         return [h for h in _KEPT if h.session.budget_scope is self.session.budget_scope]
 
     def admit(self, member: Member) -> None:
-        """Lets one more model train under this budget; plans that did not know of its parameters are made again."""
+        """Lets one more model train under this budget; plans that did not know of its parameters are sought anew."""
         self.session.budget_scope.members.append(member)
         for handle in self.sharing():
             handle.session.forget()

@@ -1,4 +1,4 @@
-"""How much of the host budget is left for what is moved there. Units: `_B` bytes."""
+"""The bytes of the host budget that are left for offloaded values. Units: `_B` bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lowtide.units import format_B
 
 
 def host_free_B(record: PlanRecord) -> int:
-    """The wall of what a plan moves to the host: the host budget without the homes there, which lie elsewhere.
+    """The limit of what a plan offloads: the host budget less what is host-resident, which lies elsewhere.
 
     Raises:
         InfeasibleBudget: if the plan's copies do not fit there with the holes between them; nothing has been run.
@@ -21,7 +21,7 @@ def host_free_B(record: PlanRecord) -> int:
     if need_B > free_B:
         least_B = record.graph.hosted_B + need_B
         raise InfeasibleBudget(
-            f"what the plan moves to the host takes {format_B(need_B)} there with the holes between, beside "
+            f"what the plan offloads takes {format_B(need_B)} of host memory with the holes between, next to "
             f"{format_B(record.graph.hosted_B)} that live there, and the host budget is {format_B(whole_B)}. Nothing "
             f"has been changed. Use host_budget={least_B}, or less and let lowtide.plan find another plan.",
             budget_B=record.budget_B,

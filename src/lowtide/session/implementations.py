@@ -32,7 +32,7 @@ class Menu:
     def served(
         self, specialised: Specialised, options: PlanOptions, contents: Mapping[int, torch.Tensor]
     ) -> Specialised:
-        """A captured graph with more implementations; the ids of what was captured stay.
+        """A captured graph with more implementations; what was captured keeps its ids.
 
         Arguments:
             options: which level, what to leave out, and for which machine.
@@ -43,7 +43,7 @@ class Menu:
 
 
 def _within_slots(specialised: Specialised, graph: Graph) -> Graph:
-    """Leaves out implementations of which more values would travel than there are slots for.
+    """Leaves out implementations that carry more values to the backward than there are slots for.
 
     The slots were counted at the sizes of the first call; other sizes may have more.
     """

@@ -1,4 +1,4 @@
-"""What a model is called with, at any size: read off the user's function, or made from one example."""
+"""The inputs of a model at any size: read off the user's function, or made from one example."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def read_batch(batch: Any) -> Inputs:
 
 
 def varying(one: Inputs, other: Inputs) -> list[tuple[int, int]]:
-    """Which extents differ between two calls: leaf and dimension, over the tensors as they come."""
+    """The extents that differ between two calls: leaf and dimension, over the tensors as they come."""
     found = []
     for index, (a, b) in enumerate(zip(tree_leaves(one), tree_leaves(other), strict=False)):
         if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and a.dim() == b.dim():
@@ -57,7 +57,7 @@ class Varied:
     def __call__(self, size: int) -> Inputs:
         """The example with its rows repeated, or left out, so that there are as many as asked for."""
 
-        made: dict[tuple[int, int], torch.Tensor] = {}  # a tensor that is passed twice stays one
+        made: dict[tuple[int, int], torch.Tensor] = {}  # a tensor that is passed twice remains one
 
         def sized(path: Any, leaf: Any) -> Any:
             dim = self.dims.get(keystr(path)) if isinstance(leaf, torch.Tensor) else None
@@ -127,7 +127,7 @@ def _read(text: str) -> tuple[str, int]:
 
 
 def _names(model: torch.nn.Module, inputs: Inputs) -> dict[str, str]:
-    """What people call each argument, by its path: the parameter of `forward`, or its number where that has none."""
+    """The name of each argument, by its path: the parameter of `forward`, or its number where that has none."""
     parameters = list(inspect.signature(model.forward).parameters.values())
     plain = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     return {

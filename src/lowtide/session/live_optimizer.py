@@ -40,7 +40,7 @@ class LiveOptimizer:
 
     @property
     def opaque(self) -> str:
-        """Why it is stepped as a whole; empty where parameters are stepped one by one."""
+        """The reason why it is stepped as a whole; empty where parameters are stepped one by one."""
         return why_opaque(self.optimizer)
 
     @property
@@ -60,7 +60,7 @@ class LiveOptimizer:
         return {id(p): i for i, group in enumerate(self.optimizer.param_groups) for p in group["params"]}
 
     def updater_of(self, parameter: torch.Tensor, group: int) -> Updater:
-        """What steps a parameter, the same one every time."""
+        """The updater of a parameter, the same one every time."""
         found = self._updaters.get(id(parameter))
         if found is None:
             few = parameter.is_floating_point() and parameter.dtype.itemsize < 4
@@ -75,7 +75,7 @@ class LiveOptimizer:
         return self._updaters
 
     def tensors(self) -> Iterator[torch.Tensor]:
-        """What is kept from step to step for the parameters that are stepped one by one."""
+        """The tensors that are kept from step to step for the parameters that are stepped one by one."""
         for updater in self._updaters.values():
             if updater.gathered is not None:
                 yield updater.gathered
@@ -84,7 +84,7 @@ class LiveOptimizer:
                 yield from updater.numbers()
 
     def updates_B(self) -> int:
-        """Most bytes that the update of one of the parameters takes beside what is kept for it. O(parameters).
+        """Most bytes that the update of one of the parameters takes on top of what is kept for it. O(parameters).
 
         Raises:
             LowtideError: if a torch profiler is running and something has to be measured.
@@ -106,25 +106,25 @@ class LiveOptimizer:
         return self._updates_B[alike]
 
     def regroup(self) -> None:
-        """Notes which group each parameter is in now: people move them. O(parameters)."""
+        """Notes which group each parameter is in now: users regroup them. O(parameters)."""
         for key, group in self.groups().items():
             if key in self._updaters:
                 self._updaters[key].group = group
 
     def layout(self) -> tuple[Any, ...]:
-        """What decides which operators a step runs: who has which options, numbers only by whether they are zero."""
+        """A key of the operators that a step runs: each parameter's options, numbers only by whether they are zero."""
         sharing: dict[Any, list[int]] = {}
         for group in self.optimizer.param_groups:
             sharing.setdefault(options_of(group), []).extend(map(id, group["params"]))
         return (self.opaque, frozenset((options, tuple(sorted(ids))) for options, ids in sharing.items()))
 
     def forget(self) -> None:
-        """Lets go of state that was made for first steps which never came."""
+        """Drops state that was made for first steps which never came."""
         self._updaters.clear()
 
 
 def why_opaque(optimizer: torch.optim.Optimizer) -> str:
-    """Why an optimizer cannot be stepped parameter by parameter; empty if it can."""
+    """The reason why an optimizer cannot be stepped parameter by parameter; empty if it can."""
     kind = type(optimizer)
     if kind.__name__ not in SEPARABLE or getattr(torch.optim, kind.__name__, None) is not kind:
         return f"{kind.__name__} is not one of the optimizers that are known to step each parameter by itself"

@@ -16,7 +16,7 @@ from lowtide.errors import ArgumentError, BudgetWarning, OptimizerError
 
 @dataclass(frozen=True, eq=False)
 class Member:
-    """What counts under a budget beside the steps themselves.
+    """A model and its optimizer, which count under a budget whether or not a step uses them.
 
     Arguments:
         tensors: gives the model's parameters and buffers, while it lives.

@@ -35,10 +35,10 @@ class StandIns:
     def __init__(self) -> None:
         self._storages: dict[int, torch.Tensor] = {}  # identity of the storage without bytes -> what stands for it
         self._made: dict[int, torch.Tensor] = {}
-        self._originals: list[torch.Tensor] = []  # kept alive, for identities to stay theirs
+        self._originals: list[torch.Tensor] = []  # kept alive, so that no other object gets their identity
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What stands for a tensor; the tensor itself if it has bytes. A parameter's is one, too."""
+        """The stand-in for a tensor; the tensor itself if it has bytes. That of a parameter is a parameter."""
         if has_bytes(tensor):
             return tensor
         if id(tensor) not in self._made:

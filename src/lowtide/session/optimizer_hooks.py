@@ -1,4 +1,4 @@
-"""Lets an optimizer's step allocate inside the wall, and brings its state home."""
+"""Lets an optimizer's step allocate in the arena, and keeps its state in the zone of persistent storages."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class OptimizerWatch:
     """Hooks on one optimizer, for as long as it is watched.
 
     Arguments:
-        hard_budget: gives the wall there is now.
+        hard_budget: gives the present hard budget.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, hard_budget: Callable[[], HardBudget | None]) -> None:
         self._hard_budget = hard_budget
-        self._known = 0  # entries of the state that are at home
+        self._known = 0  # entries of the state that lie in the zone
         self._hooks: list[RemovableHandle] = [
             optimizer.register_step_pre_hook(self._begin),
             optimizer.register_step_post_hook(self._end),
@@ -31,7 +31,7 @@ class OptimizerWatch:
         ]
 
     def bring_in(self, optimizer: torch.optim.Optimizer) -> None:
-        """Moves the optimizer's state to the wall's zone of homes."""
+        """Relocates the optimizer's state to the arena's zone of persistent storages."""
         hard_budget = self._hard_budget()
         if hard_budget is not None:
             bring_in(state_tensors(optimizer), hard_budget.arena)

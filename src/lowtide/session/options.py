@@ -31,16 +31,16 @@ def moving(host_budget: HostBudget, link: Rate = None) -> OffloadOptions:
     """Reads how many bytes of the host may be used, and how fast the link is to be.
 
     Arguments:
-        host_budget: bytes or "64GiB"; None or 0 to move nothing.
+        host_budget: bytes or "64GiB"; None or 0 to offload nothing.
         link: bytes per second or "12 GB/s" in each direction; None for what there is.
 
     Raises:
-        BudgetError: if the host budget is malformed, or a share, or missing beside a link.
+        BudgetError: if the host budget is malformed, or a share, or missing where a link is given.
         LinkError: if the link is malformed.
     """
     if host_budget is None or real_of(host_budget) == 0:
         if link is not None:
-            raise BudgetError("link= says how fast values move to the host: say with host_budget= how many bytes may")
+            raise BudgetError("link= says how fast values are offloaded: say with host_budget= how many bytes may")
         return {"host_budget_B": 0, "link_Bps": None}
     try:
         budget = parse_budget(host_budget)
@@ -52,7 +52,7 @@ def moving(host_budget: HostBudget, link: Rate = None) -> OffloadOptions:
 
 
 def links_named(host_budget: HostBudget, link: Rate, machine: str | None) -> tuple[Link, ...]:
-    """The links for a graph whose seconds are known, but not where it runs; none where nothing is moved.
+    """The links for a graph whose seconds are known, but not where it runs; none where nothing is offloaded.
 
     Arguments:
         machine: whose links they are, by name or file; None for links of the rate that is given.

@@ -1,4 +1,4 @@
-"""From the calls of one step to its plan: measured, planned inside what the wall leaves, or fitted to a saved plan.
+"""From the calls of one step to its plan: measured, planned inside what the arena leaves, or fitted to a saved plan.
 
 Units: `_B` bytes.
 """
@@ -52,7 +52,7 @@ class MeasuredStep:
 
     @property
     def fidelity(self) -> Fidelity:
-        """What is known of how the results of the captured graphs compare with plain PyTorch's."""
+        """The evidence that the captured graphs give plain PyTorch's bits, or the doubts."""
         count, tried = len(self.calls), _tried(self.graph)
         facts = [
             "one graph holds the whole call" if count == 1 else f"{count} graphs hold the call, code between them runs"
@@ -63,7 +63,7 @@ class MeasuredStep:
 
     @property
     def updates(self) -> bool:
-        """Whether the optimizer's updates are in it, or what it takes for them to come in another call."""
+        """Whether the optimizer's updates are in the graph, or the accumulation for those of a later call."""
         return any(v.replaces is not None for v in self.graph.values)
 
 
@@ -105,7 +105,7 @@ def plan_step(
     watch: Watch | None = None,
     lookup: PlanLookup | None = None,
 ) -> PlanRecord:
-    """Plans a step inside the budget, and inside what the wall leaves where there is one.
+    """Plans a step inside the budget, and inside what the arena leaves where there is one.
 
     Arguments:
         live_blocks: what earlier steps left in the arena.
@@ -133,7 +133,7 @@ def plan_step(
 def constraints_of(
     step: MeasuredStep, options: PlanOptions, budget_scope: BudgetScope, live_blocks: tuple[LiveBlock, ...] = ()
 ) -> Constraints:
-    """What plans of a step have to leave room for; they get addresses where the step runs here inside a wall.
+    """The constraints of a step's plans; they get addresses where the step runs here inside an arena.
 
     Arguments:
         live_blocks: what earlier steps left in the arena.
@@ -152,7 +152,7 @@ def _constraints_here(
 
 
 def covers_within(constraints: Constraints, step: MeasuredStep, budget_scope: BudgetScope) -> Covers:
-    """What the budget of such plans counts, and what it could not know."""
+    """The lists of what the budget of such plans counts, and of what is outside."""
     scope = budget_scope.scope if constraints.enforced else "none"
     return covers_of(step.trains, budget_scope.needs, len(step.calls), scope, updates=step.updates)
 
@@ -224,7 +224,7 @@ def check_plan_is_for(record: PlanRecord, key: str, device: str) -> None:
 
 
 def _tried(graph: Graph) -> int:
-    """How many implementations that claim to be exact there are beside the program's: each was tried here."""
+    """The number of implementations next to the program's that claim to be exact: each was tried here."""
     program = set(graph.program)
     grouped = {r for g in graph.groups for o in g.options for r in o.recipes}
     options = sum(o.numerics is Numerics.EXACT for g in graph.groups for o in g.options[1:])

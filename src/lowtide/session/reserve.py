@@ -1,4 +1,4 @@
-"""What has to stay free beside a plan: tiny tensors, the caller's code, the optimizer's state and temporaries.
+"""The bytes that a plan has to leave free: for tiny tensors, the caller's code, the optimizer's state and temporaries.
 
 Units: `_B` bytes.
 """
@@ -30,7 +30,7 @@ _LOSS_COPIES = 3  # a loss of the caller's own holds this many tensors of an out
 
 @dataclass(eq=False)
 class Reserve:
-    """What is set aside: measured, foreseen, or learnt from steps that found too little.
+    """The bytes that plans leave free: measured, predicted, or learnt from steps for which they did not suffice.
 
     Arguments:
         optimizers: gives those whose state and temporaries count.
@@ -44,20 +44,20 @@ class Reserve:
     _needs: WeakKeyDictionary[torch.optim.Optimizer, OptimizerNeeds] = field(default_factory=WeakKeyDictionary)
     _between_B: dict[str, int] = field(default_factory=dict)  # graph key -> what the caller's code really took
     _variants_B: dict[str, int] = field(default_factory=dict)  # graph key -> what any loss of its forward usually takes
-    _given_up: set[str] = field(default_factory=set)
+    _frozen: set[str] = field(default_factory=set)
     _concurrent_B: dict[str, int] = field(default_factory=dict)  # graph key -> what its plans leave free besides
     _before: dict[str, tuple[int | None, int]] = field(default_factory=dict)  # both, until plans hold what was raised
     _spends: bool = False
     _asked: set[str] = field(default_factory=set)  # graphs whose reserve was raised, and whose plans do not know it yet
     _spilled_B: int = 0
     _troubles: int = 0  # of any kind, when they were last looked at
-    _crowded: int = 0  # refusals, and departures with overflow, until then
+    _crowded: int = 0  # refusals, and misplaced allocations with overflow, until then
     _has_warned: bool = False
-    _has_told: bool = False  # of departures
+    _has_told: bool = False  # of misplaced allocations
 
     @property
     def needs(self) -> OptimizerNeeds | None:
-        """What the optimizers take, found out once, before their first step; None without an optimizer."""
+        """The optimizers' state and temporaries in bytes, found out once, before the first step; None without one."""
         found = []
         for optimizer in self.optimizers():
             if optimizer not in self._needs:
@@ -101,21 +101,21 @@ class Reserve:
         """Says that one forward is captured as several graphs, for gradients that come otherwise.
 
         Which gradients come is known after the forward, whose plan may be that of any of these graphs. Plans that left
-        less free are made again before their next step, where the budget has room.
+        less free are sought anew before their next step, where the budget has the bytes.
         """
         most_B = max(map(self._usual_between_B, variants))
         for graph in variants:
-            if self._between(graph) < most_B and graph.key not in self._given_up:
+            if self._between(graph) < most_B and graph.key not in self._frozen:
                 self._asked.add(graph.key)
                 self._variants_B[graph.key] = most_B
 
     def takes_more(self, graph: Graph, between_B: int) -> bool:
         """Notes what code between the segments was seen to take in a step.
 
-        Returns: whether the reserve of the graph's plans has been raised, so that they should be made again.
+        Returns: whether the reserve of the graph's plans has been raised, so that they should be sought anew.
         """
         wanted_B = rounded_B(between_B) + self._usual_between_B(graph)
-        if not between_B or graph.key in self._given_up or wanted_B <= self._between(graph):
+        if not between_B or graph.key in self._frozen or wanted_B <= self._between(graph):
             return False
         self._note(graph)
         self._between_B[graph.key] = wanted_B
@@ -141,14 +141,14 @@ class Reserve:
             self._spends = before
 
     def begin_anew(self) -> None:
-        """A new arena counts its troubles from zero, and may have the room that the last one had not."""
+        """A new arena counts its troubles from zero, and may have the bytes that the last one had not."""
         self._spilled_B = self._crowded = self._troubles = 0
-        self._given_up.clear()
+        self._frozen.clear()
 
     def learn(self, graph: Graph, hard_budget: HardBudget) -> bool:
-        """Looks whether the caller's code between the segments found its room too small since the last look.
+        """Looks whether the caller's code between the segments needed more than its reserve since the last look.
 
-        Returns: whether the reserve of the graph's plans has been raised, so that they should be made again.
+        Returns: whether the reserve of the graph's plans has been raised, so that they should be sought anew.
         """
         if graph.key in self._asked:
             self._asked.discard(graph.key)
@@ -163,8 +163,8 @@ class Reserve:
             self._has_warned = True
             warnings.warn(
                 "code outside lowtide's graphs, between a forward and its backward or in the optimizer's step, found "
-                f"no room in the budget and took {format_B(spilled_B)} beside it. If it belongs to this training, it "
-                "gets room now where the budget allows; else raise the budget. If it is another model's, finish this "
+                f"no space in the budget and took {format_B(spilled_B)} outside it. If it belongs to this training, it "
+                "gets space now where the budget allows; else raise the budget. If it is another model's, finish this "
                 'one\'s backward first, or delete its loss. fit(..., scope="process") refuses instead.',
                 BudgetWarning,
                 stacklevel=2,
@@ -183,7 +183,7 @@ class Reserve:
             seen.failures_for_capacity + seen.failures_for_contiguity + min(seen.misplaced_allocations, seen.overflow)
         )
         before, self._crowded = self._crowded, crowded
-        if not (spilled_B or crowded > before) or graph.key in self._given_up:
+        if not (spilled_B or crowded > before) or graph.key in self._frozen:
             return False
         self._note(graph)
         self._between_B[graph.key] = max(2 * self._between(graph), rounded_B(spilled_B), _LEAST_BETWEEN_B)
@@ -193,9 +193,9 @@ class Reserve:
         """Says that a graph's plan leaves free what was learnt."""
         self._before.pop(graph.key, None)
 
-    def give_up(self, graph: Graph) -> None:
-        """Leaves a graph's reserve as it was: the budget has no room for more, and is to be enough when given again."""
-        self._given_up.add(graph.key)
+    def freeze(self, graph: Graph) -> None:
+        """Leaves a graph's reserve as it was from now on: the budget has no bytes for more."""
+        self._frozen.add(graph.key)
         self._variants_B.pop(graph.key, None)
         if graph.key not in self._before:
             return

@@ -1,4 +1,4 @@
-"""One fitted model: its budget, its captured graphs, and the plans in force.
+"""One fitted model: its budget, its captured graphs, and the active plans.
 
 A session is what the backend asks for an executor while a graph is compiled, and for a plan when a shape is met
 for the first time. Where a model breaks into several graphs, its first step runs graph by graph under provisional plans
@@ -57,8 +57,8 @@ from lowtide.units import Budget
 
 _LOG = logging.getLogger("lowtide")
 _IN_BACKWARD = (
-    "This was found in the backward: outputs take part in the loss, or gradients lie in memory, in another way than "
-    "was expected. The forward has run and has moved buffers and random generators; no gradient has changed."
+    "This was found in the backward: outputs take part in the loss, or gradients lie in memory, otherwise than "
+    "was expected. The forward has run and has changed buffers and random generators; no gradient has changed."
 )
 _OTHER_PATH = (
     "the model breaks into several graphs and what runs after a break depends on data: a graph was met that was not "
@@ -66,17 +66,17 @@ _OTHER_PATH = (
     "(TORCH_LOGS=graph_breaks shows it), or write the choice with torch.cond or torch.where."
 )
 _OTHER_ARRIVALS = (
-    "the model breaks into several graphs, and its gradients come in ways that change from step to step (other outputs "
+    "the model breaks into several graphs, and how its gradients come changes from step to step (other outputs "
     "in the loss, or other layouts): a graph as captured for one of them was met that was not planned with the others "
     "of this step, and is planned within the whole budget by itself. Mend the break (TORCH_LOGS=graph_breaks shows "
-    "it): one graph has a plan for every way."
+    "it): one graph has a plan for every case."
 )
 _ENDED_EARLY = (
     "torch.utils.checkpoint runs a forward again only until it has saved all that the backward needs, and this model "
     "overwrites a buffer behind that, or it is not known whether it does: plain PyTorch's buffers cannot be told. The "
-    "forward, and its run in this backward, have moved buffers; nothing that is behind the checkpoint in the backward "
-    "has a gradient. Train inside `with torch.utils.checkpoint.set_checkpoint_early_stop(False):`, or without the "
-    "checkpoint: a fitted model computes again by itself what the budget has no room for."
+    "forward, and its run in this backward, have changed buffers; nothing that is behind the checkpoint in the "
+    "backward has a gradient. Train inside `with torch.utils.checkpoint.set_checkpoint_early_stop(False):`, or without "
+    "the checkpoint: a fitted model recomputes by itself what does not fit in the budget."
 )
 
 
@@ -88,25 +88,25 @@ class SeveralGraphs(BaseException):
 
 
 class Whole(Protocol):
-    """What makes whole training steps of a session's graphs."""
+    """Turns a session's graphs into whole training steps."""
 
     def complete(self, call: Call) -> None:
         """Gives a captured graph what the optimizer does, before it is planned."""
 
     def placement(self, step: MeasuredStep) -> tuple[int, ...] | None:
-        """Which values have their home on the host, where another plan has chosen that already."""
+        """The values that are host-resident, where another plan has chosen that already."""
 
     def settle(self, step: MeasuredStep, record: PlanRecord) -> None:
-        """Notes where a plan has put homes, so that others keep them there."""
+        """Notes what a plan has placed on the host, so that others keep it there."""
 
     def unsettle(self) -> None:
         """Lets the next plan choose."""
 
     def host_resident(self, step: MeasuredStep, record: PlanRecord) -> Iterable[torch.Tensor]:
-        """What has its home on the host under a plan."""
+        """The tensors that a plan places on the host."""
 
     def forget(self, graph: tuple[int, Key]) -> None:
-        """Lets go of what a graph was given for a shape: number of its executor, and the shape."""
+        """Drops what a graph was given for a shape: number of its executor, and the shape."""
 
     def run(self, executor: PlannedExecutor, key: Key, loaded: Loaded, arguments: list[Any]) -> Sequence[Any]:
         """Runs such a graph; returns what the captured forward returns."""
@@ -118,7 +118,7 @@ class Session(AbstractPlans, AbstractSteps):
 
     Arguments:
         options: how to plan.
-        budget_scope: the wall round its steps, with everything that lives through them.
+        budget_scope: the hard budget of its steps, with everything that lives through them.
         given: a saved plan to use for the training graph instead of planning.
         watch: told of planning's progress.
         asked_with: what else has to live as long.
@@ -144,7 +144,7 @@ class Session(AbstractPlans, AbstractSteps):
     _reasons: dict[str, int] | None = None  # of the breaks in this process, when the call began
     _causes: dict[str, None] = field(default_factory=dict)  # why Dynamo broke this model
     _ends: dict[GraphBreak, None] = field(default_factory=dict)  # where graphs of it ended
-    _doubts: dict[Doubt, None] = field(default_factory=dict)  # why results may differ, beside what captures know
+    _doubts: dict[Doubt, None] = field(default_factory=dict)  # why results may differ, besides what captures know
     _given_used: bool = False
     _entered: int = 0  # graph forwards when the step began
     _before: dict[int, int] = field(default_factory=dict)  # forwards of each executor when the step began
@@ -172,7 +172,7 @@ class Session(AbstractPlans, AbstractSteps):
 
     @property
     def calls(self) -> int:
-        """How many graph forwards really ran in lowtide's code."""
+        """The number of graph forwards that really ran in lowtide's code."""
         return self.executors.forwards
 
     @property
@@ -189,7 +189,7 @@ class Session(AbstractPlans, AbstractSteps):
 
     @property
     def breaks(self) -> tuple[GraphBreak, ...]:
-        """Where this session's model breaks into several graphs."""
+        """The places at which this session's model breaks into several graphs."""
         self._look_for_breaks()
         return all_breaks(self._ends, self._causes)
 
@@ -256,7 +256,7 @@ class Session(AbstractPlans, AbstractSteps):
             self._latest_first = first
 
     def _shown_between_B(self) -> int:
-        """What code between the graphs of the latest first step took, its backward included."""
+        """Bytes that code between the graphs of the latest first step took, its backward included."""
         first, self._latest_first = self._latest_first, None
         if first is None:
             return 0
@@ -264,7 +264,7 @@ class Session(AbstractPlans, AbstractSteps):
         return first.between_B
 
     def check_end_of_recomputation(self) -> None:
-        """Refuses a second forward that is ended early, if plain PyTorch's may end before it has moved every buffer.
+        """Refuses a second forward that is ended early, if plain PyTorch's may end before it has changed every buffer.
 
         Raises:
             BackwardError: then.
@@ -277,7 +277,7 @@ class Session(AbstractPlans, AbstractSteps):
             raise BackwardError(_ENDED_EARLY)
 
     def end_observation(self) -> None:
-        """What is allocated from now on is not by code between the graphs of the latest first step."""
+        """Ends the observation of code between the graphs of the latest first step; later allocations are not its."""
         if self._latest_first is not None:
             self._latest_first.graph_begins()
 
@@ -289,11 +289,11 @@ class Session(AbstractPlans, AbstractSteps):
         *,
         begun: bool = False,
     ) -> PlanRecord:
-        """Plans the graphs of one step as one and puts the result in force.
+        """Plans the graphs of one step as one and activates the result.
 
         Arguments:
             save_graph: where to write the measured graph before it is planned.
-            begun: whether the step's backward is still to come, by other plans: then it is in force from the next on.
+            begun: whether the step's backward is still to come, by other plans: then it is active from the next on.
         """
         with nothing_engaged():
             found = measure_step(calls, self.budget_scope.persistent, self.options, self.cache, self.lookup)
@@ -469,7 +469,7 @@ class Session(AbstractPlans, AbstractSteps):
         return results
 
     def _occasion(self, executor: PlannedExecutor) -> Key:
-        """What distinguishes the calls of one graph: equal layers of a broken model share a graph, not a plan."""
+        """A key that distinguishes the calls of one graph: equal layers of a broken model share a graph, not a plan."""
         if not self.step_key:
             return ()
         return (*self.step_key, executor.forwards - self._before.get(executor.number, 0))
@@ -506,7 +506,7 @@ class Session(AbstractPlans, AbstractSteps):
         return executor.active(key)
 
     def _known_otherwise(self, captured: Captured) -> bool:
-        """Whether a graph is known, captured for gradients that come another way."""
+        """Whether a graph is known, captured for gradients that come otherwise."""
         others = (self.executors.graph_of(e) for e in self.executors if e.keys)
         return any(o.program is captured.program and o is not captured for o in others)
 
@@ -575,7 +575,7 @@ class Session(AbstractPlans, AbstractSteps):
         return replace(record, graphs=len(step.calls), breaks=self.breaks, fidelity=fidelity)
 
     def _plan_whole(self, step: MeasuredStep, runs: bool) -> PlanRecord:
-        """A plan with homes where the others have them, if there is one; else all plans are made anew round its own."""
+        """A plan with the placement of the others, if there is one; else all plans are sought anew with its own."""
         assert self.whole is not None
         try:
             record = self._plan(step, runs=runs)

@@ -42,7 +42,7 @@ class Stepping:
         updaters: of the parameters that get a gradient.
         leaves: whether their gradients are handed to `.grad`, in that order.
         clips: whether the norm of all gradients is among the backward's results.
-        movable: values that may have their home on the host: a parameter, or what else is kept.
+        movable: values that may be host-resident: a parameter, or what else is kept.
     """
 
     results: int
@@ -55,14 +55,14 @@ class Stepping:
     movable: Mapping[int, weakref.ref[torch.Tensor] | tuple[Updater, str]] = field(default_factory=dict)
 
     def host_resident(self, values: Iterable[int]) -> list[torch.Tensor]:
-        """The tensors of values that have their home on the host."""
+        """The tensors of values that are host-resident."""
         found = [self.movable[v] for v in values]
         parameters = [f() for f in found if isinstance(f, weakref.ref)]
         kept = self._tensors(f for f in found if not isinstance(f, weakref.ref))
         return [*(p for p in parameters if p is not None), *kept]
 
     def kept(self) -> list[torch.Tensor]:
-        """What the backward is given besides."""
+        """The tensors that the backward is given besides."""
         return self._tensors(self.added)
 
     def _tensors(self, wanted: Iterable[tuple[Updater, str]]) -> list[torch.Tensor]:
@@ -94,7 +94,7 @@ class Stepping:
 
 @dataclass(eq=False)
 class Steps:
-    """What a session asks for whole steps (`lowtide.session.session.Whole`).
+    """Adds the optimizer's updates to a session's graphs (`lowtide.session.session.Whole`).
 
     Arguments:
         live: the optimizer.
@@ -102,7 +102,7 @@ class Steps:
         clip_norm, norm_type: of all gradients together; None where nothing is clipped.
         gathers: whether gradients of several calls are added up.
         updates: whether the call at hand is the last of them.
-        moves: whether anything may move to the host.
+        moves: whether anything may be offloaded.
         total_norm: of the latest step, if it clipped.
         gathered: by identity of the parameter, those with gradients of earlier calls.
     """
@@ -158,13 +158,13 @@ class Steps:
         call.become(whole, tuple(identity_of(t) for t in stepping.kept()))
 
     def placement(self, step: MeasuredStep) -> tuple[int, ...] | None:
-        """Which values have their home on the host, where another plan has chosen that already."""
+        """The values that are host-resident, where another plan has chosen that already."""
         if self._host_resident is None:
             return None
         return tuple(v for v, what in self._stepping(step).movable.items() if _named(what) in self._host_resident)
 
     def settle(self, step: MeasuredStep, record: PlanRecord) -> None:
-        """Notes where a plan has put homes, so that others keep them there."""
+        """Notes what a plan has placed on the host, so that others keep it there."""
         movable = self._stepping(step).movable
         self._host_resident = frozenset(_named(movable[v]) for v in hosted_values(record.graph)) | (
             self._host_resident or frozenset()
@@ -172,7 +172,7 @@ class Steps:
 
     @property
     def host_resident_by_place(self) -> frozenset[tuple[int, str]] | None:
-        """What lives on the host, by the parameter's place and name; None where no plan has chosen."""
+        """The host-resident tensors, by the parameter's index and name; None where no plan has chosen."""
         place = {id(p): i for i, p in enumerate(self.order())}
         return (
             None
@@ -192,7 +192,7 @@ class Steps:
         self._host_resident = None
 
     def forget(self, graph: tuple[int, Key]) -> None:
-        """Lets go of what a graph was given for a shape: number of its executor, and the shape."""
+        """Drops what a graph was given for a shape: number of its executor, and the shape."""
         self._steppings.pop(graph, None)
 
     def _stepping(self, step: MeasuredStep) -> Stepping:
@@ -200,7 +200,7 @@ class Steps:
         return self._steppings[call.executor.number, call.key]
 
     def host_resident(self, step: MeasuredStep, record: PlanRecord) -> list[torch.Tensor]:
-        """What has its home on the host under a plan."""
+        """The tensors that a plan places on the host."""
         return self._stepping(step).host_resident(hosted_values(record.graph))
 
     def run(self, executor: PlannedExecutor, key: Key, loaded: Loaded, arguments: list[Any]) -> Sequence[Any]:
@@ -243,7 +243,7 @@ class Steps:
             )
 
     def _finish(self, updaters: Sequence[Updater]) -> None:
-        """The step of these has been done; those that only earlier calls had gradients for stay gathered."""
+        """The step of these has been done; those that only earlier calls had gradients for remain gathered."""
         self.forget_gathered({id(u.parameter) for u in updaters})
         for updater in updaters:
             updater.stepped()
@@ -274,7 +274,7 @@ class Steps:
         return {key: place.get(id(u.parameter), len(place)) for key, u in self.gathered.items()}
 
     def forget_gathered(self, keys: Collection[int] | None = None) -> None:
-        """Lets go of gradients that were gathered, of all parameters or of some."""
+        """Frees gradients that were gathered, of all parameters or of some."""
         for key in list(self.gathered) if keys is None else [k for k in keys if k in self.gathered]:
             self.gathered.pop(key).gather().fill_(-0.0)
 
@@ -305,7 +305,7 @@ class Steps:
 
 
 def _named(what: weakref.ref[torch.Tensor] | tuple[Updater, str]) -> tuple[int, str]:
-    """What a movable value is, in any graph: of which parameter, and what is kept for it."""
+    """A key of a movable value that holds in any graph: its parameter, and the name of what is kept for it."""
     if isinstance(what, weakref.ref):
         return id(what()), WEIGHT
     updater, name = what
@@ -369,7 +369,7 @@ def _check_loss(call: Call) -> None:
 
 
 def _accumulate(parameter: torch.Tensor, gradient: torch.Tensor) -> None:
-    """What autograd does with a gradient."""
+    """Adds a gradient to `.grad` as autograd does."""
     if parameter.grad is not None:
         parameter.grad += gradient
     elif gradient.stride() == parameter.stride():

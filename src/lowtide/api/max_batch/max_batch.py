@@ -90,7 +90,7 @@ def max_batch(
     """Finds the largest batch (or sequence) whose training step has a plan inside a budget, and tries it.
 
     Sizes are looked at by planning: the model is captured once with extents that vary, its operators are measured at a
-    few sizes and foreseen at the others. The answer's own size is measured, planned as `fit` plans it, and run for one
+    few sizes and predicted at the others. The answer's own size is measured, planned as `fit` plans it, and run for one
     step with the optimizer's; if that fails, the next smaller size is taken, and `tried` says so. Then parameters,
     buffers, gradients, optimizer state and generators are as they were, also on Ctrl-C and when the model raises; hooks
     run once more, and attributes that a forward sets stay as it set them. The answer fits; that nothing larger does is
@@ -139,7 +139,7 @@ def max_batch(
 
 @dataclass(frozen=True)
 class _Trial:
-    """What an answer has to stand: to be planned as `fit` plans it, and run if it is to be verified."""
+    """The test of a size that was found: planned as `fit` plans it, and run if it is to be verified."""
 
     model: torch.nn.Module
     make: Callable[[int], Inputs]
@@ -195,8 +195,8 @@ def _confirmed(search: FitSearch, trial: _Trial, start_s: float) -> MaxBatch:
                 failed.append("a step ran, and nothing held it inside the budget")
             took_s = time.perf_counter() - start_s
             return MaxBatch(size, plan, verified, search.plain or 0, tuple(search.tried), took_s, "; ".join(failed))
-        failed.append(f"size {size} was given up: {reason}")
-        size = search.give_up(size)
+        failed.append(f"size {size} was rejected: {reason}")
+        size = search.next_smaller(size)
     raise InfeasibleBudget("no size stood the trial: " + "; ".join(failed), budget_B=search.options.budget.size_B or 0)
 
 

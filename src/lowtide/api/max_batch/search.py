@@ -72,7 +72,7 @@ class FitSearch:
         self.plain = self._largest(self._keeps, self.high, None)
         return self._largest(self._plans, self.high, self.plain)
 
-    def give_up(self, size: int) -> int | None:
+    def next_smaller(self, size: int) -> int | None:
         """The next smaller size to try, after one that was found and does not do; None if there is none."""
         good = self.plain if self.plain is not None and self.plain < size else None
         return None if size <= self.low else self._largest(self._plans, size - self.step, good)
@@ -88,7 +88,7 @@ class FitSearch:
         return f"overhead {format_percent(record.overhead)}, over the limit of {format_percent(self.overhead_limit)}"
 
     def impossible(self) -> InfeasibleBudget:
-        """What says that the least size does not fit."""
+        """The error to raise where not even the least size fits."""
         size = self.low
         record = self._planned(size, True, self.options.planner)
         if size == 1 and isinstance(record, InfeasibleBudget) and not record.floor_B:

@@ -1,4 +1,4 @@
-"""One model's steps at every size: captured with extents that vary, measured at a few sizes, foreseen at the others."""
+"""One model's steps at every size: captured with varying extents, measured at a few sizes, predicted at the others."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Family:
     Arguments:
         model: plain, in the mode to plan for.
         make: what it is called with at a size.
-        session: has options, and an enclosure without a wall.
+        session: has options, and a budget scope that enforces nothing.
         two: two sizes, to see what varies.
         times: whether seconds matter; else an operator is run once at every further size, for its bytes.
     """

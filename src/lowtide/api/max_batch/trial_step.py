@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from lowtide.api.fit import fit, unfit
 from lowtide.api.memory import memory_stats
-from lowtide.device import storage as storages
+from lowtide.device import storage as storage_surgery
 from lowtide.device.arena import Arena, nothing_engaged
 from lowtide.device.generator_guard import unchanged_generators
 from lowtide.errors import CaptureError, InfeasibleBudget
@@ -49,7 +49,7 @@ def try_step(
 
     Raises:
         InfeasibleBudget: if there is no plan, or the step needed more than the budget.
-        torch.OutOfMemoryError: if something found no room.
+        torch.OutOfMemoryError: if something did not fit.
         Exception: what the user's code raises. Also then, and on Ctrl-C, everything is as before.
     """
     with _unchanged(model, optimizer):
@@ -65,7 +65,7 @@ def try_step(
         if seen.spills or seen.reserved_B > seen.budget_B:
             beyond_B = seen.spilled_B or seen.reserved_B - seen.budget_B
             raise InfeasibleBudget(
-                f"a step ran, and took {format_B(beyond_B)} beside the budget",
+                f"a step ran, and took {format_B(beyond_B)} outside the budget",
                 budget_B=seen.budget_B,
                 smallest_B=seen.budget_B + beyond_B,
             )
@@ -135,12 +135,12 @@ def _unchanged(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) 
 
 
 def _move_out(tensors: list[torch.Tensor], arena: Arena) -> None:
-    """Moves tensors to torch's own memory, so that the arena can end."""
+    """Copies tensors to torch's own memory, so that the arena can end."""
     for tensor in tensors:
         if tensor.device.type == "cpu" and tensor.layout is torch.strided and tensor.numel():
             storage = tensor.untyped_storage()
-            if storages.place_of(storage, arena) is not None:
-                storages.relocate(storage, None)
+            if storage_surgery.place_of(storage, arena) is not None:
+                storage_surgery.relocate(storage, None)
 
 
 class _Kept:

@@ -70,7 +70,7 @@ def compared(take: Take, numerics: Numerics, steps: int, folder: Path) -> Verifi
 
 
 def _equal(plain: Taken, numerics: Numerics, steps: int) -> Verification:
-    """What is said where nothing differs from some plain steps."""
+    """The verification where nothing differs from some plain steps."""
     counts = Counter(_kind(name) for name in plain.after[-1])
     return Verification(
         equal=True,
@@ -88,7 +88,7 @@ def _kind(name: str) -> str:
 
 
 def _apart(one: Taken, other: Taken, prepared: bool = False) -> tuple[Difference, ...]:
-    """What differs: in the state before, where that is looked at, or else in the first step in which anything does."""
+    """The differences: of the state before, where that is compared, or else of the first step that has any."""
     stages = [(0, one.before, other.before)] if prepared else []
     stages += [(i, a, b) for i, (a, b) in enumerate(zip(one.after, other.after, strict=True), 1)]
     for step, a, b in stages:
@@ -163,7 +163,7 @@ def _first(run: Ran, value: str, cause: str, difference: Difference | None = Non
 
 
 def _part_of_plan(planned: Sequence[Ran], captured: Sequence[Ran]) -> tuple[Ran, Content, str, Spot | None] | None:
-    """Where a planned step parts from its own program: a result that differs, or one that is not what it was."""
+    """The first run in which a planned step differs from its own program: in a result, or in what it reads."""
     right = {(run.step, run.graph, c.value): c.digest for run in captured for c in run.made}
     given = {(run.step, run.graph, c.value): c.digest for run in captured for c in run.read}
     own: dict[tuple[int, int, int], str] = {}  # values that only this plan's implementations have, and what made them

@@ -45,7 +45,7 @@ class Subject:
     """A model with what it is called with; steps change it.
 
     Arguments:
-        optimizer: steps after every backward; None for parameters that stay. Gradients are let go of in between.
+        optimizer: steps after every backward; None for parameters that do not change. Gradients are freed in between.
         loss_fn: makes the loss of what the model returns; None for the loss that the model returns, or else for fixed
             gradients of all that it returns.
         gradient_layouts: the outputs that get gradients, and how these lie; None where it is as said above.
@@ -70,7 +70,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Beforehand:
-    """What a planned step knows when it begins.
+    """The state from which a planned step begins.
 
     Arguments:
         lookup: of plans; those that are made are kept there, for who is going to need the same ones.
@@ -184,7 +184,7 @@ class _Stage:
         """
         subject, recipe = self.subject, self.subject.recipe
         if recipe is not None:
-            _let_go_of_gradients(subject)  # those that a step begins with are its own
+            _free_gradients(subject)  # those that a step begins with are its own
         for step in range(self.task.steps):
             if seen is not None:
                 seen.begin(step)
@@ -200,7 +200,7 @@ class _Stage:
                     subject.model, subject.optimizer, call, recipe, self._look, functools.partial(_behind, seen)
                 )
             self._look(_state(subject))
-            _let_go_of_gradients(subject)
+            _free_gradients(subject)
 
     def _loop(self, seen: Seen | None) -> None:
         """Forward, backward, and the optimizer's step."""
@@ -252,7 +252,7 @@ def _wants_closure(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def difference(name: str, step: int, plain: torch.Tensor, other: torch.Tensor) -> Difference | None:
-    """How a result differs from plain PyTorch's; None where every bit is the same.
+    """The difference of a result from plain PyTorch's; None where every bit is the same.
 
     Arguments:
         other: of any dtype; floats of another one are compared as numbers.
@@ -318,9 +318,7 @@ def _as_they_come(
     """Outputs with gradients that lie in memory in certain ways; empty where none is among the outputs."""
     known = dict(_named_outputs(outputs))
     layouts = [
-        (known[name], layout)
-        for name, layout in sorted(gradient_layouts, key=lambda candidate: candidate[0])
-        if name in known
+        (known[name], layout) for name, layout in sorted(gradient_layouts, key=lambda entry: entry[0]) if name in known
     ]
     return [(t, _laid_out(i, t, layout)) for i, (t, layout) in enumerate(layouts) if t.requires_grad]
 
@@ -379,8 +377,8 @@ def _gradients(subject: Subject) -> Iterator[tuple[str, torch.Tensor]]:
             yield f"gradient of {name}", tensor.grad
 
 
-def _let_go_of_gradients(subject: Subject) -> None:
-    """What a training loop does between two steps; the smallest budgets have no room for those of the step before."""
+def _free_gradients(subject: Subject) -> None:
+    """Sets gradients to None, as a training loop does between two steps; the smallest budgets do not hold them."""
     for tensor in (*subject.model.parameters(), *tree_leaves((subject.args, subject.kwargs))):
         if isinstance(tensor, torch.Tensor) and tensor.is_leaf:
             tensor.grad = None

@@ -35,9 +35,9 @@ from lowtide.session.whole_step import Steps
 _MOST_ARRIVALS = 64
 _BEFORE = "this step was verified before it is taken, and is refused; nothing has been changed."
 _BEHIND = (
-    "gradients came to this backward in a way for which no step had been verified (of {outputs}), and it was planned "
+    "gradients came to this backward for which no step had been verified (of {outputs}), and it was planned "
     "for them. It was verified when it had run, and is refused. It has added to `.grad`, and the forward before it has "
-    "moved buffers and random generators; no parameter and no state of an optimizer has been changed. Let go of the "
+    "changed buffers and random generators; no parameter and no state of an optimizer has been changed. Free the "
     "gradients (zero_grad), and take no optimizer step with them."
 )
 Key = tuple[Any, ...]
@@ -228,7 +228,7 @@ def _refuse(found: Verification, refusal: str) -> None:
 
 
 def _shorten(known: dict[Key, Any]) -> None:
-    """Forgets what was used longest ago: the plan of a step not taken for long is made again."""
+    """Forgets what was used longest ago: a step not taken for long is planned again."""
     while len(known) > ACTIVE_STEPS:
         known.pop(next(iter(known)))
 
@@ -238,6 +238,6 @@ def _modes(model: torch.nn.Module) -> tuple[bool, ...]:
 
 
 def _shapes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """What distinguishes two calls: sizes, dtypes and devices of tensors, and everything that is none."""
+    """A key of a call: sizes, dtypes and devices of tensors, and everything that is none."""
     leaves = tree_leaves((args, kwargs))
     return tuple((*t.shape, t.dtype, t.device) if isinstance(t, torch.Tensor) else repr(t) for t in leaves)

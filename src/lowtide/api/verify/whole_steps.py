@@ -18,7 +18,7 @@ Look = Callable[[Iterable[tuple[str, torch.Tensor]]], None]
 
 @dataclass(frozen=True)
 class Recipe:
-    """What makes a step of a batch's gradients.
+    """How a whole step uses a batch's gradients.
 
     Arguments:
         clip_norm, norm_type: of all gradients together; None where nothing is clipped.
