@@ -14,7 +14,7 @@ from lowtide.ir.graph import Graph
 from lowtide.ir.plan import Problem
 from lowtide.planners.bounds.op_floor import op_floor
 from lowtide.planners.chain.chain_start import chain_start
-from lowtide.planners.chain.link_options import brought_back, handed_on, link_options, permanent, time_ps
+from lowtide.planners.chain.link_options import handed_on, link_options, permanent, recomputed_stages, time_ps
 from lowtide.planners.chain.links import Links, links_of
 from lowtide.planners.reductions.stages import stage_program
 from lowtide.planners.search import Search
@@ -78,7 +78,7 @@ def test_options_go_from_everything_to_nothing_and_like_links_have_like_ones(nam
         assert sizes == sorted(sizes, reverse=True)
         for o in options:
             rest = set(links.later[k]) - o.saved
-            assert o.rest_ps == time_ps(links, brought_back(links, k, fixed | o.saved, rest))
+            assert o.rest_ps == time_ps(links, recomputed_stages(links, k, fixed | o.saved, rest))
 
 
 def plain_time(costs: dict[str, list[int]], first: int, last: int, m: int) -> float:

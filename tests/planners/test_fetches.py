@@ -151,9 +151,9 @@ def test_a_weight_at_home_on_the_host_comes_by_fetch_and_goes_back_when_it_is_up
 
 def test_what_cannot_be_planned_is_refused() -> None:
     graph = everywhere(with_updates(chain(2)))
-    with pytest.raises(PlanError, match="has its home on the host; this planner moves nothing"):
+    with pytest.raises(PlanError, match="is host-resident; this planner offloads nothing"):
         stage_program(graph)
-    with pytest.raises(PlanError, match="runs on the host; this planner moves nothing"):
+    with pytest.raises(PlanError, match="runs on the host; this planner offloads nothing"):
         stage_program(with_updates(chain(2), engine="host"))
     with pytest.raises(PlanError, match=r"makes .* on the host, and it leaves on the device"):
         stage_program(with_updates(chain(2), engine="host"), movable=())

@@ -43,7 +43,7 @@ def with_host_resident(graph: Graph, dice: random.Random) -> Graph:
 @given(graphs(), DICE)
 def test_any_retention_is_a_legal_schedule(plain: Graph, dice: random.Random) -> None:
     graph = with_host_resident(plain, dice)
-    assume(refuses_stages(graph, moving=True) is None)
+    assume(refuses_stages(graph, offload=True) is None)
     assume(not any(v.arrives is not None and graph.producers[v.id] for v in graph.values))  # not one stage program's
     movable = [v for v in sorted(fetchable_values(graph, 1)) if dice.random() < 0.8]
     try:

@@ -1,4 +1,4 @@
-"""What the methods of others reach on a graph, at every budget that they can meet: markers beside a frontier.
+"""What the methods of others reach on a graph, at every budget that they can meet: markers on a frontier's picture.
 
 Their plans are scored by the same simulator, in live bytes: where addresses count, the holes between tensors are not
 held against them.

@@ -116,7 +116,7 @@ def solver(
     machine: Machine | None = None,
     host_budget_B: int | None = 0,
 ) -> Solve:
-    """Plans for live bytes, beside those that are fixed; where there is a machine with links, values may be moved."""
+    """Plans for live bytes, without those that are fixed; a machine with links may offload values."""
 
     def solve(
         budget_B: int, start: Schedule | None, limit_s: float | None, watch: Callable[[Progress], None] | None

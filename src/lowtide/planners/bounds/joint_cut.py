@@ -1,17 +1,17 @@
-"""A lower bound on time for every choice of options at once, from one or several moments of the schedule.
+"""A lower bound on time for every choice of options at once, from one or several cut points of the schedule.
 
-Beside the columns of `single_cut.py` and `multi_cut.py` there is y_gk = group g has option k. For S_k, X_k at moment k
-(value v is resident then; recipe r is rerun at least once between it and the next moment) every schedule of every
-choice satisfies
+The columns are those of `single_cut.py` and `multi_cut.py`, and y_gk = group g has option k. For S_k, X_k at cut point
+k (value v is resident then; recipe r is recomputed at least once between it and the next cut point) every schedule of
+every choice satisfies
 
     minimise   sum time_gk y_gk + sum time_r X_kr                  time_gk: the option's first runs
     subject to sum_k y_gk = 1                     X_kr <= y_gk     for r of option k of g
                S_kv + sum_{r makes v} X_kr + sum_{later} y  >= 1, y_gk, X_kr
-                                                  for v that is read until the next moment by what always runs, by
-                                                  option k of g, by r; "later": options that make v after the moment
+                                                  for v that is read until the next cut point by what always runs, by
+                                                  option k of g, by r; "later": options that make v after the cut point
                sum size_v S_kv + sum run_gk y_gk <= budget - fixed  run_gk: of the recipe that is about to run
                S_{k+1,v} <= S_kv + sum_{r makes v} X_kr + sum_{later} y
-               the first rows once more for S_k and Y_k, rerun at some time after moment k:
+               the first rows once more for S_k and Y_k, recomputed at some time after cut point k:
                X_jr <= Y_kr for j >= k, Y_kr <= sum_{j >= k} X_jr
 
 Everything is taken at its best: of recipes that overwrite what they read the cheapest, no bytes for states of the
@@ -49,7 +49,7 @@ class JointSolution:
         impossible: the solver says that nothing fits.
         whole: whether the search of the solver's tree was completed.
         choice: group -> option; None when nothing was found.
-        kept: per moment what stays across it.
+        kept: per cut point what is kept across it.
     """
 
     bound_ps: float
@@ -60,7 +60,7 @@ class JointSolution:
 
 
 class JointCut:
-    """The model for some moments, built once and solved for several budgets.
+    """The model for some cut points, built once and solved for several budgets.
 
     Arguments:
         candidates: of the graph.
@@ -116,7 +116,7 @@ class JointCut:
         return JointSolution(bound_ps, False, solved.whole, choice, kept)
 
     def _present(self, k: int, again: dict[Key, int], value: int) -> list[Entry]:
-        """Resident at a moment, or brought back after it, or made only after it."""
+        """Resident at a cut point, or rematerialised after it, or made only after it."""
         scene = self.scenes[k]
         columns = [self.lifetime[k].get(value), *(again.get(w.key) for w in self.candidates.makers.get(value, ()))]
         later = scene.later.get(value, frozenset())
@@ -145,19 +145,19 @@ class JointCut:
             self.rows.row([*entries, (self.choice[owner], -1.0)])
 
     def _own(self, candidates: Iterable[Candidate], again: dict[Key, int]) -> None:
-        """Only what is chosen runs again."""
+        """Only what is chosen is recomputed."""
         for candidate in candidates:
             if candidate.owner != ALWAYS:
                 self.rows.row([(self.choice[candidate.owner], 1.0), (again[candidate.key], -1.0)])
 
     def _link(self, k: int) -> None:
-        """What is there at the next moment was there at this one, or came in between."""
+        """What is there at the next cut point was there at this one, or came in between."""
         for v, column in self.lifetime[k + 1].items():
             if v in self.lifetime[k]:
                 self.rows.row([*self._present(k, self.again[k], v), (column, -1.0)])
 
     def _afterwards(self, k: int, scene: Scene) -> dict[Key, int]:
-        """Columns for what runs again at any later time."""
+        """Columns for what is recomputed at any later time."""
         afterwards = {w.key: self.rows.column() for w in scene.candidates}
         for r, column in afterwards.items():
             stretches = [again[r] for again in self.again[k:] if r in again]
@@ -167,7 +167,7 @@ class JointCut:
         return afterwards
 
     def _knapsack(self, k: int, scene: Scene) -> tuple[int, int, int]:
-        """The row of the bytes at a moment, what they leave of a budget of nothing, and the most that they can be."""
+        """The row of the bytes at a cut point, what they leave of a budget of nothing, and their maximum."""
         free_B = -scene.fixed_B - scene.run_B.get(ALWAYS, 0)
         entries = [(column, -self.size_B[v] / MIB) for v, column in self.lifetime[k].items()]
         runs = [(self.choice[o], -run_B / MIB) for o, run_B in scene.run_B.items() if o != ALWAYS]
@@ -188,7 +188,7 @@ def weightless(candidates: Candidates, budget_B: int) -> frozenset[int]:
 
 
 def _scenes(candidates: Candidates, cut_points: Sequence[CutPoint], light: Collection[int]) -> list[Scene]:
-    """In order. Whatever a later moment speaks of, the earlier ones do."""
+    """In order. Whatever a later cut point speaks of, the earlier ones do."""
     scenes: list[Scene] = []
     for k in reversed(range(len(cut_points))):
         until = cut_points[k + 1] if k + 1 < len(cut_points) else None

@@ -1,11 +1,11 @@
-"""A lower bound on time for every choice of options where values may be moved as well, from one moment.
+"""A lower bound on time for every choice of options where values may be offloaded as well, from one cut point.
 
-The rows of `joint_cut.py` for what is there and what runs again, with F_v = value v is not there, and what brings it
-next is a fetch; and, with A and Z the seconds before and from the moment, as in `offload_cut.py`,
+The rows of `joint_cut.py` for what is there and what is recomputed, with F_v = value v is not there, and what brings it
+next is a fetch; and, with A and Z the seconds before and from the cut point, as in `offload_cut.py`,
 
     minimise   A + Z
     subject to A + Z >= first runs, by the options chosen, + sum time_r X_r
-               A >= what runs before the moment whatever is chosen, sum send_v F_v
+               A >= what runs before the cut point whatever is chosen, sum send_v F_v
                Z >= what runs after it whatever is chosen, sum fetch_v F_v
 
 Movable persistent values are taken to be on the host and to come for nothing.
@@ -47,7 +47,7 @@ class JointOffloadSolution:
 
 
 class JointOffloadCut:
-    """The model for a moment and a machine.
+    """The model for a cut point and a machine.
 
     Arguments:
         candidates: of the graph.
@@ -58,7 +58,7 @@ class JointOffloadCut:
         self.candidates, self.settled = reduced(candidates)
         self.rows = Rows()
         self.scene = scene_at(self.candidates, cut_point, None, weightless(self.candidates, budget_B))
-        self._spent: list[Entry] = []  # ms of first runs and reruns beyond the least
+        self._spent: list[Entry] = []  # ms of first runs and recomputations beyond the least
         self.choice = self._options()
         send_ms, fetch_ms = link_ms_per_B(machine)
         size_B = [v.size_B for v in candidates.graph.values]

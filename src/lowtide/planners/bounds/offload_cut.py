@@ -1,14 +1,14 @@
-"""A lower bound on time where values may be moved as well, from one moment of the schedule.
+"""A lower bound on time where values may be offloaded as well, from one cut point of the schedule.
 
-At the moment when the base recipe of stage t starts, exactly the earlier stages have had their first run. Let S_v =
-value v is on the device then, X_r = recipe r is rerun at least once afterwards, F_v = v is not there, and what brings
-it next is a fetch. A = seconds until the moment, Z = seconds from it on. Every schedule satisfies
+At the cut point when the base recipe of stage t starts, exactly the earlier stages have had their first run. Let S_v =
+value v is on the device then, X_r = recipe r is recomputed at least once afterwards, F_v = v is not there, and what
+brings it next is a fetch. A = seconds until the cut point, Z = seconds from it on. Every schedule satisfies
 
     minimise   A + Z
     subject to A >= runs before t                        Z >= runs from t on + sum time_r X_r
                A >= sum send_v F_v                       Z >= run of t + sum fetch_v F_v
-               the same for every stretch of A up to the moment, and what is made in it; and for every stretch of Z
-               from the moment on, and what is needed again in it
+               the same for every stretch of A up to the cut point, and what is made in it; and for every stretch of Z
+               from the cut point on, and what is needed again in it
                S_v + X_producer(v) + F_v >= 1            for v that a later stage needs
                S_v + X_producer(v) + F_v >= X_r          for v that r reads
                sum size_v S_v <= budget - fixed - trace_t,   S_v = 1 for what stage t reads, or the caller holds
@@ -17,18 +17,18 @@ since of what is away and comes back by a fetch, the copy had been made, one aft
 and no fetch that is issued later starts before the run of t has ended (`lowtide.ir.simulate`). One direction of the
 link carries one value at a time, so seconds of one direction add up.
 
-A movable persistent value w may have its home on the host, Y_w. It is on the device at the moment unless it does; away
-at the moment and read later it is fetched then, G_w; at home on the host and read before, it was fetched before.
+A movable persistent value w may be host-resident, Y_w. It is on the device at the cut point unless it is; away at the
+cut point and read later it is fetched then, G_w; host-resident and read before, it was fetched before.
 
     S_w >= 1 - Y_w                   S_w + G_w >= 1 if a later stage reads it; S_w = 1 if stage t does
     A >= sum fetch_w Y_w             for w that stage t or an earlier one reads
     Z >= run of t + sum fetch_v F_v + sum fetch_w G_w, and so on
     Z >= run of t + sum send_w Y_w   for w whose new content only a run on the device makes, and no earlier than t
 
-What is away, and homes, are on the host at the moment, and have room there. All is taken at its best: any value may
-move, whatever its size; latencies, reruns before the moment and generator states weigh nothing. A little is added for
-what is moved, to break ties, and taken off again: neither direction of the link is busy for longer than A + Z. Solved
-by HiGHS; only its dual bound is reported.
+What is away, and host-resident values, are on the host at the cut point, and fit there. All is taken at its best: any
+value may be offloaded, whatever its size; latencies, recomputations before the cut point and generator states weigh
+nothing. A little is added for what is offloaded, to break ties, and taken off again, since neither direction of the
+link is busy for longer than A + Z. Solved by HiGHS; only its dual bound is reported.
 
 Units: `_B` bytes, `_s` seconds, `_ps` picoseconds, `_Bps` bytes per second.
 """
@@ -46,9 +46,9 @@ from lowtide.planners.bounds.rows import MIB, PS_PER_MS, Rows, capacity, proved_
 from lowtide.planners.offload.rates import Rates
 from lowtide.planners.reductions.stages import StageProgram
 
-_STRETCHES = 24  # of the time on either side of the moment
+_STRETCHES = 24  # of the time on either side of the cut point
 
-TIE = 1e-4  # what a second of the link costs, so that nothing is moved for nothing
+TIE = 1e-4  # what a second of the link costs, so that nothing is offloaded needlessly
 
 Entry = tuple[int, float]
 
@@ -73,9 +73,9 @@ class OffloadSolution:
     Arguments:
         bound_ps: proved: no schedule takes less, first runs included.
         impossible: the solver says that nothing fits.
-        kept: program values on the device at the moment; None when nothing was found.
+        kept: program values on the device at the cut point; None when nothing was found.
         fetched: those that are away and come back by a fetch.
-        hosted: movable persistent values that have their home on the host.
+        hosted: movable persistent values that are host-resident.
     """
 
     bound_ps: float
@@ -89,10 +89,10 @@ class OffloadCut:
     """The model at one stage, for any budget.
 
     Arguments:
-        program: of the graph with all homes on the device, in which nothing moves.
-        stage: the moment.
+        program: of the graph with all persistent values on the device, in which nothing is offloaded.
+        stage: the cut point.
         machine: with the links.
-        host_budget_B: for the copies and homes that are on the host at the moment; None for no limit.
+        host_budget_B: for the copies and host-resident values that are on the host at the cut point; None for no limit.
     """
 
     def __init__(self, program: StageProgram, stage: int, machine: Machine, host_budget_B: int | None = None) -> None:
@@ -103,10 +103,10 @@ class OffloadCut:
         self.fetch: dict[int, int] = {}
         self.again: dict[int, int] = {}
         self.base: dict[int, int] = {}
-        self._before: list[tuple[int, Entry]] = []  # sends until the moment, and the stage that makes the value
-        self._behind: list[tuple[int, Entry]] = []  # fetches from the moment on, and the stage that needs the value
-        self._resident_before: list[Entry] = []  # fetches until the moment
-        self._resident_behind: list[Entry] = []  # sends from the moment on
+        self._before: list[tuple[int, Entry]] = []  # sends until the cut point, and the stage that makes the value
+        self._behind: list[tuple[int, Entry]] = []  # fetches from the cut point on, and the stage that needs the value
+        self._resident_before: list[Entry] = []  # fetches until the cut point
+        self._resident_behind: list[Entry] = []  # sends from the cut point on
         self._knapsack: list[Entry] = []
         self._free_B = -program.core_fixed_B - program.core.least_peak(stage)
         self._values()
@@ -227,7 +227,7 @@ class OffloadCut:
         return recipe >= 0 and value in self.program.graph.recipes[recipe].read_values
 
     def _program_place(self) -> int:
-        """Of the first program recipe that runs at the moment or later."""
+        """Of the first program recipe that runs at the cut point or later."""
         places = {r: place for place, r in enumerate(self.program.graph.program)}
         later = (s.recipe for s in self.program.stages[self.stage :] if s.recipe >= 0)
         return min((places[r] for r in later), default=len(places))
@@ -255,7 +255,7 @@ class OffloadCut:
         rows.row([*((c, 1.0) for c in future), *(e for e in self._resident_behind if e[1])])
 
     def _host(self, host_budget_B: int) -> None:
-        """Copies that are fetched later, and homes, all of which are there at the moment."""
+        """Copies that are fetched later, and host-resident values, all of which are on the host at the cut point."""
         sizes = [(column, self.program.size_B[v]) for v, column in self.fetch.items()]
         sizes += [(column, self.program.graph.values[w].size_B) for w, column in self.base.items()]
         free_MiB = capacity(host_budget_B, sum(size_B for _, size_B in sizes))

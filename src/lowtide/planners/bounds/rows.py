@@ -73,10 +73,10 @@ class Rows:
 
 
 def capacity(bytes_B: int, most_B: int) -> float:
-    """A knapsack's room in MiB, loosened by more than the solver's rounding, so that no bound is too high.
+    """A knapsack's capacity in MiB, loosened by more than the solver's rounding, so that no bound is too high.
 
     Arguments:
-        bytes_B: the room.
+        bytes_B: the capacity.
         most_B: the sum of all that may be put in.
     """
     size = bytes_B / MIB

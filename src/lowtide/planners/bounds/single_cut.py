@@ -1,17 +1,17 @@
-"""A lower bound on time from one moment of the schedule, and the set to keep across it.
+"""A lower bound on time from one cut point of the schedule, and the set to keep across it.
 
-At the moment when the base recipe of stage t starts, exactly the earlier stages have had their first run. Let
-S_v = value v is resident then, X_r = recipe r is rerun at least once afterwards. Every schedule satisfies
+At the cut point when the base recipe of stage t starts, exactly the earlier stages have had their first run. Let S_v =
+value v is resident then, X_r = recipe r is recomputed at least once afterwards. Every schedule satisfies
 
     minimise   sum time_r X_r
     subject to sum size_v S_v <= budget - fixed - trace_t     S_v = 1 for what stage t reads, or must be there
                S_v + X_producer(v) >= 1                       for v that a later stage needs
                S_v + X_producer(v) >= X_r                     for v that r reads
 
-so the time of the first runs plus the minimum is a lower bound for any recomputation with first runs in program
-order. Where the run of stage t may overwrite a value, trace_t is that of the run in place, and S_v of that value says
-whether it stays behind the run, which then takes size_v more. The relaxation is a parametric minimum cut. Solved by
-HiGHS; only its dual bound is reported.
+so the time of the first runs plus the minimum is a lower bound for any recomputation with first runs in program order.
+Where the run of stage t may overwrite a value, trace_t is that of the run in place, and S_v of that value says whether
+it is kept behind the run, which then takes size_v more. The relaxation is a parametric minimum cut. Solved by HiGHS;
+only its dual bound is reported.
 
 Units: `_B` bytes, `_s` seconds, `_ps` picoseconds.
 """
@@ -35,10 +35,10 @@ class CutSolution:
     """What the solver found for one budget.
 
     Arguments:
-        bound_ps: proved: no schedule spends less on reruns.
+        bound_ps: proved: no schedule spends less on recomputations.
         impossible: the solver says that no set fits.
-        kept: core values that stay across the cut; None when no set was found.
-        recompute_ps: what the set costs if every dropped value is brought back once.
+        kept: core values that are kept across the cut; None when no set was found.
+        recompute_ps: what the set costs if every dropped value is rematerialised once.
         nodes: of the search tree.
     """
 
@@ -54,7 +54,7 @@ class SingleCut:
 
     Arguments:
         program: the stage program.
-        stage: the moment.
+        stage: the cut point.
     """
 
     def __init__(self, program: StageProgram, stage: int) -> None:

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from lowtide._core import KEEP, ChainTable
 from lowtide.planners.chain.link_options import (
     LinkOption,
-    brought_back,
     handed_on,
     link_options,
     permanent,
+    recomputed_stages,
     running_B,
     time_ps,
 )
@@ -37,8 +37,8 @@ class ChainCosts:
     Arguments:
         budget_B: for everything; what is always there is taken off it.
         budget_slots: in which the rest is counted.
-        hopeful: whether a link's backward is taken to hold of the forward only what it reads that moment.
-        elsewhere: values of other chains of the graph, which are dropped and brought back as well.
+        hopeful: whether a link's backward is taken to hold of the forward only what it is reading.
+        elsewhere: values of other chains of the graph, which are dropped and rematerialised as well.
     """
 
     links: Links
@@ -140,7 +140,7 @@ class ChainCosts:
         links = self.links
         rest = [v for v in links.later[link] if v not in saved]
         there = permanent(links, link).union(saved, handed)
-        again = brought_back(links, link, there, rest)
+        again = recomputed_stages(links, link, there, rest)
         begins_B = self.gradients_B[links.turn_of[link] - links.half.turn] + self._sum_B(saved)
         again_B = begins_B + running_B(links, again, rest) if again else 0
         return max(again_B, self.backward_B[link]), time_ps(links, again)

@@ -29,15 +29,15 @@ class Links(Linked):
     """A forward cut where little crosses.
 
     Arguments:
-        again: values of the forward that are dropped and brought back. Others stay: those that nothing can bring back
-            for as long as they may be needed, what the caller holds, and what is too small to matter.
+        again: values of the forward that are dropped and rematerialised. Others are kept: those that nothing can
+            rematerialise for as long as they may be needed, what the caller holds, and what is too small to matter.
     """
 
     again: frozenset[int]
 
     @cached_property
     def last_reader(self) -> dict[int, int]:
-        """Per value that can be brought back the last link that reads it; its own where none does."""
+        """Per value that can be rematerialised the last link that reads it; its own where none does."""
         last = {v: self.link_of[self.program.producer[v]] for v in sorted(self.again)}
         for t, k in self.link_of.items():
             for v in self.program.read_ids[t]:
@@ -73,7 +73,7 @@ class Links(Linked):
     def backward_of(self) -> tuple[int, ...]:
         """Per stage from the turn on the link that goes backward then: the links come last first. O(reads).
 
-        What reads nothing of the forward belongs to the link before it, so that nothing is brought back too early.
+        What reads nothing of the forward belongs to the link before it, so that nothing is rematerialised too early.
         """
         link, found = 0, list[int | None]()
         for t in range(len(self.program.stages) - 1, self.half.turn - 1, -1):
@@ -114,7 +114,7 @@ class Links(Linked):
         return {v: (gap, core.gap_start(gap)) for v, gap in gaps.items() if core.is_free(gap)}
 
     def taus(self, when: Mapping[int, int]) -> NDArray[np.int32]:
-        """Writes down from which stage on values are kept again, or `KEEP`. Others stay. O(values)."""
+        """Writes down from which stage on values are kept again, or `KEEP`. Others are kept. O(values)."""
         taus = np.full(len(self.program.core.gap_value), KEEP, dtype=np.int32)
         for v, cut_point in when.items():
             if cut_point != KEEP and v in self.gaps:
@@ -128,7 +128,7 @@ def links_of(program: StageProgram, most: int, small_B: int = 0) -> tuple[Links,
 
     Arguments:
         most: links per forward.
-        small_B: so many bytes, in all, of the smallest values of a forward stay.
+        small_B: so many bytes, in all, of the smallest values of a forward are kept.
 
     O(edges + stages * log stages).
     """

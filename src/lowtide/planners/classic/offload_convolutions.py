@@ -1,4 +1,4 @@
-"""What computes much is copied to the host as soon as it is made, and comes back one ahead in the backward.
+"""What computes much is copied to the host as soon as it is made, and prefetched one ahead in the backward.
 
 The unified tensor pool of L. Wang et al., "SuperNeurons: dynamic GPU memory management for training deep neural
 networks", PPoPP 2018, arXiv 1801.04380, without its cache; before it M. Rhu et al., "vDNN", MICRO 2016, sent the inputs

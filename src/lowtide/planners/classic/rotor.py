@@ -124,7 +124,7 @@ class _Table:
 
     @cached_property
     def reversing(self) -> list[int]:
-        """Slots that a link's backward takes beside what was saved: its runs, and the gradient that comes in."""
+        """Slots that a link's backward takes besides what was saved: its runs, and the gradient that comes in."""
         chain, program = self.chain, self.chain.program
         most_B = [0] * len(chain.links)
         for t in range(chain.half.turn, len(program.stages)):
@@ -136,7 +136,7 @@ class _Table:
 
     @cached_property
     def run_ps(self) -> list[int]:
-        """Time of running each link again."""
+        """Time of recomputing each link."""
         return [sum(self.chain.program.stages[t].recompute_ps for t in link) for link in self.chain.links]
 
     @cached_property
@@ -147,7 +147,7 @@ class _Table:
     def _fill(self, first: int, last: int) -> None:
         time, choice = self.time[first, last], self.choice[first, last]
         saved = self.saved[first]
-        if first == last:  # a link whose backward reads nothing of its own need not run again
+        if first == last:  # a link whose backward reads nothing of its own need not be recomputed
             time[:] = self.run_ps[first] if self.later[first] else 0
         else:
             self._shift(time, self.time[first + 1, last], saved)

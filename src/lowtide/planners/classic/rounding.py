@@ -1,4 +1,4 @@
-"""Checkmate's two-phase rounding: what stays is rounded off the relaxation, what runs again follows from it.
+"""Checkmate's two-phase rounding: what stays is rounded off the relaxation, what is recomputed follows from it.
 
 P. Jain et al., "Checkmate: breaking the memory wall with optimal tensor rematerialization", MLSys 2020, section 5. The
 relaxation is solved for nine tenths of the budget. Rounded by a threshold, of which nine are tried, or at random, each

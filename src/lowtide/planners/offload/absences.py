@@ -2,7 +2,7 @@
 
 A *place* is where steps that are no runs may stand: place p is before the p-th run or boundary, the last place is the
 end. A value is *absent* from the place of its drop to the place of its fetch; what it comes back from is a *copy* on
-the host, which a send or a run there makes, or which is at home there. In the schedule as it is given, copies take no
+the host, which a send or a run there makes, or which is host-resident. In the schedule as it is given, copies take no
 time: the bytes per place that are found here are those of values that come just before they are needed and go at once.
 
 Units: `_B` bytes, `_s` seconds.
@@ -25,11 +25,11 @@ NEVER_THERE = -1
 
 @dataclass(slots=True)
 class Copy:
-    """A stay of a value on the host.
+    """A value's residency on the host.
 
     Arguments:
         earliest, due: the places between which it is sent; `due` is None where nothing is sent.
-        base: whether the value, or what it replaces, has its home there, so that it takes no further bytes and stays.
+        base: whether the value, or what it replaces, is host-resident, so that it takes no further bytes and stays.
         until: the place after which the schedule drops it; None if it does not.
         readers: places of runs on the host that read it.
     """
@@ -48,7 +48,7 @@ class Absence:
     """A value that is not on the device from place `leave` to, without, place `back`; None for the rest.
 
     Arguments:
-        leave: NEVER_THERE for a value with its home on the host that has not visited yet.
+        leave: NEVER_THERE for a host-resident value that has not been on the device yet.
     """
 
     value: int
@@ -62,12 +62,12 @@ class Anchor:
     """A run or a boundary.
 
     Arguments:
-        inner_B: device bytes that it takes beside what is live before it.
-        change_B: what it changes of the live bytes, by what it brings, overwrites and lets go.
+        inner_B: device bytes that it takes on top of what is live before it.
+        change_B: what it changes of the live bytes, by what it makes, overwrites and frees.
         time_s: of the run.
         computes: whether it runs on the device.
         reads: values that it reads and that come by fetch at some time.
-        drops: values given up for good between it and the next one.
+        drops: values freed for good between it and the next one.
     """
 
     step: Run | Boundary
@@ -110,7 +110,7 @@ def find_absences(graph: Graph, schedule: Schedule) -> Absences:
 
 
 def is_spare(found: Absences, copy: Copy) -> bool:
-    """Whether a copy is only made for its value to come back from: if that stays, nothing needs sending."""
+    """Whether a copy is only made for its value to come back from: if that is kept, nothing needs sending."""
     if copy.due is None or copy.base or copy.readers or not copy.absences:
         return False
     return all(found.absences[a].back is not None for a in copy.absences)
@@ -127,7 +127,7 @@ class _Walk:
         self.copies: list[Copy] = []
         self.on_device = {v.id for v in graph.values if v.persistent and v.memory == DEVICE}
         self.since: dict[int, int] = {}  # resident value -> the first place after it came
-        self.sent: dict[int, int] = {}  # resident value -> its copy, sent during this stay
+        self.sent: dict[int, int] = {}  # resident value -> its copy, sent during this residency
         self.on_host: dict[int, int] = {}  # value -> its copy
         self.old: dict[int, int] = {}  # value -> a copy that was dropped and may be taken up again
         self.left: dict[int, tuple[int, int | None]] = {}  # value -> where it was dropped, and the copy sent before
@@ -209,7 +209,7 @@ class _Walk:
 
     def _go(self, value: int) -> None:
         if value not in self.on_device:
-            raise IllegalPlan(f"value {value} ({self.graph.values[value].name}) is given up where it is not")
+            raise IllegalPlan(f"value {value} ({self.graph.values[value].name}) is dropped where it is not")
         self.on_device.discard(value)
         self.sent.pop(value, None)
         self.live_B -= self.size_B[value]
@@ -282,7 +282,7 @@ class _Walk:
     def _send(self, value: int) -> None:
         earliest = min(self.since.get(value, 0), self.place)
         copy = self.old.pop(value, None)
-        if copy is not None:  # the same bytes once more: the first copy stays
+        if copy is not None:  # the same bytes once more: the first copy is kept
             self.copies[copy].until = None
             self.on_host[value] = copy
         else:

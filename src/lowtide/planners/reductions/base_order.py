@@ -65,7 +65,7 @@ def _ordered(graph: Graph, deep: bool) -> list[int]:
 
 
 class _Segment:
-    """One segment under way.
+    """One segment in progress.
 
     Invariant: `waiting[r]` counts the recipes before which r cannot run; `ready` holds those that wait for none.
     """
