@@ -247,7 +247,7 @@ def test_the_same_allocation_twice_is_refused() -> None:
         check(graph, schedule, layout=twice)
 
 
-def test_nothing_lies_on_an_obstacle() -> None:
+def test_nothing_overlaps_a_live_block() -> None:
     graph, schedule = _two_engines()
     layout = replace(stacked(graph, schedule), live_blocks=(LiveBlock(0, 8),))
     with pytest.raises(IllegalPlan, match="what was there before"):
@@ -300,9 +300,9 @@ GRAPHS = [
     ("graph-takeovers", _recipe(examples.in_place(), 2, consumes=(Takeover(0, 0),))),
     ("graph-takeovers", _recipe(examples.in_place(), 2, consumes=(Takeover(1, 1),))),
     ("graph-takeovers", _value(examples.update(), 2, size_B=41)),
-    ("graph-homes", _value(examples.chain(), 2, memory="host")),
-    ("graph-homes", _value(examples.visiting_update(), 2, memory="host")),
-    ("graph-homes", _value(examples.update(), 2, replaces=1)),
+    ("graph-residency", _value(examples.chain(), 2, memory="host")),
+    ("graph-residency", _value(examples.visiting_update(), 2, memory="host")),
+    ("graph-residency", _value(examples.update(), 2, replaces=1)),
     ("graph-states", _recipe(examples.opaque_then_random(), 0, state=3)),
     ("graph-groups", _replace(examples.convolution(), groups=examples.convolution().groups * 2)),
     ("graph-groups", _replace(examples.convolution(), groups=(Group("g", ()),))),

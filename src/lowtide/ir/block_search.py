@@ -45,7 +45,7 @@ class _Direction:
         self._modules = [graph.recipes[r].origin.module for r in self.recipes]
 
     def cuts(self, stretch: Stretch) -> Iterator[_Windows]:
-        """Ways to cut a stretch into windows, the most likely ones first."""
+        """Candidate cuts of a stretch into windows, the most likely ones first."""
         starts = range(stretch.start, min(stretch.start + stretch.period, stretch.end - 2 * stretch.period + 1))
         ranked = sorted(starts, key=lambda s: self._cost(s + stretch.period))
         for start in ranked[:_CUTS]:
@@ -86,7 +86,7 @@ def find_blocks(graph: Graph) -> tuple[Block, ...]:
 
     Returns: in program order, with names of their own.
 
-    O(recipes^2) in vector operations, O(references) beside, the first time.
+    O(recipes^2) in vector operations, O(references) besides, the first time.
     """
     known: dict[str, tuple[Block, ...]] = graph.__dict__  # what is found out about a graph once: it never changes
     if "_blocks" not in known:

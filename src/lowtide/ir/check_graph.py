@@ -275,14 +275,14 @@ def _host_resident(graph: Graph) -> None:
         if value.memory not in (DEVICE, HOST):
             raise illegal("graph-references", f"{value_name(graph, value.id)} in memory {value.memory!r}")
         if value.memory != DEVICE and not (value.persistent or value.leaves is not None):
-            raise illegal("graph-homes", value_name(graph, value.id))
+            raise illegal("graph-residency", value_name(graph, value.id))
         if value.replaces is None:
             continue
         base = graph.values[value.replaces] if 0 <= value.replaces < len(graph.values) else None
         if base is None or not base.persistent or value.leaves is None:
-            raise illegal("graph-homes", value_name(graph, value.id))
+            raise illegal("graph-residency", value_name(graph, value.id))
         if (base.size_B, base.memory) != (value.size_B, value.memory):
-            raise illegal("graph-homes", value_name(graph, value.id))
+            raise illegal("graph-residency", value_name(graph, value.id))
 
 
 def _parts(graph: Graph) -> None:

@@ -181,7 +181,7 @@ class _Comparison:
         handed = None if one.handed_to is None else self.values.get(one.handed_to)
         replaces = None if one.replaces is None else self.values.get(one.replaces)
         there = structs.replace(one, id=other.id, name=other.name, handed_to=handed, replaces=replaces)
-        there = structs.replace(there, memory=other.memory)  # where homes are is among the decisions
+        there = structs.replace(there, memory=other.memory)  # placement is among the decisions
         if other.arrives is None and _kind(one) == _kind(other):
             there = structs.replace(there, size_B=other.size_B, geometry=other.geometry)
         name = f"value {one.id} ({other.name})"

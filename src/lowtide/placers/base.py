@@ -1,4 +1,4 @@
-"""What every placer is: a frozen value with a name, a way to refuse, and a way to place.
+"""What every placer is: a frozen value with a name that can refuse a packing or place it.
 
 Units: `_B` bytes, `_s` seconds.
 """

@@ -16,13 +16,13 @@ _ENDLESS_B = 2**52
 
 
 def host_height_B(graph: Graph, schedule: Schedule, limit_B: int | None = None) -> int:
-    """How high the copies reach that a schedule makes on the host; homes lie elsewhere.
+    """How high the copies reach that a schedule makes on the host; host-resident values lie elsewhere.
 
     Arguments:
-        graph: with its homes as the schedule finds them.
+        graph: with the host-resident values of the schedule.
         limit_B: where the pool ends; best fit looks at the hole below it as well. None for no end.
 
-    Returns: no more than `limit_B` where that is enough; else what would be, without a wall.
+    Returns: no more than `limit_B` where that is enough; else what would be, without a limit.
 
     O(steps log steps).
     """

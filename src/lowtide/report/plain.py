@@ -45,7 +45,7 @@ def _last_reads(graph: Graph) -> dict[int, int]:
 
 
 def _lifetimes(graph: Graph, value: int) -> bool:
-    """Whether the program itself may not drop it: it has a home of its own, or belongs to the caller."""
+    """Whether the program itself may not drop it: it is persistent, or belongs to the caller."""
     return graph.values[value].persistent or graph.values[value].leaves is not None
 
 

@@ -21,7 +21,7 @@ from lowtide.report.recomputations import recompute_steps
 KINDS = {
     "home": "persistent: parameters, buffers",
     "activation": "values of the forward",
-    "again": "values brought back",
+    "again": "values recomputed or fetched",
     "backward": "values of the backward",
     "gradient": "gradients handed over",
     "temporary": "temporaries inside an operator",
@@ -61,7 +61,7 @@ class AddressMap:
         rectangles: those of the layout in the order of their allocation; what is persistent and what is set aside
             lies above the layout, in an order that the plan does not fix.
         clock: (tick, seconds), not decreasing in either; between two of them time is taken to pass evenly.
-        height_B: of the layout; above it lies what no plan moves.
+        height_B: of the layout; above it lies what no plan drops.
         top_B: of everything.
     """
 

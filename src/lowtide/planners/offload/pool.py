@@ -1,5 +1,4 @@
-"""Plans over the device's memory and the host's: what stays, what is recomputed, what is offloaded, and what is
-host-resident.
+"""Plans over the device's memory and the host's: what is kept, recomputed, offloaded or host-resident.
 
 0. A plan that was given and offloads something is made to fit, and bettered; then that is all.
 1. The best plan that offloads nothing, where there is one.
