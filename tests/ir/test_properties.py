@@ -99,7 +99,7 @@ def test_what_cannot_be_executed_is_refused(graph: Graph, seed: int, greed: floa
 @settings(max_examples=100)
 @given(graphs(), SEEDS)
 def test_residencies_are_the_live_bytes(graph: Graph, seed: int) -> None:
-    """The stays sum up to what the simulator says is live; stacked, the allocations are a legal layout."""
+    """The residencies sum up to what the simulator says is live; stacked, the allocations are a legal layout."""
     schedule = Writer(graph, Random(seed), 0.6).write()
     try:
         check(graph, schedule)

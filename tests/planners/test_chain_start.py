@@ -54,14 +54,14 @@ def test_what_a_link_reads_is_its_own_or_crosses_in_front_of_it(name: str) -> No
             assert all(v in own | there for v in links.program.read_ids[t] if v in links.again)
 
 
-def test_a_mask_beside_the_trunk_does_not_keep_the_forward_in_one_piece() -> None:
+def test_a_mask_outside_the_trunk_does_not_keep_the_forward_in_one_piece() -> None:
     """Values that cross every cut are counted once, not a reason for fewer cuts."""
     program = stage_program(unet(4))
     (links,) = links_of(program, 40)
     assert len(links.links) == 40
 
 
-def test_small_values_stay() -> None:
+def test_small_values_are_kept() -> None:
     program = stage_program(gpt(2))
     (everything,), (fewer,) = links_of(program, 10), links_of(program, 10, small_B=300_000)
     assert fewer.again < everything.again
