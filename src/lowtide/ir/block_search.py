@@ -151,16 +151,16 @@ def _saved(wiring: Wiring, pieces: Sequence[Sequence[int]], up: _Direction) -> d
     A value belongs to the instance that makes it, or that is the first to read what the caller gives.
     """
     graph = wiring.graph
-    bases: dict[int, int] = {}
+    instance_of: dict[int, int] = {}
     for instance, recipes in enumerate(pieces):
         for recipe in recipes:
             for value in graph.recipes[recipe].read_values:
                 if graph.values[value].arrives is not None:
-                    bases.setdefault(value, instance)
+                    instance_of.setdefault(value, instance)
             for value in graph.recipes[recipe].outputs:
-                bases[value] = instance
+                instance_of[value] = instance
     saved: dict[int, list[int]] = {}
-    for value, instance in bases.items():
+    for value, instance in instance_of.items():
         for reader in wiring.readers.get(value, ()):
             if reader in up.places:
                 saved.setdefault(up.places[reader], []).append(instance)

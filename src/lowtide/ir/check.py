@@ -70,7 +70,7 @@ def check(
 
 
 def _references(graph: Graph, schedule: Schedule) -> None:
-    """Everything named exists, segments come in order, and nobody waits for the future."""
+    """Everything named exists, segments come in order, and no step waits for a later one."""
     segments = 0
     for index, step in enumerate(schedule.steps):
         match step:

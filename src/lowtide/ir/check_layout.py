@@ -132,7 +132,7 @@ def _spans(graph: Graph, schedule: Schedule, lifetimes: Sequence[Lifetime]) -> d
         if memory_of(recipe.engine) != DEVICE:
             continue
         outputs = [v for v in recipe.outputs if not (recipe.effect is Effect.RANDOM and v == recipe.state)]
-        base = {
+        value_of = {
             at: v for v, at in zip(outputs, recipe.trace.outputs, strict=False) if at is not None and v in step.keep
         }
         released = {-event - 1: when for when, event in enumerate(recipe.trace.events) if event < 0}
@@ -141,9 +141,11 @@ def _spans(graph: Graph, schedule: Schedule, lifetimes: Sequence[Lifetime]) -> d
             if size_B < 0:
                 continue
             count += 1
-            kept = lifetime_of.get((base[count], index)) if count in base else None
+            kept = lifetime_of.get((value_of[count], index)) if count in value_of else None
             name = (
-                value_name(graph, base[count]) if count in base else f"a temporary of {recipe_name(graph, recipe.id)}"
+                value_name(graph, value_of[count])
+                if count in value_of
+                else f"a temporary of {recipe_name(graph, recipe.id)}"
             )
             end = (index, float(released.get(count, _LAST))) if kept is None else until(kept)
             spans[index, count] = Span(name, size_B, (index, when), end, kept)

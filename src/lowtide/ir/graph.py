@@ -22,7 +22,7 @@ from lowtide.ir.numerics import Numerics
 
 
 class Role(enum.Enum):
-    """What a value is to the person who trains."""
+    """A value's role in training."""
 
     PARAMETER = "parameter"
     BUFFER = "buffer"
@@ -59,7 +59,7 @@ class Value(msgspec.Struct, frozen=True):
         readable_through: the last segment that may read it; None for no limit. A mutated input ends
             with the segment after which it is overwritten.
         handed_to: the value of another part as which the caller gives it back: a gradient that goes straight from one
-            part's backward to another's. Its bytes stay where they are until that value is dropped.
+            part's backward to another's. Its storage is held until that value is dropped.
         memory: where a persistent value is resident, and where a value that leaves is then. A host-resident one comes
             to the device by `Fetch` alone, and may be dropped there.
         movable: a planner may make it, and whatever replaces it, host-resident (`lowtide.ir.housing`).
@@ -222,7 +222,7 @@ class Graph(msgspec.Struct, frozen=True, dict=True):
 
     Arguments:
         program: recipe ids in the order in which the captured network first ran them; segments do not decrease.
-        name: for people.
+        name: for messages.
         key: hash of what was captured, so that a plan finds its program again.
     """
 

@@ -1,4 +1,4 @@
-"""A problem, an outcome, and the plan that a person holds.
+"""Problems, outcomes, and plan records.
 
 Units: `_B` bytes, `_s` seconds.
 """
@@ -75,7 +75,7 @@ class Outcome(msgspec.Struct, frozen=True):
         smallest_B: smallest budget for which a plan is known; None when not looked for.
         smallest: that plan; None where `schedule` is one, and from planners that only know its bytes.
         hosted: persistent values that are host-resident; the schedule is one of `housed(graph, hosted)`.
-        stats: what the solve did, for people (moves tried, nodes, seconds per stage, ...).
+        stats: what the solve did (moves tried, nodes, seconds per stage, ...).
     """
 
     schedule: Schedule | None

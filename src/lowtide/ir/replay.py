@@ -51,8 +51,8 @@ def replay_tables(graph: Graph, schedule: Schedule, layout: Layout) -> tuple[Rep
             blocks += at.get(index, ())
             first.append(len(blocks))
         elif isinstance(step, Send | Fetch):
-            candidate = f"to the {step.memory}" if isinstance(step, Send) else f"back from the {step.memory}"
-            names.append(f"{graph.values[step.value].name} {candidate}")
+            direction = f"to the {step.memory}" if isinstance(step, Send) else f"back from the {step.memory}"
+            names.append(f"{graph.values[step.value].name} {direction}")
             blocks += at.get(index, ())
             first.append(len(blocks))
     end_segment()

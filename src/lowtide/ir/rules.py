@@ -8,7 +8,7 @@ GRAPH_RULES = {
     "graph-ids": "every value and recipe stands at the index that is its id",
     "graph-references": "values, recipes and segments that are named exist, and arguments name reads that exist",
     "graph-program": "the program runs each of its recipes once, in segments that do not decrease, on values that "
-    "are there, and brings about every value that leaves",
+    "are there, and makes every value that leaves",
     "graph-origins": "every value is produced by a recipe or arrives; a persistent one arrives",
     "graph-parts": "a recipe touches only values of its own part of the bundle, persistent values apart",
     "graph-traces": "a trace releases what it allocated, once, except its outputs, which have their values' sizes",

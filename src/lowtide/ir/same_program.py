@@ -42,7 +42,7 @@ class SameProgram:
         """The schedule in the ids of the graph here.
 
         Raises:
-            PlanMismatch: if it runs a recipe, or names a value, that there is not here.
+            PlanMismatch: if it runs a recipe, or names a value, that does not exist here.
         """
         return Schedule(tuple(self._step(step, there) for step in schedule.steps))
 
@@ -74,7 +74,7 @@ class SameProgram:
         found = tuple(values)
         for value in found:
             if value not in self.values:
-                raise PlanMismatch(f"the saved plan names a value {value} that there is not here. {_REMEDY}")
+                raise PlanMismatch(f"the saved plan names a value {value} that does not exist here. {_REMEDY}")
         return tuple(self.values[v] for v in found)
 
 

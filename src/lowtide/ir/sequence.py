@@ -113,13 +113,13 @@ class _Walk:
         passed = {output: allocation for output, allocation in taken if output is not None}
         outputs = [v for v in recipe.outputs if not (recipe.effect is Effect.RANDOM and v == recipe.state)]
         for position, value in enumerate(outputs):
-            base = recipe.trace.outputs[position] if position < len(recipe.trace.outputs) else None
-            allocation = made[base] if base is not None else passed.get(position)
+            slot = recipe.trace.outputs[position] if position < len(recipe.trace.outputs) else None
+            allocation = made[slot] if slot is not None else passed.get(position)
             if value in step.keep and allocation is not None:
                 allocation.value = value
                 self.open[value] = allocation
-                if base is not None:
-                    made[base] = None
+                if slot is not None:
+                    made[slot] = None
         for left in reversed(made):
             if left is not None:
                 self._release(left)

@@ -15,7 +15,7 @@ from lowtide.ir.plan import Outcome, Problem
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a solve is, for whoever watches it.
+    """Progress of a solve.
 
     Arguments:
         stage: what runs now, `"greedy"`.

@@ -30,7 +30,7 @@ _EQUAL = 1e-6  # relative
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How far a frontier is, for whoever watches it.
+    """Progress of a frontier.
 
     Arguments:
         number, points: the budget that is planned now, from 1, of so many.
@@ -68,7 +68,7 @@ Solve = Callable[[int, Schedule | None, float | None, Callable[[Progress], None]
 
 
 def first_budgets(floor_B: int, keep_all_B: int, points: int) -> list[int]:
-    """The budgets that people ask for, largest first, below keep-all; at most `points`, the most useful ones."""
+    """The usual budgets, largest first, below keep-all; at most `points`, the most useful ones."""
     span_B = keep_all_B - floor_B
     wanted = [floor_B + int(alpha * span_B) for alpha in _ALPHAS[:2]]
     wanted += [int(of_floor * floor_B) for of_floor in _OF_FLOOR[:1]]

@@ -1,4 +1,4 @@
-"""The planner that people get: cheap proofs first, then better and better plans until one is close to the bound.
+"""The default planner: cheap proofs first, then better and better plans until one is close to the bound.
 
 An order of first runs -> keep-all -> floor -> greedy -> single cut and replay -> chain -> several cuts, concurrent with
 a first annealing run -> annealing runs, two at a time, from what all of these found. It stops at a gap of half a

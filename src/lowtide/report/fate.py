@@ -87,8 +87,8 @@ def fates(graph: Graph, schedule: Schedule) -> tuple[Fate, ...]:
             _let_go(graph, logs, segment, index)
             segment = step.segment
             for value in graph.values:
-                device_resident = value.persistent and value.memory != DEVICE
-                if not device_resident and (value.persistent or value.arrives == segment):
+                host_resident = value.persistent and value.memory != DEVICE
+                if not host_resident and (value.persistent or value.arrives == segment):
                     logs[value.id].arrive(index)
         elif isinstance(step, Run):
             _run(graph, logs, step, index)

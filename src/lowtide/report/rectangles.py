@@ -128,12 +128,10 @@ def _fixed(record: PlanRecord, layout: Layout, ticks: int) -> Iterator[Rectangle
     for live_block in layout.live_blocks:
         yield _lasting("outside", "a tensor of an earlier step", ticks, live_block.offset_B, live_block.size_B)
     at_B = layout.height_B
-    host_resident = [("home", v.name, v.size_B) for v in record.graph.values if v.persistent]
-    host_resident.append(("home", "persistent tensors that the graph does not read", record.outside_B))
-    host_resident.append(
-        ("outside", "reserve: tiny blocks, worker threads, code between the segments", record.reserve_B)
-    )
-    for kind, name, size_B in host_resident:
+    persistent = [("home", v.name, v.size_B) for v in record.graph.values if v.persistent]
+    persistent.append(("home", "persistent tensors that the graph does not read", record.outside_B))
+    persistent.append(("outside", "reserve: tiny blocks, worker threads, code between the segments", record.reserve_B))
+    for kind, name, size_B in persistent:
         if size_B:
             yield _lasting(kind, name, ticks, at_B, size_B)
             at_B += size_B

@@ -87,7 +87,7 @@ class CheckmateModel:
         self._choices()
         for t in range(len(program.stages)):
             self._reads(t)
-            self._lifetimes(t)
+            self._residency(t)
             self._frees(t)
             self._memory(t)
 
@@ -165,7 +165,7 @@ class CheckmateModel:
                 if (t, v) in self.a and self.a[t, v] != self.r[t, k]:
                     self._row([(self.r[t, k], 1.0), (self.a[t, v], -1.0)], least=0.0)
 
-    def _lifetimes(self, t: int) -> None:
+    def _residency(self, t: int) -> None:
         for v, first in enumerate(self.producer):
             if (t, v) in self.a and (t, v) in self.s:
                 self._row(self._present(t, v), most=1.0)

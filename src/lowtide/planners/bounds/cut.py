@@ -123,9 +123,9 @@ def _taken(program: StageProgram, stage: int, weightless: Collection[int]) -> in
 def _dominated(
     program: StageProgram, values: Collection[int], recipes: Collection[int], since: int, weightless: Collection[int]
 ) -> set[int]:
-    """Values that are worth less than what their only reader brings, and take no fewer bytes.
+    """Values that are worth less than what their only reader produces, and take no fewer bytes.
 
-    Instead of such a value, what its reader brings is there: the reader ran, or is recomputed, while the value was
+    Instead of such a value, what its reader produces is there: the reader ran, or is recomputed, while the value was
     there last. That costs nothing more if the reader had its first run since the cut before, or needs nothing else for
     it.
     """

@@ -36,7 +36,7 @@ class Scene:
     Arguments:
         needs: for what runs or is handed over from the cut point on, until the next one.
         values: what may be there, as far as it matters. Increasing.
-        candidates: what may be recomputed afterwards, to bring such values back. By recipe, increasing.
+        candidates: what may be recomputed afterwards, to rematerialise such values. By recipe, increasing.
         later: per value, the options that make it only after the cut point: with them nothing is known about it.
         run_B: what the first run takes by itself, by option; ALWAYS where there is no choice.
         fixed_B: bytes that are there whatever is chosen.

@@ -29,7 +29,7 @@ import numpy as np
 
 from lowtide.planners.bounds.cut_points import CutPoint, Need, Scene, scene_at
 from lowtide.planners.bounds.highs import Effort, solve
-from lowtide.planners.bounds.rows import MIB, Rows, capacity, proved_ps
+from lowtide.planners.bounds.rows import MIB, Rows, capacity_MiB, proved_ps
 from lowtide.planners.implementations.candidates import ALWAYS, Candidate, Candidates, Owner
 from lowtide.planners.implementations.dominance import reduced
 
@@ -80,7 +80,7 @@ class JointCut:
             self.rows.row([(self.choice[o], 1.0) for o in options], 1.0)
             self.rows.row([(self.choice[o], -1.0) for o in options], -1.0)
         self.scenes = _scenes(candidates, sorted(set(cut_points)), weightless(candidates, budget_B))
-        self.lifetime = [{v: self.rows.column() for v in scene.values} for scene in self.scenes]
+        self.resident = [{v: self.rows.column() for v in scene.values} for scene in self.scenes]
         self.again = [{w.key: self.rows.column(w.recompute_ps or 0) for w in scene.candidates} for scene in self.scenes]
         for k, scene in enumerate(self.scenes):
             self._serve(k, scene, self.again[k], scene.needs)
@@ -104,7 +104,7 @@ class JointCut:
         model = self.rows.model()
         least = np.array(model.row_lower_)
         for row, free_B, most_B in self._knapsacks:
-            least[row] = -capacity(free_B + budget_B, most_B)
+            least[row] = -capacity_MiB(free_B + budget_B, most_B)
         model.row_lower_ = least
         solved = solve(model, effort)
         bound_ps = self.candidates.least_ps + proved_ps(solved.bound_ms)
@@ -112,29 +112,29 @@ class JointCut:
         if x is None:
             return JointSolution(bound_ps, solved.impossible, solved.whole)
         choice = self.settled | {g: k for (g, k), column in self.choice.items() if x[column] > 0.5}
-        kept = tuple(frozenset(v for v, c in lifetime.items() if x[c] > 0.5) for lifetime in self.lifetime)
+        kept = tuple(frozenset(v for v, c in resident.items() if x[c] > 0.5) for resident in self.resident)
         return JointSolution(bound_ps, False, solved.whole, choice, kept)
 
     def _present(self, k: int, again: dict[Key, int], value: int) -> list[Entry]:
         """Resident at a cut point, or rematerialised after it, or made only after it."""
         scene = self.scenes[k]
-        columns = [self.lifetime[k].get(value), *(again.get(w.key) for w in self.candidates.makers.get(value, ()))]
+        columns = [self.resident[k].get(value), *(again.get(w.key) for w in self.candidates.makers.get(value, ()))]
         later = scene.later.get(value, frozenset())
         return [(c, 1.0) for c in columns if c is not None] + [(self.choice[o], 1.0) for o in sorted(later)]
 
     def _serve(self, k: int, scene: Scene, again: dict[Key, int], needs: Sequence[Need]) -> None:
         """What is needed is there, or comes back."""
         for need in needs:
-            lifetime = self.lifetime[k].get(need.value)
-            if lifetime is None:
+            resident = self.resident[k].get(need.value)
+            if resident is None:
                 continue
-            entries = [(lifetime, 1.0)] if need.now else self._present(k, again, need.value)
+            entries = [(resident, 1.0)] if need.now else self._present(k, again, need.value)
             if need.now:
                 entries += [(self.choice[o], 1.0) for o in sorted(scene.later.get(need.value, ()))]
             self._at_least(entries, need.owner)
         for candidate in scene.candidates:
             for v in candidate.reads:
-                if v in self.lifetime[k]:
+                if v in self.resident[k]:
                     self.rows.row([*self._present(k, again, v), (again[candidate.key], -1.0)])
 
     def _at_least(self, entries: Sequence[Entry], owner: Owner) -> None:
@@ -152,8 +152,8 @@ class JointCut:
 
     def _link(self, k: int) -> None:
         """What is there at the next cut point was there at this one, or came in between."""
-        for v, column in self.lifetime[k + 1].items():
-            if v in self.lifetime[k]:
+        for v, column in self.resident[k + 1].items():
+            if v in self.resident[k]:
                 self.rows.row([*self._present(k, self.again[k], v), (column, -1.0)])
 
     def _afterwards(self, k: int, scene: Scene) -> dict[Key, int]:
@@ -169,9 +169,9 @@ class JointCut:
     def _knapsack(self, k: int, scene: Scene) -> tuple[int, int, int]:
         """The row of the bytes at a cut point, what they leave of a budget of nothing, and their maximum."""
         free_B = -scene.fixed_B - scene.run_B.get(ALWAYS, 0)
-        entries = [(column, -self.size_B[v] / MIB) for v, column in self.lifetime[k].items()]
+        entries = [(column, -self.size_B[v] / MIB) for v, column in self.resident[k].items()]
         runs = [(self.choice[o], -run_B / MIB) for o, run_B in scene.run_B.items() if o != ALWAYS]
-        most_B = sum(self.size_B[v] for v in self.lifetime[k]) + sum(scene.run_B.values())
+        most_B = sum(self.size_B[v] for v in self.resident[k]) + sum(scene.run_B.values())
         return self.rows.row(entries + runs), free_B, most_B
 
 

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from lowtide.planners.bounds.cut import Cut, cut_at
 from lowtide.planners.bounds.highs import Effort, solve
-from lowtide.planners.bounds.rows import MIB, Rows, capacity, proved_ps
+from lowtide.planners.bounds.rows import MIB, Rows, capacity_MiB, proved_ps
 from lowtide.planners.reductions.stages import StageProgram
 
 _WEIGHTLESS = 5e-4  # of the budget, all such values together
@@ -66,7 +66,7 @@ class MultiCut:
         weightless = _weightless(program, budget_B)
         self.cuts = _cuts(program, stages, weightless)
         self._rows = Rows()
-        self._lifetime = [{v: self._rows.column() for v in cut.values} for cut in self.cuts]
+        self._resident = [{v: self._rows.column() for v in cut.values} for cut in self.cuts]
         self._again = [{r: self._rows.column(program.stages[r].recompute_ps) for r in cut.recipes} for cut in self.cuts]
         last = len(self.cuts) - 1
         for k, cut in enumerate(self.cuts):
@@ -76,8 +76,8 @@ class MultiCut:
                 self._add_link(k)
                 self._add_afterwards(k, cut)
             self._rows.row(
-                ((self._lifetime[k][v], -program.size_B[v] / MIB) for v in cut.values),
-                -capacity(cut.free_B + budget_B, sum(program.size_B[v] for v in cut.values)),
+                ((self._resident[k][v], -program.size_B[v] / MIB) for v in cut.values),
+                -capacity_MiB(cut.free_B + budget_B, sum(program.size_B[v] for v in cut.values)),
             )
 
     @property
@@ -99,8 +99,8 @@ class MultiCut:
         if x is None:
             return MultiCutSolution(bound_ps, solved.impossible, solved.whole)
         kept = tuple(
-            cut.forced.union(v for v, c in lifetime.items() if x[c] > 0.5)
-            for cut, lifetime in zip(self.cuts, self._lifetime, strict=True)
+            cut.forced.union(v for v, c in resident.items() if x[c] > 0.5)
+            for cut, resident in zip(self.cuts, self._resident, strict=True)
         )
         again = tuple(frozenset(r for r, c in again.items() if x[c] > 0.5) for again in self._again)
         return MultiCutSolution(bound_ps, False, solved.whole, kept, again)
@@ -153,11 +153,11 @@ class MultiCut:
         """What is there at the next cut was there at this one, or came in between."""
         cut, later = self.cuts[k], self.cuts[k + 1]
         if later.taken is not None and self.program.producer[later.taken] < cut.stage and later.taken not in cut.forced:
-            self._rows.row(self._present(k, later.taken), 1.0)  # it is read, whether it stays behind that or not
+            self._rows.row(self._present(k, later.taken), 1.0)  # it is read, whether it is kept behind that or not
         for v in (*later.values, *sorted(later.forced)):
             if self.program.producer[v] >= cut.stage or v in cut.forced:
                 continue
-            column = self._lifetime[k + 1].get(v)
+            column = self._resident[k + 1].get(v)
             entries = self._present(k, v)
             if column is not None:
                 self._rows.row([*entries, (column, -1.0)])
@@ -175,7 +175,7 @@ class MultiCut:
                 rows.row([(column, 1.0), (c, -1.0)])
 
         def present(v: int) -> list[tuple[int, float]]:
-            columns = (self._lifetime[k].get(v), afterwards.get(program.producer[v]))
+            columns = (self._resident[k].get(v), afterwards.get(program.producer[v]))
             return [(column, 1.0) for column in columns if column is not None]
 
         for v in cut.needed:
@@ -187,8 +187,8 @@ class MultiCut:
 
     def _present(self, k: int, v: int) -> list[tuple[int, float]]:
         """Resident at a cut, or rematerialised before the next one."""
-        lifetime, again = self._lifetime[k].get(v), self._again[k].get(self.program.producer[v])
-        return [(c, 1.0) for c in (lifetime, again) if c is not None]
+        resident, again = self._resident[k].get(v), self._again[k].get(self.program.producer[v])
+        return [(c, 1.0) for c in (resident, again) if c is not None]
 
 
 def _cuts(program: StageProgram, stages: Sequence[int], weightless: Collection[int]) -> tuple[Cut, ...]:

@@ -42,7 +42,7 @@ import numpy as np
 from lowtide.ir.graph import Graph
 from lowtide.ir.machine import Machine
 from lowtide.planners.bounds.highs import Effort, solve
-from lowtide.planners.bounds.rows import MIB, PS_PER_MS, Rows, capacity, proved_ps
+from lowtide.planners.bounds.rows import MIB, PS_PER_MS, Rows, capacity_MiB, proved_ps
 from lowtide.planners.offload.rates import Rates
 from lowtide.planners.reductions.stages import StageProgram
 
@@ -99,10 +99,10 @@ class OffloadCut:
         self.program, self.stage = program, stage
         self._send_ms, self._fetch_ms = link_ms_per_B(machine)
         self.rows = Rows()
-        self.lifetime: dict[int, int] = {}
+        self.resident: dict[int, int] = {}
         self.fetch: dict[int, int] = {}
         self.again: dict[int, int] = {}
-        self.base: dict[int, int] = {}
+        self.host_resident: dict[int, int] = {}
         self._before: list[tuple[int, Entry]] = []  # sends until the cut point, and the stage that makes the value
         self._behind: list[tuple[int, Entry]] = []  # fetches from the cut point on, and the stage that needs the value
         self._resident_before: list[Entry] = []  # fetches until the cut point
@@ -125,7 +125,7 @@ class OffloadCut:
         """
         model = self.rows.model()
         least = np.array(model.row_lower_)
-        least[self._bytes] = -capacity(self._free_B + budget_B, self._most_B)
+        least[self._bytes] = -capacity_MiB(self._free_B + budget_B, self._most_B)
         model.row_lower_ = least
         solved = solve(model, effort or Effort())
         bound_ps = max(float(self.program.time_ps), proved_ps(solved.bound_ms) / (1.0 + 2.0 * TIE))
@@ -135,9 +135,9 @@ class OffloadCut:
         return OffloadSolution(
             bound_ps,
             False,
-            frozenset(v for v, c in self.lifetime.items() if x[c] > 0.5).union(self._there),
+            frozenset(v for v, c in self.resident.items() if x[c] > 0.5).union(self._there),
             frozenset(v for v, c in self.fetch.items() if x[c] > 0.5),
-            tuple(w for w, c in self.base.items() if x[c] > 0.5),
+            tuple(w for w, c in self.host_resident.items() if x[c] > 0.5),
         )
 
     # the model
@@ -163,8 +163,8 @@ class OffloadCut:
         for v in sorted(seen):
             size_B = program.size_B[v]
             moved_ms = size_B * (self._send_ms + self._fetch_ms)
-            self.lifetime[v], self.fetch[v] = rows.column(), rows.column(self._tie_ps(moved_ms))
-            self._knapsack.append((self.lifetime[v], -size_B / MIB))
+            self.resident[v], self.fetch[v] = rows.column(), rows.column(self._tie_ps(moved_ms))
+            self._knapsack.append((self.resident[v], -size_B / MIB))
             self._before.append((program.producer[v], (self.fetch[v], -size_B * self._send_ms)))
             self._behind.append((self._next_use(v), (self.fetch[v], -size_B * self._fetch_ms)))
         for v in needed:
@@ -194,7 +194,7 @@ class OffloadCut:
         return next((u for u in uses if u > self.stage), len(self.program.stages))
 
     def _present(self, value: int) -> list[Entry]:
-        columns = (self.lifetime[value], self.fetch[value], self.again.get(self.program.producer[value]))
+        columns = (self.resident[value], self.fetch[value], self.again.get(self.program.producer[value]))
         return [(column, 1.0) for column in columns if column is not None]
 
     def _host_resident(self) -> None:
@@ -205,22 +205,22 @@ class OffloadCut:
             reads = read.get(w.id, [])
             later = [t for t in reads if t > self.stage]
             size_ms = w.size_B * self._fetch_ms
-            self.base[w.id] = base = rows.column(self._tie_ps(size_ms))
+            self.host_resident[w.id] = host_resident = rows.column(self._tie_ps(size_ms))
             self._free_B += w.size_B
             if self._reads_in_place(w.id):
                 self._free_B -= w.size_B  # it is being read
             else:
-                lifetime = rows.column()
-                self._knapsack.append((lifetime, -w.size_B / MIB))
-                rows.row([(lifetime, 1.0), (base, 1.0)], 1.0)
+                resident = rows.column()
+                self._knapsack.append((resident, -w.size_B / MIB))
+                rows.row([(resident, 1.0), (host_resident, 1.0)], 1.0)
                 if later:
                     again = rows.column(self._tie_ps(size_ms))
-                    rows.row([(lifetime, 1.0), (again, 1.0)], 1.0)
+                    rows.row([(resident, 1.0), (again, 1.0)], 1.0)
                     self._behind.append((later[0], (again, -size_ms)))
             if reads and reads[0] <= self.stage:
-                self._resident_before.append((base, -size_ms))
+                self._resident_before.append((host_resident, -size_ms))
             if sent.get(w.id, -1) >= place:
-                self._resident_behind.append((base, -w.size_B * self._send_ms))
+                self._resident_behind.append((host_resident, -w.size_B * self._send_ms))
 
     def _reads_in_place(self, value: int) -> bool:
         recipe = self.program.stages[self.stage].recipe
@@ -257,8 +257,8 @@ class OffloadCut:
     def _host(self, host_budget_B: int) -> None:
         """Copies that are fetched later, and host-resident values, all of which are on the host at the cut point."""
         sizes = [(column, self.program.size_B[v]) for v, column in self.fetch.items()]
-        sizes += [(column, self.program.graph.values[w].size_B) for w, column in self.base.items()]
-        free_MiB = capacity(host_budget_B, sum(size_B for _, size_B in sizes))
+        sizes += [(column, self.program.graph.values[w].size_B) for w, column in self.host_resident.items()]
+        free_MiB = capacity_MiB(host_budget_B, sum(size_B for _, size_B in sizes))
         self.rows.row([(column, -size_B / MIB) for column, size_B in sizes if size_B], -free_MiB)
 
 

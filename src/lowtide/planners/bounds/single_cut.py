@@ -26,7 +26,7 @@ import numpy as np
 
 from lowtide.planners.bounds.cut import cut_at
 from lowtide.planners.bounds.highs import Effort, solve
-from lowtide.planners.bounds.rows import MIB, PS_PER_MS, Rows, capacity, proved_ps
+from lowtide.planners.bounds.rows import MIB, PS_PER_MS, Rows, capacity_MiB, proved_ps
 from lowtide.planners.reductions.stages import StageProgram
 
 
@@ -76,7 +76,7 @@ class SingleCut:
         """Solves for a budget.
 
         Arguments:
-            keep: values that have to stay across the cut; then nothing is proved.
+            keep: values that have to be kept across the cut; then nothing is proved.
             close_ps: distance between solution and bound at which to stop.
             nodes: most nodes of the search tree; keeps the result independent of the machine's speed.
             limit_s: seconds; None for no limit.
@@ -89,7 +89,7 @@ class SingleCut:
             possible = cut.free_B + budget_B >= 0
             return CutSolution(0.0, not possible, cut.forced if possible else None, 0, 0)
         least = self._least.copy()
-        least[-1] = -capacity(cut.free_B + budget_B, self.most_B)
+        least[-1] = -capacity_MiB(cut.free_B + budget_B, self.most_B)
         self._model.row_lower_ = least
         lower = np.zeros(len(cut.values) + len(cut.recipes))
         lower[[place for place, v in enumerate(cut.values) if v in keep]] = 1.0

@@ -186,14 +186,14 @@ class ChainCosts:
             turn = links.turn_of[k]
             when.update(dict.fromkeys(links.inner[k], turn))
             if option[k] != _NOT:
-                cut_point = self._cut_point(saved_from[k])
-                when.update(dict.fromkeys(self.options[k][option[k]].saved, cut_point))
+                since = self._since(saved_from[k])
+                when.update(dict.fromkeys(self.options[k][option[k]].saved, since))
         for v, last in links.last_reader.items():
             origin = links.link_of[links.program.producer[v]]
             if last > origin:
-                cut_points = [self._cut_point(m) for m in crossing_from[origin:last] if m != _NOT]
-                when[v] = min(cut_points, default=links.turn_of[origin])
+                crossing = [self._since(m) for m in crossing_from[origin:last] if m != _NOT]
+                when[v] = min(crossing, default=links.turn_of[origin])
         return links.taus(when)
 
-    def _cut_point(self, link: int) -> int:
+    def _since(self, link: int) -> int:
         return KEEP if link == _FROM_START else self.links.turn_of[link]

@@ -37,7 +37,7 @@ class Forward:
 
     @cached_property
     def outputs(self) -> dict[int, tuple[int, ...]]:
-        """Per stage the values that it brings, by their place in the program."""
+        """Per stage the values that it produces, by their place in the program."""
         number = {v: i for i, v in enumerate(self.program.values)}
         return {t: tuple(number[v] for v in self.program.stages[t].outputs) for t in self.stages}
 
@@ -49,7 +49,7 @@ class Forward:
         return {t: tuple(sorted({producer[v] for v in reads[t]} & inside)) for t in self.stages}
 
     def size_B(self, stage: int) -> int:
-        """Bytes of what a stage brings."""
+        """Bytes of what a stage produces."""
         return sum(self.program.size_B[v] for v in self.outputs[stage])
 
     @cached_property
@@ -69,7 +69,7 @@ class Forward:
     def trunk(self) -> tuple[int, ...]:
         """Every path from the main start to the loss: what is made of parameters or labels alone is outside it.
 
-        The main start is, of the stages that read an input (or, if none does, nothing that a forward stage brings),
+        The main start is, of the stages that read an input (or, if none does, nothing that a forward stage produces),
         the one that leads to most others. O(stages * edges / 64).
         """
         behind: dict[int, int] = {t: 1 << place for place, t in enumerate(self.ancestry)}
@@ -165,9 +165,9 @@ def taus_of(halves: Iterable[Forward], when: Mapping[int, int], program: StagePr
         for t in half.stages:
             for v in half.outputs[t]:
                 gap = core.gap_at(v, half.turn)
-                cut_point = when.get(v, KEEP)
-                if cut_point != KEEP and core.is_free(gap) and program.stages[t].recompute_through >= needs[v]:
-                    taus[gap] = cut_point if cut_point == NEVER else max(cut_point, core.gap_start(gap) + 1)
+                since = when.get(v, KEEP)
+                if since != KEEP and core.is_free(gap) and program.stages[t].recompute_through >= needs[v]:
+                    taus[gap] = since if since == NEVER else max(since, core.gap_start(gap) + 1)
     return taus
 
 

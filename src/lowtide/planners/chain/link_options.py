@@ -69,7 +69,7 @@ def running_B(links: Links, stages: Sequence[int], kept: Collection[int]) -> int
     """Most bytes that running some stages of a link takes, one after another, what is kept of them included.
 
     Arguments:
-        kept: of what they bring. The rest is dropped after its last use.
+        kept: of what they produce. The rest is dropped after its last use.
     """
     program = links.program
     last = {v: t for t in stages for v in program.read_ids[t]}
@@ -86,12 +86,12 @@ def running_B(links: Links, stages: Sequence[int], kept: Collection[int]) -> int
 
 
 def handed_on(links: Links, link: int) -> frozenset[int]:
-    """What a link brings that later ones read."""
+    """What a link produces that later ones read."""
     return frozenset(v for t in links.links[link] for v in links.half.outputs[t] if links.last_reader.get(v, -1) > link)
 
 
 def permanent(links: Links, link: int) -> frozenset[int]:
-    """What a link brings that always stays."""
+    """What a link produces that is always kept."""
     return frozenset(v for t in links.links[link] for v in links.half.outputs[t]) - links.again
 
 

@@ -1,9 +1,9 @@
 """A forward cut into links at any of its stages, and what the backward asks of each link.
 
-Any place between two stages of a forward can be a cut; what CROSSES it are the values that the stages before it bring
+Any place between two stages of a forward can be a cut; what CROSSES it are the values that the stages before it produce
 and stages behind it read. A value may cross many cuts (a mask, a skip, the features of a dense block), so a chain needs
 no stage through which everything leads. Of all places those stay cuts where little crosses, measured by what the links
-on both sides bring.
+on both sides produce.
 
 Units: `_B` bytes, `_ps` picoseconds.
 """
@@ -116,10 +116,10 @@ class Links(Linked):
     def taus(self, when: Mapping[int, int]) -> NDArray[np.int32]:
         """Writes down from which stage on values are kept again, or `KEEP`. Others are kept. O(values)."""
         taus = np.full(len(self.program.core.gap_value), KEEP, dtype=np.int32)
-        for v, cut_point in when.items():
-            if cut_point != KEEP and v in self.gaps:
+        for v, since in when.items():
+            if since != KEEP and v in self.gaps:
                 gap, start = self.gaps[v]
-                taus[gap] = max(cut_point, start + 1)
+                taus[gap] = max(since, start + 1)
         return taus
 
 
@@ -180,7 +180,7 @@ def _crossing_B(program: StageProgram, order: tuple[int, ...], again: frozenset[
 
 
 def _best_cuts(brings_B: list[int], crossing_B: list[int], most: int) -> list[int]:
-    """Takes away the cut where most crosses, for what the links on both sides bring, until few enough are left."""
+    """Takes away the cut where most crosses, for what the links on both sides produce, until few enough are left."""
     count = len(crossing_B)
     before, after = list(range(-1, count - 1)), list(range(1, count + 1))  # neighbouring cuts
     sums_B = [0]

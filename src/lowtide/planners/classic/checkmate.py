@@ -2,7 +2,7 @@
 
 P. Jain et al., "Checkmate: breaking the memory wall with optimal tensor rematerialization", MLSys 2020. The model is in
 `bounds/checkmate.py`. As there, the cheapest baseline that fits is where the search begins, and what is recomputed is
-worked out anew from what stays.
+worked out anew from what is kept.
 
 Units: `_B` bytes, `_s` seconds.
 """

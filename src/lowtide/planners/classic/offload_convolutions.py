@@ -49,7 +49,7 @@ def one_ahead(trip: Itinerary) -> Policy:
 
 
 def heavy_outputs(trip: Itinerary) -> frozenset[int]:
-    """What operators that compute much bring about in the forward."""
+    """What operators that compute much produce in the forward."""
     recipes = trip.graph.recipes
     runs = (s for s in trip.schedule.steps[: trip.turn] if isinstance(s, Run))
     return frozenset(v for s in runs if HEAVY.search(recipes[s.recipe].op) for v in s.keep)

@@ -1,7 +1,7 @@
 """SuperNeurons as a whole, by its named stages: liveness, the unified tensor pool, recomputation, workspaces.
 
 L. Wang et al., "SuperNeurons: dynamic GPU memory management for training deep neural networks", PPoPP 2018, arXiv
-1801.04380. Of a chain of layers that bring l_f bytes in the forward and need l_b in the backward, a step takes
+1801.04380. Of a chain of layers that produce l_f bytes in the forward and need l_b in the backward, a step takes
 
     nothing          sum of all l_f and all l_b
     liveness         sum of all l_f, and the last layer's l_b

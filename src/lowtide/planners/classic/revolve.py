@@ -37,7 +37,7 @@ class Revolve(AbstractPlanner):
     def refuses(self, problem: Problem) -> str | None:
         """A bundle, and a forward that is not a chain.
 
-        The test: of the recipes on the paths from the input to the loss, each reads, of what such recipes bring, only
+        The test: of the recipes on the paths from the input to the loss, each reads, of what such recipes produce, only
         what the one before it brought.
         """
         if reason := refuses_stages(problem.graph):
@@ -89,14 +89,14 @@ def revolve(chain: Chain, slots: int) -> NDArray[np.int32]:
     # Reverse links first to stop, `free` checkpoints in hand, from the stage on at which this begins.
     stack = [(0, len(chain.links), slots, KEEP)]
     while stack:
-        first, stop, free, cut_point = stack.pop()
+        first, stop, free, since = stack.pop()
         if stop - first == 1:
-            inner[first] = cut_point
+            inner[first] = since
             continue
         middle = first + split(stop - first, free)
-        crossing[middle - 1] = cut_point
+        crossing[middle - 1] = since
         stack.append((first, middle, free, chain.need[middle - 1]))
-        stack.append((middle, stop, free - 1, cut_point))
+        stack.append((middle, stop, free - 1, since))
     return chain.taus(inner, crossing)
 
 

@@ -106,7 +106,7 @@ class _Table:
 
     @cached_property
     def later(self) -> list[tuple[int, ...]]:
-        """Per link what only it brings and its backward reads."""
+        """Per link what only it produces and its backward reads."""
         chain, last_use = self.chain, self.chain.program.last_use
         return [tuple(v for v in chain.inner(k) if last_use[v] >= chain.half.turn) for k in range(len(chain.links))]
 
@@ -118,7 +118,7 @@ class _Table:
 
     @cached_property
     def running(self) -> list[int]:
-        """Slots that running a link takes, what it brings included."""
+        """Slots that running a link takes, what it produces included."""
         stages = self.chain.program.stages
         return [self._count(max(stages[t].trace_B for t in link)) for link in self.chain.links]
 
@@ -186,15 +186,15 @@ class _Table:
         crossing = [AT_ONCE] * len(chain.links)
         stack = [(0, len(chain.links) - 1, slots, KEEP)]
         while stack:
-            first, last, free, cut_point = stack.pop()
+            first, last, free, since = stack.pop()
             behind = int(self.choice[first, last, free])
             if behind == _SAVE:
-                inner[first] = cut_point
+                inner[first] = since
                 if first < last:  # what crosses behind the last link was kept by an earlier choice
-                    crossing[first] = cut_point
-                    stack.append((first + 1, last, free - self.saved[first], cut_point))
+                    crossing[first] = since
+                    stack.append((first + 1, last, free - self.saved[first], since))
             else:
-                crossing[behind - 1] = cut_point
-                stack.append((behind, last, free - self.crossing[behind - 1], cut_point))
+                crossing[behind - 1] = since
+                stack.append((behind, last, free - self.crossing[behind - 1], since))
                 stack.append((first, behind - 1, free, chain.need[behind - 1]))
         return chain.taus(inner, crossing)

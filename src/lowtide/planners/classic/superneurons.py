@@ -122,7 +122,7 @@ def segments(half: Forward) -> list[list[int]]:
 
 
 def largest_layer_B(half: Forward) -> int:
-    """Most bytes of one layer: what its forward brings, and what its backward reads and allocates. O(edges)."""
+    """Most bytes of one layer: what its forward produces, and what its backward reads and allocates. O(edges)."""
     layers_B = _layers_B(half)
     return max((half.size_B(t) + layers_B[t] for t in half.stages), default=0)
 

@@ -2,8 +2,8 @@
 
 The walk keeps the clock of `lowtide.ir.simulate` while it writes, so "the copy is done" is known as it would be on the
 machine. Within a budget it first waits for copies in progress, then drops what was fetched too early, then, if the
-policy has a cache, evicts what was used least recently. Values are never changed, so a copy on the host stays good, and
-a second eviction of the same value costs nothing.
+policy has a cache, evicts what was used least recently. Values are never changed, so a copy on the host is valid until
+dropped, and a second eviction of the same value costs nothing.
 
 Units: `_B` bytes, `_s` seconds.
 """
@@ -129,7 +129,7 @@ class _Walk:
             if place >= self.trip.turn:
                 self.leaving.pop(value, None)
         inner_B = self._inner_B(step, recipe)
-        self._capacity(inner_B, locked)
+        self._make_free(inner_B, locked)
         self._fetch_ahead(inner_B, locked)
         touching = [copy for v in recipe.read_values for copy in self.using.get(v, ()) if copy not in self.known]
         consumed = {t.value for t in recipe.consumes}
@@ -156,7 +156,7 @@ class _Walk:
             if v.leaves == segment - 1 and not (v.held or v.persistent) and v.id in self.there:
                 self._gone(v.id)
         arriving = [v.id for v in self.graph.arriving if v.arrives == segment and v.id not in self.there]
-        self._capacity(sum(values[v].size_B for v in arriving), ())
+        self._make_free(sum(values[v].size_B for v in arriving), ())
         self._write(Boundary(segment), 0.0)
         for value in arriving:
             self._come(value)
@@ -191,7 +191,7 @@ class _Walk:
 
     # capacity
 
-    def _capacity(self, more_B: int, locked: Collection[int]) -> None:
+    def _make_free(self, more_B: int, locked: Collection[int]) -> None:
         while self.budget_B is not None and self.live_B + more_B > self.budget_B:
             victim = self._victim(locked)
             if victim is None:
@@ -261,7 +261,7 @@ class _Walk:
 
     def _fetch(self, value: int, locked: Collection[int]) -> None:
         size_B = self.graph.values[value].size_B
-        self._capacity(size_B, locked)
+        self._make_free(size_B, locked)
         sent = self.on_host[value]
         link = self.links[1]
         start_s = max(self.compute_s, self.from_host_s, self.stops_s[sent])

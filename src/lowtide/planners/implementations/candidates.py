@@ -1,4 +1,4 @@
-"""Graph -> everything that some choice of options runs, with what is true whatever is chosen.
+"""Graph -> every recipe that some choice of options runs, with what holds for every choice.
 
 For each recipe: between which places of the program it runs first, whether it runs whenever its option is chosen, and
 the least that a run takes. A place is that of the program's own recipe; what `choose` puts next to one has its place.
@@ -30,7 +30,7 @@ class Candidate:
         owner: whose it is; ALWAYS if every option of its group has it, or it belongs to none with a choice.
         earliest, latest: places between which its first run comes, whatever the other groups have.
         replaces: whether it takes the place of what it replaces, so that nothing else comes first there.
-        runs: whether it runs in every schedule of a choice with its option; else nobody may need what it makes.
+        runs: whether it runs in every schedule of a choice with its option; else its results may not be needed.
         outputs, reads: without persistent values, the generator's states, and what is hidden to make recomputations
             cheap.
         run_ps: of a first run.
@@ -240,7 +240,7 @@ def _places(
 def _running(
     graph: Graph, deeds: Sequence[tuple[int, Owner]], options: Mapping[int, tuple[int, ...]]
 ) -> set[tuple[int, Owner]]:
-    """Recipes that run in every schedule of a choice with their option: somebody who runs needs what they make.
+    """Recipes that run in every schedule of a choice with their option: a recipe that runs needs what they make.
 
     Arguments:
         deeds: recipes and owners, the last to run first, so that one pass finds nearly all.

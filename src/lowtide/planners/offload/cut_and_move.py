@@ -54,7 +54,7 @@ class Cut:
     def gone(self) -> dict[int, bool]:
         """What is not kept, by its id in the graph, and whether it comes back by a fetch."""
         there, kept = self.model.program.values, self.solution.kept or frozenset()
-        return {there[v]: v in self.solution.fetched for v in self.model.lifetime if v not in kept}
+        return {there[v]: v in self.solution.fetched for v in self.model.resident if v not in kept}
 
 
 def cut_and_move(pool: OffloadSearch, graph: Graph, program: StageProgram) -> None:
@@ -170,19 +170,17 @@ def _wider(
     return wide, pool.settle(wide, taus)
 
 
-def anneal_candidate(
-    pool: OffloadSearch, candidate: OffloadCandidate, taus: Taus, capacity: float = 1.0
-) -> Timing | None:
+def anneal_candidate(pool: OffloadSearch, candidate: OffloadCandidate, taus: Taus, share: float = 1.0) -> Timing | None:
     """Anneals an offload candidate from a plan of it.
 
     Arguments:
-        capacity: share of the budget that values may take; what is left is for copies in progress.
+        share: of the budget that values may take; what is left is for copies in progress.
     """
     search = pool.search(candidate, int(_ANNEAL_SHARE * pool.problem.work))
-    search.budget_B = int(capacity * pool.problem.budget_B) - candidate.program.reserve_B
+    search.budget_B = int(share * pool.problem.budget_B) - candidate.program.reserve_B
     search.stage = pool.stage
     search.prove(pool.bound_s * 1e12)
-    if capacity < 1.0:
+    if share < 1.0:
         state = candidate.program.keep_all(search.budget_B)
         if state.assign(taus) and mend(search, state, _DROPS):
             taus = state.taus

@@ -161,7 +161,7 @@ class Dispatch:
         needless = (
             i
             for i, c in enumerate(self.found.copies)
-            if c.due is not None and not c.base and not c.readers and c.absences and i not in used
+            if c.due is not None and not c.host_resident and not c.readers and c.absences and i not in used
             and all(self.found.absences[a].back is not None for a in c.absences)
         )  # fmt: skip
         return frozenset(needless)
@@ -283,7 +283,7 @@ class Dispatch:
         if due > p:
             self.host_B[p:due] += self._adds_B(i)
         self.host_now_B += self._adds_B(i)
-        if not copy.base:
+        if not copy.host_resident:
             self.on_host[copy.value] = i
         for k in copy.absences[:1]:  # until then its bytes are not free, whatever the naive schedule says
             a = self.found.absences[k]
@@ -294,7 +294,7 @@ class Dispatch:
 
     def _let_go(self, i: int) -> None:
         copy = self.found.copies[i]
-        if copy.base or (copy.value not in self.on_host and copy.until is None):
+        if copy.host_resident or (copy.value not in self.on_host and copy.until is None):
             return
         self.on_host[copy.value] = i
         heapq.heappush(self.gone, (max(self.made_s[i], self.done_s.get(i, 0.0)), i))
@@ -350,7 +350,7 @@ class Dispatch:
         due = [i for i in self.returning[p] if not self.is_settled[i]]
         for i in due:
             if self.is_there[i]:
-                self._lifetime(p, i)
+                self._keep(p, i)
         for i in due:
             if not self.is_settled[i]:
                 if not self._make_free(self.budget_B - self.size_B[self.found.absences[i].value]):
@@ -380,7 +380,7 @@ class Dispatch:
         if int(self.free_B[p:back].max()) + size_B > self.budget_B:
             return False
         if self.is_there[i]:
-            self._lifetime(p, i)
+            self._keep(p, i)
             return True
         if self.from_free_s >= self.end_s:  # it would only wait, on bytes that others could use
             return False
@@ -389,7 +389,7 @@ class Dispatch:
         self._fetch(p, i)
         return True
 
-    def _lifetime(self, p: int, i: int) -> None:
+    def _keep(self, p: int, i: int) -> None:
         a = self.found.absences[i]
         self.is_settled[i] = True
         self.free_B[p : a.back] += self.size_B[a.value]

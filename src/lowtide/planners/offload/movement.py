@@ -60,12 +60,12 @@ def fetchable_values(graph: Graph, least_B: int = LEAST_B) -> frozenset[int]:
 
     What the caller overwrites, or frees at once, is left out: nothing would wait for its copy. O(graph).
     """
-    lifetimes = graph.handed | updated_values(graph, graph.program)
+    kept = graph.handed | updated_values(graph, graph.program)
     return frozenset(
         v.id
         for v in graph.values
         if v.size_B >= max(1, least_B)
-        and not (v.persistent or v.replaces is not None or v.id in lifetimes or v.readable_through is not None)
+        and not (v.persistent or v.replaces is not None or v.id in kept or v.readable_through is not None)
         and (v.leaves is None or (v.held and _leaves_its_own_part(graph, v)))
     )
 

@@ -266,11 +266,11 @@ def _at_prices(pool: OffloadSearch) -> None:
 
     Where compute waits for long, some of the budget is left for copies in progress.
     """
-    for price, capacity in _PRICED:
+    for price, budget_share in _PRICED:
         best = pool.best
         if best is None or pool.is_close:
             return
-        if capacity < 1.0 and best.timing.stall_s < _WAITS * best.timing.time_s:
+        if budget_share < 1.0 and best.timing.stall_s < _WAITS * best.timing.time_s:
             return
         graph = _choices(pool)[0] if best.candidate is None else best.candidate.program.graph
         movable = fetchable_values(graph, pool.least_B)
@@ -282,7 +282,7 @@ def _at_prices(pool: OffloadSearch) -> None:
             assert best.taus is not None
             taus = best.taus
         candidate.price(pool.machine, price)
-        anneal_candidate(pool, candidate, taus, capacity)
+        anneal_candidate(pool, candidate, taus, budget_share)
         pool.tick()
 
 

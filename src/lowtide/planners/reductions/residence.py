@@ -1,4 +1,4 @@
-"""Which values are there when each stage begins, and the fewest recomputations that bring that about.
+"""Which values are there when each stage begins, and the fewest recomputations that give that.
 
 Class of schedules: between two first runs, recomputations come in program order, each recipe at most once. What is
 there when a stage begins (S) fixes what is recomputed in it (R): what is missing of what the stage reads, or of what is
@@ -32,7 +32,7 @@ class Residence:
 
     Arguments:
         recompute_lists: per stage the stages recomputed before it, increasing.
-        span_lists: per value its lifetimes, each from the stage that brings it through its last use.
+        span_lists: per value its lifetimes, each from the stage that produces it through its last use.
     """
 
     program: StageProgram
@@ -147,11 +147,11 @@ class _Walk:
             for k in (*again, t):
                 for v in program.read_ids[k]:
                     spans[v][-1][1] = t
-            there = {v for v in (*there, *fresh, *self.outputs[t]) if self._lifetimes(v, t + 1, later)}
+            there = {v for v in (*there, *fresh, *self.outputs[t]) if self._is_kept(v, t + 1, later)}
         found = tuple(tuple((a, b) for a, b in lifetimes if b >= 0) for lifetimes in spans)
         return Residence(program, tuple(recomputations), found)
 
-    def _lifetimes(self, value: int, stage: int, wanted: set[int]) -> bool:
+    def _is_kept(self, value: int, stage: int, wanted: set[int]) -> bool:
         """Whether a value is there when a stage begins, given that it could be."""
         program = self.program
         if stage > self.need[value] or program.lost_from[value] == stage - 1:
@@ -163,7 +163,7 @@ class _Walk:
         """What is recomputed before stage t, increasing; None if it cannot."""
         program = self.program
         must = [v for v in program.read_ids[t] if v not in there]
-        also = [v for v in later if v not in there and program.producer[v] < t and self._lifetimes(v, t + 1, later)]
+        also = [v for v in later if v not in there and program.producer[v] < t and self._is_kept(v, t + 1, later)]
         all_of_it = self._closure(t, there, (*must, *also))
         if all_of_it is not None:
             return all_of_it

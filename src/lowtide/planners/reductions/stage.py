@@ -49,4 +49,4 @@ class Lifetimes(Protocol):
         """
 
     def spans(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """Per value its lifetimes, as pairs of the stage that brings it and the stage of its last use, as rows."""
+        """Per value its lifetimes, as pairs of the stage that produces it and the stage of its last use, as rows."""

@@ -1,6 +1,6 @@
 """Graph -> stage program (`src/core/program.hpp`), and retention -> schedule.
 
-One stage per program recipe that has to run, plus two per segment that take no time: ENTRY brings the values that the
+One stage per program recipe that has to run, plus two per segment that take no time: ENTRY produces the values that the
 caller gives, EXIT reads those that are handed over. The last exit also reads what the caller holds from earlier
 segments, so it stays live to the end. Persistent values are a constant; host-resident ones are given by the first
 entry, dropped at once, and come by fetch (`movement.py`). Runs on the host are no stages. Generator states
@@ -80,8 +80,8 @@ class StageProgram:
     @cached_property
     def size_B(self) -> tuple[int, ...]:
         """Bytes of each value, without what lives throughout; values here and below by their place in `values`."""
-        device_resident = updated_values(self.graph, self.graph.program)
-        return tuple(0 if v in device_resident else self.graph.values[v].size_B for v in self.values)
+        updated = updated_values(self.graph, self.graph.program)
+        return tuple(0 if v in updated else self.graph.values[v].size_B for v in self.values)
 
     @cached_property
     def read_ids(self) -> tuple[tuple[int, ...], ...]:
@@ -105,7 +105,7 @@ class StageProgram:
 
     @cached_property
     def producer(self) -> tuple[int, ...]:
-        """The stage that brings each value first."""
+        """The stage that produces each value first."""
         return tuple(t for t, s in enumerate(self.stages) for _ in s.outputs)
 
     @cached_property
@@ -270,7 +270,7 @@ def _stages(
         in_segment[graph.recipes[r].segment].append(r)
     constant = frozenset(v.id for v in graph.values if v.persistent) - offloads.hosted
     unseen = constant | hidden | offloads.returning | {v for r in offloads.host_runs for v in graph.recipes[r].outputs}
-    device_resident = unseen | offloads.hosted
+    not_read = unseen | offloads.hosted
     stages: list[Stage] = []
     for segment, recipes in enumerate(in_segment):
         arriving = tuple(v.id for v in graph.values if v.arrives == segment and v.id not in unseen)
@@ -283,7 +283,7 @@ def _stages(
             stage = _stage(graph, r, again.get(r), unseen)
             stages.append(stage if r in again else _in_place(graph, stage, candidates.get(r, ())))
         leaving = (v for v in graph.values if _is_read_at_exit(v, segment, graph))
-        stages.append(Stage(EXIT, segment, (), tuple(v.id for v in leaving if v.id not in device_resident)))
+        stages.append(Stage(EXIT, segment, (), tuple(v.id for v in leaving if v.id not in not_read)))
     return stages
 
 

@@ -79,7 +79,7 @@ def twin_gaps(program: StageProgram, rounds: int = ROUNDS) -> NDArray[np.int32]:
 
 
 def outputs_of(program: StageProgram) -> list[range]:
-    """Per stage what it brings, by its place in the program."""
+    """Per stage what it produces, by its place in the program."""
     found, at = list[range](), 0
     for stage in program.stages:
         found.append(range(at, at + len(stage.outputs)))
