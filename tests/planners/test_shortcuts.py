@@ -1,4 +1,4 @@
-"""Reruns that are cheaper than first runs, because a small result of the first run is still there."""
+"""Recomputations that are cheaper than first runs, because a small result of the first run is still there."""
 
 from __future__ import annotations
 

@@ -228,8 +228,8 @@ def _links(machine: Machine | None) -> dict[tuple[str, str], Link]:
 def residencies(graph: Graph, schedule: Schedule) -> tuple[Residency, ...]:
     """Finds every residency of bytes in device memory.
 
-    A storage that passes to another value by consumption is one residency, under the value that came first: it
-    cannot move. Empty values need no place and are left out; what recipes allocate inside is not here.
+    A storage that passes to another value by consumption is one residency, under the value that came first: it cannot
+    move. Empty values need no address and are left out; what recipes allocate inside is not here.
 
     Arguments:
         graph, schedule: as for `simulate`.

@@ -45,7 +45,7 @@ def _height_B(graph: Graph, schedule: Schedule, limit_B: int) -> int | None:
 
 
 def _traffic(graph: Graph, schedule: Schedule) -> Iterator[tuple[int, bool]]:
-    """Values that take bytes of the host's pool, and that give theirs back, in order."""
+    """Values that take bytes of the host's pool, and that free theirs, in order."""
     place = {v.id for v in graph.values if v.memory == HOST and (v.persistent or v.replaces is not None)}
     lodger: dict[int, int] = {}  # value -> the one whose bytes it took over
     for step in schedule.steps:

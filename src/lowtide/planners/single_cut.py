@@ -50,7 +50,7 @@ class SingleCutReplay(AbstractPlanner):
 
 
 def replay(search: Search, cut: SingleCut, kept: frozenset[int]) -> Retention:
-    """The retention that drops what is not kept across the cut, and keeps it again once it is back. O(change)."""
+    """The retention that drops what is not kept across the cut, and keeps it once rematerialised. O(change)."""
     core = search.program.core
     taus = search.program.keep_all(0).taus
     for v in (*cut.cut.values, *cut.cut.absent):

@@ -123,7 +123,7 @@ class JointCut:
         return [(c, 1.0) for c in columns if c is not None] + [(self.choice[o], 1.0) for o in sorted(later)]
 
     def _serve(self, k: int, scene: Scene, again: dict[Key, int], needs: Sequence[Need]) -> None:
-        """What is needed is there, or comes back."""
+        """What is needed is resident, or rematerialised."""
         for need in needs:
             resident = self.resident[k].get(need.value)
             if resident is None:

@@ -17,7 +17,7 @@ _NEAR = 0.99  # of the floor: recipes that set it
 
 
 def joint_floor(candidates: Candidates) -> Floor:
-    """Proves a floor for all choices. O(graph + places * values that cannot come back)."""
+    """Proves a floor for all choices. O(graph + places * values that cannot be rematerialised)."""
     graph = candidates.graph
     lifetimes = [(v.size_B, v.id, *there) for v in graph.values if (there := _there(candidates, v)) is not None]
     floors_B = []

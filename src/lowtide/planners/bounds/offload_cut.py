@@ -57,7 +57,7 @@ def offload_class(machine: Machine) -> str:
     """The class of schedules for which the bound holds, in words."""
     rates = Rates.of(machine)
     there, back = (f"{1e-9 / s if s else float('inf'):.4g} GB/s" for s in (rates.to_s_per_B, rates.from_s_per_B))
-    return f"any recomputation; any movement to the host at {there} and back at {back}"
+    return f"any recomputation; any offload to the host at {there} and prefetch at {back}"
 
 
 def link_ms_per_B(machine: Machine) -> tuple[float, float]:

@@ -17,8 +17,8 @@ from lowtide.planners.bounds.joint_cut import JOINT_CLASS
 from lowtide.planners.implementations.candidates import ALWAYS, Candidates, Owner
 from lowtide.planners.reductions.dead_code import needed_program
 
-OFFLOAD_CLASS = "any recomputation; any movement; one implementation per operator"
-OFFLOAD_JOINT_CLASS = f"any recomputation; any movement; {JOINT_CLASS}"
+OFFLOAD_CLASS = "any recomputation; any offload; one implementation per operator"
+OFFLOAD_JOINT_CLASS = f"any recomputation; any offload; {JOINT_CLASS}"
 
 
 @dataclass(frozen=True, slots=True)

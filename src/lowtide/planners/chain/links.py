@@ -2,7 +2,7 @@
 
 Any place between two stages of a forward can be a cut; what CROSSES it are the values that the stages before it produce
 and stages behind it read. A value may cross many cuts (a mask, a skip, the features of a dense block), so a chain needs
-no stage through which everything leads. Of all places those stay cuts where little crosses, measured by what the links
+no stage through which everything leads. Of all places those are cuts where little crosses, measured by what the links
 on both sides produce.
 
 Units: `_B` bytes, `_ps` picoseconds.

@@ -47,7 +47,7 @@ class Itinerary:
 
     @cached_property
     def movable(self) -> frozenset[int]:
-        """Values that may leave the device and come back: nobody but the plan's own runs sees them."""
+        """Values that may be offloaded and fetched: nobody but the plan's own runs sees them."""
         return frozenset(
             v.id
             for v in self.graph.values

@@ -113,7 +113,7 @@ def _repeats(steps: int, slots: int) -> int:
 
 
 def advances(steps: int, slots: int) -> int:
-    """The fewest forward steps that bring a chain's states back, each state's own last run not counted."""
+    """The fewest forward steps that recompute a chain's states, each state's own last run not counted."""
     repeats = _repeats(steps, slots)
     return repeats * steps - beta(slots + 1, repeats - 1)
 

@@ -30,7 +30,7 @@ class Policy:
     Arguments:
         sent: values that are copied to the host as soon as they are made.
         ahead: value -> place from which on it is prefetched, if it fits; others come when a run reads them.
-        lazy: what was sent stays on the device until its bytes are needed; else it goes when its copy is done.
+        lazy: what was sent is kept on the device until its bytes are needed; else it is dropped when its copy is done.
         cache: whether anything idle may be evicted, least recently used first.
     """
 

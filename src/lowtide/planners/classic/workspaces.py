@@ -19,7 +19,7 @@ from lowtide.ir.simulate import simulate
 from lowtide.ops.base import ALGORITHMS
 from lowtide.planners.implementations.choice import choose
 
-ALGORITHM_CLASS = "any recomputation; any movement; any algorithm per convolution"
+ALGORITHM_CLASS = "any recomputation; any offload; any algorithm per convolution"
 
 
 def thriftiest(graph: Graph) -> Graph:

@@ -44,13 +44,13 @@ from lowtide.planners.start import begin
 
 _SINGLES = 5  # cuts over all choices, one by one
 _SHARES = (0.5, 0.2)  # of the work, for each of the most promising choices
-_BESIDE = 8  # more, next to the one that proves most
+_NEARBY = 8  # more, next to the one that proves most
 _EXACT = 0.6  # of what is left of the time, without options that give other bits
 _MORE = 0.5  # of the work, beyond that
 _REPLAYS = 5  # with smaller budgets, where a choice is planned thoroughly
 _POLISHES = 2  # times that other options are tried in the best plan
 _PROBES = 60  # each time at most
-_IDLE = 5e-4  # as a fraction of the step: what brings less is not done again
+_IDLE = 5e-4  # as a fraction of the step: what gains less is not repeated
 _EQUAL = 1e-6  # relative
 
 
@@ -138,7 +138,7 @@ def _choose(joint: JointSearch) -> None:
     while cut < min(len(joint.cut_points), _SINGLES) and not joint.is_done and not (joint.impossible or joint.is_late):
         _try(joint, joint.cut_points[cut : cut + 1])
         cut += 1
-    for _ in range(_BESIDE):
+    for _ in range(_NEARBY):
         nearby = joint.with_best()
         if nearby is None or joint.is_done or joint.impossible or joint.is_late:
             break

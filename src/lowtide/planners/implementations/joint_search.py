@@ -37,7 +37,7 @@ _NODES, _NODES_OF_TWO = 10, 3  # of the tree of a model of one cut point, and of
 _LOOKING = 0.4  # of a limit of time, for the choice
 _CUT, _PROBE = 2_000, 200  # proposals that take as long
 _LEAST_s = 1.0  # of searching: what is worth less is left
-_BESIDE = (1, 2, -1, -2)  # places
+_NEARBY = (1, 2, -1, -2)  # places
 _APART = 5  # places: closer cut points say the same
 _CLOSE = 1e-3  # as a fraction of the step
 _WORTH = 1e-5  # as a fraction of the step: what another option has to bring
@@ -311,7 +311,7 @@ class JointSearch:
             return None
         best = max(self.singles, key=lambda m: self.singles[m])
         begins, end = self.candidates.begins[best.segment : best.segment + 2]
-        places = (best.place + apart for apart in _BESIDE)
+        places = (best.place + apart for apart in _NEARBY)
         near = (CutPoint(best.segment, p) for p in places if begins <= p < end)
         return next((m for m in near if m not in self.singles), None)
 

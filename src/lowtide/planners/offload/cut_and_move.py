@@ -1,6 +1,6 @@
 """Cuts of steps that may offload values, and what is made of them.
 
-A cut where the step is fullest says what stays, what is sent before and fetched afterwards, and what lives on the host
+A cut where the step is fullest says what is kept, what is sent before and fetched afterwards, and what is host-resident
 (`bounds/offload_cut.py`). Its solution is replayed: what is not kept across the cut point is recomputed or fetched when
 it is needed. Only what the cut offloads may be offloaded in the search that follows, at no price. Where copies come
 late after all, the cut is solved again for slower links; where the replay is too full elsewhere, there is the next cut,

@@ -1,4 +1,4 @@
-"""Updates of what lives on the host, done there: the gradient goes down, neither weight nor state comes up and back.
+"""Updates of host-resident values, done there: the gradient is sent, neither weight nor state is copied.
 
 Made from a plan whose updates run on the device: where the parameter and all of its optimizer state are host-resident
 and the graph has the same update for the host's engine, that one takes its place. Half of them, and half of the rest,

@@ -1,8 +1,8 @@
 """What a plan may offload to the host and prefetch, and what every plan has to copy.
 
-A value that a plan brings back by a fetch is sent once, when it comes about. A host-resident persistent value is never
+A value that a plan fetches is sent once, when it is made. A host-resident persistent value is never
 sent: it comes by fetch alone. What an update on the device makes of such a value is sent there, and is dropped from the
-device at once. What a run on the host reads is sent there when it comes about.
+device at once. What a run on the host reads is sent there when it is made.
 
 Units: `_B` bytes.
 """
@@ -71,7 +71,7 @@ def fetchable_values(graph: Graph, least_B: int = LEAST_B) -> frozenset[int]:
 
 
 def _leaves_its_own_part(graph: Graph, value: Value) -> bool:
-    """Whether it could come back where it is handed over: a fetch touches it in a segment of its own part."""
+    """Whether it could be fetched where it is handed over: a fetch touches it in a segment of its own part."""
     assert value.leaves is not None
     segments = [graph.recipes[r].segment for r in graph.producers[value.id]]
     segments += [] if value.arrives is None else [value.arrives]

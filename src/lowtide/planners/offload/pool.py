@@ -290,7 +290,7 @@ def _at_prices(pool: OffloadSearch) -> None:
 
 
 def _away(pool: OffloadSearch, graph: Graph) -> None:
-    """Homes on the host as far as bytes need them; what pays best is dropped where bytes are short, or everything."""
+    """Values host-resident as far as bytes need it; what pays best is dropped where bytes are short, or everything."""
     movable = sorted(movable_values(graph), key=lambda v: (-graph.values[v].size_B, v))
     total_B = sum(graph.values[v].size_B for v in movable)
     for share in _HOST_RESIDENT if movable else (0.0,):

@@ -10,8 +10,8 @@ sends what it drops and fetches right before the need,
   backwards), and not before its bytes are free for the rest of its absence;
 - what is still there when it would be fetched is kept, and what is never freed is not sent: then all is timed anew.
 
-A value comes no later, and is sent no later, than in the naive schedule, so that its bytes always suffice. Fetches
-stay within the segment of their need.
+A value comes no later, and is sent no later, than in the naive schedule, so that its bytes always suffice. Fetches are
+in the segment of their need.
 
 Units: `_B` bytes, `_s` seconds.
 """
@@ -68,7 +68,7 @@ def retimed(
     Arguments:
         graph: with the host-resident values of the schedule (`lowtide.ir.housing.housed`).
         schedule: legal but for its `after` within both budgets, in the order in which it stands.
-        machine: with a link each way.
+        machine: with a link in each direction.
         host_budget_B: None for no limit.
 
     Returns: a legal schedule with all waits, no slower than the given one by `lowtide.ir.simulate`.

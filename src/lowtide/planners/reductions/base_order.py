@@ -1,7 +1,7 @@
 """The order of first runs as a decision: what frees memory runs as soon as it can.
 
 Branches that were written side by side hold all their intermediate values at once; one after the other they do not.
-Every recipe stays in its segment, random ones keep their order, what reads a weight stays before its update, and a
+Every recipe stays in its segment, random ones keep their order, what reads a weight runs before its update, and a
 segment with a recipe that may do more than it says (an opaque one) keeps its own.
 
 Two list schedules: of the recipes whose inputs are there, one that frees more than it produces comes first, the one

@@ -20,7 +20,7 @@ def read_back(program: StageProgram, schedule: Schedule) -> NDArray[np.int32]:
     """Finds the retention with which the program drops and keeps as the schedule does.
 
     A value that is gone at the end of a stage that touched it (made it, recomputed it, or used it) is dropped there:
-    the gap's number lies just behind the last such stage. If a fetch comes next in the gap, that brings it back.
+    the gap's number lies just behind the last such stage. If a fetch comes next in the gap, that restores it.
 
     Arguments:
         schedule: of a graph with the same ids.

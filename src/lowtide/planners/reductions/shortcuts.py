@@ -87,7 +87,7 @@ def hidden_values(shortcuts: Mapping[int, Shortcut]) -> frozenset[int]:
 def hidden_B(graph: Graph, program: Sequence[int], shortcuts: Mapping[int, Shortcut]) -> int:
     """Bytes that the hidden values take at most at once, in any plan, and what a recomputation may need besides.
 
-    A value that first runs alone read is gone after the last of them; any other one may stay to the end.
+    A value that first runs alone read is gone after the last of them; any other one may be kept to the end.
     """
     hidden, end = hidden_values(shortcuts), len(program)
     last = {v: end for v in hidden if graph.values[v].leaves is not None}
