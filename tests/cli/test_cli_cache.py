@@ -105,7 +105,7 @@ def test_it_clears_what_is_old() -> None:
     assert '"30d"' in result.output
 
 
-def test_damaged_and_foreign_files_are_neither_shown_nor_in_the_way(folder: Path) -> None:
+def test_damaged_and_foreign_files_are_neither_shown_nor_block(folder: Path) -> None:
     (folder / "plans" / "feedfeedfeedfeed-cccccccccccccccc.plan").write_bytes(os.urandom(300))
     (folder / "plans" / "notes.txt").write_text("mine")
     (folder / "profiles" / "0123456789abcdef.json").write_text("{")
@@ -119,7 +119,7 @@ def test_damaged_and_foreign_files_are_neither_shown_nor_in_the_way(folder: Path
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_plan_that_is_cleared_while_in_use_is_made_again() -> None:
+def test_a_plan_that_is_cleared_while_in_use_is_planned_anew() -> None:
     plans, profiles = PlanCache(), ProfileCache()
     assert plans.get("feedfeedfeedfeed", "b" * 16) == record()
     assert profiles.get(HERE, "one") is not None

@@ -71,7 +71,7 @@ def test_a_search_that_proves_a_capacity_too_small_says_so(tmp_path: Path) -> No
     path.write_text("id,lower,upper,size,offset\na,0,4,4,2\nb,0,4,4,\n")
     code, output = place(path, "--capacity", 9)
     assert code == 2
-    assert "went through every way" in output
+    assert "tried every placement" in output
     assert "at least 10 B" in output
 
 

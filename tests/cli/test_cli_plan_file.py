@@ -120,16 +120,16 @@ def test_progress_tells_what_plan_and_bound_cost() -> None:
 def test_a_file_is_planned_with_host_memory(tmp_path: Path) -> None:
     path, saved = tmp_path / "net.json", tmp_path / "plan.json"
     save_graph(tape.gpt(3), path)
-    moved = ["--budget", "60% of plain", "--work", "100", "--host-budget", "64GiB"]
-    result = _run(path, *moved, "--link", "25 GB/s", "--machine", "h100", "-o", saved)
+    offload = ["--budget", "60% of plain", "--work", "100", "--host-budget", "64GiB"]
+    result = _run(path, *offload, "--link", "25 GB/s", "--machine", "h100", "-o", saved)
     assert result.exit_code == 0, result.output
     record = load_plan(saved)
     assert (record.host_budget_B, record.link_Bps) == (2**36, 25e9)
     assert [link.rate_Bps for link in record.links] == [25e9, 25e9]
     assert ("copies to the host" in result.output) == (record.sent_B > 0)
     refusals = {
-        "says nothing about a link": moved,
-        "cannot read the rate": [*moved, "--link", "fast"],
+        "says nothing about a link": offload,
+        "cannot read the rate": [*offload, "--link", "fast"],
         "say with host_budget=": ["--budget", "60% of plain", "--link", "25 GB/s"],
         "--machine: of no effect": ["--budget", "60% of plain", "--machine", "h100"],
     }

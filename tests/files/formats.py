@@ -57,7 +57,7 @@ class Format:
 
     Arguments:
         suffix: of its name; `.gz` is added at times where the kind may be compressed.
-        good: makes a file's content, and what it needs beside it.
+        good: makes a file's content, and what it needs besides.
         use: reads a file and does with it whatever may be done with one from anybody; raises `LowtideError` alone.
         packs: whether it may be compressed.
         tree: what of the content is JSON, to be changed as a tree: everything, line by line, or nothing.
@@ -208,7 +208,7 @@ def _use_machine(path: Path) -> None:
     _planned(graph, False)
     links = links_of(str(path), 1e9)
     options = PlanOptions(budget=Budget(of_plain=1.0), work=20, links=links, host_budget_B=None)
-    visiting = predict_graph(examples.visiting_update(), machine)
+    visiting = predict_graph(examples.host_resident_update(), machine)
     make_record(PlanRequest(graph=visiting, options=options, device_B=lambda: 2**30))
 
 

@@ -84,7 +84,7 @@ def in_place() -> Graph:
 
 
 def update() -> Graph:
-    """A step of gradient descent that overwrites the weight: its home now holds the new one."""
+    """A step of gradient descent that overwrites the weight: its storage now holds the new one."""
     sketch = Sketch()
     weight = sketch.persistent(40, name="weight", leaves=None)
     x = sketch.value(40, Role.INPUT, "x", arrives=0)
@@ -95,8 +95,8 @@ def update() -> Graph:
     return sketch.build()
 
 
-def visiting_update() -> Graph:
-    """The same where the weight may have its home on the host; recipe 2 updates it there."""
+def host_resident_update() -> Graph:
+    """The same where the weight may be host-resident; recipe 2 updates it there."""
     sketch = Sketch()
     weight = sketch.persistent(40, name="weight", movable=True)
     x = sketch.value(40, Role.INPUT, "x", arrives=0)

@@ -183,7 +183,7 @@ class Interpreter:
         if recipe.effect is Effect.RANDOM and recipe.state in step.keep and recipe.state is not None:
             bases[recipe.state] = self._allocate(state_B)
         elif recipe.effect is Effect.PURE and recipe.state is not None:
-            scratch = self._allocate(state_B)  # the generator's own state, put aside
+            scratch = self._allocate(state_B)  # the generator's own state, saved
         workers = self._allocate(recipe.trace.workers_B)
         blocks: list[Storage] = []
         for event in recipe.trace.events:

@@ -106,7 +106,7 @@ class Writer:
         return tuple(sorted({s for v in values for s in self.busy.pop(v, [])}))
 
     def _settle(self, value: int) -> None:
-        """Some compute step must wait for whoever still touches the value: an empty rerun does, if there is one."""
+        """Some compute step must wait for whoever still touches the value: an empty recomputation does, if any."""
         if self.busy.get(value):
             pure = [r for r in self.graph.recipes if self._may_run(r) and set(r.read_values) <= self.device]
             pure = [r for r in pure if r.effect is Effect.PURE and r.engine == "compute" and not r.consumes]

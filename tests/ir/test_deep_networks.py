@@ -7,7 +7,7 @@ from benchmarks.deep_networks import deep, names
 
 from lowtide.ir.check_graph import check_graph
 
-_DOWNSAMPLING = 4  # convolutions beside the blocks' own, which a ResNet's depth does not count
+_DOWNSAMPLING = 4  # convolutions besides the blocks' own, which a ResNet's depth does not count
 
 
 @pytest.mark.parametrize(("name", "depth"), [("superneurons_254", 254), ("superneurons_140", 140)])

@@ -71,9 +71,9 @@ def test_a_fused_loss_never_makes_the_logits() -> None:
 
 def test_a_relu_in_place_needs_no_second_storage_and_destroys_its_input() -> None:
     graph = examples.in_place()
-    beside = _carry_out(graph, B0, Run(0, (1,)), Run(1, (2,)))
+    apart = _carry_out(graph, B0, Run(0, (1,)), Run(1, (2,)))
     onto = _carry_out(graph, B0, Run(0, (1,)), Run(2, (2,)))
-    assert (beside.peak_B, onto.peak_B) == (120, 80)
+    assert (apart.peak_B, onto.peak_B) == (120, 80)
     lifetimes = residencies(graph, Schedule((B0, Run(0, (1,)), Run(2, (2,)))))
     assert [(s.value, s.start, s.stop) for s in lifetimes] == [(0, 0, 3), (1, 1, 3)]
     for late in (Run(1, ()), Drop(1), Send(1, "host")):
@@ -84,7 +84,7 @@ def test_a_relu_in_place_needs_no_second_storage_and_destroys_its_input() -> Non
             Interpreter(graph).run(steps)
 
 
-def test_an_update_takes_the_home_of_the_weight() -> None:
+def test_an_update_takes_the_storage_of_the_weight() -> None:
     timeline = _carry_out(examples.update(), B0, Run(0, (3,)), Run(1, (2,)), Drop(3))
     assert timeline.peak_B == 120
 

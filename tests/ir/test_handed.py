@@ -1,4 +1,4 @@
-"""A gradient that goes straight from one part's backward to another's stays at its address until that one drops it."""
+"""A gradient that goes straight from one part's backward to another's keeps its address until that one drops it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_the_checker_finds_that_out_for_itself() -> None:
         check(merged, schedule, layout=clash)
 
 
-def test_one_that_is_dropped_and_made_again_is_handed_over_once() -> None:
+def test_one_that_is_dropped_and_recomputed_is_handed_over_once() -> None:
     merged = bundle().graph
     gradient = len(graph().values) + GRADIENT
     steps = list(keep_all_schedule(merged).steps)

@@ -1,4 +1,4 @@
-"""Values whose home is on the host: they visit, are updated here or there, and are counted where they are."""
+"""Host-resident values: fetched where they are read, updated in either memory, counted where they are."""
 
 from __future__ import annotations
 
@@ -40,26 +40,26 @@ MACHINE = Machine(
 
 
 def _hosted() -> Graph:
-    return housed(examples.visiting_update(), [WEIGHT])
+    return housed(examples.host_resident_update(), [WEIGHT])
 
 
-def test_a_home_on_the_host_takes_what_replaces_the_value_with_it() -> None:
-    graph = examples.visiting_update()
+def test_what_replaces_a_host_resident_value_is_host_resident() -> None:
+    graph = examples.host_resident_update()
     assert movable_values(graph) == (WEIGHT,)
-    moved = housed(graph, [WEIGHT])
-    assert hosted_values(moved) == (WEIGHT,)
-    assert (moved.persistent_B, moved.hosted_B) == (0, 40)
-    assert moved.values[NEW].memory == "host"
-    assert housed(moved, []) == graph
+    hosted = housed(graph, [WEIGHT])
+    assert hosted_values(hosted) == (WEIGHT,)
+    assert (hosted.persistent_B, hosted.hosted_B) == (0, 40)
+    assert hosted.values[NEW].memory == "host"
+    assert housed(hosted, []) == graph
 
 
-def test_only_movable_values_move() -> None:
+def test_only_movable_values_are_host_resident() -> None:
     with pytest.raises(PlanError, match=r"value 1 \(x\): only movable"):
-        housed(examples.visiting_update(), [X])
+        housed(examples.host_resident_update(), [X])
 
 
 @pytest.mark.parametrize("steps", [ON_DEVICE, ON_HOST], ids=["device", "host"])
-def test_a_visit_is_legal_and_counted(steps: list[Step]) -> None:
+def test_a_fetch_of_a_host_resident_value_is_legal_and_counted(steps: list[Step]) -> None:
     graph, schedule = _hosted(), Schedule(tuple(steps))
     timeline = simulate(graph, schedule, MACHINE)
     peaks = dict(timeline.memory_peaks_B)
@@ -70,7 +70,7 @@ def test_a_visit_is_legal_and_counted(steps: list[Step]) -> None:
             check(graph, schedule, limits[0], host_budget_B=limits[1])
 
 
-def test_what_visits_is_an_allocation_and_what_is_updated_in_it_stays_there() -> None:
+def test_a_fetched_host_resident_value_is_an_allocation_and_is_updated_in_place() -> None:
     blocks = blocks_of(_hosted(), Schedule(tuple(ON_DEVICE)), small_B=0)
     assert [(b.step, b.value) for b in blocks] == [(1, NEW), (2, GRAD)]
     lifetimes = residencies(_hosted(), Schedule(tuple(ON_DEVICE)))
@@ -79,7 +79,7 @@ def test_what_visits_is_an_allocation_and_what_is_updated_in_it_stays_there() ->
     ]
 
 
-def test_copies_run_beside_compute_and_are_waited_for() -> None:
+def test_copies_overlap_compute_and_are_waited_for() -> None:
     timeline = simulate(_hosted(), Schedule(tuple(ON_DEVICE)), MACHINE)
     assert [(m.engine, m.start_s, m.stop_s) for m in timeline.instants[1:]] == [
         ("from_host", 0.0, 4.0),
@@ -89,8 +89,8 @@ def test_copies_run_beside_compute_and_are_waited_for() -> None:
         ("to_host", 6.0, 8.0),
         ("compute", 8.0, 8.0),
     ]
-    beside = simulate(_hosted(), Schedule(tuple(ON_HOST)), MACHINE).instants
-    assert (beside[6].engine, beside[6].start_s, beside[6].stop_s) == ("host", 7.0, 8.0)
+    on_host = simulate(_hosted(), Schedule(tuple(ON_HOST)), MACHINE).instants
+    assert (on_host[6].engine, on_host[6].start_s, on_host[6].stop_s) == ("host", 7.0, 8.0)
 
 
 @pytest.mark.parametrize(
@@ -108,11 +108,11 @@ def test_copies_run_beside_compute_and_are_waited_for() -> None:
     ],
     ids=lambda c: c if isinstance(c, str) else "",
 )
-def test_a_visit_cut_short_is_refused(rule: str, steps: list[Step]) -> None:
+def test_a_fetched_value_dropped_before_its_copy_back_is_refused(rule: str, steps: list[Step]) -> None:
     with pytest.raises(IllegalPlan, match=f"'{rule}'"):
         check(_hosted(), Schedule(tuple(steps)))
 
 
-def test_with_its_home_on_the_device_the_same_update_needs_no_copies() -> None:
-    graph = examples.visiting_update()
+def test_device_resident_the_same_update_needs_no_copies() -> None:
+    graph = examples.host_resident_update()
     check(graph, Schedule((Boundary(0), Run(0, (GRAD,)), Run(1, (NEW,)), Drop(GRAD))), 120, host_budget_B=0)

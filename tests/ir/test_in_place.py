@@ -18,7 +18,7 @@ from tests.ir.sketch import Sketch
 
 
 def _rectified(**facts: object) -> Sketch:
-    """x -> a -> b, the second recipe in two ways."""
+    """x -> a -> b, the second recipe with two candidates."""
     sketch = Sketch()
     x = sketch.persistent(40, Role.INPUT, "x")
     a, b = sketch.value(40, name="a", **facts), sketch.value(40, Role.OUTPUT, "b", leaves=0)
@@ -27,13 +27,13 @@ def _rectified(**facts: object) -> Sketch:
     return sketch
 
 
-def test_a_way_stands_for_the_recipe_that_does_the_same() -> None:
+def test_a_candidate_stands_for_the_recipe_that_does_the_same() -> None:
     graph = _rectified().build()
     assert in_place_candidates(graph) == {1: (2,)}
     assert plain_candidates(graph) == {2: 1}
 
 
-def test_what_belongs_to_the_caller_or_to_a_group_is_no_way() -> None:
+def test_what_belongs_to_the_caller_or_to_a_group_is_no_candidate() -> None:
     assert in_place_candidates(_rectified(leaves=0).build()) == {}
     grouped = _rectified()
     grouped.group("relu", [1], [2])
@@ -67,7 +67,7 @@ def _handed() -> tuple[Graph, list[Boundary | Run | Drop]]:
     return sketch.build(), steps
 
 
-def test_bytes_that_passed_on_stay_until_whoever_got_them_lets_go() -> None:
+def test_bytes_taken_over_are_held_until_their_last_holder_frees_them() -> None:
     graph, steps = _handed()
     check_graph(graph)
     schedule = Schedule(tuple(steps))

@@ -107,7 +107,7 @@ def _is_legal(graph: Graph, schedule: Schedule) -> bool:
 @settings(max_examples=100)
 @given(graphs(), SEEDS)
 def test_residencies_are_the_live_bytes(graph: Graph, seed: int) -> None:
-    """The stays sum up to what the simulator says is live; stacked, the allocations are a legal layout."""
+    """The residencies sum up to what the simulator says is live; stacked, the allocations are a legal layout."""
     schedule = Writer(graph, Random(seed), 0.6).write()
     assume(_is_legal(graph, schedule))
     lifetimes = residencies(graph, schedule)

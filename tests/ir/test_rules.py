@@ -48,7 +48,7 @@ def _recipe(graph: Graph, number: int, **facts: Any) -> Graph:
 
 
 def _reread() -> Graph:
-    """x is overwritten by the caller after the first segment, and only a rerun would read it later."""
+    """x is overwritten by the caller after the first segment, and only a recomputation would read it later."""
     graph = _value(examples.chain(), 1, persistent=True, readable_through=0)
     return _recipe(graph, 3, reads=graph.recipes[3].reads[:2], args=())
 
@@ -59,7 +59,7 @@ def _held() -> Graph:
 
 
 def _recomputable() -> Graph:
-    """The chain, with an input that can be made again."""
+    """The chain, with an input that can be recomputed."""
     graph = _value(examples.in_place(), 0, persistent=False)
     extra = Recipe(3, "load", (0,), paths=((),), trace=MiniTrace((40,), (0,)))
     return _replace(graph, recipes=(*graph.recipes, extra))
@@ -199,7 +199,7 @@ def test_legal_starting_points() -> None:
 
 
 def test_what_was_overwritten_may_be_made_anew() -> None:
-    """The storage passed on, the content did not change: a run brings it back, in other bytes or where it was."""
+    """The storage passed on, the content did not change: a run recomputes it, in other bytes or where it was."""
     again = Schedule((B0, Run(0, (1,)), Run(2, (2,)), Run(0, (1,)), Drop(1)))
     check(examples.in_place(), again, 120, stacked(examples.in_place(), again))
     back = Schedule((B0, Run(0, (1,)), Run(2, (2,)), Run(3, (1,)), Run(2, (2,))))
@@ -247,7 +247,7 @@ def test_the_same_allocation_twice_is_refused() -> None:
         check(graph, schedule, layout=twice)
 
 
-def test_nothing_lies_on_an_obstacle() -> None:
+def test_nothing_overlaps_a_live_block() -> None:
     graph, schedule = _two_engines()
     layout = replace(stacked(graph, schedule), live_blocks=(LiveBlock(0, 8),))
     with pytest.raises(IllegalPlan, match="what was there before"):
@@ -300,9 +300,9 @@ GRAPHS = [
     ("graph-takeovers", _recipe(examples.in_place(), 2, consumes=(Takeover(0, 0),))),
     ("graph-takeovers", _recipe(examples.in_place(), 2, consumes=(Takeover(1, 1),))),
     ("graph-takeovers", _value(examples.update(), 2, size_B=41)),
-    ("graph-homes", _value(examples.chain(), 2, memory="host")),
-    ("graph-homes", _value(examples.visiting_update(), 2, memory="host")),
-    ("graph-homes", _value(examples.update(), 2, replaces=1)),
+    ("graph-residency", _value(examples.chain(), 2, memory="host")),
+    ("graph-residency", _value(examples.host_resident_update(), 2, memory="host")),
+    ("graph-residency", _value(examples.update(), 2, replaces=1)),
     ("graph-states", _recipe(examples.opaque_then_random(), 0, state=3)),
     ("graph-groups", _replace(examples.convolution(), groups=examples.convolution().groups * 2)),
     ("graph-groups", _replace(examples.convolution(), groups=(Group("g", ()),))),

@@ -62,7 +62,7 @@ def test_what_leaves_unheld_dies_at_the_boundary_and_what_is_held_stays() -> Non
     assert (timeline.instants[1].live_after_B, timeline.instants[2].live_after_B) == (1800, 1800)
 
 
-def test_copies_run_beside_the_steps_issued_after_them() -> None:
+def test_copies_overlap_the_steps_issued_after_them() -> None:
     schedule = Schedule((B0, Run(0, (2,)), Send(2, "host", (1,)), Run(1, (3,), (2,)), Run(2, (4,))))
     waiting = simulate(examples.chain(), schedule, LINKED)
     assert [(m.start_s, m.stop_s, m.engine) for m in waiting.instants[1:]] == [
@@ -72,9 +72,9 @@ def test_copies_run_beside_the_steps_issued_after_them() -> None:
         (5.5, 6.0, "compute"),
     ]
     schedule = Schedule((B0, Run(0, (2,)), Send(2, "host", (1,)), Run(1, (3,)), Run(2, (4,))))
-    beside = simulate(examples.chain(), schedule, LINKED)
-    assert [m.start_s for m in beside.instants] == [0.0, 0.0, 2.0, 2.0, 3.0]
-    assert beside.time_s == 4.5
+    overlapped = simulate(examples.chain(), schedule, LINKED)
+    assert [m.start_s for m in overlapped.instants] == [0.0, 0.0, 2.0, 2.0, 3.0]
+    assert overlapped.time_s == 4.5
 
 
 def test_a_reader_waits_for_what_is_fetched_and_engines_keep_their_order() -> None:

@@ -48,10 +48,10 @@ def test_graphs_and_schedules_round_trip(graph: Graph, seed: int) -> None:
 def test_everything_round_trips() -> None:
     layout = stacked(examples.chain(), SCHEDULE)
     machine = Machine("m", links=(Link("device", "host", "to_host", math.inf),), flops={"float32": 1e12})
-    moved = Schedule((Boundary(0), Send(1, "host", (0,)), Fetch(1, "host"), Drop(1, "host")))
+    offloaded = Schedule((Boundary(0), Send(1, "host", (0,)), Fetch(1, "host"), Drop(1, "host")))
     assert loads(dumps(layout), Layout) == layout
     assert loads(dumps(machine), Machine) == machine
-    assert loads(dumps(moved), Schedule) == moved
+    assert loads(dumps(offloaded), Schedule) == offloaded
     problem = Problem(examples.dropout(), 5, time_limit_s=math.inf)
     assert loads(dumps(problem), Problem) == problem
     record = _record(covers=Covers(("a",), ("b",)), environment=Environment("2.13", "cpu", 2, "0.1"))

@@ -41,9 +41,9 @@ def test_a_segment_is_placed_around_what_was_not_planned() -> None:
     layout, reach_B = lay_out_segment(
         schedule(), plan, 1, taken=(foreign,), passing=carried - {foreign.offset_B}, capacity_B=1024 * MiB
     )
-    moved = [(layout.offsets_B[i], layout.offsets_B[i] + rounded_B(plan.blocks[i].size_B)) for i in own]
-    assert all(hi <= foreign.offset_B or lo >= foreign.offset_B + foreign.size_B for lo, hi in moved)
-    assert max(hi for _, hi in moved) == reach_B
+    placed = [(layout.offsets_B[i], layout.offsets_B[i] + rounded_B(plan.blocks[i].size_B)) for i in own]
+    assert all(hi <= foreign.offset_B or lo >= foreign.offset_B + foreign.size_B for lo, hi in placed)
+    assert max(hi for _, hi in placed) == reach_B
     assert [o for i, o in enumerate(layout.offsets_B) if i not in own] == [
         o for i, o in enumerate(plan.offsets_B) if i not in own
     ]

@@ -1,10 +1,10 @@
 """The true optimum of tiny graphs, by trying everything: shares no code with any planner.
 
-Dijkstra over states (first runs done, values resident, last rerun, values from earlier segments). Class: any
+Dijkstra over states (first runs done, values resident, last recomputation, values from earlier segments). Class: any
 recomputation; first runs in program order; one recipe per value, in place or not, or another one outside all groups.
-`ordered`: and between two of them reruns in program order, each at most once. Before a step, any subset of what is
-resident may be dropped; dropping late is never worse than early, except that nothing is gained by keeping what does not
-fit, so drops are tried just before a run.
+`ordered`: and between two of them recomputations in program order, each at most once. Before a step, any subset of what
+is resident may be dropped; dropping late is never worse than early, except that nothing is gained by keeping what does
+not fit, so drops are tried just before a run.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from lowtide.ir.graph import Effect, Graph
 from lowtide.ir.in_place import in_place_candidates
 
-# Position in the plain sequence, resident non-persistent values, place of the last rerun since the last position, and
-# what of the resident values came in an earlier segment: nothing may overwrite that.
+# Position in the plain sequence, resident non-persistent values, place of the last recomputation since the last
+# position, and what of the resident values came in an earlier segment: nothing may overwrite that.
 State = tuple[int, frozenset[int], int, frozenset[int]]
 
 

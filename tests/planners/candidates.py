@@ -10,7 +10,7 @@ from lowtide.ir.graph import Effect, Graph, MiniTrace, Recipe, Takeover
 
 
 def with_candidates(graph: Graph, ops: Collection[str] | None = None) -> Graph:
-    """Adds to every pure recipe of the program all ways in place: over each value of its first output's size.
+    """Adds to every pure recipe of the program all candidates in place: over each value of its first output's size.
 
     Arguments:
         ops: only recipes of these operators; None for all.

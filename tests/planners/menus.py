@@ -46,7 +46,10 @@ class Menu:
         return len(self.recipes) - 1
 
     def group(self, replaces: Sequence[int], *options: Sequence[int]) -> None:
-        made = [Option("program", tuple(replaces)), *(Option(f"way {k}", tuple(o)) for k, o in enumerate(options, 1))]
+        made = [
+            Option("program", tuple(replaces)),
+            *(Option(f"option {k}", tuple(o)) for k, o in enumerate(options, 1)),
+        ]
         self.groups.append(Group(f"group {len(self.groups)}", tuple(made), "saved values"))
 
     def finish(self) -> Graph:
@@ -100,7 +103,7 @@ def with_chunks(graph: Graph, op: str = "loss", chunks: int = 4) -> Graph:
 
 
 def random_menu(seed: int, recipes: int = 8, segments: int = 2, groups: int = 3) -> Graph:
-    """A random graph with random options: other reads, masks packed on the way, outputs made apart, two made as one."""
+    """A random graph with random options: other reads, masks packed, outputs made apart, two made as one."""
     dice = random.Random(seed)
     graph = random_graph(seed, recipes, segments, mirrored=True)
     for _ in range(20 * groups):
@@ -152,8 +155,8 @@ def _one_more(dice: random.Random, graph: Graph) -> Graph | None:
         one = dice.choice(partners)
         reads = [v for v in (*one.read_values, *recipe.read_values) if v not in one.outputs]
         fused = menu.recipe(recipe, reads, (*one.outputs, *recipe.outputs), time_s, workspace_B)
-        beside = menu.recipe(recipe, recipe.read_values[:1], recipe.outputs, time_s + 2e-3)
-        menu.group([one.id, recipe.id], [fused], [one.id, beside])
+        costlier = menu.recipe(recipe, recipe.read_values[:1], recipe.outputs, time_s + 2e-3)
+        menu.group([one.id, recipe.id], [fused], [one.id, costlier])
     return menu.finish()
 
 

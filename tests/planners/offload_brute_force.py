@@ -1,7 +1,7 @@
-"""The true optimum of tiny steps that may move values, by trying everything: shares no code with any planner.
+"""The true optimum of tiny steps that may offload values, by trying everything: shares no code with any planner.
 
 Dijkstra over states at the ends of runs: how many first runs are done, what is on the device and on the host, and how
-much longer each copy and each direction of the link is under way. One segment, pure recipes, nothing in place.
+much longer each copy and each direction of the link is in progress. One segment, pure recipes, nothing in place.
 
 Units: `_B` bytes, `_s` seconds.
 """

@@ -1,4 +1,4 @@
-"""Naive schedules that move values, from schedules that do not; and machines whose links have a given rate.
+"""Naive schedules that offload values, from schedules that do not; and machines whose links have a given rate.
 
 Units: `_B` bytes, `_s` seconds, `_Bps` bytes per second.
 """
@@ -14,7 +14,7 @@ from lowtide.ir.schedule import HOST, Boundary, Drop, Fetch, Run, Schedule, Send
 
 
 def linked(to_Bps: float, from_Bps: float | None = None, latency_s: float = 0.0) -> Machine:
-    """A machine with a link each way."""
+    """A machine with a link in each direction."""
     back_Bps = to_Bps if from_Bps is None else from_Bps
     return Machine(
         "linked",

@@ -1,4 +1,4 @@
-"""The true optimum of tiny graphs of one segment in which values move at a price, by trying everything.
+"""The true optimum of tiny graphs of one segment in which values are offloaded at a price, by trying everything.
 
 Dijkstra over states (runs done, values on the device, values sent): shares no code with any planner. Class: any
 recomputation and any fetches; first runs in program order. Bytes are counted as if copies took no time, and generator

@@ -22,7 +22,7 @@ class Node:
 
     reads: tuple[int, ...]
     output: int
-    saved: tuple[int, ...]  # what its backward reads beside the gradient
+    saved: tuple[int, ...]  # what its backward reads besides the gradient
     weight_B: int
     time_s: float
 
@@ -187,7 +187,7 @@ def gpt(blocks: int = 12, batch: int = 8, tokens: int = 1024, width: int = 768, 
 
 
 def resnet(blocks: tuple[int, ...] = (3, 4, 6, 3), batch: int = 64, width: int = 64, image: int = 56) -> Graph:
-    """A bottleneck ResNet: convolutions, batch norms that save statistics and move a buffer, rectifiers."""
+    """A bottleneck ResNet: convolutions, batch norms that save statistics and update a buffer, rectifiers."""
     tape = Tape(f"resnet{sum(blocks) * 3 + 2}")
     tape.segment("forward")
 
@@ -222,7 +222,7 @@ def resnet(blocks: tuple[int, ...] = (3, 4, 6, 3), batch: int = 64, width: int =
 
 
 def unet(depth: int = 4, batch: int = 8, width: int = 64, side: int = 256) -> Graph:
-    """A U-Net: skips that live from the way down to the way up."""
+    """A U-Net: skips that live from the encoder to the decoder."""
     tape = Tape("unet")
     tape.segment("forward")
 

@@ -46,7 +46,7 @@ def written_over() -> Graph:
     return Graph((*values[:3], last), (*recipes, over), (0, 1, 2, 3), (Segment("step"),))
 
 
-def test_what_is_written_over_is_made_again() -> None:
+def test_what_is_written_over_is_recomputed() -> None:
     program = all_movable(written_over())
     away, least = program.keep_all(0), program.keep_all(0)
     assert away.assign(taus_away(program))

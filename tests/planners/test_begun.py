@@ -26,8 +26,8 @@ from tests.planners.training import with_updates
 GRAPHS = {
     **NAMED,
     **{f"random{s}": lambda s=s: random_graph(s, 14, 1 + s % 3, True) for s in range(12)},
-    **{f"ways{s}": lambda s=s: with_candidates(random_graph(s, 14, 1 + s % 3, True)) for s in range(4)},
-    "unet-ways": lambda: with_candidates(NAMED["unet"](), ("relu", "add", "bwd")),
+    **{f"candidates{s}": lambda s=s: with_candidates(random_graph(s, 14, 1 + s % 3, True)) for s in range(4)},
+    "unet-candidates": lambda: with_candidates(NAMED["unet"](), ("relu", "add", "bwd")),
 }
 every_graph = pytest.mark.parametrize("name", GRAPHS)
 
@@ -72,7 +72,7 @@ def test_reading_back_is_the_inverse_of_lifting(name: str, percent: int) -> None
 
 
 OFFLOAD = {
-    **{name: GRAPHS[name] for name in ("chain", "bundle", "unet", "random3", "ways2")},
+    **{name: GRAPHS[name] for name in ("chain", "bundle", "unet", "random3", "candidates2")},
     "step": lambda: with_updates(chain(4)),
     "hosted step": lambda: (lambda g: housed(g, movable_values(g)))(with_updates(chain(4), merged=True)),
 }

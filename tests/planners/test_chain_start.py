@@ -14,7 +14,7 @@ from lowtide.ir.graph import Graph
 from lowtide.ir.plan import Problem
 from lowtide.planners.bounds.op_floor import op_floor
 from lowtide.planners.chain.chain_start import chain_start
-from lowtide.planners.chain.link_options import brought_back, handed_on, link_options, permanent, time_ps
+from lowtide.planners.chain.link_options import handed_on, link_options, permanent, recomputed_stages, time_ps
 from lowtide.planners.chain.links import Links, links_of
 from lowtide.planners.reductions.stages import stage_program
 from lowtide.planners.search import Search
@@ -54,14 +54,14 @@ def test_what_a_link_reads_is_its_own_or_crosses_in_front_of_it(name: str) -> No
             assert all(v in own | there for v in links.program.read_ids[t] if v in links.again)
 
 
-def test_a_mask_beside_the_trunk_does_not_keep_the_forward_in_one_piece() -> None:
+def test_a_mask_outside_the_trunk_does_not_keep_the_forward_in_one_piece() -> None:
     """Values that cross every cut are counted once, not a reason for fewer cuts."""
     program = stage_program(unet(4))
     (links,) = links_of(program, 40)
     assert len(links.links) == 40
 
 
-def test_small_values_stay() -> None:
+def test_small_values_are_kept() -> None:
     program = stage_program(gpt(2))
     (everything,), (fewer,) = links_of(program, 10), links_of(program, 10, small_B=300_000)
     assert fewer.again < everything.again
@@ -78,7 +78,7 @@ def test_options_go_from_everything_to_nothing_and_like_links_have_like_ones(nam
         assert sizes == sorted(sizes, reverse=True)
         for o in options:
             rest = set(links.later[k]) - o.saved
-            assert o.rest_ps == time_ps(links, brought_back(links, k, fixed | o.saved, rest))
+            assert o.rest_ps == time_ps(links, recomputed_stages(links, k, fixed | o.saved, rest))
 
 
 def plain_time(costs: dict[str, list[int]], first: int, last: int, m: int) -> float:

@@ -77,7 +77,7 @@ def some_plan(program: StageProgram, dice: random.Random) -> Residence | None:
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_what_runs_again_follows_from_what_stays(name: str) -> None:
+def test_what_is_recomputed_follows_from_what_is_kept(name: str) -> None:
     """Random choices give legal plans at the time they claim; asking for what they hold changes nothing."""
     graph = GRAPHS[name]()
     program = stage_program(graph)

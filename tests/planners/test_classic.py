@@ -38,7 +38,7 @@ from tests.planners.tape import MIB, Tape, chain, gpt, resnet, unet
 
 
 def masked_chain(steps: int, op: str = "f", saves: str = "mask") -> Graph:
-    """A chain whose backward reads a mask of every step and nothing else, so that every step has to run again."""
+    """A chain whose backward reads a mask of every step and nothing else, so that every step has to be recomputed."""
     tape = Tape("masked")
     tape.segment("forward")
     x = tape.given(MIB)
@@ -105,7 +105,7 @@ def test_the_square_root_takes_memory_like_the_square_root() -> None:
             assert recomputations(outcome.schedule) <= steps
 
 
-def test_articulation_points_are_where_all_ways_meet() -> None:
+def test_articulation_points_are_where_all_paths_meet() -> None:
     (half,) = forwards(stage_program(resnet((1, 1, 1, 1))))
     program = half.program
     ops = [program.graph.recipes[program.stages[t].recipe].op for t in half.articulation_points]
@@ -130,7 +130,7 @@ def test_checkpointing_all_points_brings_back_each_block_once() -> None:
 
 
 def buffered_chain() -> Graph:
-    """A chain whose steps read copies of buffers that move at the end of the forward, and labels at its end."""
+    """A chain whose steps read copies of buffers that change at the end of the forward, and labels at its end."""
     tape = Tape("buffered")
     tape.segment("forward")
     x = tape.given(MIB)
@@ -144,7 +144,7 @@ def buffered_chain() -> Graph:
     return tape.graph()
 
 
-def test_copies_of_buffers_and_labels_are_beside_the_chain_and_are_kept() -> None:
+def test_copies_of_buffers_and_labels_are_outside_the_chain_and_are_kept() -> None:
     graph = buffered_chain()
     check_graph(graph)
     program = stage_program(graph)
@@ -204,7 +204,7 @@ def test_superneurons_rebuilds_segments_at_once_or_layer_by_layer() -> None:
     ops = {graph.recipes[s.recipe].op for s in memory.steps if isinstance(s, Run)}
     runs = [s.recipe for s in memory.steps if isinstance(s, Run) and graph.recipes[s.recipe].op == "conv"]
     assert "relu" in ops
-    assert len(runs) == 2  # what computes much never runs again
+    assert len(runs) == 2  # what computes much is never recomputed
 
 
 def test_copies_of_buffers_are_no_joins_to_superneurons() -> None:

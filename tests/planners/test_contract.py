@@ -36,8 +36,8 @@ GRAPHS = {
     **MENUS,
     "random menu": functools.partial(random_menu, 6, 14, 2),
     **{f"random{s}": functools.partial(random_graph, s, 14, 1 + s % 3, True) for s in range(8)},
-    **{f"ways{s}": lambda s=s: with_candidates(random_graph(s, 14, 1 + s % 3, True)) for s in range(3)},
-    "resnet-ways": lambda: with_candidates(NAMED["resnet"](), ("relu", "add")),
+    **{f"candidates{s}": lambda s=s: with_candidates(random_graph(s, 14, 1 + s % 3, True)) for s in range(3)},
+    "resnet-candidates": lambda: with_candidates(NAMED["resnet"](), ("relu", "add")),
 }
 every_planner = pytest.mark.parametrize("planner", [*PLANNERS, *CLASSICS], ids=lambda p: p.name)
 every_graph = pytest.mark.parametrize("name", GRAPHS)

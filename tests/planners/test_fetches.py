@@ -24,13 +24,13 @@ from tests.planners.training import with_updates
 
 
 def at_host(graph: Graph, seed: int) -> Graph:
-    """Some homes on the host."""
+    """Some host-resident values."""
     dice = random.Random(seed)
     return housed(graph, [v for v in movable_values(graph) if dice.random() < 0.6])
 
 
 def everywhere(graph: Graph) -> Graph:
-    """All homes that can be on the host."""
+    """All values that can be host-resident."""
     return housed(graph, movable_values(graph))
 
 
@@ -38,9 +38,9 @@ GRAPHS = [
     *(pytest.param(lambda s=s: random_graph(s, 6 + s % 12, 1 + s % 3), id=f"random{s}") for s in range(18)),
     *(pytest.param(lambda s=s: with_candidates(random_graph(s, 14, 2, True)), id=f"mirrored{s}") for s in range(12)),
     pytest.param(lambda: chain(5, parts=2), id="bundle"),
-    pytest.param(lambda: with_candidates(chain(5, parts=2)), id="bundle-ways"),
+    pytest.param(lambda: with_candidates(chain(5, parts=2)), id="bundle-candidates"),
     pytest.param(lambda: gpt(2), id="gpt"),
-    pytest.param(lambda: with_candidates(resnet((1, 1)), ("relu", "add")), id="resnet-ways"),
+    pytest.param(lambda: with_candidates(resnet((1, 1)), ("relu", "add")), id="resnet-candidates"),
     *(pytest.param(lambda s=s: at_host(with_updates(chain(5)), s), id=f"step{s}") for s in range(4)),
     pytest.param(lambda: everywhere(with_updates(gpt(1), states=2)), id="gpt-step"),
     pytest.param(lambda: everywhere(with_updates(chain(4), at_end=True, merged=True)), id="at-end"),
@@ -80,7 +80,7 @@ def stage_program_peak_B(graph: Graph) -> int:
 
 
 def assert_lifted(reduced: StageProgram, state: _core.Retention) -> None:
-    """The schedule is legal within the kernel's peak, takes its time, and moves what it says."""
+    """The schedule is legal within the kernel's peak, takes its time, and copies what it says."""
     graph = reduced.graph
     schedule = reduced.lift(state)
     check(graph, schedule, budget_B=state.peak_B + reduced.reserve_B)
@@ -131,7 +131,7 @@ def test_what_is_fetched_is_sent_when_it_is_made_and_dropped_after_its_use() -> 
     assert state.time_ps == reduced.time_ps + 24 * 10**12
 
 
-def test_a_weight_at_home_on_the_host_comes_by_fetch_and_goes_back_when_it_is_updated() -> None:
+def test_a_host_resident_weight_is_fetched_and_sent_back_when_it_is_updated() -> None:
     graph = everywhere(with_updates(chain(1), states=0))
     reduced = stage_program(graph, movable=())
     state = reduced.keep_all(0)
@@ -151,9 +151,9 @@ def test_a_weight_at_home_on_the_host_comes_by_fetch_and_goes_back_when_it_is_up
 
 def test_what_cannot_be_planned_is_refused() -> None:
     graph = everywhere(with_updates(chain(2)))
-    with pytest.raises(PlanError, match="has its home on the host; this planner moves nothing"):
+    with pytest.raises(PlanError, match="is host-resident; this planner offloads nothing"):
         stage_program(graph)
-    with pytest.raises(PlanError, match="runs on the host; this planner moves nothing"):
+    with pytest.raises(PlanError, match="runs on the host; this planner offloads nothing"):
         stage_program(with_updates(chain(2), engine="host"))
     with pytest.raises(PlanError, match=r"makes .* on the host, and it leaves on the device"):
         stage_program(with_updates(chain(2), engine="host"), movable=())
@@ -169,7 +169,7 @@ def test_what_cannot_be_planned_is_refused() -> None:
 def test_a_price_of_nothing_makes_a_tight_plan_as_fast_as_keeping_everything() -> None:
     graph = chain(12)
     reduced = stage_program(graph, movable=fetchable_values(graph))
-    budget_B = int(reduced.core.operator_floors().max()) * 1001 // 1000  # what is too small to move lies there as well
+    budget_B = int(reduced.core.operator_floors().max()) * 1001 // 1000  # what is too small to offload is there too
     state = reduced.keep_all(budget_B)
     assert _core.Greedy(state).run(1000)
     assert state.fits

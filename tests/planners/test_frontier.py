@@ -117,14 +117,14 @@ def test_methods_stand_at_what_their_plans_need() -> None:
         assert peaks_B == sorted(set(peaks_B), reverse=True)
 
 
-def test_bytes_beside_the_graph_shift_budgets_and_nothing_else() -> None:
+def test_bytes_outside_the_graph_shift_budgets_and_nothing_else() -> None:
     graph = unet(2)
-    bare, moved = (trace(graph, points=6, work=WORK, fixed_B=fixed_B) for fixed_B in (0, 1000))
+    bare, shifted = (trace(graph, points=6, work=WORK, fixed_B=fixed_B) for fixed_B in (0, 1000))
     # Budgets that follow from the floor are rounded, so they are compared where they are the same.
-    assert moved.floor_B == bare.floor_B + 1000
-    assert moved.keep_all_B == bare.keep_all_B + 1000
-    assert moved.points[0].time_s == bare.points[0].time_s
-    assert all(p.reserved_B is not None and p.reserved_B <= p.budget_B for p in moved.planned)
+    assert shifted.floor_B == bare.floor_B + 1000
+    assert shifted.keep_all_B == bare.keep_all_B + 1000
+    assert shifted.points[0].time_s == bare.points[0].time_s
+    assert all(p.reserved_B is not None and p.reserved_B <= p.budget_B for p in shifted.planned)
 
 
 def test_first_budgets_are_those_most_wanted() -> None:

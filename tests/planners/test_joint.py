@@ -62,7 +62,7 @@ def test_choosing_never_costs_time(name: str, percent: int) -> None:
     graph = graph_of(name)
     budget_B = keep_all_B(graph) * percent // 100
     alone, joint = plan(choose_first(graph), budget_B), plan(graph, budget_B)
-    assert time_s(graph, joint) <= time_s(graph, alone) * (1 + 0.02)  # short coolings from elsewhere
+    assert time_s(graph, joint) <= time_s(graph, alone) * (1 + 0.02)  # short annealing runs from elsewhere
     assert joint.bound_s <= time_s(graph, alone)
     assert JOINT_CLASS in joint.bound_class
 
@@ -146,7 +146,7 @@ def test_where_everything_fits_the_fastest_options_run() -> None:
     outcome = plan(graph, 2 * keep_all_B(graph))
     assert outcome.status is Status.OPTIMAL
     assert chosen(graph, outcome) == {0: 2}
-    assert outcome.stats["chosen"] == {"group 0": "way 2"}
+    assert outcome.stats["chosen"] == {"group 0": "option 2"}
 
 
 @pytest.mark.parametrize("name", MENUS)

@@ -59,7 +59,7 @@ def test_ctrl_c_leaves_no_thread_behind(stage: str) -> None:
     assert set(threading.enumerate()) == before
 
 
-def test_what_goes_wrong_beside_the_search_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_concurrent_with_the_search_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> CutsFound:
         raise ValueError("the cuts failed")
 

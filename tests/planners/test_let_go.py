@@ -1,4 +1,4 @@
-"""A value that the caller lets go of, and that nothing reads afterwards: the gradient of an output across a break."""
+"""A value that the caller frees, and that nothing reads afterwards: the gradient of an output across a break."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lowtide.planners.catalogue import CLASSICS, PLANNERS
 
 
 def graph() -> Graph:
-    """x -> a (forward); a -> g (backward), handed over and let go of there."""
+    """x -> a (forward); a -> g (backward), handed over and freed there."""
     values = (
         Value(0, "x", 8, Role.INPUT, arrives=0, persistent=True),
         Value(1, "a", 8, Role.ACTIVATION),

@@ -1,4 +1,4 @@
-"""A graph with fewer implementations: what stays, what goes with what, and how ids close up."""
+"""A graph with fewer implementations: what is kept, what goes with what, and how ids close up."""
 
 from __future__ import annotations
 

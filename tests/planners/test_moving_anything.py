@@ -1,4 +1,4 @@
-"""Whatever a retention of a random graph moves, its schedule is legal and lives in the bytes that it says."""
+"""Whatever a retention of a random graph offloads, its schedule is legal and lives in the bytes that it says."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def with_host_resident(graph: Graph, dice: random.Random) -> Graph:
 @given(graphs(), DICE)
 def test_any_retention_is_a_legal_schedule(plain: Graph, dice: random.Random) -> None:
     graph = with_host_resident(plain, dice)
-    assume(refuses_stages(graph, moving=True) is None)
+    assume(refuses_stages(graph, offload=True) is None)
     assume(not any(v.arrives is not None and graph.producers[v.id] for v in graph.values))  # not one stage program's
     movable = [v for v in sorted(fetchable_values(graph, 1)) if dice.random() < 0.8]
     try:
         reduced = stage_program(graph, movable=movable)
-    except PlanError:  # what is read was let go of for good
+    except PlanError:  # what is read was freed for good
         reject()
     state = reduced.keep_all(0)
     for _ in range(6):

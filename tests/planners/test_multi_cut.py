@@ -23,7 +23,7 @@ MILLI_ps = 1_000_000_000
 
 
 def extra_s(program: StageProgram, budget_B: int) -> float | None:
-    """Seconds of reruns in the best plan; None if nothing fits."""
+    """Seconds of recomputations in the best plan; None if nothing fits."""
     best_s = Exhaustive(program.graph, budget_B).least_time_s()
     return None if best_s is None else best_s - program.time_ps * 1e-12
 
@@ -38,7 +38,7 @@ def tight_budget_B(program: StageProgram, alpha: float) -> int:
 
 
 def everything(program: StageProgram, stages: Sequence[int], _: Collection[int]) -> tuple[Cut, ...]:
-    """Cuts that leave nothing out: every value made so far may be there, every recipe may run again."""
+    """Cuts that leave nothing out: every value made so far may be there, every recipe may be recomputed."""
     cuts = []
     for t in sorted(set(stages)):
         cut = cut_at(program, t)
@@ -78,21 +78,21 @@ def test_what_a_model_leaves_out_changes_no_bound(seed: int, monkeypatch: pytest
 
 
 def crowded(steps: Sequence[tuple[str, tuple[str, ...], int, int]]) -> Graph:
-    """A straight program: per step its output, what it reads, pages of output, pages beside it; 5 ms for f, else 1."""
+    """A straight program: per step its output, what it reads, pages of output, pages besides it; 5 ms for f, else 1."""
     tape = Tape("crowded")
     tape.segment("s0")
     named = {"x": tape.given(8, persistent=True)}
-    for name, reads, pages, beside in steps:
+    for name, reads, pages, extra in steps:
         named[name] = tape.value(pages * PAGE_B)
         time_s = 5e-3 if name.startswith("f") else 1e-3
-        tape.recipe(name, tuple(named[r] for r in reads), (named[name],), time_s, beside * PAGE_B)
+        tape.recipe(name, tuple(named[r] for r in reads), (named[name],), time_s, extra * PAGE_B)
         if name.startswith("end"):
             tape.leave(named[name], 0, Role.OUTPUT)
     return tape.graph()
 
 
-def test_a_value_that_is_there_at_one_cut_may_be_brought_back_behind_it() -> None:
-    """The first cut reads the large value; before the second it goes, and what it is made from stays instead."""
+def test_a_value_resident_at_one_cut_may_be_recomputed_behind_it() -> None:
+    """The first cut reads the large value; before the second it goes, and what it is made from is kept instead."""
     graph = crowded([
         ("f0", ("x",), 1, 0), ("large", ("f0",), 8, 0), ("wide", ("large",), 8, 0), ("end0", ("x",), 0, 20),
         ("end1", ("wide",), 0, 0),
@@ -103,7 +103,7 @@ def test_a_value_that_is_there_at_one_cut_may_be_brought_back_behind_it() -> Non
     assert MultiCut(program, (3, 4), budget_B).solve(EXACT).bound_ps == pytest.approx(2 * MILLI_ps, rel=1e-5)
 
 
-def test_a_value_stays_where_what_its_reader_brings_would_cost_more() -> None:
+def test_a_value_is_kept_where_its_readers_results_would_cost_more() -> None:
     """Between the cuts `f0` is read; behind them `f1` comes back in any case, and `mixed` is made of both."""
     graph = crowded([
         ("f0", ("x",), 1, 0), ("f1", ("x",), 1, 0), ("mixed", ("f0", "f1"), 1, 0), ("end0", ("x",), 0, 5),

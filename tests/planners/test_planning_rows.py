@@ -21,7 +21,7 @@ def _rows() -> tuple[Row, ...]:
     return tuple(climb(_rungs(), 1.0, lambda _: None))
 
 
-def test_budgets_are_shares_of_two_ways_above_the_floor_and_one_just_there() -> None:
+def test_budgets_are_shares_of_two_distances_above_the_floor_and_one_just_there() -> None:
     rungs = _rungs()
     labels = [label for label, _ in rungs.budgets]
     assert {f"alpha {a:g}" for a in ALPHAS} | {"1.05 x floor"} <= set(labels)

@@ -1,4 +1,4 @@
-"""What a planner owes that may move values: legal within two budgets, honest, the same every time, never slower."""
+"""What a planner owes that may offload values: legal within two budgets, honest, the same every time, never slower."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def graph_of(name: str) -> Graph:
 
 
 def link_of(graph: Graph, swiftness: float) -> Machine:
-    """A link that moves every value of the step once in so many steps."""
+    """A link that copies every value of the step once in so many steps."""
     step_s = sum(graph.recipes[r].time_s for r in graph.program)
     return linked(sum(v.size_B for v in graph.values) / step_s * swiftness)
 
@@ -68,7 +68,7 @@ def without_clock(outcome: Outcome) -> Outcome:
 
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize("percent", [50])
-def test_plans_are_legal_within_both_budgets_and_no_slower_than_without_moving(name: str, percent: int) -> None:
+def test_plans_are_legal_within_both_budgets_and_no_slower_than_without_offload(name: str, percent: int) -> None:
     graph = graph_of(name)
     plain = Portfolio().solve(problem_of(graph, percent, 1.0, host_budget_B=0))
     for swiftness, host_budget_B in ((2.0, None), (0.3, stage_program(graph).keep_all(0).peak_B // 4)):
@@ -177,7 +177,7 @@ def test_bounds_for_all_choices_are_below_every_plan(seed: int) -> None:
         assert cut.solve(problem.budget_B, Effort()).bound_ps * 1e-12 <= time_s * (1 + 1e-9)
 
 
-def test_a_frontier_may_move() -> None:
+def test_a_frontier_may_offload() -> None:
     graph = NAMED["unet"]()
     machine = link_of(graph, 1.0)
     ask = solver(graph, Portfolio(), seed=0, work=2000, machine=machine, host_budget_B=None)
@@ -201,7 +201,7 @@ def test_ctrl_c_without_a_plan_is_raised() -> None:
         Portfolio().solve(problem_of(graph_of("unet"), 45, 1.0), interrupt)
 
 
-def test_what_cannot_be_moved_is_refused_in_words() -> None:
+def test_what_cannot_be_offloaded_is_refused_in_words() -> None:
     graph = with_updates(NAMED["chain"](), 1, engine="host")
     problem = Problem(graph, 1, machine=linked(1e9), host_budget_B=None)
     with pytest.raises(PlanError, match="on the host"):

@@ -72,7 +72,7 @@ def test_the_deep_family_is_that_of_the_paper() -> None:
         deep(150)
 
 
-def test_what_may_only_move_runs_nothing_twice() -> None:
+def test_what_may_only_offload_runs_nothing_twice() -> None:
     plain = load("gpt2")
     graph = run_once(plain)
     peak_B = simulate(graph, keep_all_schedule(graph)).peak_B

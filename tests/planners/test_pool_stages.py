@@ -20,7 +20,7 @@ from tests.planners.test_static_policies import machine
 def layers(sizes: list[int], ops: list[str]) -> Graph:
     """A chain of layers that save what they read, in MiB; their backwards take it, a gradient, and bring another.
 
-    Only the first layer has a weight, so no gradient is left on the way.
+    Only the first layer has a weight, so no other gradient is left.
     """
     tape = Tape("layers")
     tape.segment("forward")
@@ -35,7 +35,7 @@ def peaks_by_formula(sizes: list[int], ops: list[str]) -> tuple[int, int, int, i
     """The paper's sums in MiB: nothing freed, liveness, pool, largest layer.
 
     Layer k brings f[k]; its backward reads f[k - 1], its gradient, and brings the gradient of what it read. The data
-    and the last output are the caller's, and stay.
+    and the last output are the caller's, and are kept.
     """
     f = [1, *sizes]
     n = len(f) - 1

@@ -1,4 +1,4 @@
-"""Each reduction and its way back, on graphs small enough to follow by hand."""
+"""Each reduction and its inverse, on graphs small enough to follow by hand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.planners.tape import MIB, Tape, chain, gpt, unet
 
 
 def dropout_tape() -> Tape:
-    """x -> dropout -> three steps that need room -> backward reads the dropout's output."""
+    """x -> dropout -> three steps that need memory -> backward reads the dropout's output."""
     tape = Tape("dropout")
     tape.segment("forward")
     x = tape.given(MIB)
@@ -86,7 +86,7 @@ def test_nothing_reads_what_may_no_longer_be_read() -> None:
     assert all(s.recompute_through == last_forward for s in program.stages if s.recipe in forward[:-1])
 
 
-def test_reruns_stay_in_their_part_of_a_bundle() -> None:
+def test_recomputations_stay_in_their_part_of_a_bundle() -> None:
     program = stage_program(chain(4, parts=2))
     last_of_first = max(t for t, s in enumerate(program.stages) if s.segment <= 1)
     assert all(s.recompute_through <= last_of_first for s in program.stages if s.segment <= 1)
@@ -103,7 +103,7 @@ def test_groups_keep_their_first_option_and_the_bound_says_so() -> None:
     assert "first option" in outcome.bound_class
 
 
-def test_what_the_caller_lets_go_of_is_brought_back() -> None:
+def test_what_the_caller_frees_is_recomputed() -> None:
     tape = Tape()
     tape.segment("forward")
     x, y, z = tape.given(64), tape.value(64), tape.value(64)

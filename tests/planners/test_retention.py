@@ -26,17 +26,17 @@ GRAPHS = [
     pytest.param(lambda: gpt(2), id="gpt"),
     pytest.param(lambda: unet(2), id="unet"),
     *(
-        pytest.param(lambda s=s: with_candidates(random_graph(s, 6 + s % 12, 1 + s % 3)), id=f"ways{s}")
+        pytest.param(lambda s=s: with_candidates(random_graph(s, 6 + s % 12, 1 + s % 3)), id=f"candidates{s}")
         for s in range(40)
     ),
     *(pytest.param(lambda s=s: with_candidates(random_graph(s, 14, 2, True)), id=f"mirrored{s}") for s in range(10)),
-    pytest.param(lambda: with_candidates(chain(5, parts=2)), id="bundle-ways"),
-    pytest.param(lambda: with_candidates(resnet((1, 1)), ("relu", "add")), id="resnet-ways"),
+    pytest.param(lambda: with_candidates(chain(5, parts=2)), id="bundle-candidates"),
+    pytest.param(lambda: with_candidates(resnet((1, 1)), ("relu", "add")), id="resnet-candidates"),
 ]
 
 
 def random_change(program: _core.Program, dice: random.Random) -> tuple[list[int], list[int]]:
-    """A few gaps and new taus for them."""
+    """A few gaps and new numbers for them."""
     count = len(program.gap_value)
     gaps = [g for g in dice.sample(range(count), min(count, dice.randint(1, 6))) if program.is_free(g)]
     return gaps, [random_retention(program, g, dice) for g in gaps]
@@ -107,7 +107,7 @@ def assert_lifted(reduced: StageProgram, state: _core.Retention) -> None:
 
 
 def test_what_dies_in_a_run_is_overwritten_by_it() -> None:
-    """Of a chain of rectifiers nothing is kept twice; what the backward still reads stays as it is."""
+    """Of a chain of rectifiers nothing is kept twice; what the backward still reads is unchanged."""
     graph = resnet((1, 1))
     candidates = with_candidates(graph, ("relu", "add"))
     plain, reduced = stage_program(graph), stage_program(candidates)

@@ -1,4 +1,4 @@
-"""Reruns that are cheaper than first runs, because a small result of the first run is still there."""
+"""Recomputations that are cheaper than first runs, because a small result of the first run is still there."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ CHEAP_s, DEAR_s = 1e-3, 8e-3
 
 
 def normed(layers: int = 2) -> Graph:
-    """x -> (copy a buffer, normalise, moving it, rectify) * layers, and a backward that reads all of it."""
+    """x -> (copy a buffer, normalise, updating it, rectify) * layers, and a backward that reads all of it."""
     tape = Tape("normed")
     tape.segment("forward")
     x = tape.given(BIG_B)
     saved = []
     for _ in range(layers):
         buffer = tape.given(SMALL_B, Role.BUFFER, persistent=True)
-        copy, y, mean, moved, z = (tape.value(b) for b in (SMALL_B, BIG_B, SMALL_B, SMALL_B, BIG_B))
+        copy, y, mean, updated, z = (tape.value(b) for b in (SMALL_B, BIG_B, SMALL_B, SMALL_B, BIG_B))
         tape.recipe("clone", (buffer,), (copy,), 1e-4)
-        tape.recipe("norm", (x, copy), (y, mean, moved), DEAR_s)
+        tape.recipe("norm", (x, copy), (y, mean, updated), DEAR_s)
         tape.recipe("apply", (x, mean), (y,), CHEAP_s, 3 * SMALL_B, in_program=False)
         tape.recipe("relu", (y,), (z,), 2e-3)
-        tape.leave(moved, 0, Role.UPDATE)
+        tape.leave(updated, 0, Role.UPDATE)
         saved.append((x, y, mean, z))
         x = z
     loss = tape.value(4)
@@ -68,7 +68,7 @@ def test_only_what_is_cheaper_and_makes_the_large_part_is_a_shortcut() -> None:
     x, y, small = tape.given(BIG_B), tape.value(BIG_B), tape.value(BIG_B // 2)
     tape.recipe("norm", (x,), (y, small), DEAR_s)
     tape.recipe("apply", (x, small), (y,), CHEAP_s, in_program=False)
-    assert not find_shortcuts(tape.graph(), (0,), {0, 1})  # what has to stay for it is not small
+    assert not find_shortcuts(tape.graph(), (0,), {0, 1})  # what has to be kept for it is not small
 
 
 def test_keeping_everything_takes_what_the_schedule_says() -> None:
@@ -108,7 +108,7 @@ def test_plans_are_the_best_and_bounds_hold(layers: int) -> None:
     assert portfolio(Problem(graph, smallest_B, work=4000, seed=1)).schedule is not None
 
 
-def test_statistics_stay_until_their_last_reader_and_a_plan_is_read_back() -> None:
+def test_statistics_are_kept_until_their_last_reader_and_a_plan_is_read_back() -> None:
     graph = normed()
     smallest_B = smallest_budget(Problem(graph, 0))
     assert smallest_B is not None

@@ -1,4 +1,4 @@
-"""Policies that move values: what they write is legal, fits, takes the time that they think, and is what they say."""
+"""Policies that offload values: their schedules are legal, fit, take the predicted time, and are what they say."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_the_walk_knows_the_time_as_the_simulator_does(policy: object, name: str
     kept = program.lift(program.keep_all(0))
     trip = itinerary(program, kept)
     plan: Policy = policy(trip)  # type: ignore[operator]
-    for rate_Bps in RATES_Bps:  # with room to spare, nothing is dropped before its copy is done
+    for rate_Bps in RATES_Bps:  # with bytes to spare, nothing is dropped before its copy is done
         schedule = carried(trip, plan, machine(rate_Bps), 2**40)
         now_s = 0.0
         for step, cut_point in zip(schedule.steps, simulate(graph, schedule, machine(rate_Bps)).instants, strict=True):
@@ -116,7 +116,7 @@ def test_only_convolutions_leave_and_the_one_before_is_fetched_while_one_is_used
     for (_, user), (at, _) in itertools.pairwise(fetches):
         readers = [i for i, s in enumerate(steps) if isinstance(s, Run) and user in graph.recipes[s.recipe].read_values]
         first = next(i for i in readers if i > at - 2)
-        assert at <= first  # the next one is under way when this one is read
+        assert at <= first  # the next one is in progress when this one is read
 
 
 def test_saved_values_come_back_one_operator_ahead() -> None:
@@ -139,7 +139,7 @@ def test_a_cache_evicts_what_was_used_least_recently_and_only_when_it_is_full() 
     assert outcome.schedule is not None
     sends = [s.value for s in outcome.schedule.steps if isinstance(s, Send)]
     assert sends == sorted(sends)  # the first that the forward made
-    assert len(set(sends)) == len(sends)  # a copy on the host stays good
+    assert len(set(sends)) == len(sends)  # a copy on the host is used again
     full = solve(TensorCache(), problem(graph, plain_B))
     assert full.schedule is not None
     assert not any(isinstance(s, Send) for s in full.schedule.steps)
@@ -175,12 +175,12 @@ def test_the_largest_working_set_is_a_floor_that_a_cache_comes_close_to() -> Non
     for name in ("chain", "unet"):
         graph = graph_of(name)
         floor_B = working_set(graph).floor_B
-        lifetimes_B = sum(v.size_B for v in graph.values if v.leaves is not None)  # a cache does not move what leaves
+        lifetimes_B = sum(v.size_B for v in graph.values if v.leaves is not None)  # a cache keeps what leaves
         assert solve(TensorCache(), problem(graph, floor_B + lifetimes_B)).schedule is not None
         assert solve(TensorCache(), problem(graph, floor_B - 1)).status is Status.INFEASIBLE
 
 
-def test_homes_that_move_lower_the_floor() -> None:
+def test_host_resident_values_lower_the_floor() -> None:
     graph = graph_of("step")
     assert working_set(graph, persistent_may_move=True).floor_B < working_set(graph).floor_B
 
@@ -197,7 +197,7 @@ def test_what_is_refused_and_why(planner: AbstractPlanner) -> None:
         planner.solve(Problem(graph, 1))
 
 
-def test_without_anything_to_move_there_is_no_room() -> None:
+def test_without_anything_to_offload_it_does_not_fit() -> None:
     program = stage_program(graph_of("chain"))
     schedule: Schedule = program.lift(program.keep_all(0))
     trip = itinerary(program, schedule)

@@ -52,15 +52,15 @@ def there_and_back(runs_s: tuple[float, ...], sizes_B: tuple[int, ...]) -> Graph
     return Graph(tuple(values), tuple(recipes), tuple(range(steps)), (Segment("step"),))
 
 
-def naive_of(graph: Graph, saved: int, moved: tuple[int, ...]) -> Schedule:
-    """Sends each moved value when it is made, and fetches it when it is read."""
+def naive_of(graph: Graph, saved: int, offloaded: tuple[int, ...]) -> Schedule:
+    """Sends each offloaded value when it is made, and fetches it when it is read."""
     steps: list[Step] = [Boundary(0)]
     for recipe in graph.recipes:
         reads = [v for v in recipe.read_values if v < saved]
-        for v in (v for v in reads if v in moved):
+        for v in (v for v in reads if v in offloaded):
             steps += [Fetch(v, HOST), Drop(v, HOST)]
         steps.append(Run(recipe.id, recipe.outputs))
-        for v in (v for v in recipe.outputs if v in moved):
+        for v in (v for v in recipe.outputs if v in offloaded):
             steps += [Send(v, HOST), Drop(v)]
         steps += [Drop(v) for v in reads]
     return Schedule(tuple(steps))
@@ -87,7 +87,7 @@ def test_what_is_timed_is_legal_and_no_slower(name: str, swiftness: float) -> No
             assert runs == [s.recipe for s in naive.steps if isinstance(s, Run)]
 
 
-def test_what_fits_is_not_moved() -> None:
+def test_what_fits_is_not_offloaded() -> None:
     graph = NAMED["gpt"]()
     kept = keep_all_schedule(graph)
     timed = timing(graph, offloaded(graph, kept), linked(1e9), simulate(graph, kept).peak_B)
@@ -104,10 +104,10 @@ def test_copies_that_fit_behind_compute_cost_nothing() -> None:
 
 
 def test_the_wait_is_what_the_link_cannot_do_meanwhile() -> None:
-    """All has to be gone before the middle run, which nothing can be fetched beside."""
+    """All has to be gone before the middle run, during which nothing can be fetched."""
     graph = there_and_back((1.0, 1.0, 1.0, 1.0, 1.0), (B, B))
     timed = timing(graph, naive_of(graph, 2, (0, 1)), linked(B / 4), 2 * B)
-    # Sent from 1 s to 9 s; the middle run to 10 s; back from 10 s to 18 s, one run beside the second copy, one behind.
+    # Sent from 1 s to 9 s; the middle run to 10 s; back from 10 s to 18 s, one run during the second copy, one behind.
     assert timed.time_s == pytest.approx(19.0)
 
 

@@ -53,7 +53,7 @@ def test_nothing_that_reads_a_weight_runs_behind_its_update(make) -> None:
     assert any(state.recomputations()[1].tolist())
 
 
-def test_a_reader_may_run_again_before_the_update_in_the_very_stage() -> None:
+def test_a_reader_may_be_recomputed_before_the_update_in_the_very_stage() -> None:
     graph = with_updates(chain(4))
     reduced = stage_program(graph)
     updated_at = _updated_at(graph)

@@ -1,4 +1,4 @@
-"""Windows lie inside the step, where much runs again or memory is short, and are the same for a seed."""
+"""Windows lie inside the step, where much is recomputed or memory is short, and are the same for a seed."""
 
 from __future__ import annotations
 

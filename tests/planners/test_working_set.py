@@ -1,4 +1,4 @@
-"""The floor of what may move holds whatever implementations are chosen."""
+"""The floor for plans that offload holds whatever implementations are chosen."""
 
 from __future__ import annotations
 

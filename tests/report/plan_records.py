@@ -44,7 +44,7 @@ SIZES = {W: 4, X: 2, A: 8, MASK: 2, B: 8, LOSS: 1, TANGENT: 1, GA: 8, GW: 4, STA
 
 
 def graph() -> Graph:
-    """A linear layer, a dropout, an exponential, a sum with a workspace, and the way back: 11 values."""
+    """A linear layer, a dropout, an exponential, a sum with a workspace, and their backward: 11 values."""
     role = {W: Role.PARAMETER, X: Role.INPUT, LOSS: Role.OUTPUT, TANGENT: Role.TANGENT, GW: Role.GRADIENT}
     role[STATE] = Role.GENERATOR
     names = ("weight", "x", "a", "mask", "b", "loss", "tangent", "grad_a", "grad_weight", "state", "h")

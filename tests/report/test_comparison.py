@@ -1,4 +1,4 @@
-"""Predicted beside observed: the error's denominator, bit equality, and what counts as a broken promise."""
+"""Predicted against observed: the error's denominator, bit equality, and what counts as a broken promise."""
 
 from __future__ import annotations
 

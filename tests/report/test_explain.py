@@ -60,7 +60,7 @@ def test_top_limits_rows_but_not_the_count() -> None:
     assert explain(record(), top=0).rows == ()
 
 
-def test_a_pure_rerun_is_a_rematerialisation() -> None:
+def test_a_pure_recipe_run_twice_is_a_rematerialisation() -> None:
     made = record()
     again = msgspec.structs.replace(made.graph.recipes[6], state=None)
     first = msgspec.structs.replace(made.graph.recipes[1], effect=Effect.PURE, state=None)

@@ -43,7 +43,7 @@ def test_a_line_has_the_figures_of_its_point() -> None:
     assert told[0].alpha == "1.000"
 
 
-def test_other_methods_stand_beside_the_plan_for_the_same_bytes() -> None:
+def test_other_methods_are_listed_with_the_plan_for_the_same_bytes() -> None:
     first, second, third, last = other_lines(frontier_record())
     assert (first.method, first.overhead, first.ours) == ("chen-sqrt", "30.0 %", "15.0 %")
     assert second.ours == "40.0 %"

@@ -128,7 +128,7 @@ def test_html_has_the_canvas_its_data_and_its_script() -> None:
     assert data["texts"][data["name"][0]] == "a"
     assert data["budget_B"] == 40 * MiB
     assert data["span_ms"] == pytest.approx(18.0)
-    assert "values brought back" in text
+    assert "values recomputed or fetched" in text
     for identity in ("addresses", "who", "rectangles"):
         assert f'id="{identity}"' in text
         assert f'getElementById("{identity}")' in text

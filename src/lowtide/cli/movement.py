@@ -1,4 +1,4 @@
-"""The options that say what may be moved to the host, and how fast."""
+"""The options that say what may be offloaded to the host, and how fast."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 HostBudget = Annotated[
-    str | None, typer.Option(help='Host memory in which values may wait: bytes, or "64GiB". Nothing moves without it.')
+    str | None, typer.Option(help='Host memory to offload values to: bytes, or "64GiB". Else none is offloaded.')
 ]
 Link = Annotated[
-    str | None, typer.Option(help='How fast values move, each way: "12 GB/s". Else as measured, or of --machine.')
+    str | None, typer.Option(help='Rate of copies in each direction: "12 GB/s". Else as measured, or of --machine.')
 ]

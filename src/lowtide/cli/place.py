@@ -81,14 +81,14 @@ def _refuse_excess(packing: Packing, packed: Packed) -> None:
         return
     if packed.bound_B > capacity_B:
         tick, most_B = max(live_B(packing), key=lambda step: step[1])
-        why = f"{most_B:,} B are live at tick {tick}" if most_B > capacity_B else "the search went through every way"
+        why = f"{most_B:,} B are live at tick {tick}" if most_B > capacity_B else "the search tried every placement"
         raise PackingError(
             f"nothing fits {capacity_B:,} B: {why}. Ask for at least {packed.bound_B:,} B; "
             f"the best placement found takes {packed.height_B:,} B."
         )
     raise PackingError(
         f"found nothing within {capacity_B:,} B; the best placement takes {packed.height_B:,} B, and none takes less "
-        f"than {packed.bound_B:,} B. Give it more --work than {packed.stats['work']:,}, another --seed, or room."
+        f"than {packed.bound_B:,} B. Give it more --work than {packed.stats['work']:,}, another --seed, or more bytes."
     )
 
 

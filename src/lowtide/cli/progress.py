@@ -1,4 +1,4 @@
-"""How far planning is, on one line that is written over again and again."""
+"""How far planning is, on one line that is overwritten."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def replay(
     ] = "addresses",
     published: Annotated[
         bool,
-        typer.Option("--published", help="DTR's own rules: no addresses, writes make copies, views are made again."),
+        typer.Option("--published", help="DTR's own rules: no addresses, writes make copies, views are recomputed."),
     ] = False,
     limit: Annotated[float, typer.Option(min=1.0, help="Give up at so many times the plain time; inf: never.")] = 2.0,
     json: Annotated[str | None, typer.Option(metavar="PATH", help="Save the results here; - prints them.")] = None,

@@ -78,7 +78,7 @@ class Block(msgspec.Struct, frozen=True):
 
 
 def references(recipe: Recipe) -> tuple[int, ...]:
-    """The values that a recipe refers to beside its outputs: what its reads name, then the state that it replays."""
+    """The values that a recipe refers to besides its outputs: what its reads name, then the state that it replays."""
     read = tuple(r.value for r in recipe.reads)
     replays = recipe.effect is Effect.PURE and recipe.state is not None
     return (*read, recipe.state) if replays and recipe.state is not None else read

@@ -45,7 +45,7 @@ class _Direction:
         self._modules = [graph.recipes[r].origin.module for r in self.recipes]
 
     def cuts(self, stretch: Stretch) -> Iterator[_Windows]:
-        """Ways to cut a stretch into windows, the most likely ones first."""
+        """Candidate cuts of a stretch into windows, the most likely ones first."""
         starts = range(stretch.start, min(stretch.start + stretch.period, stretch.end - 2 * stretch.period + 1))
         ranked = sorted(starts, key=lambda s: self._cost(s + stretch.period))
         for start in ranked[:_CUTS]:
@@ -86,7 +86,7 @@ def find_blocks(graph: Graph) -> tuple[Block, ...]:
 
     Returns: in program order, with names of their own.
 
-    O(recipes^2) in vector operations, O(references) beside, the first time.
+    O(recipes^2) in vector operations, O(references) besides, the first time.
     """
     known: dict[str, tuple[Block, ...]] = graph.__dict__  # what is found out about a graph once: it never changes
     if "_blocks" not in known:
@@ -151,16 +151,16 @@ def _saved(wiring: Wiring, pieces: Sequence[Sequence[int]], up: _Direction) -> d
     A value belongs to the instance that makes it, or that is the first to read what the caller gives.
     """
     graph = wiring.graph
-    bases: dict[int, int] = {}
+    instance_of: dict[int, int] = {}
     for instance, recipes in enumerate(pieces):
         for recipe in recipes:
             for value in graph.recipes[recipe].read_values:
                 if graph.values[value].arrives is not None:
-                    bases.setdefault(value, instance)
+                    instance_of.setdefault(value, instance)
             for value in graph.recipes[recipe].outputs:
-                bases[value] = instance
+                instance_of[value] = instance
     saved: dict[int, list[int]] = {}
-    for value, instance in bases.items():
+    for value, instance in instance_of.items():
         for reader in wiring.readers.get(value, ()):
             if reader in up.places:
                 saved.setdefault(up.places[reader], []).append(instance)

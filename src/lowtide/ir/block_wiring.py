@@ -100,10 +100,10 @@ class Wiring:
         for instance, row in enumerate(recipes):
             facts = []
             for recipe in row[program:]:
-                bases = [place.get(v) for v in self.graph.recipes[recipe].outputs]
-                if any(h is None or h[0] != instance for h in bases):
+                slots = [place.get(v) for v in self.graph.recipes[recipe].outputs]
+                if any(h is None or h[0] != instance for h in slots):
                     raise _Odd(instance)
-                facts.append((self.marks[recipe], tuple(h[1] for h in bases if h is not None)))
+                facts.append((self.marks[recipe], tuple(h[1] for h in slots if h is not None)))
             rows.append(tuple(facts))
         self._same(rows)
 
@@ -113,8 +113,8 @@ class Wiring:
         Raises:
             _Odd: if they do not find it in the same way.
         """
-        bases = [place.get(v) for v in column]
-        wires = [None if h is None else Wire(h[0] - i, h[1]) for i, h in enumerate(bases)]
+        slots = [place.get(v) for v in column]
+        wires = [None if h is None else Wire(h[0] - i, h[1]) for i, h in enumerate(slots)]
         inner = [w for w in wires if w is not None]
         if inner:
             wire = Counter(inner).most_common(1)[0][0]

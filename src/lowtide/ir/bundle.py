@@ -22,7 +22,7 @@ class Part(msgspec.Struct, frozen=True):
     Arguments:
         graph: with one segment, or two.
         shared: values whose bytes another part already counts (a tied weight, the output of an earlier part).
-        released: gradients that only another part's backward waits for: the caller lets go of them at once.
+        released: gradients that only another part's backward waits for: the caller frees them at once.
         handed: of those, per gradient, an earlier part and the value as which it arrives there.
     """
 
@@ -33,7 +33,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Bundle(msgspec.Struct, frozen=True):
-    """A merged graph and the way back to its parts.
+    """A merged graph and its mapping to the parts.
 
     Arguments:
         graph: all parts on one timeline.

@@ -9,8 +9,8 @@ over in this segment or later, and held; so the caller finds new content where t
 Steps on different engines are ordered by `after` alone (and through other steps by it), except that steps of one
 engine, and copies between the same two memories, run in issue order. `Drop` and `Boundary` happen on "compute".
 
-A persistent value with its home on the host begins there. A value that replaces another is sent into that one's home,
-after which the old content can be read nowhere.
+A host-resident persistent value begins there. A value that replaces another is sent to that one's placement, after
+which the old content can be read nowhere.
 
 Units: `_B` bytes.
 """
@@ -42,7 +42,7 @@ def check(
         schedule: any.
         budget_B: device bytes, the graph's persistent values included; None does not count bytes.
         layout: addresses of the schedule's allocations (`lowtide.ir.sequence.blocks_of`); None for no layout.
-        host_budget_B: host bytes, of homes and of what is sent there; None does not count them.
+        host_budget_B: host bytes, of host-resident values and of what is sent there; None does not count them.
 
     Raises:
         IllegalPlan: names the first broken rule of `lowtide.ir.rules.RULES`, the step, and the value or recipe.
@@ -70,7 +70,7 @@ def check(
 
 
 def _references(graph: Graph, schedule: Schedule) -> None:
-    """Everything named exists, segments come in order, and nobody waits for the future."""
+    """Everything named exists, segments come in order, and no step waits for a later one."""
     segments = 0
     for index, step in enumerate(schedule.steps):
         match step:
@@ -139,7 +139,7 @@ class _Walk:
         self.segment = -1
         self.memories: dict[str, dict[int, Lifetime]] = {DEVICE: {}, HOST: {}}
         self.live_B = 0  # of every value in `device`
-        self.host_B = 0  # of every value on the host, one for a home and what replaced its content
+        self.host_B = 0  # of every value on the host, a host-resident one and what replaced it counted once
         self.device_lifetimes: list[Lifetime] = []
         self.lost: set[int] = set()  # values of the caller that were overwritten
         self.ran: set[int] = set()
@@ -261,7 +261,7 @@ class _Walk:
                 raise illegal("consumed", name, index)
 
     def _consume(self, index: int, step: Run, recipe: Recipe, memory: str) -> dict[int, Lifetime]:
-        """Ends the overwritten values and returns the bytes that pass on, by the value that takes them over."""
+        """Ends the overwritten values and returns the bytes taken over, by the value that takes them."""
         passed: dict[int, Lifetime] = {}
         for takeover in recipe.consumes:
             value = self.graph.values[takeover.value]
@@ -334,7 +334,7 @@ class _Walk:
             self.device_lifetimes.append(lifetime)
 
     def _enter_place(self, index: int, value: Value, memory: str) -> None:
-        """A copy arrives in another memory; in the home of what the value replaces, if that is there."""
+        """A copy arrives in another memory; in the storage of what the value replaces, if that is there."""
         old = value.replaces
         if old is not None and old in self.memories.get(memory, {}):
             self._untouched(index, old, memory)

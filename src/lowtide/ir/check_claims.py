@@ -23,7 +23,7 @@ _MOST_ALIGNMENT_B = 2**21  # of a huge page
 
 
 def check_claims(record: PlanRecord) -> None:
-    """Checks every number that a plan gives beside its graph and its schedule.
+    """Checks every number that a plan gives besides its graph and its schedule.
 
     Arguments:
         record: from a file; its graph and its schedule are checked elsewhere.
@@ -97,8 +97,8 @@ def _layout(layout: Layout) -> None:
     if not ALIGNMENT_B <= alignment_B <= _MOST_ALIGNMENT_B or alignment_B & (alignment_B - 1):
         raise _nonsense("the layout's alignment", alignment_B)
     for live_block in layout.live_blocks:
-        _whole("an obstacle's address", live_block.offset_B)
-        _whole("an obstacle's size", live_block.size_B)
+        _whole("a live block's address", live_block.offset_B)
+        _whole("a live block's size", live_block.size_B)
 
 
 def _whole(name: str, number: int) -> None:

@@ -44,12 +44,12 @@ def check_graph(graph: Graph) -> None:
 
 
 def value_name(graph: Graph, value: int) -> str:
-    """A value for people: `value 3 (h.0.attn)`."""
+    """A value's name in messages: `value 3 (h.0.attn)`."""
     return f"value {value} ({graph.values[value].name})" if 0 <= value < len(graph.values) else f"value {value}"
 
 
 def recipe_name(graph: Graph, recipe: int) -> str:
-    """A recipe for people: `recipe 7 (aten.relu.default)`."""
+    """A recipe's name in messages: `recipe 7 (aten.relu.default)`."""
     return f"recipe {recipe} ({graph.recipes[recipe].op})" if 0 <= recipe < len(graph.recipes) else f"recipe {recipe}"
 
 
@@ -218,21 +218,21 @@ def _trace(graph: Graph, recipe: Recipe) -> None:
         else:
             raise illegal("graph-traces", f"{name} releasing allocation {-event - 1}")
     tensors = _tensors(recipe)
-    bases = recipe.trace.outputs
-    if bases[len(tensors) :] == (None,) and tensors != recipe.outputs:
-        bases = bases[:-1]  # a saved state may be listed; it is allocated outside the trace
-    if len(bases) != len(tensors):
-        raise illegal("graph-traces", f"{name} with {len(bases)} traced outputs of {len(tensors)}")
+    allocations = recipe.trace.outputs
+    if allocations[len(tensors) :] == (None,) and tensors != recipe.outputs:
+        allocations = allocations[:-1]  # a saved state may be listed; it is allocated outside the trace
+    if len(allocations) != len(tensors):
+        raise illegal("graph-traces", f"{name} with {len(allocations)} traced outputs of {len(tensors)}")
     heirs = {recipe.outputs[t.output] for t in recipe.consumes if t.output is not None}
-    for value, base in zip(tensors, bases, strict=True):
+    for value, allocation in zip(tensors, allocations, strict=True):
         size_B = graph.values[value].size_B
-        if base is None:
+        if allocation is None:
             if size_B and value not in heirs:
                 raise illegal("graph-traces", f"{name} without an allocation for {value_name(graph, value)}")
-        elif base not in live or sizes_B[base] != size_B or value in heirs:
-            raise illegal("graph-traces", f"{name} with allocation {base} for {value_name(graph, value)}")
+        elif allocation not in live or sizes_B[allocation] != size_B or value in heirs:
+            raise illegal("graph-traces", f"{name} with allocation {allocation} for {value_name(graph, value)}")
         else:
-            live.remove(base)  # so that no other output can claim it
+            live.remove(allocation)  # so that no other output can claim it
     if live:
         raise illegal("graph-traces", f"{name} never releasing allocation {min(live)}")
 
@@ -275,14 +275,14 @@ def _host_resident(graph: Graph) -> None:
         if value.memory not in (DEVICE, HOST):
             raise illegal("graph-references", f"{value_name(graph, value.id)} in memory {value.memory!r}")
         if value.memory != DEVICE and not (value.persistent or value.leaves is not None):
-            raise illegal("graph-homes", value_name(graph, value.id))
+            raise illegal("graph-residency", value_name(graph, value.id))
         if value.replaces is None:
             continue
         base = graph.values[value.replaces] if 0 <= value.replaces < len(graph.values) else None
         if base is None or not base.persistent or value.leaves is None:
-            raise illegal("graph-homes", value_name(graph, value.id))
+            raise illegal("graph-residency", value_name(graph, value.id))
         if (base.size_B, base.memory) != (value.size_B, value.memory):
-            raise illegal("graph-homes", value_name(graph, value.id))
+            raise illegal("graph-residency", value_name(graph, value.id))
 
 
 def _parts(graph: Graph) -> None:

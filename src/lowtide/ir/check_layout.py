@@ -23,13 +23,13 @@ _FIRST, _LAST = float("-inf"), float("inf")
 
 @dataclass(slots=True)
 class Lifetime:
-    """One stay of bytes in a memory, as the checker saw it.
+    """One residency of bytes in a memory, as the checker saw it.
 
     Arguments:
         owner: the value that first lived in them.
         tenant: the value that did last; another one where the first was overwritten.
         size_B: how many.
-        start, stop: steps [start, stop); `stop` is None while the stay lasts.
+        start, stop: steps [start, stop); `stop` is None while it lasts.
         writer: the step that writes the value now in them; None for what the caller gave.
         users: steps that write or read them, in order.
     """
@@ -63,7 +63,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What one allocation has to be given: so many bytes from one moment to, without, another."""
+    """What one allocation has to be given: so many bytes from an instant up to another."""
 
     name: str
     size_B: int
@@ -109,12 +109,12 @@ def _spans(graph: Graph, schedule: Schedule, lifetimes: Sequence[Lifetime]) -> d
     """Every allocation by its step and its place among the step's allocations."""
     lifetime_of = {(lifetime.owner, lifetime.start): lifetime for lifetime in lifetimes}
     steps = schedule.steps
-    last: dict[int, int] = {}  # value -> where its last stay ends
+    last: dict[int, int] = {}  # value -> where its last residency ends
     for lifetime in lifetimes:
         last[lifetime.owner] = max(last.get(lifetime.owner, 0), lifetime.stop or 0)
 
     def until(lifetime: Lifetime) -> Instant:
-        """When the bytes of a stay are free: what arrives elsewhere as another value is so when that one goes."""
+        """When the bytes of a residency are free: if they arrive as another value, when that one is dropped."""
         stop, heir = lifetime.stop or 0, graph.values[lifetime.tenant].handed_to
         if heir is not None and (stop == len(steps) or isinstance(steps[stop], Boundary)):
             stop = max(stop, last.get(heir, 0))  # one that is dropped inside its segment was not handed over
@@ -132,7 +132,7 @@ def _spans(graph: Graph, schedule: Schedule, lifetimes: Sequence[Lifetime]) -> d
         if memory_of(recipe.engine) != DEVICE:
             continue
         outputs = [v for v in recipe.outputs if not (recipe.effect is Effect.RANDOM and v == recipe.state)]
-        base = {
+        value_of = {
             at: v for v, at in zip(outputs, recipe.trace.outputs, strict=False) if at is not None and v in step.keep
         }
         released = {-event - 1: when for when, event in enumerate(recipe.trace.events) if event < 0}
@@ -141,9 +141,11 @@ def _spans(graph: Graph, schedule: Schedule, lifetimes: Sequence[Lifetime]) -> d
             if size_B < 0:
                 continue
             count += 1
-            kept = lifetime_of.get((base[count], index)) if count in base else None
+            kept = lifetime_of.get((value_of[count], index)) if count in value_of else None
             name = (
-                value_name(graph, base[count]) if count in base else f"a temporary of {recipe_name(graph, recipe.id)}"
+                value_name(graph, value_of[count])
+                if count in value_of
+                else f"a temporary of {recipe_name(graph, recipe.id)}"
             )
             end = (index, float(released.get(count, _LAST))) if kept is None else until(kept)
             spans[index, count] = Span(name, size_B, (index, when), end, kept)
@@ -176,7 +178,7 @@ def _overlaps(spans: Mapping[tuple[int, int], Span], place: Mapping[tuple[int, i
 
 
 def _reuse(spans: Mapping[tuple[int, int], Span], place: Mapping[tuple[int, int], int], order: Order) -> None:
-    """Bytes that pass from one allocation to a later one: all who touched them must be done."""
+    """Bytes that a later allocation reuses: all that touched them must be done."""
     for (a, first), (b, second) in itertools.permutations(spans.items(), 2):
         if place[a] >= place[b] + second.size_B or place[b] >= place[a] + first.size_B or first.end > second.begin:
             continue

@@ -18,7 +18,7 @@ def check_packing(packing: Packing, packed: Packed) -> None:
         packed: what a placer made of it.
 
     Raises:
-        IllegalPlan: names the buffers: one that is not placed, not aligned, moved from its given offset, outside the
+        IllegalPlan: names the buffers: one that is not placed, not aligned, not at its given offset, outside the
             height, or two that share a byte at some tick; or a claim about the bound that cannot be.
 
     O(buffers x log(buffers)), and a list's insertions.

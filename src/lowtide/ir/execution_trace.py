@@ -134,7 +134,7 @@ class _Reader:
     def recipe(self, op: str, reads: Sequence[int], outputs: list[int], time_ns: int, line: int) -> None:
         sizes_B = [self.values[v].size_B for v in outputs]
         events = tuple(size_B for size_B in sizes_B if size_B)
-        bases = iter(range(len(events)))
+        allocations = iter(range(len(events)))
         self.recipes.append(
             Recipe(
                 id=len(self.recipes),
@@ -143,7 +143,9 @@ class _Reader:
                 reads=tuple(Read(v) for v in reads),
                 segment=len(self.segments) - 1,
                 time_s=time_ns * _NANOSECOND_s,
-                trace=MiniTrace(events, tuple(next(bases) if size_B else None for size_B in sizes_B), measured=True),
+                trace=MiniTrace(
+                    events, tuple(next(allocations) if size_B else None for size_B in sizes_B), measured=True
+                ),
                 origin=Origin(source=f"{self.file}:{line}"),
             )
         )

@@ -1,4 +1,4 @@
-"""The least time at every budget, as data: what was planned at which budget, what is proved there, and who else can.
+"""The least time at every budget, as data: the plan at each, the proved bound, and what other methods reach.
 
 Units: `_B` bytes, `_s` seconds; overheads and gaps are fractions.
 """
@@ -67,7 +67,7 @@ class FrontierRecord(msgspec.Struct, frozen=True, kw_only=True):
     Arguments:
         name, key: of the graph.
         floor_B: no schedule of `floor_class` needs less; proved.
-        floor_operators: what sets the floor, for people.
+        floor_operators: names of what sets the floor.
         smallest_B: the smallest budget with a plan; None where there is none.
         keep_all_B: the budget that keeping everything needs; `keep_all_s` is its time.
         fixed_B: of every budget, bytes that belong to no value of the graph: parameters that it does not read,

@@ -1,9 +1,8 @@
-"""What there is to plan: values, the recipes that bring them about, and the program that ran first.
+"""The graph to plan: values, the recipes that make them, and the captured program.
 
-A *value* is one immutable content. A *recipe* is one way to bring values about. The *program* is the
-order in which the captured network ran its recipes; every other recipe is an alternative. A value may
-have several recipes: the same one again (rematerialisation), the replay of a random one, another
-implementation. Nothing here knows torch.
+A *value* is one immutable content. A *recipe* makes values. The *program* is the order in which the captured network
+ran its recipes; every other recipe is an alternative. A value may have several recipes: the same one again
+(rematerialisation), the replay of a random one, another implementation. Nothing here knows torch.
 
 Units: `_B` bytes, `_s` seconds.
 """
@@ -23,7 +22,7 @@ from lowtide.ir.numerics import Numerics
 
 
 class Role(enum.Enum):
-    """What a value is to the person who trains."""
+    """A value's role in training."""
 
     PARAMETER = "parameter"
     BUFFER = "buffer"
@@ -54,17 +53,17 @@ class Value(msgspec.Struct, frozen=True):
         size_B: bytes of the storage it needs, exact (not rounded to the allocator's granule).
         geometry: of the tensor over that storage.
         arrives: the segment at whose start the caller gives it; None when a recipe produces it.
-        persistent: lives for the whole step at a home of its own; no plan can drop it.
-        leaves: the segment at whose end it is handed to the caller; None when it stays inside.
-        held: after leaving, the caller keeps it to the end of the step (else it lets go at once).
+        persistent: lives for the whole step in a storage of its own; no plan can drop it.
+        leaves: the segment at whose end it is handed to the caller; None when it is internal.
+        held: after leaving, the caller keeps it to the end of the step (else it frees it at once).
         readable_through: the last segment that may read it; None for no limit. A mutated input ends
             with the segment after which it is overwritten.
         handed_to: the value of another part as which the caller gives it back: a gradient that goes straight from one
-            part's backward to another's. Its bytes stay where they are until that value is dropped.
-        memory: where a persistent value has its home, and where a value that leaves is then. With its home on the host
-            it comes to the device by `Fetch` alone, and may be dropped there.
-        movable: a planner may give it, and whatever replaces it, a home on the host (`lowtide.ir.housing`).
-        replaces: the persistent value whose home it takes: a weight after its update.
+            part's backward to another's. Its storage is held until that value is dropped.
+        memory: where a persistent value is resident, and where a value that leaves is then. A host-resident one comes
+            to the device by `Fetch` alone, and may be dropped there.
+        movable: a planner may make it, and whatever replaces it, host-resident (`lowtide.ir.housing`).
+        replaces: the persistent value whose storage it takes: a weight after its update.
     """
 
     id: int
@@ -90,7 +89,7 @@ class MiniTrace(msgspec.Struct, frozen=True):
         events: `+size_B` for an allocation, `-(k + 1)` for the release of the k-th allocation.
         outputs: per output of the recipe, the allocation that holds it; None when it allocated nothing
             (an empty tensor, or one that lives in a storage it took over).
-        workers_B: upper bound of bytes that worker threads hold meanwhile, beside the events.
+        workers_B: upper bound of bytes that worker threads hold meanwhile, besides the events.
         measured: False for an assumption.
     """
 
@@ -114,7 +113,7 @@ class Takeover(msgspec.Struct, frozen=True):
     """Consumption: the recipe overwrites `value`; its storage now holds output `output`.
 
     The value is gone as if it had been dropped: a run may make it anew, in other bytes, unless the caller gave it.
-    `output` is an index into `Recipe.outputs`; None when the storage is merely given up.
+    `output` is an index into `Recipe.outputs`; None when the storage is merely freed.
     """
 
     value: int
@@ -130,7 +129,7 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 class Recipe(msgspec.Struct, frozen=True):
-    """One way to bring values about: run `op` on `reads`.
+    """A recipe: run `op` on `reads` to make `outputs`.
 
     Arguments:
         id: its index in `Graph.recipes`.
@@ -173,7 +172,7 @@ class Recipe(msgspec.Struct, frozen=True):
 
 
 class Option(msgspec.Struct, frozen=True):
-    """One way to serve a group: these recipes may run, the group's others may not.
+    """One implementation of a group: these recipes may run, the group's others may not.
 
     Arguments:
         numerics: how far its results may be from those of the program's own option.
@@ -223,7 +222,7 @@ class Graph(msgspec.Struct, frozen=True, dict=True):
 
     Arguments:
         program: recipe ids in the order in which the captured network first ran them; segments do not decrease.
-        name: for people.
+        name: for messages.
         key: hash of what was captured, so that a plan finds its program again.
     """
 
@@ -237,7 +236,7 @@ class Graph(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def producers(self) -> tuple[tuple[int, ...], ...]:
-        """Per value, the recipes that can bring it about, the program's own first."""
+        """Per value, the recipes that can make it, the program's own first."""
         found: list[list[int]] = [[] for _ in self.values]
         in_program = set(self.program)
         rest = (r.id for r in self.recipes if r.id not in in_program)
@@ -258,7 +257,7 @@ class Graph(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def hosted_B(self) -> int:
-        """Bytes of persistent values that have their home on the host."""
+        """Bytes of persistent values that are host-resident."""
         return sum(v.size_B for v in self.values if v.persistent and v.memory != "device")
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Where persistent values have their homes: on the device, or on the host, from which they visit.
+"""Which persistent values are device-resident and which host-resident, to be fetched where they are read.
 
 Units: `_B` bytes.
 """
@@ -16,22 +16,22 @@ from lowtide.ir.schedule import DEVICE, HOST
 
 
 def movable_values(graph: Graph) -> tuple[int, ...]:
-    """Persistent values that may have their home on the host. O(values)."""
+    """Persistent values that may be host-resident. O(values)."""
     return tuple(v.id for v in graph.values if v.persistent and v.movable)
 
 
 def hosted_values(graph: Graph) -> tuple[int, ...]:
-    """Persistent values that have their home on the host. O(values)."""
+    """Persistent values that are host-resident. O(values)."""
     return tuple(v.id for v in graph.values if v.persistent and v.memory == HOST)
 
 
 def housed(graph: Graph, hosted: Collection[int]) -> Graph:
-    """The same graph in which exactly these persistent values, and what replaces them, have their home on the host.
+    """The same graph in which exactly these persistent values, and what replaces them, are host-resident.
 
     Arguments:
         hosted: ids of movable values.
 
-    Returns: ids are as before, so a choice of homes can be made anew at any time. O(values).
+    Returns: ids are as before, so the placement can be chosen anew at any time. O(values).
 
     Raises:
         PlanError: if one of them is not movable.
@@ -39,7 +39,7 @@ def housed(graph: Graph, hosted: Collection[int]) -> Graph:
     away = set(hosted)
     if stray := away.difference(movable_values(graph)):
         names = ", ".join(value_name(graph, v) for v in sorted(stray)[:4])
-        raise PlanError(f"{names}: only movable values can have their home on the host")
+        raise PlanError(f"{names}: only movable values can be host-resident")
     values = tuple(
         replace(v, memory=HOST if (v.id if v.persistent else v.replaces) in away else DEVICE)
         if v.movable or v.replaces is not None

@@ -1,6 +1,6 @@
-"""Recipes that do what another one does in bytes that are there already: over a value that they read.
+"""Recipes that do in place what another one does: over a value that they read.
 
-Such a recipe belongs to no group: it may run wherever the value it overwrites is not wanted any more.
+Such a recipe belongs to no group: it may run wherever the value it overwrites is not read any more.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ _Deed = tuple[tuple[int, ...], frozenset[int], int, str]
 def in_place_candidates(graph: Graph) -> dict[int, tuple[int, ...]]:
     """Finds what may run instead of a recipe, over one of the values that it reads.
 
-    Both are pure, bring the same values about from the same values, in one segment and on one engine. What is
-    overwritten is the graph's own: the caller neither gave it nor gets it.
+    Both are pure, make the same values from the same values, in one segment and on one engine. What is overwritten is
+    the graph's own: the caller neither gave it nor gets it.
 
     Returns: recipe -> recipes that are not in the program; without those for which there is none. O(recipes).
     """
@@ -43,7 +43,7 @@ def plain_candidates(graph: Graph) -> dict[int, int]:
 def has_the_bytes(recipe: Recipe, value: Value, heir: Value) -> bool:
     """Whether what a recipe overwrites, as it reads it, has exactly the bytes of the output that takes them over.
 
-    The value is read one way only, its elements fill its storage without holes, and the output is to have the same
+    The value is read as one view only, its elements fill its storage without holes, and the output is to have the same
     ones at the same places.
 
     Arguments:

@@ -78,7 +78,7 @@ def filled(interfaces: tuple[Interface, ...], carried: Collection[int]) -> tuple
     """Gives what a plan carries from the forward to the backward, and what has no slot, one that the plan leaves empty.
 
     Arguments:
-        interfaces: of a forward and its backward; others stay as they are.
+        interfaces: of a forward and its backward; others are unchanged.
         carried: values that the backward uses from before it begins.
 
     Raises:

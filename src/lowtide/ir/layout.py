@@ -10,7 +10,7 @@ _CUDA_ALIGNMENT_B = 512
 
 
 class Residency(msgspec.Struct, frozen=True):
-    """One stay of a value in a memory: it holds its bytes in steps [start, stop)."""
+    """One residency of a value in a memory: it holds its bytes in steps [start, stop)."""
 
     value: int
     start: int
@@ -26,8 +26,8 @@ class Block(msgspec.Struct, frozen=True, gc=False):
 
     Arguments:
         step: the run that allocates it.
-        order: which of the run's allocations it is, as its mini-trace counts them; -1 for the generator state that
-            the run puts aside before.
+        order: which of the run's allocations it is, as its mini-trace counts them; -1 for the generator state that the
+            run saves before.
         size_B: as requested.
         value: what lives in it, the last one where it was overwritten; None for a temporary of the operator.
     """
@@ -41,7 +41,7 @@ class Block(msgspec.Struct, frozen=True, gc=False):
 
 
 class LiveBlock(msgspec.Struct, frozen=True):
-    """Bytes of the arena that somebody else holds through the whole schedule."""
+    """Bytes of the arena that something else holds through the whole schedule."""
 
     offset_B: int
     size_B: int
@@ -53,8 +53,8 @@ class Layout(msgspec.Struct, frozen=True):
     Arguments:
         blocks: in the order of their allocation; requests below `small_B` are left out.
         offsets_B: per block, its first byte.
-        height_B: what has to be reserved, obstacles included.
-        live_B: most bytes at once, rounded to the alignment, with the obstacles: no layout is lower.
+        height_B: what has to be reserved, live blocks included.
+        live_B: most bytes at once, rounded to the alignment, with the live blocks: no layout is lower.
         live_blocks: what the layout was made around.
         placer: who made it.
     """
@@ -70,7 +70,7 @@ class Layout(msgspec.Struct, frozen=True):
 
     @property
     def reach_B(self) -> int:
-        """Where the highest planned allocation ends; obstacles may lie above."""
+        """Where the highest planned allocation ends; live blocks may lie above."""
         ends_B = (o + rounded_B(b.size_B, self.alignment_B) for b, o in zip(self.blocks, self.offsets_B, strict=True))
         return max(ends_B, default=0)
 

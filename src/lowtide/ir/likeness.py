@@ -37,8 +37,8 @@ def _once(graph: Graph, name: str, find: Callable[[Graph], str]) -> str:
 def _structure(graph: Graph) -> str:
     digest = hashlib.sha256()
     for value in graph.values:
-        candidate = (value.arrives, value.leaves, value.readable_through, value.handed_to)
-        digest.update(msgspec.json.encode((value.role, value.persistent, value.held, candidate)))
+        boundary = (value.arrives, value.leaves, value.readable_through, value.handed_to)
+        digest.update(msgspec.json.encode((value.role, value.persistent, value.held, boundary)))
     for recipe in graph.recipes:
         reads = [r.value for r in recipe.reads]
         facts = (recipe.op, recipe.outputs, reads, recipe.segment, recipe.effect, recipe.consumes, recipe.engine)
@@ -110,7 +110,7 @@ def size_B(graph: Graph) -> int:
 
 
 def shapes(graph: Graph) -> str:
-    """The inputs that the caller gives, for people: `"input_ids int64[6, 128], labels int64[6, 128]"`."""
+    """The inputs that the caller gives, as text: `"input_ids int64[6, 128], labels int64[6, 128]"`."""
     given = [v for v in graph.values if v.role is Role.INPUT and v.geometry is not None]
     texts = [f"{_name(v.name)}{v.geometry.dtype}{list(v.geometry.shape)}" for v in given if v.geometry is not None]
     more = len(texts) - _NAMED

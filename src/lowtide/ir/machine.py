@@ -1,4 +1,4 @@
-"""Where bytes can live and what can move or compute: memories, links, engines.
+"""A machine as data: memories, links, engines.
 
 Units: `_B` bytes, `_s` seconds, `_Bps` bytes per second, `_flops` floating-point operations per second.
 """

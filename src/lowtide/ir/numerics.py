@@ -8,7 +8,7 @@ from lowtide.errors import NumericsError
 
 
 class Numerics(enum.Enum):
-    """What an implementation promises, and what a person asks for; each level admits those before it."""
+    """What an implementation promises, and what a user asks for; each level admits those before it."""
 
     EXACT = "exact"  # the same bits
     REASSOCIATED = "reassociated"  # the same arithmetic, summed in another order

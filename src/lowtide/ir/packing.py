@@ -22,7 +22,8 @@ class Buffer(msgspec.Struct, frozen=True, gc=False):
         start, stop: it holds its bytes in ticks [start, stop). In a packing with a period, `start >= stop` means that
             it lives across the end: in [start, period) and in [0, stop).
         size_B: how many, as asked for; a placer rounds them up to the alignment.
-        offset_B: where they must lie, for a home that others share or for an obstacle; None leaves it to the placer.
+        offset_B: where they must lie, for a storage that others share or for a live block; None leaves it to the
+            placer.
     """
 
     start: int

@@ -1,4 +1,4 @@
-"""A problem, an outcome, and the plan that a person holds.
+"""Problems, outcomes, and plan records.
 
 Units: `_B` bytes, `_s` seconds.
 """
@@ -42,8 +42,9 @@ class Problem(msgspec.Struct, frozen=True):
             A limit that strikes makes the outcome depend on the machine's speed.
         start: a schedule to begin from, perhaps made for other sizes of the same program. A planner may use it or
             not; what uses it has a plan at once if it fits, or can be made to.
-        machine: whose links move values between the device and the host; None where nothing can be moved.
-        host_budget_B: host bytes for what is moved, homes on the host included; 0 for nothing, None for no limit.
+        machine: whose links copy values to the host and back; None where nothing can be offloaded.
+        host_budget_B: host bytes for what is offloaded, host-resident values included; 0 for nothing, None for no
+            limit.
         host_resident: the persistent values that are host-resident, and no others; None where that is to be chosen.
     """
 
@@ -59,7 +60,7 @@ class Problem(msgspec.Struct, frozen=True):
 
     @property
     def can_move(self) -> bool:
-        """Whether values may be moved to the host and back."""
+        """Whether values may be offloaded to the host."""
         return self.machine is not None and bool(self.machine.links) and self.host_budget_B != 0
 
 
@@ -74,8 +75,8 @@ class Outcome(msgspec.Struct, frozen=True):
         floor_recipes: the recipes that set the floor.
         smallest_B: smallest budget for which a plan is known; None when not looked for.
         smallest: that plan; None where `schedule` is one, and from planners that only know its bytes.
-        hosted: persistent values that have their home on the host; the schedule is one of `housed(graph, hosted)`.
-        stats: what the solve did, for people (moves tried, nodes, seconds per stage, ...).
+        hosted: persistent values that are host-resident; the schedule is one of `housed(graph, hosted)`.
+        stats: what the solve did (moves tried, nodes, seconds per stage, ...).
     """
 
     schedule: Schedule | None
@@ -142,7 +143,7 @@ class PlanRecord(msgspec.Struct, frozen=True, dict=True):
         layout: where the schedule's allocations lie; None where nothing is enforced.
         reserve_B: of an enforced budget, bytes set aside for tiny blocks, worker threads and the caller's code
             between the segments.
-        optimizer_B: temporary bytes of the optimizer's step, for which the layout leaves room after the backward.
+        optimizer_B: temporary bytes of the optimizer's step, that the layout leaves free after the backward.
         state_B: of `outside_B`, the optimizers' state.
         graphs: how many captured graphs share the timeline.
         breaks: why they are several.
@@ -150,11 +151,12 @@ class PlanRecord(msgspec.Struct, frozen=True, dict=True):
         begun_from: shapes of the plan from which the search began; empty where it began from nothing.
         numerics: how far results may be from plain PyTorch's.
         without: kinds of implementations, or families, that were left out.
-        host_budget_B: host bytes for what is moved there, homes included; 0 for nothing, None for no limit.
+        host_budget_B: host bytes for what is offloaded, host-resident values included; 0 for nothing, None for no
+            limit.
         link_Bps: what each direction of the link is held to; None for what it can do.
-        links: over which the plan moves values, as it counts on them.
-        host_peak_B: predicted most bytes on the host at once, homes included.
-        sent_B, fetched_B: bytes that one step moves to the host and back.
+        links: over which the plan offloads values, as it counts on them.
+        host_peak_B: predicted most bytes on the host at once, host-resident values included.
+        sent_B, fetched_B: bytes that one step copies to the host and back.
         stall_s: predicted seconds of one step in which nothing is computed.
         version: of the file format.
     """
@@ -192,7 +194,7 @@ class PlanRecord(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def machine(self) -> Machine | None:
-        """What times the plan's copies; None for a plan that moves nothing."""
+        """What times the plan's copies; None for a plan that offloads nothing."""
         return Machine("here", links=self.links) if self.links else None
 
     @property
@@ -213,7 +215,7 @@ class PlanRecord(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def fixed_B(self) -> int:
-        """Bytes that no plan moves: parameters, buffers, inputs, optimizer state, and the reserve."""
+        """Bytes that no plan drops: parameters, buffers, inputs, optimizer state, and the reserve."""
         return self.outside_B + self.graph.persistent_B + self.reserve_B
 
     @property
@@ -238,5 +240,5 @@ class PlanRecord(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def bound_overhead(self) -> float:
-        """The least overhead that the bound leaves possible, as a fraction; below 0 where other ways are faster."""
+        """The least overhead that the bound allows, as a fraction; below 0 where other implementations are faster."""
         return self.outcome.bound_s / self.keep_all_time_s - 1.0 if self.keep_all_time_s > 0 else 0.0

@@ -13,7 +13,7 @@ class ReplayTable(msgspec.Struct, frozen=True):
     """The planned allocations of one segment, in order.
 
     Arguments:
-        names: per step of the segment that runs or moves something, its operator and where it comes from.
+        names: per step of the segment that runs or copies something, its operator and where it comes from.
         first: per such step, the index of its first allocation; one more entry for the end.
         sizes_B: per allocation, the bytes requested.
         offsets_B: per allocation, where it is served.
@@ -51,8 +51,8 @@ def replay_tables(graph: Graph, schedule: Schedule, layout: Layout) -> tuple[Rep
             blocks += at.get(index, ())
             first.append(len(blocks))
         elif isinstance(step, Send | Fetch):
-            candidate = f"to the {step.memory}" if isinstance(step, Send) else f"back from the {step.memory}"
-            names.append(f"{graph.values[step.value].name} {candidate}")
+            direction = f"to the {step.memory}" if isinstance(step, Send) else f"back from the {step.memory}"
+            names.append(f"{graph.values[step.value].name} {direction}")
             blocks += at.get(index, ())
             first.append(len(blocks))
     end_segment()
@@ -60,7 +60,7 @@ def replay_tables(graph: Graph, schedule: Schedule, layout: Layout) -> tuple[Rep
 
 
 def carried_by(schedule: Schedule, layout: Layout, segments: int) -> tuple[frozenset[int], ...]:
-    """Per segment, the offsets of what earlier segments allocated and is still there when it begins."""
+    """Per segment, the offsets of what earlier segments allocated and that is still live when it begins."""
     starts = [0] * segments
     for index, step in enumerate(schedule.steps):
         if isinstance(step, Boundary):

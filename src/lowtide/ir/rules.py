@@ -8,7 +8,7 @@ GRAPH_RULES = {
     "graph-ids": "every value and recipe stands at the index that is its id",
     "graph-references": "values, recipes and segments that are named exist, and arguments name reads that exist",
     "graph-program": "the program runs each of its recipes once, in segments that do not decrease, on values that "
-    "are there, and brings about every value that leaves",
+    "are there, and makes every value that leaves",
     "graph-origins": "every value is produced by a recipe or arrives; a persistent one arrives",
     "graph-parts": "a recipe touches only values of its own part of the bundle, persistent values apart",
     "graph-traces": "a trace releases what it allocated, once, except its outputs, which have their values' sizes",
@@ -17,8 +17,8 @@ GRAPH_RULES = {
     "graph-groups": "groups share no recipe, and what the program runs of a group is its first option",
     "graph-effects": "every random or opaque recipe is in the program, or stands for one that is, at the same place "
     "of another option of its group",
-    "graph-homes": "only a persistent value, or one that leaves, has its home on the host; what replaces one "
-    "has its size and its home, and leaves",
+    "graph-residency": "only a persistent value, or one that leaves, is host-resident; what replaces one "
+    "has its size and its placement, and leaves",
     "graph-numbers": "sizes and times are finite and not negative; together they come to no more than half an EiB and "
     "a day",
 }
@@ -37,15 +37,15 @@ SCHEDULE_RULES = {
     "group": "of a group only one option's recipes run",
     "once": "every random or opaque recipe of the program, or its stand-in, runs exactly once",
     "once-order": "random and opaque recipes run in the program's order",
-    "consume-copies": "a value that is overwritten has no copy in another memory, unless its home is there",
+    "consume-copies": "a value that is overwritten has no copy in another memory, unless it is resident there",
     "consume-visible": "of what the caller sees only a parameter, buffer, input, gradient or state is overwritten, and "
     "only by a kept value that is handed over and held",
     "consumed": "a value that was overwritten is gone until a run makes it anew; one that the caller gave never "
     "comes back",
     "drop-absent": "only what is there is dropped",
-    "drop-persistent": "a persistent value, or what overwrote it, is not dropped from its home",
+    "drop-persistent": "a persistent value, or what overwrote it, is not dropped from its placement",
     "drop-handed-over": "a value that the caller holds is not dropped",
-    "leave": "a value that leaves is where it is to be when its segment ends: on the device, or at home on the host",
+    "leave": "a value that leaves is where it is to be when its segment ends: on the device, or host-resident",
     "send": "a value is sent from the device to a memory that does not have it",
     "fetch": "a value is fetched from a memory that has it to a device that does not",
     "freed-in-flight": "bytes are freed or overwritten only after every step that touches them is known to be done",
@@ -55,7 +55,7 @@ SCHEDULE_RULES = {
 LAYOUT_RULES = {
     "placement": "every allocation of the schedule is placed exactly once with its size, and nothing else is",
     "height": "every allocation lies inside the layout, at an aligned address",
-    "overlap": "no two allocations share a byte at the same time, nor one with an obstacle",
+    "overlap": "no two allocations share a byte at the same time, nor one with a live block",
     "reuse": "bytes pass to a step on another engine only when it is ordered after all that touched them before",
 }
 RULES = GRAPH_RULES | SCHEDULE_RULES | LAYOUT_RULES

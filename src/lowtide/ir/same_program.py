@@ -42,7 +42,7 @@ class SameProgram:
         """The schedule in the ids of the graph here.
 
         Raises:
-            PlanMismatch: if it runs a recipe, or names a value, that there is not here.
+            PlanMismatch: if it runs a recipe, or names a value, that does not exist here.
         """
         return Schedule(tuple(self._step(step, there) for step in schedule.steps))
 
@@ -74,7 +74,7 @@ class SameProgram:
         found = tuple(values)
         for value in found:
             if value not in self.values:
-                raise PlanMismatch(f"the saved plan names a value {value} that there is not here. {_REMEDY}")
+                raise PlanMismatch(f"the saved plan names a value {value} that does not exist here. {_REMEDY}")
         return tuple(self.values[v] for v in found)
 
 
@@ -181,7 +181,7 @@ class _Comparison:
         handed = None if one.handed_to is None else self.values.get(one.handed_to)
         replaces = None if one.replaces is None else self.values.get(one.replaces)
         there = structs.replace(one, id=other.id, name=other.name, handed_to=handed, replaces=replaces)
-        there = structs.replace(there, memory=other.memory)  # where homes are is among the decisions
+        there = structs.replace(there, memory=other.memory)  # placement is among the decisions
         if other.arrives is None and _kind(one) == _kind(other):
             there = structs.replace(there, size_B=other.size_B, geometry=other.geometry)
         name = f"value {one.id} ({other.name})"

@@ -1,6 +1,6 @@
-"""What to do, in order: run a recipe, drop a value, move bytes, pass a boundary.
+"""Steps in order: run a recipe, drop a value, copy bytes, pass a boundary.
 
-Steps are issued in order; a step on another engine than "compute" runs beside what follows it. Nothing is
+Steps are issued in order; a step on another engine than "compute" runs concurrently with what follows it. Nothing is
 implied: a value occupies its memory from the step that brings it there to the step that drops it.
 """
 
@@ -19,7 +19,7 @@ def memory_of(engine: str) -> str:
 
 
 class Run(msgspec.Struct, frozen=True, tag="run"):
-    """Run a recipe; of its outputs only `keep` stay, the others die with the step.
+    """Run a recipe; of its outputs only `keep` are kept, the others die with the step.
 
     `after` lists indices of earlier steps on other engines that must have finished first.
     """
@@ -30,7 +30,7 @@ class Run(msgspec.Struct, frozen=True, tag="run"):
 
 
 class Drop(msgspec.Struct, frozen=True, tag="drop"):
-    """Give up the bytes of a value in one memory, once the steps of `after` on other engines have finished."""
+    """Free the bytes of a value in one memory, once the steps of `after` on other engines have finished."""
 
     value: int
     memory: str = DEVICE
@@ -38,9 +38,9 @@ class Drop(msgspec.Struct, frozen=True, tag="drop"):
 
 
 class Send(msgspec.Struct, frozen=True, tag="send"):
-    """Copy a value from the device to `memory`; the device copy stays until dropped.
+    """Copy a value from the device to `memory`; the device copy is kept until dropped.
 
-    A value that replaces another (`Value.replaces`) is written into that one's home.
+    A value that replaces another (`Value.replaces`) is written into that one's storage.
     """
 
     value: int
@@ -49,7 +49,7 @@ class Send(msgspec.Struct, frozen=True, tag="send"):
 
 
 class Fetch(msgspec.Struct, frozen=True, tag="fetch"):
-    """Copy a value from `memory` back to the device; the copy there stays until dropped."""
+    """Copy a value from `memory` back to the device; the copy there is kept until dropped."""
 
     value: int
     memory: str

@@ -1,9 +1,9 @@
 """Schedule + mini-traces -> the sequence of allocations, event by event, before anything has run.
 
-The walk follows what generated code does: a run puts the generator's state aside, then the operator allocates and
-releases as its mini-trace says, then results that are not kept die; a drop releases at once. Bytes that the caller
-brings (inputs, parameters, tangents) are not allocated by the code and are not here; a gradient that goes straight from
-one part's backward to another's stays where it was made.
+The walk follows what generated code does: a run saves the generator's state, then the operator allocates and releases
+as its mini-trace says, then results that are not kept die; a drop releases at once. Bytes that the caller brings
+(inputs, parameters, tangents) are not allocated by the code and are not here; a gradient that goes straight from one
+part's backward to another's keeps the bytes in which it was made.
 
 Units: `_B` bytes.
 """
@@ -113,13 +113,13 @@ class _Walk:
         passed = {output: allocation for output, allocation in taken if output is not None}
         outputs = [v for v in recipe.outputs if not (recipe.effect is Effect.RANDOM and v == recipe.state)]
         for position, value in enumerate(outputs):
-            base = recipe.trace.outputs[position] if position < len(recipe.trace.outputs) else None
-            allocation = made[base] if base is not None else passed.get(position)
+            slot = recipe.trace.outputs[position] if position < len(recipe.trace.outputs) else None
+            allocation = made[slot] if slot is not None else passed.get(position)
             if value in step.keep and allocation is not None:
                 allocation.value = value
                 self.open[value] = allocation
-                if base is not None:
-                    made[base] = None
+                if slot is not None:
+                    made[slot] = None
         for left in reversed(made):
             if left is not None:
                 self._release(left)
@@ -130,7 +130,7 @@ class _Walk:
             self._release(aside)
 
     def _state(self, index: int, step: Run, recipe: Recipe) -> _Open | None:
-        """The generator's state: kept as a value by a first run, put aside and restored by a replay."""
+        """The generator's state: kept as a value by a first run, saved and restored by a replay."""
         if recipe.state is None:
             return None
         size_B = self.graph.values[recipe.state].size_B
@@ -156,7 +156,7 @@ class _Walk:
             self._release(handed)
 
     def _hand_over(self, value: int) -> None:
-        """The caller lets go of a value, or brings the same bytes back as another one."""
+        """The caller frees a value, or passes the same bytes in as another one."""
         heir = self.graph.values[value].handed_to
         if heir is None or value not in self.open:
             self._drop(value)

@@ -1,9 +1,9 @@
-"""What a schedule means, step by step: live bytes, peaks, seconds, and the stays of values in device memory.
+"""What a schedule means, step by step: live bytes, peaks, seconds, and the residencies of values in device memory.
 
-The meaning is defined for legal schedules of well-formed graphs (`lowtide.ir.check`); where a step makes no sense
-at all (dropping what is not there) it raises. Time: steps of one engine run one after another, in issue order.
-A step on another engine starts no earlier than the compute steps issued before it have finished, runs beside those
-issued after it, and whoever needs what it brings waits for it.
+The meaning is defined for legal schedules of well-formed graphs (`lowtide.ir.check`); where a step makes no sense at
+all (dropping what is not there) it raises. Time: steps of one engine run one after another, in issue order. A step on
+another engine starts no earlier than the compute steps issued before it have finished, is concurrent with those issued
+after it, and what reads its results waits for it.
 
 Units: `_B` bytes, `_s` seconds.
 """
@@ -71,7 +71,7 @@ def simulate(graph: Graph, schedule: Schedule, machine: Machine | None = None) -
         schedule: legal for the graph.
         machine: its links time `Send` and `Fetch`; without links they take no time.
 
-    Returns: one moment per step.
+    Returns: one instant per step.
 
     Raises:
         IllegalPlan: if a step drops, consumes, sends or fetches what is not there.
@@ -120,7 +120,7 @@ class _Walk:
                 if engine != COMPUTE:
                     self.ready_s.update(((value, memory), stop_s) for value in step.keep)
             case Drop():
-                if step.after:  # compute waits until the bytes are nobody's any more
+                if step.after:  # compute waits until no other engine uses the bytes
                     start_s, stop_s = self._time(COMPUTE, 0.0, step.after, (), step.memory)
                 self._leave(step.value, step.memory)
             case Boundary():
@@ -136,13 +136,13 @@ class _Walk:
         return Instant(self.index, self.segment, before_B, peak_B, after_B, start_s, stop_s, engine)
 
     def _run(self, step: Run, recipe: Recipe) -> int:
-        """Moves the values and returns the device bytes the recipe needs beside what was live before it."""
+        """Updates what is live; returns the device bytes the recipe needs on top of what was live before it."""
         memory = memory_of(recipe.engine)
         inner_B = self.inner_B.get(recipe.id)
         if inner_B is None:
             inner_B = recipe.trace.peak_B
             if recipe.effect is Effect.PURE and recipe.state is not None:
-                inner_B += self.size_B[recipe.state]  # a replay puts the generator's own state aside
+                inner_B += self.size_B[recipe.state]  # a replay saves the generator's own state
             self.inner_B[recipe.id] = inner_B
         for takeover in recipe.consumes:
             self._leave(takeover.value, memory)
@@ -226,16 +226,16 @@ def _links(machine: Machine | None) -> dict[tuple[str, str], Link]:
 
 
 def residencies(graph: Graph, schedule: Schedule) -> tuple[Residency, ...]:
-    """Finds every stay of bytes in device memory.
+    """Finds every residency of bytes in device memory.
 
-    A storage that passes to another value by consumption is one residency, under the value that came first: it
-    cannot move. Empty values need no place and are left out; what recipes allocate inside is not here.
+    A storage that passes to another value by consumption is one residency, under the value that came first: it cannot
+    move. Empty values need no address and are left out; what recipes allocate inside is not here.
 
     Arguments:
         graph, schedule: as for `simulate`.
 
-    Returns: ordered by start, then value. A value is there from the step that brings it up to, without, the step
-        that drops it; through the step that overwrites or gives it up; else to the end of the schedule.
+    Returns: ordered by start, then value. A value is there from the step that brings it up to, without, the step that
+        drops it; through the step that overwrites or frees it; else to the end of the schedule.
 
     O(steps).
     """

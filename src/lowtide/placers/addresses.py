@@ -99,7 +99,7 @@ def at_known_places(
 
 
 def _packing(blocks: Sequence[Block], live_blocks: Sequence[LiveBlock], after_B: int, alignment_B: int) -> Packing:
-    """A schedule's allocations with what is in their way, and what is wanted when the schedule has ended, last."""
+    """A schedule's allocations among the live blocks, and last what has to be free when the schedule has ended."""
     end = max((b.stop for b in blocks), default=1)
     # What the caller keeps is still there afterwards.
     buffers = [Buffer(b.start, end + 1 if b.stop == end else b.stop, b.size_B) for b in blocks]
@@ -120,7 +120,7 @@ def _lowest_gap_B(taken: Sequence[tuple[int, int]], size_B: int, alignment_B: in
 
 
 def _place_low(packing: Packing, height_B: int, seed: int) -> Packed | None:
-    """A placement below a height, past which obstacles do not matter; None if none is found."""
+    """A placement below a height, past which live blocks do not matter; None if none is found."""
     within = [
         b if b.offset_B is None else replace(b, size_B=max(0, min(b.size_B, height_B - b.offset_B)))
         for b in packing.buffers
@@ -129,7 +129,7 @@ def _place_low(packing: Packing, height_B: int, seed: int) -> Packed | None:
     low = replace(packing, buffers=tuple(within[i] for i in kept), capacity_B=height_B)
     packed = place(low, seed=seed)
     if packed.height_B > height_B and within != list(packing.buffers):
-        return None  # higher up obstacles do matter
+        return None  # higher up live blocks do matter
     offsets_B = [b.offset_B or 0 for b in packing.buffers]
     for index, offset_B in zip(kept, packed.offsets_B, strict=True):
         offsets_B[index] = offset_B
@@ -151,7 +151,7 @@ def lay_out_segment(
         schedule, layout: of the plan, all segments.
         segment: which one is about to run.
         taken: bytes that others hold throughout, what the plan passes on to later segments included.
-        passing: where earlier segments put what this one lets go of as planned.
+        passing: where earlier segments put what this one frees as planned.
         capacity_B: a height that is low enough.
 
     Returns: the layout with the segment's addresses replaced, as high as all of it has to be, and how high the segment

@@ -1,4 +1,4 @@
-"""One placing in progress: the best offsets, the bound, the work, and who is told about them.
+"""One search for a placement in progress: the best offsets, the bound, the work, and who is told about them.
 
 Units: `_B` bytes, `_s` seconds; heights and offsets without a unit count `Arcs.unit_B`.
 """
@@ -70,7 +70,7 @@ class Attempt:
             self._watch(Progress(self.stage, self.elapsed_s, height_B, self.bound * unit_B, self.work))
 
     def offer(self, offsets: list[int], winner: str, order: list[int] | None = None, best_fit: bool = False) -> bool:
-        """Takes the offsets if they are lower than what there is."""
+        """Takes the offsets if they are lower than the best so far."""
         size = (t.size for t in self.arcs.traits)
         height = max((o + s for o, s in zip(offsets, size, strict=True)), default=0)
         if self.height is not None and height >= self.height:

@@ -1,4 +1,4 @@
-"""What every placer is: a frozen value with a name, a way to refuse, and a way to place.
+"""What every placer is: a frozen value with a name that can refuse a packing or place it.
 
 Units: `_B` bytes, `_s` seconds.
 """
@@ -16,7 +16,7 @@ _WORK, _WORK_PER_BUFFER, _MANY = 1_200_000, 400, 2000
 
 
 def default_work(packing: Packing) -> int:
-    """The effort that people get: about a second, and more for more than 2,000 buffers.
+    """The default effort: about a second, and more for more than 2,000 buffers.
 
     A unit of work is about a microsecond: 1,000 buffers looked at, or a node of the exact search among 500 buffers.
     """
@@ -25,7 +25,7 @@ def default_work(packing: Packing) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a placing is, for whoever watches it.
+    """Progress of a search for a placement.
 
     Arguments:
         stage: what runs now, `"orders"`.

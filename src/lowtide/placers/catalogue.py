@@ -1,4 +1,4 @@
-"""The placers there are. A new one is its own file and one line here; it earns all contract tests with it."""
+"""All placers. A new one is its own file and one line here; it earns all contract tests with it."""
 
 from __future__ import annotations
 

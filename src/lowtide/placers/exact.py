@@ -27,7 +27,7 @@ class Exact(AbstractPlacer):
     name: ClassVar[str] = "exact"
 
     def refuses(self, packing: Packing) -> str | None:  # noqa: ARG002
-        """Nothing; what is too large for its work stays as the greedy orders left it."""
+        """Nothing; what is too large for its work is left as the greedy orders left it."""
         return None
 
     def place(self, packing: Packing, *, seed: int = 0, work: int | None = None, watch: Watch | None = None) -> Packed:
@@ -53,7 +53,7 @@ def search_valleys(attempt: Attempt, work: int) -> None:
     searches = _Searches(attempt)
     until, probe = attempt.work + work, attempt.work + work // _PROBE
     searches.decide(attempt.enough, 1, probe)
-    too_large = attempt.work >= probe  # not even one way up was gone to its end
+    too_large = attempt.work >= probe  # not even one descent of the search reached its end
     for number in itertools.count():
         if attempt.done or too_large or attempt.work >= until:
             break
@@ -68,7 +68,7 @@ def search_valleys(attempt: Attempt, work: int) -> None:
 
 
 class _Searches:
-    """One search per height, each going on where it stopped; one that has its answer is let go."""
+    """One search per height, each going on where it stopped; one that has its answer is dropped."""
 
     def __init__(self, attempt: Attempt) -> None:
         self.attempt = attempt

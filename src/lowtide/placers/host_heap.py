@@ -16,13 +16,13 @@ _ENDLESS_B = 2**52
 
 
 def host_height_B(graph: Graph, schedule: Schedule, limit_B: int | None = None) -> int:
-    """How high the copies reach that a schedule makes on the host; homes lie elsewhere.
+    """How high the copies reach that a schedule makes on the host; host-resident values lie elsewhere.
 
     Arguments:
-        graph: with its homes as the schedule finds them.
+        graph: with the host-resident values of the schedule.
         limit_B: where the pool ends; best fit looks at the hole below it as well. None for no end.
 
-    Returns: no more than `limit_B` where that is enough; else what would be, without a wall.
+    Returns: no more than `limit_B` where that is enough; else what would be, without a limit.
 
     O(steps log steps).
     """
@@ -45,7 +45,7 @@ def _height_B(graph: Graph, schedule: Schedule, limit_B: int) -> int | None:
 
 
 def _traffic(graph: Graph, schedule: Schedule) -> Iterator[tuple[int, bool]]:
-    """Values that take bytes of the host's pool, and that give theirs back, in order."""
+    """Values that take bytes of the host's pool, and that free theirs, in order."""
     place = {v.id for v in graph.values if v.memory == HOST and (v.persistent or v.replaces is not None)}
     lodger: dict[int, int] = {}  # value -> the one whose bytes it took over
     for step in schedule.steps:

@@ -1,4 +1,4 @@
-"""The placer that people get: cheap orders first, then better and better placements until one is good enough."""
+"""The default placer: cheap orders first, then better and better placements until one is good enough."""
 
 from __future__ import annotations
 

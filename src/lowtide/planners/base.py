@@ -1,4 +1,4 @@
-"""What every planner is: a frozen value with a name, a way to refuse, and a way to solve.
+"""What every planner is: a frozen value with a name that can refuse a problem or solve it.
 
 Units: `_B` bytes, `_s` seconds.
 """
@@ -15,7 +15,7 @@ from lowtide.ir.plan import Outcome, Problem
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a solve is, for whoever watches it.
+    """Progress of a solve.
 
     Arguments:
         stage: what runs now, `"greedy"`.
@@ -23,7 +23,7 @@ class Progress:
         time_s: of the best plan so far; None before there is one.
         bound_s: best proved lower bound so far.
         work: proposals tried so far.
-        plain_s: of the program without a rerun; over it stand the overheads of plan and bound.
+        plain_s: of the program without recomputation; over it stand the overheads of plan and bound.
     """
 
     stage: str

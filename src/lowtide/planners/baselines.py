@@ -1,4 +1,4 @@
-"""What the methods of others reach on a graph, at every budget that they can meet: markers beside a frontier.
+"""Plans of other methods for a graph, at every budget that they can meet: markers on a frontier's picture.
 
 Their plans are scored by the same simulator, in live bytes: where addresses count, the holes between tensors are not
 held against them.
@@ -59,7 +59,7 @@ def baselines(
         planners: the methods.
         fixed_B: of every budget, bytes that belong to no value of the graph.
         seed, work: as for `Problem`.
-        time_limit_s: for all of them; who is not asked by then says so.
+        time_limit_s: for all of them; methods not asked by then say so.
         watch: told whose turn it is.
 
     Returns: one per method, in their order. Interrupted with Ctrl-C, those that were asked until then.
@@ -89,7 +89,7 @@ def baselines(
             points = tuple(_point(graph, s, fixed_B, keep_all.time_s, planner.name) for s in schedules)
             found.append(Asked(Baseline(name=planner.name, points=points, reason=reason), tuple(schedules)))
     except KeyboardInterrupt:
-        pass  # who is missing was not asked
+        pass  # methods that are missing were not asked
     return tuple(found)
 
 

@@ -1,4 +1,4 @@
-"""The planners there are. A new one is its own file and one line here; it earns all contract tests with it."""
+"""All planners. A new one is its own file and one line here; it earns all contract tests with it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ CLASSICS: tuple[AbstractPlanner, ...] = (
     RandomRounding(most_recipes=24),
     Checkmate(most_recipes=24),
 )
-# For comparison where values may be moved to the host; they refuse problems without links.
+# For comparison where values may be offloaded to the host; they refuse problems without links.
 MOVERS: tuple[AbstractPlanner, ...] = (
     ConvolutionOffload(),
     TensorCache(),

@@ -1,4 +1,4 @@
-"""A computation that runs beside the search, in a thread of its own: solvers let go of the interpreter."""
+"""A computation concurrent with the search, in a thread of its own: solvers release the interpreter's lock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Concurrent(Generic[T]):
         self._stop = threading.Event()
         self._results: list[T] = []
         self._errors: list[BaseException] = []
-        self._thread = threading.Thread(target=self._run, args=(work,), name="lowtide-beside", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(work,), name="lowtide-concurrent", daemon=True)
         self._thread.start()
 
     def _run(self, work: Callable[[threading.Event], T]) -> None:

@@ -1,10 +1,10 @@
 """The least time at every budget from the floor to keep-all, for one graph.
 
-From keep-all downwards each solve begins from the plan of the budget above it. First come a few budgets that people
-ask for; the others go where least is known: into the widest step of the curve, as the picture shows it. A budget whose
-plan is no faster than one for fewer bytes is solved once more from that one. Then other methods are asked; where one
-of them knows a plan that is better than the curve, there is another solve, from that plan. In the end a plan serves
-every larger budget and a bound holds for every smaller one, so that both only fall as budgets grow.
+From keep-all downwards each solve begins from the plan of the budget above it. First come a few usual budgets; the
+others go where least is known: into the widest step of the curve, as the picture shows it. A budget whose plan is no
+faster than one for fewer bytes is solved once more from that one. Then other methods are asked; where one of them knows
+a plan that is better than the curve, there is another solve, from that plan. In the end a plan serves every larger
+budget and a bound holds for every smaller one, so that both only fall as budgets grow.
 
 Units: `_B` bytes, `_s` seconds.
 """
@@ -116,7 +116,7 @@ def solver(
     machine: Machine | None = None,
     host_budget_B: int | None = 0,
 ) -> Solve:
-    """Plans for live bytes, beside those that are fixed; where there is a machine with links, values may be moved."""
+    """Plans for live bytes, without those that are fixed; a machine with links may offload values."""
 
     def solve(
         budget_B: int, start: Schedule | None, limit_s: float | None, watch: Callable[[Progress], None] | None

@@ -21,16 +21,16 @@ from lowtide.planners.start import STAGE as START
 from lowtide.units import format_B
 
 INTERRUPTED, OUT_OF_TIME = "interrupted", "time limit"
-_ALPHAS = (0.25, 0.1, 0.05, 0.5, 0.75)  # of the way from the floor to keep-all; the first are wanted most
+_ALPHAS = (0.25, 0.1, 0.05, 0.5, 0.75)  # of the distance from the floor to keep-all; the most useful first
 _OF_FLOOR = (1.05, 1.1, 1.02)
-_APART = 0.004  # of that way: closer budgets are one
+_APART = 0.004  # of that distance: closer budgets are one
 _SMALLEST_STEP = 1e-4  # of the whole picture: finer steps are not looked into
 _EQUAL = 1e-6  # relative
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How far a frontier is, for whoever watches it.
+    """Progress of a frontier.
 
     Arguments:
         number, points: the budget that is planned now, from 1, of so many.
@@ -68,7 +68,7 @@ Solve = Callable[[int, Schedule | None, float | None, Callable[[Progress], None]
 
 
 def first_budgets(floor_B: int, keep_all_B: int, points: int) -> list[int]:
-    """The budgets that people ask for, largest first, below keep-all; at most `points`, the most wanted ones."""
+    """The usual budgets, largest first, below keep-all; at most `points`, the most useful ones."""
     span_B = keep_all_B - floor_B
     wanted = [floor_B + int(alpha * span_B) for alpha in _ALPHAS[:2]]
     wanted += [int(of_floor * floor_B) for of_floor in _OF_FLOOR[:1]]

@@ -61,7 +61,7 @@ def beyond_keep_all(*stages: tuple[str, Callable[[Search], object]]) -> Callable
 
 
 def keep_all(search: Search) -> None:
-    """Offers the plan that keeps everything. Without reruns no generator state needs saving."""
+    """Offers the plan that keeps everything. Without recomputations no generator state needs saving."""
     program = search.program
     state = program.keep_all(search.problem.budget_B)
     if program.hidden_B:  # what is hidden comes and goes: the schedule says exactly when

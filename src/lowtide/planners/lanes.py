@@ -1,7 +1,7 @@
-"""Two searches at once, one per core: the kernel lets go of the interpreter while it searches.
+"""Two searches at once, one per core: the kernel releases the interpreter's lock while it searches.
 
-A lane is a sequence of coolings, each from the best that the lane has found. Lanes know nothing of each other and take
-the same number of proposals between two meetings, so how they are sliced changes nothing: the first, by number of
+A lane is a sequence of annealing runs, each from the best that the lane has found. Lanes know nothing of each other and
+take the same number of proposals between two meetings, so how they are sliced changes nothing: the first, by number of
 proposals, that comes close enough to the bound ends both.
 """
 
@@ -28,11 +28,11 @@ Taus = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class AnnealingRun:
-    """One cooling of a lane.
+    """One annealing run of a lane.
 
     Arguments:
         temperature: the first, in mean run times of a recipe.
-        windowed: whether proposals begin in one stretch of stages, drawn where memory is short or much runs again.
+        windowed: whether proposals begin in one stretch of stages, drawn where memory is short or much is recomputed.
         mirrored: whether moves are tried in like layers as well.
     """
 
@@ -46,18 +46,18 @@ class Lane:
     """What one core does.
 
     Arguments:
-        taus: where it begins.
-        coolings: in order; they share the lane's proposals evenly.
+        taus: the retention at which it begins.
+        annealing_runs: in order; they share the lane's proposals evenly.
         seed: of its proposals.
     """
 
     taus: Taus
-    coolings: tuple[AnnealingRun, ...]
+    annealing_runs: tuple[AnnealingRun, ...]
     seed: int
 
 
 def anneal_lanes(search: Search, lanes: Sequence[Lane], work: int, twins: Taus | None = None) -> None:
-    """Runs the lanes side by side and offers what they find.
+    """Runs the lanes concurrently and offers what they find.
 
     Arguments:
         work: proposals of all together.
@@ -94,7 +94,7 @@ def _take(search: Search, run: _Run) -> None:
 
 
 class _Run:
-    """A lane under way. It only reads of the search what no lane changes.
+    """A lane in progress. It only reads of the search what no lane changes.
 
     Invariant: `taus`, if any, fit the budget and take `time_ps`, the least that the lane has found.
     """
@@ -134,15 +134,15 @@ class _Run:
         return self.is_close
 
     def _next(self) -> bool:
-        """Begins the next cooling; False if there is none."""
-        coolings = self.lane.coolings
-        share = self.left // max(1, len(coolings) - self.number)
-        if self.number == len(coolings) or share < 1:
+        """Begins the next annealing run; False if there is none."""
+        annealing_runs = self.lane.annealing_runs
+        share = self.left // max(1, len(annealing_runs) - self.number)
+        if self.number == len(annealing_runs) or share < 1:
             return False
-        annealing_run = coolings[self.number]
+        annealing_run = annealing_runs[self.number]
         state = self.search.program.keep_all(self.search.budget_B)
         if not state.assign(self.begin_at):
-            raise AssertionError("taus that were possible stay possible")
+            raise AssertionError("a retention that was possible stays possible")
         focus = [window(self.search, state, self.number, self.dice)] if annealing_run.windowed else []
         self.annealer = Annealer(
             state,

@@ -27,8 +27,8 @@ class LocalSearch(AbstractPlanner):
     """Greedy start, then annealing.
 
     Arguments:
-        temperatures: first temperatures of the starts, in mean run times of a recipe; low ones repair and
-            polish, high ones find their way under tight budgets.
+        temperatures: first temperatures of the starts, in mean run times of a recipe; low ones repair and polish, high
+            ones find plans under tight budgets.
     """
 
     temperatures: tuple[float, ...] = (0.5, 3.0)
@@ -56,7 +56,7 @@ def anneal(search: Search, temperatures: tuple[float, ...]) -> None:
 def anneal_once(
     search: Search, state: Retention, temperature: float, work: int, seed: int, enough_ps: int | None = None
 ) -> Annealer:
-    """One cooling from `temperature`; offers the best that fits.
+    """One annealing run from `temperature`; offers the best that fits.
 
     Arguments:
         enough_ps: stop at a plan that takes no longer; close enough to the bound if None.

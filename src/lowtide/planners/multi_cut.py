@@ -64,9 +64,9 @@ class CutsFound:
     """What some cuts came to.
 
     Arguments:
-        bound_ps: proved: no schedule spends less on reruns.
+        bound_ps: proved: no schedule spends less on recomputations.
         impossible: proved: no schedule of the class fits.
-        replays: taus, of more and more cuts.
+        replays: retentions, of more and more cuts.
         solves: how many.
     """
 
@@ -103,7 +103,7 @@ class MultiCutReplay(AbstractPlanner):
 
 
 def find_cuts(program: StageProgram, budget_B: int, free_B: int, limits: CutLimits) -> CutsFound:
-    """Adds one cut after another. Touches nothing but its own values, so that it may run beside a search.
+    """Adds one cut after another. Touches nothing but its own values, so that it may run concurrently with a search.
 
     Arguments:
         budget_B: for the bound.

@@ -1,9 +1,10 @@
-"""The planner that people get: cheap proofs first, then better and better plans until one is close to the bound.
+"""The default planner: cheap proofs first, then better and better plans until one is close to the bound.
 
-An order of first runs -> keep-all -> floor -> greedy -> single cut and replay -> chain -> several cuts, beside a first
-cooling -> coolings, two at a time, from what all of these found. It stops at a gap of half a percent, at the limits of
-work and time, or when round after round of coolings brings nothing more. Given a schedule to begin from, it has that
-one before any limit can strike. Where values can be moved to the host, `pool.py` goes on from what moves nothing.
+An order of first runs -> keep-all -> floor -> greedy -> single cut and replay -> chain -> several cuts, concurrent with
+a first annealing run -> annealing runs, two at a time, from what all of these found. It stops at a gap of half a
+percent, at the limits of work and time, or when round after round of annealing runs brings nothing more. Given a
+schedule to begin from, it has that one before any limit can strike. Where values can be offloaded to the host,
+`pool.py` goes on from what offloads nothing.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _WINDOWS = (_WINDOW, _WINDOW, AnnealingRun(3.0, windowed=True), _WINDOW)
 _PER_STAGE = 20_000  # proposals at most
 _PER_s = 400_000  # proposals that a core tries in a second, roughly
 _CUTS_s = 60.0  # of worth: for less, several cuts are not followed to their limits
-_WORTH = 5e-4  # a round of coolings that brings less, as a fraction of the step, was idle
+_WORTH = 5e-4  # a round of annealing runs that brings less, as a fraction of the step, was idle
 
 
 @final
@@ -54,16 +55,16 @@ class Portfolio(AbstractPlanner):
 
     Arguments:
         rounds: of the single cut with smaller budgets.
-        coolings: rounds of two lanes over which the work is spread.
+        annealing_rounds: of two lanes, over which the work is spread.
     """
 
     rounds: int = 1
-    coolings: int = 4
+    annealing_rounds: int = 4
     name: ClassVar[str] = "portfolio"
 
     def refuses(self, problem: Problem) -> str | None:
         """Only graphs that have no stage program."""
-        return refuses_stages(problem.graph, moving=problem.can_move)
+        return refuses_stages(problem.graph, offload=problem.can_move)
 
     def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
         """Plans; see the module. Without a plan the outcome names floor and smallest budget found."""
@@ -106,17 +107,17 @@ class Portfolio(AbstractPlanner):
             return
         search.run("multi_cut", lambda s: self._cut_concurrently(s, starts, twins))
         if search.taus is not None or not search.proved_impossible:
-            search.run("annealing", lambda s: self._cool(s, starts, twins))
+            search.run("annealing", lambda s: self._anneal_rounds(s, starts, twins))
         if search.taus is None:
             search.run("smallest", find_smallest)
 
     def _anneal(self, search: Search) -> None:
-        """Coolings from the incumbent."""
+        """Annealing runs from the incumbent."""
         twins = twin_gaps(search.program)
-        search.run("annealing", lambda s: self._cool(s, [], twins))
+        search.run("annealing", lambda s: self._anneal_rounds(s, [], twins))
 
     def _cut_concurrently(self, search: Search, starts: list[Taus], twins: Taus) -> None:
-        """Several cuts in one thread, coolings in this one."""
+        """Several cuts in one thread, annealing runs in this one."""
         program, budget_B, free_B = search.program, search.problem.budget_B, search.budget_B
         limits = _limits(search)
 
@@ -126,18 +127,18 @@ class Portfolio(AbstractPlanner):
         with Concurrent(cuts) as concurrent:
             try:
                 lane = Lane(_first(search, starts), (_PLAIN, _WINDOW), _seed(search, 0))
-                anneal_lanes(search, [lane], _work(search) // (2 * self.coolings + 1), twins)
+                anneal_lanes(search, [lane], _work(search) // (2 * self.annealing_rounds + 1), twins)
                 starts[:0] = take(search, concurrent.result(search.tick))[:2]
             except OutOfTime:  # what the cuts have proved by now holds
                 if (found := concurrent.stopped()) is not None:
                     take(search, found)
                 raise
 
-    def _cool(self, search: Search, starts: list[Taus], twins: Taus) -> None:
+    def _anneal_rounds(self, search: Search, starts: list[Taus], twins: Taus) -> None:
         """Rounds of two lanes: windows from the incumbent; everything at once, from it or from what else there is."""
         idle = 0
-        for number in range(self.coolings):
-            work = _work(search) // (self.coolings - number)
+        for number in range(self.annealing_rounds):
+            work = _work(search) // (self.annealing_rounds - number)
             if work < 2 or search.gap <= GAP or idle == 2:
                 return
             before_ps = search.time_ps
@@ -168,7 +169,7 @@ def _note(starts: list[Taus], state: Retention | None) -> None:
 
 
 def _first(search: Search, starts: list[Taus]) -> Taus:
-    """Where a cooling begins: at the incumbent, at what was found instead, at keep-all."""
+    """Where an annealing run begins: at the incumbent, at what was found instead, at keep-all."""
     if search.taus is not None:
         return search.taus
     return starts[0] if starts else search.program.keep_all(0).taus
@@ -201,7 +202,7 @@ def find_smallest(search: Search) -> Smallest:
     found = smallest(search.problem)
     search.smallest_B, search.smallest_taus = found.budget_B, found.taus
     if found.budget_B <= search.problem.budget_B:
-        keep_all(search)  # which needs no room for states of the generator
+        keep_all(search)  # which needs no bytes for states of the generator
         state = search.program.keep_all(search.budget_B)
         if state.assign(found.taus):
             search.offer(state)

@@ -1,9 +1,9 @@
 """What a retention means, in plain Python: the readable twin of `src/core/retention.hpp`.
 
-Every gap of a value's life (from production to first use, between uses, after the last) has a number tau. The
-value is available at a stage of the gap iff the last stage before it that produced, reran or used the value is
-at least tau. A tau below KEEP is the complement of one, and says that fetches stand for reruns. Everything else
-follows. Slow and simple on purpose: the kernel is tested against it.
+Every gap of a value's life (from production to first use, between uses, after the last) has a number. The value is
+available at a stage of the gap iff the last stage before it that produced, recomputed or used the value is at least
+that number. One below KEEP is a complement, and says that fetches stand for recomputations. Everything else follows.
+Slow and simple on purpose: the kernel is tested against it.
 
 Units: `_B` bytes, `_ps` picoseconds.
 """
@@ -22,12 +22,13 @@ Spans = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Retained:
-    """What a choice of taus comes to.
+    """What a retention comes to.
 
     Arguments:
-        recomputations: per stage the stages rerun before it, in order; the number of stages and a value for its fetch.
-        sent_B, fetched_B: what goes over the links, beside what every plan sends.
-        spans: per value its stays, as first and last stage.
+        recomputations: per stage the stages recomputed before it, in order; the number of stages and a value for its
+            fetch.
+        sent_B, fetched_B: what goes over the links, without what every plan sends.
+        spans: per value its lifetimes, as first and last stage.
         live_B: per stage the most bytes at once.
     """
 
@@ -40,17 +41,17 @@ class Retained:
 
 
 def evaluate(program: StageProgram, taus: Sequence[int]) -> Retained | None:
-    """Works out what the taus mean.
+    """Works out what a retention means.
 
     Arguments:
         taus: one per gap, in the core's order: the gaps of value 0, of value 1, ...
 
-    Returns: None if something is needed that cannot be rerun there.
+    Returns: None if something is needed that cannot be recomputed there.
 
-    O(stages * values * reruns).
+    O(stages * values * recomputations).
     """
     count = len(program.stages)
-    last = list(program.producer)  # value -> last stage that produced, reran (or fetched) or used it
+    last = list(program.producer)  # value -> last stage that produced, recomputed (or fetched) or used it
     retention = _Taus(program, taus)
     recomputations: list[tuple[int, ...]] = []
     lifetimes: list[list[list[int]]] = [[[program.producer[v], -1]] for v in range(len(program.values))]
@@ -82,7 +83,7 @@ def evaluate(program: StageProgram, taus: Sequence[int]) -> Retained | None:
 
 
 class _Taus:
-    """The tau that rules a value at a stage."""
+    """The number that rules a value at a stage."""
 
     def __init__(self, program: StageProgram, taus: Sequence[int]) -> None:
         self.program = program
@@ -116,7 +117,7 @@ def _outputs(program: StageProgram, stage: int) -> range:
 
 
 def _closure(program: StageProgram, t: int, missing: set[int], fetched: set[int]) -> list[int] | None:
-    """Stages to rerun before stage t, each after those that it needs; what is fetched right before its first reader."""
+    """Stages to recompute before stage t, each after those that it needs; fetches right before the first reader."""
     graph, order, seen = program.graph, list[int](), set[int]()
 
     def need(stage: int) -> bool:

@@ -206,7 +206,7 @@ class Search:
             return None
         state = self.program.keep_all(0)
         if not state.assign(self.smallest_taus):
-            raise AssertionError("taus that were possible stay possible")
+            raise AssertionError("a retention that was possible stays possible")
         return self.program.lift(state)
 
     def _bound_s(self) -> float:

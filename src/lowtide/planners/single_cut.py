@@ -1,4 +1,4 @@
-"""The single-cut bound as a planner: keep its set across the cut, bring the rest back lazily, just in time.
+"""The single-cut bound as a planner: keep its set across the cut, rematerialise the rest lazily, just in time.
 
 The replayed plan may exceed the budget at another stage; then the cut is solved again for a smaller budget, found
 by bisection on the replayed plan's exact peak.
@@ -50,7 +50,7 @@ class SingleCutReplay(AbstractPlanner):
 
 
 def replay(search: Search, cut: SingleCut, kept: frozenset[int]) -> Retention:
-    """The retention that drops what is not kept across the cut, and keeps it again once it is back. O(change)."""
+    """The retention that drops what is not kept across the cut, and keeps it once rematerialised. O(change)."""
     core = search.program.core
     taus = search.program.keep_all(0).taus
     for v in (*cut.cut.values, *cut.cut.absent):
@@ -103,7 +103,7 @@ def cut_and_replay(search: Search, rounds: int = 6, cuts: int = 2, *, climb: boo
 
 
 def _climb(search: Search, cut: SingleCut, lowest: Retention) -> Retention:
-    """Solves a cut with rungs, so that less has to come back at once."""
+    """Solves a cut with rungs, so that less has to be rematerialised at once."""
     rungs = ladder(cut.cut, lowest.peak_B - search.budget_B)
     if rungs is None:
         return lowest
@@ -167,12 +167,12 @@ def solve_cut(
     search: Search, cut: SingleCut, budget_B: int, nodes: int = _NODES, keep: Collection[int] = ()
 ) -> CutSolution:
     """Solves a cut within the limits of the search, once, and counts."""
-    question = (cut.stage, budget_B, nodes, frozenset(keep))
-    if question in search.cuts_solved:
-        return search.cuts_solved[question]
+    key = (cut.stage, budget_B, nodes, frozenset(keep))
+    if key in search.cuts_solved:
+        return search.cuts_solved[key]
     close_ps = int(_CLOSE * search.program.time_ps)
     solution = cut.solve(budget_B, keep=keep, close_ps=close_ps, nodes=nodes, limit_s=search.left_s)
-    search.cuts_solved[question] = solution
+    search.cuts_solved[key] = solution
     search.stats["ilp_solves"] = search.stats.get("ilp_solves", 0) + 1
     search.stats["ilp_nodes"] = search.stats.get("ilp_nodes", 0) + solution.nodes
     return solution

@@ -86,7 +86,7 @@ def smallest(problem: Problem, work: int = WORK) -> Smallest:
         search.budget_B = target_B - reserve_B
         state = search.program.keep_all(search.budget_B)
         if not state.assign(best.taus):
-            raise AssertionError("taus that were possible stay possible")
+            raise AssertionError("a retention that was possible stays possible")
         annealer = anneal_once(search, state, _HOT, share, problem.seed + number, enough_ps=2**62)
         if not annealer.found:
             low_B = target_B

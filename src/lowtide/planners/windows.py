@@ -1,8 +1,8 @@
-"""Windows: stretches of the step in which a cooling looks for something better, one after another.
+"""Windows: stretches of the step in which an annealing run looks for something better, one after another.
 
 On a large graph a proposal anywhere rarely meets another one nearby, so what takes several changes at one place is not
 found. A window restricts proposals to gaps that begin or end in a stretch of stages. Stretches are drawn around stages
-where much is run again, or where memory is short.
+where much is recomputed, or where memory is short.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NEAR = 0.98  # of the budget: there memory is short
 
 
 def window(search: Search, state: Retention, number: int, dice: random.Random) -> tuple[int, int]:
-    """Draws a stretch of stages around one where much is run again, or where memory is short.
+    """Draws a stretch of stages around one where much is recomputed, or where memory is short.
 
     Arguments:
         number: of the window; widths take turns.
@@ -37,7 +37,7 @@ def window(search: Search, state: Retention, number: int, dice: random.Random) -
 
 
 def _interest(search: Search, state: Retention) -> NDArray[Any]:
-    """Per stage how much time its reruns take, and whether memory is short there; each in all as likely."""
+    """Per stage how much time its recomputations take, and whether memory is short there; each in all as likely."""
     begin, recomputations = state.recomputations()
     fetches = [0] * len(search.program.values)  # what comes by fetch stands behind the stages
     times = np.array([*(s.recompute_ps for s in search.program.stages), *fetches], dtype=np.float64)

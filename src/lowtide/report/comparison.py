@@ -1,4 +1,4 @@
-"""What was predicted beside what happened.
+"""What was predicted next to what was observed.
 
 Units: `_B` bytes, `_s` seconds; errors and overheads are fractions.
 """

@@ -91,7 +91,7 @@ def _curve(curve: MemoryCurve, scale: _Scale, name: str) -> list[str]:
 
 
 def _again(plan: MemoryCurve, scale: _Scale) -> list[str]:
-    """A strip under the axis that marks when recipes run again."""
+    """A strip under the axis that marks recomputation."""
     strips = [(scale.x(p.start_s), scale.x(p.stop_s), p.label) for p in _timed(plan) if p.again]
     return [_rectangle("again", x, _BOTTOM + 2, max(0.6, stop - x), 5, label) for x, stop, label in strips]
 

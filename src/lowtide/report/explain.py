@@ -25,7 +25,7 @@ from lowtide.report.movement import movement
 from lowtide.report.terminal import Terminal
 from lowtide.units import format_B, format_s
 
-_SHORT = 0.1  # of the schedule, and at least _FEW steps: what stays for less, inside one segment, is short-lived
+_SHORT = 0.1  # of the schedule, and at least _FEW steps: what is live for less, inside one segment, is short-lived
 _FEW = 4
 _LINE = 88
 
@@ -39,7 +39,7 @@ class Row:
         fate: "kept", "short-lived", "given", "handed over", "rematerialised n times", "replayed n times", "moved to the
             host n times" or "lives on the host".
         because: why, in a sentence without a verb to spare.
-        cost_s: seconds that the plan pays to bring it back, waits for its copies included; 0 for what it keeps.
+        cost_s: seconds that the plan pays to recompute or fetch it, waits for its copies included; 0 for what it keeps.
         module: qualified name of the submodule that made it.
         source: "model.py:88", and `text` is that line.
     """
@@ -61,7 +61,7 @@ class Explanation:
     Arguments:
         rows: the values that matter, most bytes first, at most `top` of them.
         matter: how many there are in all.
-        matter_B: bytes of all of them together, those at the peak and those brought back.
+        matter_B: bytes of all of them together, those at the peak and those recomputed or fetched.
         implementations: what each call site runs, where that is not what the program runs.
         sites: of those the first, at most as many as rows.
     """
@@ -77,8 +77,8 @@ class Explanation:
 def explain(record: PlanRecord, top: int = 20) -> Explanation:
     """Explains a plan, value by value.
 
-    A value matters when the device holds it at the peak, or when the plan brings it back. Values that live on the
-    device for the whole step whatever the plan are in the headline's persistent bytes instead.
+    A value matters when the device holds it at the peak, or when the plan recomputes or fetches it. Values that live on
+    the device for the whole step whatever the plan are in the headline's persistent bytes instead.
 
     Arguments:
         record: a legal plan.
@@ -149,7 +149,7 @@ def _verdict(graph: Graph, fate: Fate, head: Headline, cuts: tuple[int, ...]) ->
 
 
 def _away(fate: Fate, peak: int, price: str) -> str:
-    """Where a value that comes back was absent, and whether that spared the peak."""
+    """Where a value that was dropped and restored was absent, and whether that lowered the peak."""
     spared = fate.absence(peak)
     gap = spared or fate.longest_absence()
     if gap is None:

@@ -1,4 +1,4 @@
-"""What becomes of each value under a schedule: when it is on the device, and how often it is brought back.
+"""What becomes of each value under a schedule: when it is on the device, and how often it is recomputed or fetched.
 
 Units: `_B` bytes, `_s` seconds. Step intervals are half open: `[start, stop)`.
 """
@@ -13,12 +13,12 @@ from lowtide.ir.schedule import DEVICE, Boundary, Drop, Fetch, Run, Schedule, me
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """One value's way through a schedule.
+    """One value's life in a schedule.
 
     Arguments:
         value: its id.
         lifetimes: steps `[start, stop)` in which the device holds it, in order.
-        recomputations: recipes that brought it back after it had been produced once, in order, replays included.
+        recomputations: recipes that recomputed it after it had been produced once, in order, replays included.
         replays: how many of these were replays of a random operator.
         fetches: how often it was copied back from another memory.
         redo_s: seconds of one more run of the cheapest recipe that can produce it; 0 when none can.
@@ -34,18 +34,18 @@ class Fate:
     paid_s: float
 
     def covering(self, step: int) -> tuple[int, int] | None:
-        """The stay that contains `step`, or None."""
+        """The residency that contains `step`, or None."""
         return next((lifetime for lifetime in self.lifetimes if lifetime[0] <= step < lifetime[1]), None)
 
     def absence(self, step: int) -> tuple[int, int] | None:
-        """The steps `[start, stop)` between two stays that contain `step`, or None."""
+        """The steps `[start, stop)` between two residencies that contain `step`, or None."""
         for (_, left), (back, _) in zip(self.lifetimes, self.lifetimes[1:], strict=False):
             if left <= step < back:
                 return left, back
         return None
 
     def longest_absence(self) -> tuple[int, int] | None:
-        """The longest stretch of steps between two stays, or None when it never went."""
+        """The longest stretch of steps between two residencies, or None when it was never dropped."""
         gaps = [(left, back) for (_, left), (back, _) in zip(self.lifetimes, self.lifetimes[1:], strict=False)]
         return max(gaps, key=lambda gap: gap[1] - gap[0], default=None)
 
@@ -87,8 +87,8 @@ def fates(graph: Graph, schedule: Schedule) -> tuple[Fate, ...]:
             _let_go(graph, logs, segment, index)
             segment = step.segment
             for value in graph.values:
-                device_resident = value.persistent and value.memory != DEVICE
-                if not device_resident and (value.persistent or value.arrives == segment):
+                host_resident = value.persistent and value.memory != DEVICE
+                if not host_resident and (value.persistent or value.arrives == segment):
                     logs[value.id].arrive(index)
         elif isinstance(step, Run):
             _run(graph, logs, step, index)

@@ -26,7 +26,7 @@ class Line:
 
     Arguments:
         share: of what keeping everything needs.
-        alpha: of the way from the floor to keeping everything.
+        alpha: fraction of the distance from the floor to keeping everything.
         least: the overhead that the bound leaves possible.
         told: how planning ended, and which stage found the plan; or why there is none.
     """
@@ -42,7 +42,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class OtherLine:
-    """One plan of another method beside the frontier's for the same bytes."""
+    """One plan of another method next to the frontier's for the same bytes."""
 
     method: str
     budget: str

@@ -114,7 +114,7 @@ def _from(corners: tuple[Corner, ...], left_B: int) -> list[Corner]:
 
 
 def height_of(overhead: float) -> float:
-    """Where an overhead stands on the axis, in its units: square roots, so that small ones can be told apart."""
+    """Where an overhead lies on the axis, in its units: square roots, so that small ones can be told apart."""
     return math.sqrt(max(0.0, overhead))
 
 

@@ -58,7 +58,7 @@ class Headline:
         numerics: how far results may be from plain PyTorch's, and what was left out.
         exactness: what makes the captured program's results those of plain PyTorch, or why they may differ; empty where
             nothing was recorded.
-        moved: what moves between device and host; empty where nothing does.
+        offloaded: what is copied between device and host; empty where nothing is.
         implementations: how many call sites run something else than the program, and what; empty where there is no
             choice.
     """
@@ -96,7 +96,7 @@ class Headline:
     numerics: str = Numerics.EXACT.value
     exactness: tuple[str, str] = ("", "")
     implementations: str = ""
-    moved: str = ""
+    offloaded: str = ""
 
 
 def headline(record: PlanRecord) -> Headline:
@@ -140,7 +140,7 @@ def headline(record: PlanRecord) -> Headline:
         numerics=record.numerics.value + (f", without {', '.join(record.without)}" if record.without else ""),
         exactness=_exactness(record),
         implementations=str(implementations(record)),
-        moved=describe_movement(record),
+        offloaded=describe_movement(record),
     )
 
 
@@ -245,7 +245,7 @@ def headline_rows(head: Headline) -> tuple[tuple[str, str], ...]:
         ("numerics", head.numerics),
         head.exactness,
         ("implementations", head.implementations),
-        ("moved", head.moved),
+        ("offloaded", head.offloaded),
         ("proved bound", bound if head.bound_s > 0 else "none"),
         ("gap", gap),
         ("status", f"{head.status.lower()}: {head.status_text}"),

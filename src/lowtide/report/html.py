@@ -93,7 +93,7 @@ def _legend() -> str:
         ("plan", "the plan, predicted"),
         ("plain", "keep all, predicted"),
         ("budget", "budget"),
-        ("again", "recipes that run again"),
+        ("again", "recomputed recipes"),
         ("dim", "persistent"),
     ]
     return legend_row(entries)
@@ -140,7 +140,7 @@ def _values(told: Explanation) -> str:
     heads = [("value", ""), ("bytes", "n"), ("fate", ""), ("because", ""), ("cost", "n"), ("from", "")]
     row = _heads(heads)
     shown = f"{len(told.rows)} of {told.matter} values that matter, {format_B(told.matter_B)} in all. "
-    note = "A value matters when the device holds it at the peak, or when the plan brings it back."
+    note = "A value matters when the device holds it at the peak, or when the plan recomputes or fetches it."
     rows = "".join(_value(r) for r in told.rows)
     table = f'<div class="scroll"><table><thead><tr>{row}</tr></thead><tbody>{rows}</tbody></table></div>'
     return f'<p class="dim">{escape(shown + note)}</p>{table}'

@@ -1,7 +1,7 @@
 """Which implementation each call site runs, what that spares, and what it costs.
 
 A site is a group of recipes of which one option is chosen, a run of the program that could go over a dying input, or
-one that is run again by a cheaper recipe, from what its first run left.
+one that is recomputed by a cheaper recipe, from what its first run left.
 
 Units: `_B` bytes, `_s` seconds.
 """
@@ -84,7 +84,7 @@ def implementations(record: PlanRecord) -> Implementations:
 
 
 def _again(graph: Graph, ran: frozenset[int]) -> dict[int, int]:
-    """Recipes that run only where one of the program's runs again, which are in no group, and that one."""
+    """Recipes that run only where one of the program's is recomputed, which are in no group, and that one."""
     grouped = {r for g in graph.groups for o in g.options for r in o.recipes}.union(graph.program)
     maker = {v: r for r in graph.program for v in graph.recipes[r].outputs}
     others = (graph.recipes[r] for r in sorted(ran - grouped))

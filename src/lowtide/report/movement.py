@@ -1,5 +1,4 @@
-"""What a plan moves between device and host, and where it expects compute to wait. Computes nothing that the simulator
-does not say.
+"""What a plan offloads to the host, and where it expects compute to wait, as the simulator says.
 
 Units: `_B` bytes, `_s` seconds.
 """
@@ -17,7 +16,7 @@ from lowtide.units import format_B, format_Bps, format_percent, format_s
 
 @dataclass(frozen=True, slots=True)
 class Movement:
-    """One step's moves.
+    """One step's copies to the host and back.
 
     Arguments:
         sent, fetched: copies to the host, and back.
@@ -26,7 +25,7 @@ class Movement:
         stalled_s: how long compute waits for copies.
         stalls_s: the same by value.
         time_s: of the step.
-        host_peak_B: most bytes on the host at once, homes included.
+        host_peak_B: most bytes on the host at once, host-resident values included.
         host_resident: values that live on the host; `host_resident_B` their bytes.
         host_runs: operators that run on the host.
     """
@@ -47,12 +46,12 @@ class Movement:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is moved, and nothing lives or runs on the host."""
+        """Whether nothing is offloaded, and nothing lives or runs on the host."""
         return not (self.sent or self.fetched or self.host_resident or self.host_runs)
 
 
 def movement(record: PlanRecord) -> Movement:
-    """Reads off a plan what it moves.
+    """Reads off a plan what it offloads.
 
     Arguments:
         record: a legal plan; without links its copies take no time.
@@ -116,7 +115,7 @@ def _stalls_s(
 
 
 def describe_movement(record: PlanRecord) -> str:
-    """What a plan moves, in a few lines; empty where it moves nothing."""
+    """What a plan offloads, in a few lines; empty where it offloads nothing."""
     found = movement(record)
     if found.is_empty:
         return ""

@@ -40,7 +40,7 @@ def card_row(cards: Iterable[tuple[str, str, str]]) -> str:
 
 
 def fact_table(rows: Iterable[tuple[str, str]]) -> str:
-    """Labels and texts; line breaks stay."""
+    """Labels and texts; line breaks are kept."""
     told = "".join(
         f"<tr><th>{escape(label)}</th><td>{'<br>'.join(map(escape, text.splitlines()))}</td></tr>"
         for label, text in rows

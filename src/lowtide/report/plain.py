@@ -25,12 +25,12 @@ def plain_schedule(graph: Graph) -> Schedule:
             segment += 1
             _enter(graph, segment, steps, alive, last)
         saved = {recipe.state} if recipe.effect is Effect.RANDOM else set()  # replays alone read the state
-        keep = tuple(v for v in recipe.outputs if v not in saved and (v in last or _lifetimes(graph, v)))
+        keep = tuple(v for v in recipe.outputs if v not in saved and (v in last or _is_permanent(graph, v)))
         steps.append(Run(recipe_id, keep))
         alive.update(keep)
         alive.difference_update(t.value for t in recipe.consumes)
         for value in sorted(v for v in (*recipe.read_values, *keep) if last.get(v, position) == position):
-            if value in alive and not _lifetimes(graph, value):
+            if value in alive and not _is_permanent(graph, value):
                 alive.discard(value)
                 steps.append(Drop(value))
     while segment + 1 < len(graph.segments):
@@ -44,8 +44,8 @@ def _last_reads(graph: Graph) -> dict[int, int]:
     return {value: at for at, recipe in enumerate(graph.program) for value in graph.recipes[recipe].read_values}
 
 
-def _lifetimes(graph: Graph, value: int) -> bool:
-    """Whether the program itself may not drop it: it has a home of its own, or belongs to the caller."""
+def _is_permanent(graph: Graph, value: int) -> bool:
+    """Whether the program itself may not drop it: it is persistent, or belongs to the caller."""
     return graph.values[value].persistent or graph.values[value].leaves is not None
 
 

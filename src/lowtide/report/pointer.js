@@ -1,5 +1,5 @@
 "use strict";
-// What both pictures share: bytes for people, and a box of lines beside the pointer.
+// What both pictures share: bytes as text, and a box of lines next to the pointer.
 const binary = (bytes) => {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let index = 0;

@@ -1,4 +1,4 @@
-"""Which steps of a schedule run something again."""
+"""Which steps of a schedule recompute."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from lowtide.report.recomputations import recompute_steps
 KINDS = {
     "home": "persistent: parameters, buffers",
     "activation": "values of the forward",
-    "again": "values brought back",
+    "again": "values recomputed or fetched",
     "backward": "values of the backward",
     "gradient": "gradients handed over",
     "temporary": "temporaries inside an operator",
@@ -61,7 +61,7 @@ class AddressMap:
         rectangles: those of the layout in the order of their allocation; what is persistent and what is set aside
             lies above the layout, in an order that the plan does not fix.
         clock: (tick, seconds), not decreasing in either; between two of them time is taken to pass evenly.
-        height_B: of the layout; above it lies what no plan moves.
+        height_B: of the layout; above it lies what no plan drops.
         top_B: of everything.
     """
 
@@ -128,12 +128,10 @@ def _fixed(record: PlanRecord, layout: Layout, ticks: int) -> Iterator[Rectangle
     for live_block in layout.live_blocks:
         yield _lasting("outside", "a tensor of an earlier step", ticks, live_block.offset_B, live_block.size_B)
     at_B = layout.height_B
-    host_resident = [("home", v.name, v.size_B) for v in record.graph.values if v.persistent]
-    host_resident.append(("home", "persistent tensors that the graph does not read", record.outside_B))
-    host_resident.append(
-        ("outside", "reserve: tiny blocks, worker threads, code between the segments", record.reserve_B)
-    )
-    for kind, name, size_B in host_resident:
+    persistent = [("home", v.name, v.size_B) for v in record.graph.values if v.persistent]
+    persistent.append(("home", "persistent tensors that the graph does not read", record.outside_B))
+    persistent.append(("outside", "reserve: tiny blocks, worker threads, code between the segments", record.reserve_B))
+    for kind, name, size_B in persistent:
         if size_B:
             yield _lasting(kind, name, ticks, at_B, size_B)
             at_B += size_B

@@ -85,7 +85,7 @@ class MemoryCurve:
     def time_at(self, fraction: float) -> float:
         """The time at which that fraction of all allocations and releases has happened.
 
-        An allocator's log knows the order of events but not their place in a step; this puts it beside the curve.
+        An allocator's log knows the order of events but not their place in a step; this puts it next to the curve.
 
         Arguments:
             fraction: in [0, 1].

@@ -1,10 +1,10 @@
-"""Checkmate's model: what runs again in which stage, what stays, what is freed when; and the bound of its relaxation.
+"""Checkmate's model: per stage what is recomputed, kept and freed, and the bound of its relaxation.
 
 P. Jain et al., "Checkmate: breaking the memory wall with optimal tensor rematerialization", MLSys 2020, section 4, on
 values and recipes instead of layers. Per stage t
 
-    R[t, k]     recipe k runs again              S[t, v]     value v is there when the stage begins
-    A[t, v]     a rerun brings v (= R if that is all the rerun brings)
+    R[t, k]     recipe k is recomputed       S[t, v]     value v is there when the stage begins
+    A[t, v]     a recomputation makes v (= R if it makes nothing else)
     F[t, v, k]  v is freed once k ran            U[t, k]     bytes when k's turn comes
 
     minimise   sum time_k R[t, k]
@@ -15,11 +15,12 @@ values and recipes instead of layers. Per stage t
                U[t, first] = sum size S[t, v]           U[next] = U[k] + sum size A - sum size F
                U[t, k] + trace_k R[t, k] <= budget      U[t, last] + trace_t <= budget
 
-The rows on F are one by one instead of summed up, which makes the relaxation stronger, and F is bound to what is there
-and runs: without that a relaxation frees what it does not hold. A recipe has its traced bytes, a random one its
-generator's state, a value of its own that only its replays read; rows and columns that cannot matter are left out.
+The rows on F are one by one instead of summed up, which makes the relaxation stronger, and F is bound to what is
+resident and runs: without that a relaxation frees what it does not hold. A recipe has its traced bytes, a random one
+its generator's state, a value of its own that only its replays read; rows and columns that cannot matter are left out.
 
-Class of the bound: `RESIDENCE_CLASS`. It is none on schedules that rerun a recipe twice between two first runs.
+Class of the bound: `RESIDENCE_CLASS`. It does not hold for schedules that recompute a recipe twice between two first
+runs.
 
 Bytes are counted in budget / 1024, time in ms; the budget is loosened by more than the solver's tolerances.
 
@@ -52,7 +53,7 @@ class CheckmateSolution:
     """What the solver found.
 
     Arguments:
-        bound_ps: proved: no schedule of the class spends less on reruns.
+        bound_ps: proved: no schedule of the class spends less on recomputations.
         impossible: the solver says that no schedule of the class fits.
         there: per stage, how much of each value is there when it begins, 0 to 1; None when nothing was found.
         nodes: of the search tree.
@@ -86,7 +87,7 @@ class CheckmateModel:
         self._choices()
         for t in range(len(program.stages)):
             self._reads(t)
-            self._lifetimes(t)
+            self._residency(t)
             self._frees(t)
             self._memory(t)
 
@@ -151,7 +152,7 @@ class CheckmateModel:
                 self.s[t, v] = self._column(0.0, low, high)
 
     def _present(self, t: int, v: int) -> Entries:
-        """S + A: whether v is there during the reruns of stage t."""
+        """S + A: whether v is there during the recomputations of stage t."""
         return [(column[t, v], 1.0) for column in (self.s, self.a) if (t, v) in column]
 
     def _reads(self, t: int) -> None:
@@ -164,7 +165,7 @@ class CheckmateModel:
                 if (t, v) in self.a and self.a[t, v] != self.r[t, k]:
                     self._row([(self.r[t, k], 1.0), (self.a[t, v], -1.0)], least=0.0)
 
-    def _lifetimes(self, t: int) -> None:
+    def _residency(self, t: int) -> None:
         for v, first in enumerate(self.producer):
             if (t, v) in self.a and (t, v) in self.s:
                 self._row(self._present(t, v), most=1.0)
@@ -239,8 +240,8 @@ class CheckmateModel:
             nodes: most nodes of the search tree; keeps the result independent of the machine's speed.
             close: relative distance of solution and bound at which to stop.
             start: a plan to begin from.
-            told: called now and then, from the solver's thread, with the time of reruns in the best plan so far,
-                infinite before there is one, and with the bound.
+            told: called now and then, from the solver's thread, with the time of recomputations in the best plan so
+                far, infinite before there is one, and with the bound.
 
         Raises:
             KeyboardInterrupt: on Ctrl-C.
@@ -344,7 +345,7 @@ class CheckmateModel:
 
 
 def relaxation_bound(program: StageProgram, budget_B: int, limit_s: float | None = None) -> CheckmateSolution:
-    """Bounds the time of reruns from below, for schedules of `RESIDENCE_CLASS`. O(stages * reads) rows.
+    """Bounds the time of recomputations from below, for schedules of `RESIDENCE_CLASS`. O(stages * reads) rows.
 
     Arguments:
         budget_B: of the problem.

@@ -1,6 +1,6 @@
-"""One moment of a schedule: the base recipe of a stage starts, so just the earlier stages have had their first run.
+"""A cut point of a schedule: where the base recipe of a stage starts, all earlier stages having had their first run.
 
-What has to be there at that moment, what may be there or be brought back later, and which recipes can bring it back.
+Which values are resident there, which may be or are rematerialised later, and which recipes can do that.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from lowtide.planners.reductions.stages import StageProgram
 
 @dataclass(frozen=True)
 class Cut:
-    """What matters at a moment; values by their place in the program, recipes by their stage.
+    """What matters at a cut point; values by their place in the program, recipes by their stage.
 
     Arguments:
         stage: whose base recipe starts.
-        forced: values that are there in every schedule: the stage reads them, or nothing can bring them back later.
+        forced: values that are there in every schedule: the stage reads them, or nothing can rematerialise them later.
         needed: further values that a later stage reads.
-        values: what may be there: the needed ones, and what brings them back without being forced. Increasing.
-        absent: values that some best solution does without: only one recipe would read them, to bring back what takes
-            no more bytes and is worth more, and which can be there instead.
-        recipes: what may run again afterwards. Increasing.
-        free_B: what values at the moment itself, persistent ones and the stage's own run leave of a budget, as a
+        values: what may be there: the needed ones, and what rematerialises them without being forced. Increasing.
+        absent: values that some best solution does without: only one recipe would read them, to rematerialise what
+            takes no more bytes and is worth more, and which can be there instead.
+        recipes: what may be recomputed afterwards. Increasing.
+        free_B: what values at the cut point itself, persistent ones and the stage's own run leave of a budget, as a
             negative number; the run overwrites what it can.
-        taken: the value that the run overwrites if it may go: it is there at the moment, and `values` has it as what
+        taken: the value that the run overwrites if it may go: it is there at the cut point, and `values` has it as what
             may be there behind the run, which then takes as many bytes more. None if there is no such value.
     """
 
@@ -44,7 +44,7 @@ class Cut:
         return self.program.core.gap_at(value, self.stage + (value == self.taken))
 
     def recomputations(self, kept: Collection[int]) -> frozenset[int]:
-        """Recipes that have to run again if just `kept` is there."""
+        """Recipes that have to be recomputed if just `kept` is there."""
         found, stack = set[int](), [v for v in self.needed if v not in kept]
         while stack:
             recipe = self.program.producer[stack.pop()]
@@ -65,8 +65,8 @@ def cut_at(
 
     Arguments:
         weightless: values that are taken to be there and to weigh nothing. What is proved with them holds without.
-        later: recipes of the next cut. Those that have run by this one may run again as well: a value that is made
-            only after this cut, or that is there anyway, may be dropped and come back behind it.
+        later: recipes of the next cut. Those that have run by this one may be recomputed as well: a value that is made
+            only after this cut, or that is there anyway, may be dropped and be rematerialised behind it.
         since: the stage of the cut before; 0 for none.
 
     O(values + reads).
@@ -123,10 +123,11 @@ def _taken(program: StageProgram, stage: int, weightless: Collection[int]) -> in
 def _dominated(
     program: StageProgram, values: Collection[int], recipes: Collection[int], since: int, weightless: Collection[int]
 ) -> set[int]:
-    """Values that are worth less than what their only reader brings, and take no fewer bytes.
+    """Values that are worth less than what their only reader produces, and take no fewer bytes.
 
-    Instead of such a value, what its reader brings is there: the reader ran, or runs again, while the value was there
-    last. That costs nothing more if the reader had its first run since the cut before, or needs nothing else for it.
+    Instead of such a value, what its reader produces is there: the reader ran, or is recomputed, while the value was
+    there last. That costs nothing more if the reader had its first run since the cut before, or needs nothing else for
+    it.
     """
     readers: dict[int, list[int]] = {v: [] for v in values}
     for r in recipes:

@@ -1,6 +1,6 @@
-"""What matters at a moment of every schedule of every choice: what has run, what has to be there, what may come back.
+"""Cut points of every schedule of every choice: what has run, what has to be resident, what may be rematerialised.
 
-A moment is where the first recipe of a place is about to run, or where a segment returns to the caller.
+A cut point is where the first recipe of a place is about to run, or where a segment returns to the caller.
 
 Units: `_B` bytes.
 """
@@ -22,7 +22,7 @@ class CutPoint(NamedTuple):
 
 
 class Need(NamedTuple):
-    """A value that is needed at or after the moment, if its owner is chosen; at it: resident, not made again."""
+    """A value that is needed at or after the cut point, if its owner is chosen; at it: resident, not recomputed."""
 
     value: int
     owner: Owner
@@ -31,13 +31,13 @@ class Need(NamedTuple):
 
 @dataclass(frozen=True)
 class Scene:
-    """What matters at a moment.
+    """What matters at a cut point.
 
     Arguments:
-        needs: for what runs or is handed over from the moment on, until the next one.
+        needs: for what runs or is handed over from the cut point on, until the next one.
         values: what may be there, as far as it matters. Increasing.
-        candidates: what may run again afterwards, to bring such values back. By recipe, increasing.
-        later: per value, the options that make it only after the moment: with them nothing is known about it.
+        candidates: what may be recomputed afterwards, to rematerialise such values. By recipe, increasing.
+        later: per value, the options that make it only after the cut point: with them nothing is known about it.
         run_B: what the first run takes by itself, by option; ALWAYS where there is no choice.
         fixed_B: bytes that are there whatever is chosen.
     """
@@ -52,13 +52,13 @@ class Scene:
 
 
 def cut_point_of(candidates: Candidates, recipe: int) -> CutPoint:
-    """The moment at which a recipe of some choice runs first."""
+    """The cut point at which a recipe of some choice runs first."""
     place = min(candidates.place_of[recipe], len(candidates.segment_of) - 1)
     return CutPoint(candidates.segment_of[place], place)
 
 
 def end_of(candidates: Candidates, segment: int) -> CutPoint:
-    """The moment at which a segment returns to the caller."""
+    """The cut point at which a segment returns to the caller."""
     return CutPoint(segment, len(candidates.segment_of))
 
 
@@ -69,12 +69,12 @@ def scene_at(
     weightless: Collection[int] = (),
     wanted: Collection[int] = (),
 ) -> Scene:
-    """Finds what matters at a moment.
+    """Finds what matters at a cut point.
 
     Arguments:
-        until: the next moment; None for the end.
+        until: the next cut point; None for the end.
         weightless: values that are taken to be there and to weigh nothing.
-        wanted: values that matter at the next moment.
+        wanted: values that matter at the next cut point.
 
     O(graph).
     """
@@ -102,7 +102,7 @@ def scene_at(
 
 
 class _Look:
-    """A moment under examination."""
+    """A cut point under examination."""
 
     def __init__(self, candidates: Candidates, cut_point: CutPoint, weightless: frozenset[int]) -> None:
         self.candidates, self.cut_point, self.weightless = candidates, cut_point, weightless
@@ -117,7 +117,7 @@ class _Look:
         return candidate.latest < self.cut_point.place
 
     def is_after(self, candidate: Candidate) -> bool:
-        """Whether its first run comes at the moment or later, whatever is chosen."""
+        """Whether its first run comes at the cut point or later, whatever is chosen."""
         if candidate.segment != self.cut_point.segment:
             return candidate.segment > self.cut_point.segment
         return not self.is_end and candidate.earliest >= self.cut_point.place
@@ -163,7 +163,7 @@ class _Look:
         return tuple(found)
 
     def _first(self) -> dict[Owner, list[Candidate]]:
-        """By option, who may be the first to run at the moment."""
+        """By option, who may be the first to run at the cut point."""
         found: dict[Owner, list[Candidate]] = {}
         for candidate in () if self.is_end else self.candidates.at.get(self.cut_point.place, ()):
             found.setdefault(candidate.owner, []).append(candidate)

@@ -17,7 +17,7 @@ _NEAR = 0.99  # of the floor: recipes that set it
 
 
 def joint_floor(candidates: Candidates) -> Floor:
-    """Proves a floor for all choices. O(graph + places * values that cannot come back)."""
+    """Proves a floor for all choices. O(graph + places * values that cannot be rematerialised)."""
     graph = candidates.graph
     lifetimes = [(v.size_B, v.id, *there) for v in graph.values if (there := _there(candidates, v)) is not None]
     floors_B = []
@@ -31,9 +31,9 @@ def joint_floor(candidates: Candidates) -> Floor:
 
 
 def _there(candidates: Candidates, value: Value) -> tuple[int, int] | None:
-    """From the moment of which place to before that of which other one a value is there in every schedule.
+    """The places from and up to which a value is resident in every schedule.
 
-    None where nothing says so: it may come back, or nobody may need it.
+    None where nothing says so: it may be rematerialised, or nobody may need it.
     """
     makers = candidates.makers.get(value.id, ())
     if value.persistent or (value.arrives is None and not makers):

@@ -1,11 +1,11 @@
-"""A lower bound on time for every choice of options where values may be moved as well, from one moment.
+"""A lower bound on time for every choice of options where values may be offloaded as well, from one cut point.
 
-The rows of `joint_cut.py` for what is there and what runs again, with F_v = value v is not there, and what brings it
-next is a fetch; and, with A and Z the seconds before and from the moment, as in `offload_cut.py`,
+The rows of `joint_cut.py` for what is there and what is recomputed, with F_v = value v is not there, and what brings it
+next is a fetch; and, with A and Z the seconds before and from the cut point, as in `offload_cut.py`,
 
     minimise   A + Z
     subject to A + Z >= first runs, by the options chosen, + sum time_r X_r
-               A >= what runs before the moment whatever is chosen, sum send_v F_v
+               A >= what runs before the cut point whatever is chosen, sum send_v F_v
                Z >= what runs after it whatever is chosen, sum fetch_v F_v
 
 Movable persistent values are taken to be on the host and to come for nothing.
@@ -25,7 +25,7 @@ from lowtide.planners.bounds.cut_points import CutPoint, scene_at
 from lowtide.planners.bounds.highs import Effort, solve
 from lowtide.planners.bounds.joint_cut import weightless
 from lowtide.planners.bounds.offload_cut import TIE, link_ms_per_B
-from lowtide.planners.bounds.rows import MIB, PS_PER_MS, Rows, capacity, proved_ps
+from lowtide.planners.bounds.rows import MIB, PS_PER_MS, Rows, capacity_MiB, proved_ps
 from lowtide.planners.implementations.candidates import ALWAYS, Candidate, Candidates, Owner
 from lowtide.planners.implementations.dominance import reduced
 
@@ -47,7 +47,7 @@ class JointOffloadSolution:
 
 
 class JointOffloadCut:
-    """The model for a moment and a machine.
+    """The model for a cut point and a machine.
 
     Arguments:
         candidates: of the graph.
@@ -58,11 +58,11 @@ class JointOffloadCut:
         self.candidates, self.settled = reduced(candidates)
         self.rows = Rows()
         self.scene = scene_at(self.candidates, cut_point, None, weightless(self.candidates, budget_B))
-        self._spent: list[Entry] = []  # ms of first runs and reruns beyond the least
+        self._spent: list[Entry] = []  # ms of first runs and recomputations beyond the least
         self.choice = self._options()
         send_ms, fetch_ms = link_ms_per_B(machine)
         size_B = [v.size_B for v in candidates.graph.values]
-        self.lifetime = {v: self.rows.column() for v in self.scene.values}
+        self.resident = {v: self.rows.column() for v in self.scene.values}
         tie_ps = TIE * (send_ms + fetch_ms) * PS_PER_MS
         self.fetch = {v: self.rows.column(round(tie_ps * size_B[v])) for v in self.scene.values}
         self.again = {w.key: self.rows.column() for w in self.scene.candidates}
@@ -80,7 +80,7 @@ class JointOffloadCut:
         """
         model = self.rows.model()
         least = np.array(model.row_lower_)
-        least[self._bytes] = -capacity(self._free_B + budget_B, self._most_B)
+        least[self._bytes] = -capacity_MiB(self._free_B + budget_B, self._most_B)
         model.row_lower_ = least
         solved = solve(model, effort)
         bound_ps = max(float(self.candidates.least_ps), proved_ps(solved.bound_ms) / (1.0 + 2.0 * TIE))
@@ -102,26 +102,26 @@ class JointOffloadCut:
         return columns
 
     def _present(self, value: int) -> list[Entry]:
-        columns = [self.lifetime[value], self.fetch[value]]
+        columns = [self.resident[value], self.fetch[value]]
         columns += [self.again[w.key] for w in self.candidates.makers.get(value, ()) if w.key in self.again]
         columns += [self.choice[o] for o in sorted(self.scene.later.get(value, ()))]
         return [(c, 1.0) for c in columns]
 
     def _serve(self) -> None:
         for need in self.scene.needs:
-            if need.value not in self.lifetime:
+            if need.value not in self.resident:
                 continue
             entries = self._present(need.value)
             if need.now:
                 later = sorted(self.scene.later.get(need.value, ()))
-                entries = [(self.lifetime[need.value], 1.0), *((self.choice[o], 1.0) for o in later)]
+                entries = [(self.resident[need.value], 1.0), *((self.choice[o], 1.0) for o in later)]
             if need.owner == ALWAYS:
                 self.rows.row(entries, 1.0)
             elif all(column != self.choice[need.owner] for column, _ in entries):
                 self.rows.row([*entries, (self.choice[need.owner], -1.0)])
         for candidate in self.scene.candidates:
             for v in candidate.reads:
-                if v in self.lifetime:
+                if v in self.resident:
                     self.rows.row([*self._present(v), (self.again[candidate.key], -1.0)])
             if candidate.owner != ALWAYS:
                 self.rows.row([(self.choice[candidate.owner], 1.0), (self.again[candidate.key], -1.0)])
@@ -154,7 +154,7 @@ class JointOffloadCut:
             v.size_B for v in self.candidates.graph.values if v.persistent and v.movable and v.memory == "device"
         )
         self._free_B = moved_B - scene.fixed_B - scene.run_B.get(ALWAYS, 0)
-        entries = [(column, -size_B[v] / MIB) for v, column in self.lifetime.items()]
+        entries = [(column, -size_B[v] / MIB) for v, column in self.resident.items()]
         runs = [(self.choice[o], -run_B / MIB) for o, run_B in scene.run_B.items() if o != ALWAYS]
-        self._most_B = sum(size_B[v] for v in self.lifetime) + sum(scene.run_B.values())
+        self._most_B = sum(size_B[v] for v in self.resident) + sum(scene.run_B.values())
         self._bytes = self.rows.row([*entries, *runs])

@@ -1,16 +1,16 @@
-"""A lower bound on time from several moments of the schedule at once, and what to keep across each.
+"""A lower bound on time from several cut points of the schedule at once, and what to keep across each.
 
-At moment k (see `single_cut.py`) value v is resident or not, S_kv; between moment k and the next one recipe r is rerun
-at least once or not, X_kr. Every schedule satisfies
+At cut point k (see `single_cut.py`) value v is resident or not, S_kv; between cut point k and the next one recipe r is
+recomputed at least once or not, X_kr. Every schedule satisfies
 
     minimise   sum time_r X_kr
-    subject to what `single_cut.py` asks of S_k, with X_k for what runs or is read before the next moment,
-               S_{k+1,v} <= S_kv + X_k,producer(v)            for v that had been made by moment k
+    subject to what `single_cut.py` asks of S_k, with X_k for what runs or is read before the next cut point,
+               S_{k+1,v} <= S_kv + X_k,producer(v)            for v that had been made by cut point k
                the single cut's rows once more for S_k and Y_k,
                X_jr <= Y_kr for j >= k,   Y_kr <= sum_{j >= k} X_jr
 
-Y_k, "rerun at some time after moment k", is what makes the relaxation at least as strong as each single cut's: without
-it one fraction of a value would serve every stretch between two moments. The class is the single cut's.
+Y_k, "recomputed at some time after cut point k", is what makes the relaxation at least as strong as each single cut's:
+without it one fraction of a value would serve every stretch between two cut points. The class is the single cut's.
 
 Values that weigh next to nothing are taken to weigh nothing.
 
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from lowtide.planners.bounds.cut import Cut, cut_at
 from lowtide.planners.bounds.highs import Effort, solve
-from lowtide.planners.bounds.rows import MIB, Rows, capacity, proved_ps
+from lowtide.planners.bounds.rows import MIB, Rows, capacity_MiB, proved_ps
 from lowtide.planners.reductions.stages import StageProgram
 
 _WEIGHTLESS = 5e-4  # of the budget, all such values together
@@ -38,11 +38,11 @@ class MultiCutSolution:
     """What the solver found.
 
     Arguments:
-        bound_ps: proved: no schedule spends less on reruns.
+        bound_ps: proved: no schedule spends less on recomputations.
         impossible: the solver says that nothing fits.
         whole: whether the search of the solver's tree was completed.
-        kept: per cut the values that stay across it; None when nothing was found.
-        again: per cut the recipes that run again before the next one.
+        kept: per cut the values kept across it; None when nothing was found.
+        again: per cut the recipes that are recomputed before the next one.
     """
 
     bound_ps: float
@@ -57,7 +57,7 @@ class MultiCut:
 
     Arguments:
         program: the stage program.
-        stages: the moments.
+        stages: the cut points.
         budget_B: bytes for everything.
     """
 
@@ -66,7 +66,7 @@ class MultiCut:
         weightless = _weightless(program, budget_B)
         self.cuts = _cuts(program, stages, weightless)
         self._rows = Rows()
-        self._lifetime = [{v: self._rows.column() for v in cut.values} for cut in self.cuts]
+        self._resident = [{v: self._rows.column() for v in cut.values} for cut in self.cuts]
         self._again = [{r: self._rows.column(program.stages[r].recompute_ps) for r in cut.recipes} for cut in self.cuts]
         last = len(self.cuts) - 1
         for k, cut in enumerate(self.cuts):
@@ -76,8 +76,8 @@ class MultiCut:
                 self._add_link(k)
                 self._add_afterwards(k, cut)
             self._rows.row(
-                ((self._lifetime[k][v], -program.size_B[v] / MIB) for v in cut.values),
-                -capacity(cut.free_B + budget_B, sum(program.size_B[v] for v in cut.values)),
+                ((self._resident[k][v], -program.size_B[v] / MIB) for v in cut.values),
+                -capacity_MiB(cut.free_B + budget_B, sum(program.size_B[v] for v in cut.values)),
             )
 
     @property
@@ -99,8 +99,8 @@ class MultiCut:
         if x is None:
             return MultiCutSolution(bound_ps, solved.impossible, solved.whole)
         kept = tuple(
-            cut.forced.union(v for v, c in lifetime.items() if x[c] > 0.5)
-            for cut, lifetime in zip(self.cuts, self._lifetime, strict=True)
+            cut.forced.union(v for v, c in resident.items() if x[c] > 0.5)
+            for cut, resident in zip(self.cuts, self._resident, strict=True)
         )
         again = tuple(frozenset(r for r, c in again.items() if x[c] > 0.5) for again in self._again)
         return MultiCutSolution(bound_ps, False, solved.whole, kept, again)
@@ -126,7 +126,7 @@ class MultiCut:
                 for k in range(dropped[-1])
                 if self.cuts[k + 1].stage > start
             )
-            # Brought back for somebody in between, and dropped again: kept only from the last such cut on.
+            # Rematerialised for a reader in between, and dropped again: kept only from the last such cut on.
             taus[gap] = max(start, stage) + 1 if passing else start + 1
         return taus
 
@@ -153,11 +153,11 @@ class MultiCut:
         """What is there at the next cut was there at this one, or came in between."""
         cut, later = self.cuts[k], self.cuts[k + 1]
         if later.taken is not None and self.program.producer[later.taken] < cut.stage and later.taken not in cut.forced:
-            self._rows.row(self._present(k, later.taken), 1.0)  # it is read, whether it stays behind that or not
+            self._rows.row(self._present(k, later.taken), 1.0)  # it is read, whether it is kept behind that or not
         for v in (*later.values, *sorted(later.forced)):
             if self.program.producer[v] >= cut.stage or v in cut.forced:
                 continue
-            column = self._lifetime[k + 1].get(v)
+            column = self._resident[k + 1].get(v)
             entries = self._present(k, v)
             if column is not None:
                 self._rows.row([*entries, (column, -1.0)])
@@ -165,7 +165,7 @@ class MultiCut:
                 self._rows.row(entries, 1.0)
 
     def _add_afterwards(self, k: int, cut: Cut) -> None:
-        """The single cut's rows for what runs again at any later time."""
+        """The single cut's rows for what is recomputed at any later time."""
         program, rows, later = self.program, self._rows, self._again[k:]
         afterwards = {r: rows.column() for r in cut.recipes}
         for r, column in afterwards.items():
@@ -175,7 +175,7 @@ class MultiCut:
                 rows.row([(column, 1.0), (c, -1.0)])
 
         def present(v: int) -> list[tuple[int, float]]:
-            columns = (self._lifetime[k].get(v), afterwards.get(program.producer[v]))
+            columns = (self._resident[k].get(v), afterwards.get(program.producer[v]))
             return [(column, 1.0) for column in columns if column is not None]
 
         for v in cut.needed:
@@ -186,9 +186,9 @@ class MultiCut:
                     rows.row([*present(v), (column, -1.0)])
 
     def _present(self, k: int, v: int) -> list[tuple[int, float]]:
-        """Resident at a cut, or brought back before the next one."""
-        lifetime, again = self._lifetime[k].get(v), self._again[k].get(self.program.producer[v])
-        return [(c, 1.0) for c in (lifetime, again) if c is not None]
+        """Resident at a cut, or rematerialised before the next one."""
+        resident, again = self._resident[k].get(v), self._again[k].get(self.program.producer[v])
+        return [(c, 1.0) for c in (resident, again) if c is not None]
 
 
 def _cuts(program: StageProgram, stages: Sequence[int], weightless: Collection[int]) -> tuple[Cut, ...]:

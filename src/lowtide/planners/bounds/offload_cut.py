@@ -1,14 +1,14 @@
-"""A lower bound on time where values may be moved as well, from one moment of the schedule.
+"""A lower bound on time where values may be offloaded as well, from one cut point of the schedule.
 
-At the moment when the base recipe of stage t starts, exactly the earlier stages have had their first run. Let S_v =
-value v is on the device then, X_r = recipe r is rerun at least once afterwards, F_v = v is not there, and what brings
-it next is a fetch. A = seconds until the moment, Z = seconds from it on. Every schedule satisfies
+At the cut point when the base recipe of stage t starts, exactly the earlier stages have had their first run. Let S_v =
+value v is on the device then, X_r = recipe r is recomputed at least once afterwards, F_v = v is not there, and what
+brings it next is a fetch. A = seconds until the cut point, Z = seconds from it on. Every schedule satisfies
 
     minimise   A + Z
     subject to A >= runs before t                        Z >= runs from t on + sum time_r X_r
                A >= sum send_v F_v                       Z >= run of t + sum fetch_v F_v
-               the same for every stretch of A up to the moment, and what is made in it; and for every stretch of Z
-               from the moment on, and what is needed again in it
+               the same for every stretch of A up to the cut point, and what is made in it; and for every stretch of Z
+               from the cut point on, and what is needed again in it
                S_v + X_producer(v) + F_v >= 1            for v that a later stage needs
                S_v + X_producer(v) + F_v >= X_r          for v that r reads
                sum size_v S_v <= budget - fixed - trace_t,   S_v = 1 for what stage t reads, or the caller holds
@@ -17,18 +17,18 @@ since of what is away and comes back by a fetch, the copy had been made, one aft
 and no fetch that is issued later starts before the run of t has ended (`lowtide.ir.simulate`). One direction of the
 link carries one value at a time, so seconds of one direction add up.
 
-A movable persistent value w may have its home on the host, Y_w. It is on the device at the moment unless it does; away
-at the moment and read later it is fetched then, G_w; at home on the host and read before, it was fetched before.
+A movable persistent value w may be host-resident, Y_w. It is on the device at the cut point unless it is; away at the
+cut point and read later it is fetched then, G_w; host-resident and read before, it was fetched before.
 
     S_w >= 1 - Y_w                   S_w + G_w >= 1 if a later stage reads it; S_w = 1 if stage t does
     A >= sum fetch_w Y_w             for w that stage t or an earlier one reads
     Z >= run of t + sum fetch_v F_v + sum fetch_w G_w, and so on
     Z >= run of t + sum send_w Y_w   for w whose new content only a run on the device makes, and no earlier than t
 
-What is away, and homes, are on the host at the moment, and have room there. All is taken at its best: any value may
-move, whatever its size; latencies, reruns before the moment and generator states weigh nothing. A little is added for
-what is moved, to break ties, and taken off again: neither direction of the link is busy for longer than A + Z. Solved
-by HiGHS; only its dual bound is reported.
+What is away, and host-resident values, are on the host at the cut point, and fit there. All is taken at its best: any
+value may be offloaded, whatever its size; latencies, recomputations before the cut point and generator states weigh
+nothing. A little is added for what is offloaded, to break ties, and taken off again, since neither direction of the
+link is busy for longer than A + Z. Solved by HiGHS; only its dual bound is reported.
 
 Units: `_B` bytes, `_s` seconds, `_ps` picoseconds, `_Bps` bytes per second.
 """
@@ -42,13 +42,13 @@ import numpy as np
 from lowtide.ir.graph import Graph
 from lowtide.ir.machine import Machine
 from lowtide.planners.bounds.highs import Effort, solve
-from lowtide.planners.bounds.rows import MIB, PS_PER_MS, Rows, capacity, proved_ps
+from lowtide.planners.bounds.rows import MIB, PS_PER_MS, Rows, capacity_MiB, proved_ps
 from lowtide.planners.offload.rates import Rates
 from lowtide.planners.reductions.stages import StageProgram
 
-_STRETCHES = 24  # of the time on either side of the moment
+_STRETCHES = 24  # of the time on either side of the cut point
 
-TIE = 1e-4  # what a second of the link costs, so that nothing is moved for nothing
+TIE = 1e-4  # what a second of the link costs, so that nothing is offloaded needlessly
 
 Entry = tuple[int, float]
 
@@ -57,7 +57,7 @@ def offload_class(machine: Machine) -> str:
     """The class of schedules for which the bound holds, in words."""
     rates = Rates.of(machine)
     there, back = (f"{1e-9 / s if s else float('inf'):.4g} GB/s" for s in (rates.to_s_per_B, rates.from_s_per_B))
-    return f"any recomputation; any movement to the host at {there} and back at {back}"
+    return f"any recomputation; any offload to the host at {there} and prefetch at {back}"
 
 
 def link_ms_per_B(machine: Machine) -> tuple[float, float]:
@@ -73,9 +73,9 @@ class OffloadSolution:
     Arguments:
         bound_ps: proved: no schedule takes less, first runs included.
         impossible: the solver says that nothing fits.
-        kept: program values on the device at the moment; None when nothing was found.
+        kept: program values on the device at the cut point; None when nothing was found.
         fetched: those that are away and come back by a fetch.
-        hosted: movable persistent values that have their home on the host.
+        hosted: movable persistent values that are host-resident.
     """
 
     bound_ps: float
@@ -89,24 +89,24 @@ class OffloadCut:
     """The model at one stage, for any budget.
 
     Arguments:
-        program: of the graph with all homes on the device, in which nothing moves.
-        stage: the moment.
+        program: of the graph with all persistent values on the device, in which nothing is offloaded.
+        stage: the cut point.
         machine: with the links.
-        host_budget_B: for the copies and homes that are on the host at the moment; None for no limit.
+        host_budget_B: for the copies and host-resident values that are on the host at the cut point; None for no limit.
     """
 
     def __init__(self, program: StageProgram, stage: int, machine: Machine, host_budget_B: int | None = None) -> None:
         self.program, self.stage = program, stage
         self._send_ms, self._fetch_ms = link_ms_per_B(machine)
         self.rows = Rows()
-        self.lifetime: dict[int, int] = {}
+        self.resident: dict[int, int] = {}
         self.fetch: dict[int, int] = {}
         self.again: dict[int, int] = {}
-        self.base: dict[int, int] = {}
-        self._before: list[tuple[int, Entry]] = []  # sends until the moment, and the stage that makes the value
-        self._behind: list[tuple[int, Entry]] = []  # fetches from the moment on, and the stage that needs the value
-        self._resident_before: list[Entry] = []  # fetches until the moment
-        self._resident_behind: list[Entry] = []  # sends from the moment on
+        self.host_resident: dict[int, int] = {}
+        self._before: list[tuple[int, Entry]] = []  # sends until the cut point, and the stage that makes the value
+        self._behind: list[tuple[int, Entry]] = []  # fetches from the cut point on, and the stage that needs the value
+        self._resident_before: list[Entry] = []  # fetches until the cut point
+        self._resident_behind: list[Entry] = []  # sends from the cut point on
         self._knapsack: list[Entry] = []
         self._free_B = -program.core_fixed_B - program.core.least_peak(stage)
         self._values()
@@ -125,7 +125,7 @@ class OffloadCut:
         """
         model = self.rows.model()
         least = np.array(model.row_lower_)
-        least[self._bytes] = -capacity(self._free_B + budget_B, self._most_B)
+        least[self._bytes] = -capacity_MiB(self._free_B + budget_B, self._most_B)
         model.row_lower_ = least
         solved = solve(model, effort or Effort())
         bound_ps = max(float(self.program.time_ps), proved_ps(solved.bound_ms) / (1.0 + 2.0 * TIE))
@@ -135,9 +135,9 @@ class OffloadCut:
         return OffloadSolution(
             bound_ps,
             False,
-            frozenset(v for v, c in self.lifetime.items() if x[c] > 0.5).union(self._there),
+            frozenset(v for v, c in self.resident.items() if x[c] > 0.5).union(self._there),
             frozenset(v for v, c in self.fetch.items() if x[c] > 0.5),
-            tuple(w for w, c in self.base.items() if x[c] > 0.5),
+            tuple(w for w, c in self.host_resident.items() if x[c] > 0.5),
         )
 
     # the model
@@ -163,8 +163,8 @@ class OffloadCut:
         for v in sorted(seen):
             size_B = program.size_B[v]
             moved_ms = size_B * (self._send_ms + self._fetch_ms)
-            self.lifetime[v], self.fetch[v] = rows.column(), rows.column(self._tie_ps(moved_ms))
-            self._knapsack.append((self.lifetime[v], -size_B / MIB))
+            self.resident[v], self.fetch[v] = rows.column(), rows.column(self._tie_ps(moved_ms))
+            self._knapsack.append((self.resident[v], -size_B / MIB))
             self._before.append((program.producer[v], (self.fetch[v], -size_B * self._send_ms)))
             self._behind.append((self._next_use(v), (self.fetch[v], -size_B * self._fetch_ms)))
         for v in needed:
@@ -194,7 +194,7 @@ class OffloadCut:
         return next((u for u in uses if u > self.stage), len(self.program.stages))
 
     def _present(self, value: int) -> list[Entry]:
-        columns = (self.lifetime[value], self.fetch[value], self.again.get(self.program.producer[value]))
+        columns = (self.resident[value], self.fetch[value], self.again.get(self.program.producer[value]))
         return [(column, 1.0) for column in columns if column is not None]
 
     def _host_resident(self) -> None:
@@ -205,29 +205,29 @@ class OffloadCut:
             reads = read.get(w.id, [])
             later = [t for t in reads if t > self.stage]
             size_ms = w.size_B * self._fetch_ms
-            self.base[w.id] = base = rows.column(self._tie_ps(size_ms))
+            self.host_resident[w.id] = host_resident = rows.column(self._tie_ps(size_ms))
             self._free_B += w.size_B
             if self._reads_in_place(w.id):
                 self._free_B -= w.size_B  # it is being read
             else:
-                lifetime = rows.column()
-                self._knapsack.append((lifetime, -w.size_B / MIB))
-                rows.row([(lifetime, 1.0), (base, 1.0)], 1.0)
+                resident = rows.column()
+                self._knapsack.append((resident, -w.size_B / MIB))
+                rows.row([(resident, 1.0), (host_resident, 1.0)], 1.0)
                 if later:
                     again = rows.column(self._tie_ps(size_ms))
-                    rows.row([(lifetime, 1.0), (again, 1.0)], 1.0)
+                    rows.row([(resident, 1.0), (again, 1.0)], 1.0)
                     self._behind.append((later[0], (again, -size_ms)))
             if reads and reads[0] <= self.stage:
-                self._resident_before.append((base, -size_ms))
+                self._resident_before.append((host_resident, -size_ms))
             if sent.get(w.id, -1) >= place:
-                self._resident_behind.append((base, -w.size_B * self._send_ms))
+                self._resident_behind.append((host_resident, -w.size_B * self._send_ms))
 
     def _reads_in_place(self, value: int) -> bool:
         recipe = self.program.stages[self.stage].recipe
         return recipe >= 0 and value in self.program.graph.recipes[recipe].read_values
 
     def _program_place(self) -> int:
-        """Of the first program recipe that runs at the moment or later."""
+        """Of the first program recipe that runs at the cut point or later."""
         places = {r: place for place, r in enumerate(self.program.graph.program)}
         later = (s.recipe for s in self.program.stages[self.stage :] if s.recipe >= 0)
         return min((places[r] for r in later), default=len(places))
@@ -255,10 +255,10 @@ class OffloadCut:
         rows.row([*((c, 1.0) for c in future), *(e for e in self._resident_behind if e[1])])
 
     def _host(self, host_budget_B: int) -> None:
-        """Copies that are fetched later, and homes, all of which are there at the moment."""
+        """Copies that are fetched later, and host-resident values, all of which are on the host at the cut point."""
         sizes = [(column, self.program.size_B[v]) for v, column in self.fetch.items()]
-        sizes += [(column, self.program.graph.values[w].size_B) for w, column in self.base.items()]
-        free_MiB = capacity(host_budget_B, sum(size_B for _, size_B in sizes))
+        sizes += [(column, self.program.graph.values[w].size_B) for w, column in self.host_resident.items()]
+        free_MiB = capacity_MiB(host_budget_B, sum(size_B for _, size_B in sizes))
         self.rows.row([(column, -size_B / MIB) for column, size_B in sizes if size_B], -free_MiB)
 
 

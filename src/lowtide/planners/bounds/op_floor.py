@@ -30,7 +30,7 @@ def op_floor(program: StageProgram, cuts: int = CUTS) -> Floor:
     """Proves a floor.
 
     Per stage: persistent values, what it reads, its own trace's peak, and what is needed later and cannot be
-    brought back; where values are handed over, all that leave together. At the most promising stages the exact
+    rematerialised; where values are handed over, all that leave together. At the most promising stages the exact
     minimum cut: the least bytes from which everything needed later can be computed at all.
 
     Arguments:
@@ -55,10 +55,10 @@ def op_floor(program: StageProgram, cuts: int = CUTS) -> Floor:
 
 
 def once_behind_the_turn(program: StageProgram) -> StageProgram:
-    """The program in which what runs behind each part's first segment runs once: its gradients are never made again.
+    """The program in which what runs behind each part's first segment runs once: its gradients are never recomputed.
 
-    A floor of it is one for fewer schedules, those of nearly all methods that there are, and says more: the floor for
-    any recomputation lets finished gradients be dropped and computed a second time.
+    A floor of it is one for fewer schedules, those of nearly all known methods, and says more: the floor for any
+    recomputation lets finished gradients be dropped and computed a second time.
     """
     first: dict[int, int] = {}
     for k, segment in enumerate(program.graph.segments):

@@ -72,11 +72,11 @@ class Rows:
         return model
 
 
-def capacity(bytes_B: int, most_B: int) -> float:
-    """A knapsack's room in MiB, loosened by more than the solver's rounding, so that no bound is too high.
+def capacity_MiB(bytes_B: int, most_B: int) -> float:
+    """A knapsack's capacity in MiB, loosened by more than the solver's rounding, so that no bound is too high.
 
     Arguments:
-        bytes_B: the room.
+        bytes_B: of the knapsack.
         most_B: the sum of all that may be put in.
     """
     size = bytes_B / MIB

@@ -1,17 +1,17 @@
-"""A lower bound on time from one moment of the schedule, and the set to keep across it.
+"""A lower bound on time from one cut point of the schedule, and the set to keep across it.
 
-At the moment when the base recipe of stage t starts, exactly the earlier stages have had their first run. Let
-S_v = value v is resident then, X_r = recipe r is rerun at least once afterwards. Every schedule satisfies
+At the cut point when the base recipe of stage t starts, exactly the earlier stages have had their first run. Let S_v =
+value v is resident then, X_r = recipe r is recomputed at least once afterwards. Every schedule satisfies
 
     minimise   sum time_r X_r
     subject to sum size_v S_v <= budget - fixed - trace_t     S_v = 1 for what stage t reads, or must be there
                S_v + X_producer(v) >= 1                       for v that a later stage needs
                S_v + X_producer(v) >= X_r                     for v that r reads
 
-so the time of the first runs plus the minimum is a lower bound for any recomputation with first runs in program
-order. Where the run of stage t may overwrite a value, trace_t is that of the run in place, and S_v of that value says
-whether it stays behind the run, which then takes size_v more. The relaxation is a parametric minimum cut. Solved by
-HiGHS; only its dual bound is reported.
+so the time of the first runs plus the minimum is a lower bound for any recomputation with first runs in program order.
+Where the run of stage t may overwrite a value, trace_t is that of the run in place, and S_v of that value says whether
+it is kept behind the run, which then takes size_v more. The relaxation is a parametric minimum cut. Solved by HiGHS;
+only its dual bound is reported.
 
 Units: `_B` bytes, `_s` seconds, `_ps` picoseconds.
 """
@@ -26,7 +26,7 @@ import numpy as np
 
 from lowtide.planners.bounds.cut import cut_at
 from lowtide.planners.bounds.highs import Effort, solve
-from lowtide.planners.bounds.rows import MIB, PS_PER_MS, Rows, capacity, proved_ps
+from lowtide.planners.bounds.rows import MIB, PS_PER_MS, Rows, capacity_MiB, proved_ps
 from lowtide.planners.reductions.stages import StageProgram
 
 
@@ -35,10 +35,10 @@ class CutSolution:
     """What the solver found for one budget.
 
     Arguments:
-        bound_ps: proved: no schedule spends less on reruns.
+        bound_ps: proved: no schedule spends less on recomputations.
         impossible: the solver says that no set fits.
-        kept: core values that stay across the cut; None when no set was found.
-        recompute_ps: what the set costs if every dropped value is brought back once.
+        kept: core values that are kept across the cut; None when no set was found.
+        recompute_ps: what the set costs if every dropped value is rematerialised once.
         nodes: of the search tree.
     """
 
@@ -54,7 +54,7 @@ class SingleCut:
 
     Arguments:
         program: the stage program.
-        stage: the moment.
+        stage: the cut point.
     """
 
     def __init__(self, program: StageProgram, stage: int) -> None:
@@ -76,7 +76,7 @@ class SingleCut:
         """Solves for a budget.
 
         Arguments:
-            keep: values that have to stay across the cut; then nothing is proved.
+            keep: values that have to be kept across the cut; then nothing is proved.
             close_ps: distance between solution and bound at which to stop.
             nodes: most nodes of the search tree; keeps the result independent of the machine's speed.
             limit_s: seconds; None for no limit.
@@ -89,7 +89,7 @@ class SingleCut:
             possible = cut.free_B + budget_B >= 0
             return CutSolution(0.0, not possible, cut.forced if possible else None, 0, 0)
         least = self._least.copy()
-        least[-1] = -capacity(cut.free_B + budget_B, self.most_B)
+        least[-1] = -capacity_MiB(cut.free_B + budget_B, self.most_B)
         self._model.row_lower_ = least
         lower = np.zeros(len(cut.values) + len(cut.recipes))
         lower[[place for place, v in enumerate(cut.values) if v in keep]] = 1.0

@@ -1,6 +1,6 @@
-"""Bytes that no schedule can do without, whatever it moves to the host: the largest working set of any recipe.
+"""Bytes that no schedule can do without, whatever it offloads to the host: the largest working set of any recipe.
 
-Class: any recomputation and any movement; the program's own implementations, in place or not, or any choice of options.
+Class: any recomputation and any offload; the program's own implementations, in place or not, or any choice of options.
 
 Units: `_B` bytes.
 """
@@ -17,8 +17,8 @@ from lowtide.planners.bounds.joint_cut import JOINT_CLASS
 from lowtide.planners.implementations.candidates import ALWAYS, Candidates, Owner
 from lowtide.planners.reductions.dead_code import needed_program
 
-OFFLOAD_CLASS = "any recomputation; any movement; one implementation per operator"
-OFFLOAD_JOINT_CLASS = f"any recomputation; any movement; {JOINT_CLASS}"
+OFFLOAD_CLASS = "any recomputation; any offload; one implementation per operator"
+OFFLOAD_JOINT_CLASS = f"any recomputation; any offload; {JOINT_CLASS}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +31,13 @@ class WorkingSet:
 
 
 def working_set(graph: Graph, *, persistent_may_move: bool = False, candidates: Candidates | None = None) -> WorkingSet:
-    """Proves a floor for schedules that may move values.
+    """Proves a floor for schedules that may offload values.
 
-    While a recipe runs, what it reads is there, and what it allocates; persistent values at home on the device, and
-    what the caller holds since an earlier segment. Where a segment begins or ends, all that arrives or leaves at once.
+    While a recipe runs, what it reads is there, and what it allocates; persistent values device-resident, and what the
+    caller holds since an earlier segment. Where a segment begins or ends, all that arrives or leaves at once.
 
     Arguments:
-        persistent_may_move: whether movable persistent values may have their home on the host.
+        persistent_may_move: whether movable persistent values may be host-resident.
         candidates: of the graph, for a floor that holds whatever options are chosen; None for the program's own.
 
     O(graph + segments * values).
@@ -81,7 +81,7 @@ class _Taken:
 
 
 def _fixed(graph: Graph, persistent_may_move: bool) -> set[int]:
-    """Persistent values that stay on the device."""
+    """Device-resident persistent values."""
     return {
         v.id for v in graph.values if v.persistent and v.memory == "device" and not (persistent_may_move and v.movable)
     }
@@ -134,7 +134,7 @@ def _held_B(graph: Graph) -> list[int]:
 
 
 def _exchanged_B(graph: Graph, held_B: list[int]) -> list[int]:
-    """Bytes, beside persistent values, where each segment begins and where it ends."""
+    """Bytes, without persistent values, where each segment begins and where it ends."""
     found = []
     for segment in range(len(graph.segments)):
         arriving_B = sum(

@@ -20,7 +20,7 @@ from lowtide.planners.reductions.stages import StageProgram
 class Chain(Linked):
     """A forward cut behind each articulation point of the trunk.
 
-    Of what the trunk brings a link reads the last stage of the link before it, and its own; what is beside the trunk
+    Of what the trunk makes a link reads the last stage of the link before it, and its own; what is outside the trunk
     belongs to the link in which it runs.
     """
 
@@ -37,7 +37,7 @@ class Chain(Linked):
         return tuple(frozenset(c) for c in crossing)
 
     def inner(self, link: int) -> tuple[int, ...]:
-        """What a link brings beside what crosses to the next one."""
+        """What a link makes but what crosses to the next one."""
         return tuple(v for t in self.links[link] for v in self.half.outputs[t] if v not in self.crossing[link])
 
     @cached_property
@@ -87,5 +87,5 @@ def refuses_chain(program: StageProgram) -> str | None:
     if len(parts) != 1:
         return f"the graph is a bundle of {len(parts)} parts; this planner knows one forward and one backward"
     if len(chain_of(program).links) < 2:
-        return "no recipe of the forward lies on every way through it, so the forward is not a chain of two links"
+        return "no recipe of the forward lies on every path through it, so the forward is not a chain of two links"
     return None

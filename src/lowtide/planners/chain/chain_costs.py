@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from lowtide._core import KEEP, ChainTable
 from lowtide.planners.chain.link_options import (
     LinkOption,
-    brought_back,
     handed_on,
     link_options,
     permanent,
+    recomputed_stages,
     running_B,
     time_ps,
 )
@@ -37,8 +37,8 @@ class ChainCosts:
     Arguments:
         budget_B: for everything; what is always there is taken off it.
         budget_slots: in which the rest is counted.
-        hopeful: whether a link's backward is taken to hold of the forward only what it reads that moment.
-        elsewhere: values of other chains of the graph, which are dropped and brought back as well.
+        hopeful: whether a link's backward is taken to hold of the forward only what it is reading.
+        elsewhere: values of other chains of the graph, which are dropped and rematerialised as well.
     """
 
     links: Links
@@ -140,7 +140,7 @@ class ChainCosts:
         links = self.links
         rest = [v for v in links.later[link] if v not in saved]
         there = permanent(links, link).union(saved, handed)
-        again = brought_back(links, link, there, rest)
+        again = recomputed_stages(links, link, there, rest)
         begins_B = self.gradients_B[links.turn_of[link] - links.half.turn] + self._sum_B(saved)
         again_B = begins_B + running_B(links, again, rest) if again else 0
         return max(again_B, self.backward_B[link]), time_ps(links, again)
@@ -186,14 +186,14 @@ class ChainCosts:
             turn = links.turn_of[k]
             when.update(dict.fromkeys(links.inner[k], turn))
             if option[k] != _NOT:
-                cut_point = self._cut_point(saved_from[k])
-                when.update(dict.fromkeys(self.options[k][option[k]].saved, cut_point))
+                since = self._since(saved_from[k])
+                when.update(dict.fromkeys(self.options[k][option[k]].saved, since))
         for v, last in links.last_reader.items():
             origin = links.link_of[links.program.producer[v]]
             if last > origin:
-                cut_points = [self._cut_point(m) for m in crossing_from[origin:last] if m != _NOT]
-                when[v] = min(cut_points, default=links.turn_of[origin])
+                crossing = [self._since(m) for m in crossing_from[origin:last] if m != _NOT]
+                when[v] = min(crossing, default=links.turn_of[origin])
         return links.taus(when)
 
-    def _cut_point(self, link: int) -> int:
+    def _since(self, link: int) -> int:
         return KEEP if link == _FROM_START else self.links.turn_of[link]

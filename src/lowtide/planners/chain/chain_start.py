@@ -23,7 +23,7 @@ from lowtide.planners.search import GAP, Search
 
 MOST_LINKS = (160, 100)  # other cuts give other plans
 SLOTS = 400
-_LARGE = 4000  # stages: from there on one way of cutting is enough
+_LARGE = 4000  # stages: from there on one number of links is enough
 _FINEST, _COARSEST = 4, 16  # slots between two plans that are mended
 _SMALL = 0.003  # of the budget may go to values that are always kept because they are small
 _REPAIRS = 60  # drops that mend one plan
@@ -44,7 +44,7 @@ def chain_start(search: Search, most_links: Sequence[int] = MOST_LINKS, slots: i
 
     O(links^2 * slots * splits), and tens of simulations.
     """
-    if search.is_brief:  # one way of cutting, coarser slots, fewer budgets
+    if search.is_brief:  # one number of links, coarser slots, fewer budgets
         most_links, slots = most_links[-1:], slots // 2
     elif len(search.program.stages) >= _LARGE:
         most_links = most_links[:1]
@@ -100,7 +100,7 @@ class _Tables:
         return max(costs.slots for costs in self.chains)
 
     def taus(self, slots: int) -> NDArray[np.int32]:
-        """The plans of all tables for a number of slots. A tau beats KEEP, and no gap is in two chains."""
+        """The plans of all tables for a number of slots. A retention number beats KEEP, and no gap is in two chains."""
         parts = zip(self.chains, self.tables, strict=True)
         taus = (costs.taus(table, max(slots, table.least)) for costs, table in parts)
         together: NDArray[np.int32] = np.maximum.reduce(list(taus))

@@ -17,7 +17,7 @@ from lowtide.ir.graph import Role
 from lowtide.planners.reductions.residence import last_needs
 from lowtide.planners.reductions.stages import StageProgram
 
-AT_ONCE = 0  # dropped after its last use in the forward, kept again once it was brought back
+AT_ONCE = 0  # dropped after its last use in the forward, kept again once it was rematerialised
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Forward:
 
     @cached_property
     def outputs(self) -> dict[int, tuple[int, ...]]:
-        """Per stage the values that it brings, by their place in the program."""
+        """Per stage the values that it produces, by their place in the program."""
         number = {v: i for i, v in enumerate(self.program.values)}
         return {t: tuple(number[v] for v in self.program.stages[t].outputs) for t in self.stages}
 
@@ -49,7 +49,7 @@ class Forward:
         return {t: tuple(sorted({producer[v] for v in reads[t]} & inside)) for t in self.stages}
 
     def size_B(self, stage: int) -> int:
-        """Bytes of what a stage brings."""
+        """Bytes of what a stage produces."""
         return sum(self.program.size_B[v] for v in self.outputs[stage])
 
     @cached_property
@@ -67,9 +67,9 @@ class Forward:
 
     @cached_property
     def trunk(self) -> tuple[int, ...]:
-        """Every way from the main start to the loss: what is made of parameters or labels alone is beside it.
+        """Every path from the main start to the loss: what is made of parameters or labels alone is outside it.
 
-        The main start is, of the stages that read an input (or, if none does, nothing that a forward stage brings),
+        The main start is, of the stages that read an input (or, if none does, nothing that a forward stage produces),
         the one that leads to most others. O(stages * edges / 64).
         """
         behind: dict[int, int] = {t: 1 << place for place, t in enumerate(self.ancestry)}
@@ -90,10 +90,10 @@ class Forward:
 
     @cached_property
     def articulation_points(self) -> tuple[int, ...]:
-        """Stages through which every way of the trunk leads, its ends included.
+        """Stages through which every path of the trunk leads, its ends included.
 
-        A stage is one iff no edge passes over it: the order is topological, and every stage of the trunk lies on a
-        way from its one start to its one end. O(edges).
+        A stage is one iff no edge passes over it: the order is topological, and every stage of the trunk lies on a path
+        from its one start to its one end. O(edges).
         """
         reach = {t: t for t in self.trunk}
         for t in self.trunk:
@@ -143,7 +143,7 @@ def forwards(program: StageProgram) -> tuple[Forward, ...]:
         elif len(segments) == 1:
             turn = program.keep_all(0).peak_stage
         else:
-            continue  # a part that only runs forward has nothing to bring back
+            continue  # a part that only runs forward has nothing to rematerialise
         inside = (t for t in range(turn) if program.stages[t].segment == own[0])
         found.append(Forward(program, turn, tuple(t for t in inside if program.stages[t].recipe >= 0)))
     return tuple(found)
@@ -153,11 +153,11 @@ def taus_of(halves: Iterable[Forward], when: Mapping[int, int], program: StagePr
     """Writes down what becomes of the values between forward and backward.
 
     Arguments:
-        when: per value `KEEP`, `AT_ONCE`, `NEVER` (brought back for each need and dropped again), or the stage from
-            which on it is kept again. Values that are not named stay, and so do those that nothing can bring back for
-            as long as they may be needed: a copy of a buffer, say, that the forward moves.
+        when: per value `KEEP`, `AT_ONCE`, `NEVER` (rematerialised for each need and dropped again), or the stage from
+            which on it is kept again. Values that are not named are kept, and so are those that nothing can
+            rematerialise for as long as they may be needed: a copy of a buffer, say, that the forward changes.
 
-    Returns: one tau per gap. O(values).
+    Returns: a retention, one number per gap. O(values).
     """
     core, needs = program.core, last_needs(program)
     taus: NDArray[np.int32] = program.keep_all(0).taus
@@ -165,16 +165,16 @@ def taus_of(halves: Iterable[Forward], when: Mapping[int, int], program: StagePr
         for t in half.stages:
             for v in half.outputs[t]:
                 gap = core.gap_at(v, half.turn)
-                cut_point = when.get(v, KEEP)
-                if cut_point != KEEP and core.is_free(gap) and program.stages[t].recompute_through >= needs[v]:
-                    taus[gap] = cut_point if cut_point == NEVER else max(cut_point, core.gap_start(gap) + 1)
+                since = when.get(v, KEEP)
+                if since != KEEP and core.is_free(gap) and program.stages[t].recompute_through >= needs[v]:
+                    taus[gap] = since if since == NEVER else max(since, core.gap_start(gap) + 1)
     return taus
 
 
 def taus_of_checkpoints(
     program: StageProgram, halves: Iterable[Forward], checkpoints: Iterable[int]
 ) -> NDArray[np.int32]:
-    """The taus that keep what some forward stages bring, and bring everything else back once. O(values)."""
+    """The retention that keeps what some forward stages make, and rematerialises everything else once. O(values)."""
     kept, halves = set(checkpoints), tuple(halves)
     when = {v: AT_ONCE for half in halves for t in half.stages if t not in kept for v in half.outputs[t]}
     return taus_of(halves, when, program)

@@ -1,9 +1,10 @@
-"""Rungs for a single cut: values kept across it so that what is dropped between two of them can be brought back alone.
+"""Rungs for a single cut: values kept across it so that what is dropped between two of them can be rematerialised
+alone.
 
-A single cut pays for every rerun once, however much comes back together; of a long forward it drops all that lies
-between two kept values, and bringing that back takes more bytes than the cut saved. A rung is what crosses from one
-link of the forward to the next. More rungs take more bytes across the cut and less where a stretch between two of them
-is brought back; the fair number has the two alike. That is the square root rule of T. Chen, B. Xu, C. Zhang,
+A single cut pays for every recomputation once, however much is rematerialised together; of a long forward it drops all
+that lies between two kept values, and rematerialising that takes more bytes than the cut saved. A rung is what crosses
+from one link of the forward to the next. More rungs take more bytes across the cut and less where a stretch between two
+of them is rematerialised; the fair number has the two alike. That is the square root rule of T. Chen, B. Xu, C. Zhang,
 C. Guestrin, "Training deep nets with sublinear memory cost", arXiv 1604.06174 (2016), for what a cut has dropped.
 
 Units: `_B` bytes.
@@ -23,11 +24,11 @@ _FEWEST = 3  # rungs
 
 @dataclass(frozen=True)
 class Ladder:
-    """Rungs, and the room to leave for bringing back what lies between two.
+    """Rungs, and the bytes to leave for rematerialising what lies between two.
 
     Arguments:
         rungs: values that have to be kept.
-        between_B: about how many bytes come back at once.
+        between_B: about how many bytes are rematerialised at once.
     """
 
     rungs: frozenset[int]

@@ -1,4 +1,4 @@
-"""What a link may save of what its backward reads, from everything to nothing, and the time to bring back the rest.
+"""What a link may save of what its backward reads, from everything to nothing, and the time to rematerialise the rest.
 
 Links that are alike have the same options, and are solved once.
 
@@ -21,7 +21,7 @@ class LinkOption:
     """Saving these values of a link.
 
     Arguments:
-        rest_ps: to bring back what else its backward reads, given what crosses in front of the link and behind it.
+        rest_ps: to rematerialise what else its backward reads, given what crosses in front of the link and behind it.
     """
 
     saved: frozenset[int]
@@ -44,11 +44,11 @@ def link_options(links: Links) -> tuple[tuple[LinkOption, ...], ...]:
     return tuple(found)
 
 
-def brought_back(links: Links, link: int, there: Collection[int], wanted: Collection[int]) -> tuple[int, ...]:
-    """The stages of a link that run again to bring back values of it.
+def recomputed_stages(links: Links, link: int, there: Collection[int], wanted: Collection[int]) -> tuple[int, ...]:
+    """The stages of a link to recompute for values of it.
 
     Arguments:
-        there: what of the link need not be brought back; everything in front of it is there.
+        there: what of the link need not be rematerialised; everything in front of it is there.
 
     O(reads of the link).
     """
@@ -61,7 +61,7 @@ def brought_back(links: Links, link: int, there: Collection[int], wanted: Collec
 
 
 def time_ps(links: Links, stages: Iterable[int]) -> int:
-    """Time of running stages again."""
+    """Time of recomputing stages."""
     return sum(links.program.stages[t].recompute_ps for t in stages)
 
 
@@ -69,7 +69,7 @@ def running_B(links: Links, stages: Sequence[int], kept: Collection[int]) -> int
     """Most bytes that running some stages of a link takes, one after another, what is kept of them included.
 
     Arguments:
-        kept: of what they bring. The rest is dropped after its last use.
+        kept: of what they produce. The rest is dropped after its last use.
     """
     program = links.program
     last = {v: t for t in stages for v in program.read_ids[t]}
@@ -86,12 +86,12 @@ def running_B(links: Links, stages: Sequence[int], kept: Collection[int]) -> int
 
 
 def handed_on(links: Links, link: int) -> frozenset[int]:
-    """What a link brings that later ones read."""
+    """What a link produces that later ones read."""
     return frozenset(v for t in links.links[link] for v in links.half.outputs[t] if links.last_reader.get(v, -1) > link)
 
 
 def permanent(links: Links, link: int) -> frozenset[int]:
-    """What a link brings that always stays."""
+    """What a link produces that is always kept."""
     return frozenset(v for t in links.links[link] for v in links.half.outputs[t]) - links.again
 
 
@@ -120,7 +120,7 @@ def _options(links: Links, link: int) -> list[LinkOption]:
 
     def rest_ps(saved: Collection[int]) -> int:
         rest = [v for v in later if v not in saved]
-        return time_ps(links, brought_back(links, link, fixed.union(saved), rest))
+        return time_ps(links, recomputed_stages(links, link, fixed.union(saved), rest))
 
     saved = set(later)
     found = [LinkOption(frozenset(saved), 0)]

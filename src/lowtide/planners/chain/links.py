@@ -1,9 +1,9 @@
 """A forward cut into links at any of its stages, and what the backward asks of each link.
 
-Any place between two stages of a forward can be a cut; what CROSSES it are the values that the stages before it bring
+Any place between two stages of a forward can be a cut; what CROSSES it are the values that the stages before it produce
 and stages behind it read. A value may cross many cuts (a mask, a skip, the features of a dense block), so a chain needs
-no stage through which everything leads. Of all places those stay cuts where little crosses, measured by what the links
-on both sides bring.
+no stage through which everything leads. Of all places those are cuts where little crosses, measured by what the links
+on both sides produce.
 
 Units: `_B` bytes, `_ps` picoseconds.
 """
@@ -29,15 +29,15 @@ class Links(Linked):
     """A forward cut where little crosses.
 
     Arguments:
-        again: values of the forward that are dropped and brought back. Others stay: those that nothing can bring back
-            for as long as they may be needed, what the caller holds, and what is too small to matter.
+        again: values of the forward that are dropped and rematerialised. Others are kept: those that nothing can
+            rematerialise for as long as they may be needed, what the caller holds, and what is too small to matter.
     """
 
     again: frozenset[int]
 
     @cached_property
     def last_reader(self) -> dict[int, int]:
-        """Per value that can be brought back the last link that reads it; its own where none does."""
+        """Per value that can be rematerialised the last link that reads it; its own where none does."""
         last = {v: self.link_of[self.program.producer[v]] for v in sorted(self.again)}
         for t, k in self.link_of.items():
             for v in self.program.read_ids[t]:
@@ -73,7 +73,7 @@ class Links(Linked):
     def backward_of(self) -> tuple[int, ...]:
         """Per stage from the turn on the link that goes backward then: the links come last first. O(reads).
 
-        What reads nothing of the forward belongs to the link before it, so that nothing is brought back too early.
+        What reads nothing of the forward belongs to the link before it, so that nothing is rematerialised too early.
         """
         link, found = 0, list[int | None]()
         for t in range(len(self.program.stages) - 1, self.half.turn - 1, -1):
@@ -114,12 +114,12 @@ class Links(Linked):
         return {v: (gap, core.gap_start(gap)) for v, gap in gaps.items() if core.is_free(gap)}
 
     def taus(self, when: Mapping[int, int]) -> NDArray[np.int32]:
-        """Writes down from which stage on values are kept again, or `KEEP`. Others stay. O(values)."""
+        """Writes down from which stage on values are kept again, or `KEEP`. Others are kept. O(values)."""
         taus = np.full(len(self.program.core.gap_value), KEEP, dtype=np.int32)
-        for v, cut_point in when.items():
-            if cut_point != KEEP and v in self.gaps:
+        for v, since in when.items():
+            if since != KEEP and v in self.gaps:
                 gap, start = self.gaps[v]
-                taus[gap] = max(cut_point, start + 1)
+                taus[gap] = max(since, start + 1)
         return taus
 
 
@@ -128,7 +128,7 @@ def links_of(program: StageProgram, most: int, small_B: int = 0) -> tuple[Links,
 
     Arguments:
         most: links per forward.
-        small_B: so many bytes, in all, of the smallest values of a forward stay.
+        small_B: so many bytes, in all, of the smallest values of a forward are kept.
 
     O(edges + stages * log stages).
     """
@@ -180,7 +180,7 @@ def _crossing_B(program: StageProgram, order: tuple[int, ...], again: frozenset[
 
 
 def _best_cuts(brings_B: list[int], crossing_B: list[int], most: int) -> list[int]:
-    """Takes away the cut where most crosses, for what the links on both sides bring, until few enough are left."""
+    """Takes away the cut where most crosses, for what the links on both sides produce, until few enough are left."""
     count = len(crossing_B)
     before, after = list(range(-1, count - 1)), list(range(1, count + 1))  # neighbouring cuts
     sums_B = [0]

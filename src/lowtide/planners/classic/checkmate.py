@@ -1,8 +1,8 @@
 """Checkmate's integer programme on HiGHS: the optimum of its class of schedules, for small graphs.
 
-P. Jain et al., "Checkmate: breaking the memory wall with optimal tensor rematerialization", MLSys 2020. The model is
-in `bounds/checkmate.py`. As there, the cheapest baseline that fits is where the search begins, and what runs again is
-worked out anew from what stays.
+P. Jain et al., "Checkmate: breaking the memory wall with optimal tensor rematerialization", MLSys 2020. The model is in
+`bounds/checkmate.py`. As there, the cheapest baseline that fits is where the search begins, and what is recomputed is
+worked out anew from what is kept.
 
 Units: `_B` bytes, `_s` seconds.
 """
@@ -32,7 +32,7 @@ class Checkmate(AbstractPlanner):
 
     Arguments:
         most_recipes: of a program; larger ones are declined.
-        rounds: solves with less room, if what the solver found exceeds the budget by its tolerances.
+        rounds: solves with a smaller budget, if what the solver found exceeds the budget by its tolerances.
     """
 
     most_recipes: int = MOST_RECIPES
@@ -56,7 +56,7 @@ class Checkmate(AbstractPlanner):
         start = None
         if search.taus is not None:
             start = residence(search.program, of_lifetimes(search.program, search.retention()))
-            # In program order the reruns of a stage may take more than just in time.
+            # In program order the recomputations of a stage may take more than just in time.
             start = start if start is not None and offer(search, start) <= search.problem.budget_B else None
         budget_B = search.problem.budget_B
         for number in range(self.rounds):
@@ -95,6 +95,6 @@ def offer(search: Search, plan: Residence) -> int:
 
 
 def prove(search: Search, recomputations_ps: float) -> None:
-    """Notes a bound on the reruns that holds for the class, and that the bound is now for it."""
+    """Notes a bound on the recomputations that holds for the class, and that the bound is now for it."""
     search.prove(search.program.time_ps + recomputations_ps)
     search.bound_class = RESIDENCE_CLASS

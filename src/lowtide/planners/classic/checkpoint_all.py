@@ -1,7 +1,7 @@
-"""Every articulation point of the forward is a checkpoint, what lies between two runs once more.
+"""Every articulation point of the forward is a checkpoint, what lies between two is recomputed.
 
 "Checkpoint all (AP)" of P. Jain et al., "Checkmate: breaking the memory wall with optimal tensor rematerialization",
-MLSys 2020; it is what wrapping each block of a network in a checkpoint does. Checkpointing all there is is `KeepAll`.
+MLSys 2020; it is what wrapping each block of a network in a checkpoint does. Checkpointing everything is `KeepAll`.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from lowtide.planners.classic.policy import attempt, follow
 from lowtide.planners.reductions.stages import refuses_stages
 from lowtide.planners.search import Search
 
-SWEEP = 300  # values of b, in equal steps up to what the whole forward brings
+SWEEP = 300  # values of b, in equal steps up to what the whole forward produces
 
 
 @final

@@ -1,4 +1,4 @@
-"""Chen's square root: every k-th candidate is a checkpoint, k the root of their number, the rest runs once more.
+"""Chen's square root: every k-th candidate is a checkpoint, k the root of their number, the rest is recomputed.
 
 T. Chen, B. Xu, C. Zhang, C. Guestrin, "Training deep nets with sublinear memory cost", arXiv 1604.06174 (2016). The
 variants for graphs that are no chains, articulation points and linearised, follow P. Jain et al., "Checkmate", MLSys

@@ -1,4 +1,4 @@
-"""Where the values of a schedule without copies are wanted: what a policy that moves them goes by.
+"""Where the values of a schedule without copies are used: what a policy that offloads them goes by.
 
 Places are indices of the schedule's steps.
 """
@@ -47,7 +47,7 @@ class Itinerary:
 
     @cached_property
     def movable(self) -> frozenset[int]:
-        """Values that may leave the device and come back: nobody but the plan's own runs sees them."""
+        """Values that may be offloaded and fetched: nobody but the plan's own runs sees them."""
         return frozenset(
             v.id
             for v in self.graph.values
@@ -117,11 +117,11 @@ def itinerary(program: StageProgram, schedule: Schedule) -> Itinerary:
 
 
 def refuses_offload(graph: Graph) -> str | None:
-    """Says why static policies cannot move a graph's values, or None if they can."""
+    """Says why static policies cannot offload a graph's values, or None if they can."""
     if len({s.part for s in graph.segments}) > 1:
         return "it is a bundle of several parts, and static policies know one forward and one backward"
     if any(graph.recipes[r].engine == HOST_ENGINE for r in graph.program):
-        return "its program computes on the host, and static policies only move values there"
+        return "its program computes on the host, and static policies only offload values there"
     if any(v.persistent and v.memory != DEVICE for v in graph.values):
-        return "some values have their home on the host, and static policies move activations alone"
+        return "some values are host-resident, and static policies offload activations alone"
     return None

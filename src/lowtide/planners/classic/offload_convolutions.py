@@ -1,4 +1,4 @@
-"""What computes much is copied to the host as soon as it is made, and comes back one ahead in the backward.
+"""What computes much is copied to the host as soon as it is made, and prefetched one ahead in the backward.
 
 The unified tensor pool of L. Wang et al., "SuperNeurons: dynamic GPU memory management for training deep neural
 networks", PPoPP 2018, arXiv 1801.04380, without its cache; before it M. Rhu et al., "vDNN", MICRO 2016, sent the inputs
@@ -49,7 +49,7 @@ def one_ahead(trip: Itinerary) -> Policy:
 
 
 def heavy_outputs(trip: Itinerary) -> frozenset[int]:
-    """What operators that compute much bring about in the forward."""
+    """What operators that compute much produce in the forward."""
     recipes = trip.graph.recipes
     runs = (s for s in trip.schedule.steps[: trip.turn] if isinstance(s, Run))
     return frozenset(v for s in runs if HEAVY.search(recipes[s.recipe].op) for v in s.keep)

@@ -1,7 +1,7 @@
-"""Everything that the forward saves for the backward goes to the host and comes back one operator ahead.
+"""Everything that the forward saves for the backward is offloaded to the host and prefetched one operator ahead.
 
-What `torch.autograd.graph.save_on_cpu` does, with copies that run beside the computation. With every block a checkpoint
-in front of it, only the checkpoints are saved, and what lies between two of them runs again: the strongest of the
+What `torch.autograd.graph.save_on_cpu` does, with copies that overlap the computation. With every block a checkpoint in
+front of it, only the checkpoints are saved, and what lies between two of them is recomputed: the strongest of the
 simple recipes that people combine by hand.
 """
 
@@ -38,7 +38,7 @@ class SavedOffload(AbstractPlanner):
 @final
 @dataclass(frozen=True)
 class CheckpointOffload(AbstractPlanner):
-    """Articulation points of the forward go to the host, what lies between two of them runs again. O(graph)."""
+    """Articulation points of the forward go to the host, what lies between two of them is recomputed. O(graph)."""
 
     name: ClassVar[str] = "offload-checkpoints"
 

@@ -40,7 +40,7 @@ def follow(
 def attempt(search: Search, taus: NDArray[np.int32]) -> Retention | None:
     """Tries one plan: offers it, notes its peak, counts it as one unit of work.
 
-    Returns: its state; None if its reruns are impossible or too many.
+    Returns: its state; None if its recomputations are impossible or too many.
     """
     search.work += 1
     state = search.program.keep_all(search.budget_B)

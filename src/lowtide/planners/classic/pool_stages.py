@@ -1,17 +1,17 @@
 """SuperNeurons as a whole, by its named stages: liveness, the unified tensor pool, recomputation, workspaces.
 
 L. Wang et al., "SuperNeurons: dynamic GPU memory management for training deep neural networks", PPoPP 2018, arXiv
-1801.04380. Of a chain of layers that bring l_f bytes in the forward and need l_b in the backward, a step takes
+1801.04380. Of a chain of layers that produce l_f bytes in the forward and need l_b in the backward, a step takes
 
     nothing          sum of all l_f and all l_b
     liveness         sum of all l_f, and the last layer's l_b
     + pool           sum of l_f of layers up to k that are no checkpoints, and layer k's l_b, at the worst k
     + recomputation  the largest layer's l_f + l_b
 
-beside what lives throughout. Workspaces take what is left, so they change the time alone. The pool sends checkpoints
-ahead and keeps them until their bytes are wanted, and evicts what was used least recently; recomputation goes by the
+besides what lives throughout. Workspaces take what is left, so they change the time alone. The pool sends checkpoints
+ahead and keeps them until their bytes are needed, and evicts what was used least recently; recomputation goes by the
 kind of layer. Every mixture of the stages that are on is tried, and the fastest plan that fits is taken: the paper's
-rules say when to move or recompute, but not which of both to prefer.
+rules say when to offload or recompute, but not which of both to prefer.
 
 Units: `_B` bytes, `_s` seconds.
 """
@@ -79,7 +79,7 @@ class SuperNeurons(AbstractPlanner):
     name: ClassVar[str] = "superneurons"
 
     def refuses(self, problem: Problem) -> str | None:
-        """Stages that there are not, problems without links for the pool, and graphs that have no stage program."""
+        """Unknown stages, problems without links for the pool, and graphs that have no stage program."""
         if unknown := [s for s in self.stages if s not in STAGES]:
             return f"there is no stage {unknown[0]!r}; its stages are {', '.join(STAGES)}"
         if LIVENESS not in self.stages and {POOL, RECOMPUTATION} & set(self.stages):
@@ -152,13 +152,13 @@ _ANY_LINK = Machine("any", links=(Link("device", "host", "to_host", 1e10), Link(
 
 
 def _pool(trip: Itinerary) -> Policy:
-    """Checkpoints are sent ahead, leave when room is wanted, and come back one ahead; a full device evicts the rest."""
+    """Checkpoints are sent ahead, freed on demand, and prefetched one ahead; a full device evicts the rest."""
     policy = one_ahead(trip)
     return Policy(policy.sent, policy.ahead, lazy=True, cache=True)
 
 
 def _pool_on_demand(trip: Itinerary) -> Policy:
-    """Nothing is sent before the device is full; checkpoints that had to leave come back one ahead."""
+    """Nothing is sent before the device is full; checkpoints that were evicted are prefetched one ahead."""
     sent = [v for v in heavy_outputs(trip) if v in trip.crossing]
     return Policy(ahead=after_each_other(trip, sent), cache=True)
 

@@ -37,7 +37,7 @@ class Revolve(AbstractPlanner):
     def refuses(self, problem: Problem) -> str | None:
         """A bundle, and a forward that is not a chain.
 
-        The test: of the recipes on the ways from the input to the loss, each reads, of what such recipes bring, only
+        The test: of the recipes on the paths from the input to the loss, each reads, of what such recipes produce, only
         what the one before it brought.
         """
         if reason := refuses_stages(problem.graph):
@@ -47,11 +47,11 @@ class Revolve(AbstractPlanner):
             return reason
         (half,) = forwards(program)
         points = set(half.articulation_points)
-        beside = next((t for t in half.trunk if t not in points), None)
-        if beside is None:
+        outside = next((t for t in half.trunk if t not in points), None)
+        if outside is None:
             return None
-        recipe = problem.graph.recipes[program.stages[beside].recipe]
-        return f"the forward is not a chain: a way leads past recipe {recipe.id} ({recipe.op})"
+        recipe = problem.graph.recipes[program.stages[outside].recipe]
+        return f"the forward is not a chain: a path leads past recipe {recipe.id} ({recipe.op})"
 
     def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
         """FEASIBLE with the fastest plan of the sweep that fits, OPTIMAL where everything fits, else no plan."""
@@ -86,17 +86,17 @@ def revolve(chain: Chain, slots: int) -> NDArray[np.int32]:
     """Says when each link's values are kept, for a number of checkpoints, the given state among them. O(graph)."""
     inner = [AT_ONCE] * len(chain.links)
     crossing = [AT_ONCE] * len(chain.links)
-    # Reverse links first to stop, `free` checkpoints in hand, from the moment on when this begins.
+    # Reverse links first to stop, `free` checkpoints in hand, from the stage on at which this begins.
     stack = [(0, len(chain.links), slots, KEEP)]
     while stack:
-        first, stop, free, cut_point = stack.pop()
+        first, stop, free, since = stack.pop()
         if stop - first == 1:
-            inner[first] = cut_point
+            inner[first] = since
             continue
         middle = first + split(stop - first, free)
-        crossing[middle - 1] = cut_point
+        crossing[middle - 1] = since
         stack.append((first, middle, free, chain.need[middle - 1]))
-        stack.append((middle, stop, free - 1, cut_point))
+        stack.append((middle, stop, free - 1, since))
     return chain.taus(inner, crossing)
 
 
@@ -113,7 +113,7 @@ def _repeats(steps: int, slots: int) -> int:
 
 
 def advances(steps: int, slots: int) -> int:
-    """The fewest forward steps that bring a chain's states back, each state's own last run not counted."""
+    """The fewest forward steps that recompute a chain's states, each state's own last run not counted."""
     repeats = _repeats(steps, slots)
     return repeats * steps - beta(slots + 1, repeats - 1)
 

@@ -106,7 +106,7 @@ class _Table:
 
     @cached_property
     def later(self) -> list[tuple[int, ...]]:
-        """Per link what only it brings and its backward reads."""
+        """Per link what only it produces and its backward reads."""
         chain, last_use = self.chain, self.chain.program.last_use
         return [tuple(v for v in chain.inner(k) if last_use[v] >= chain.half.turn) for k in range(len(chain.links))]
 
@@ -118,13 +118,13 @@ class _Table:
 
     @cached_property
     def running(self) -> list[int]:
-        """Slots that running a link takes, what it brings included."""
+        """Slots that running a link takes, what it produces included."""
         stages = self.chain.program.stages
         return [self._count(max(stages[t].trace_B for t in link)) for link in self.chain.links]
 
     @cached_property
     def reversing(self) -> list[int]:
-        """Slots that a link's backward takes beside what was saved: its runs, and the gradient that comes in."""
+        """Slots that a link's backward takes besides what was saved: its runs, and the gradient that comes in."""
         chain, program = self.chain, self.chain.program
         most_B = [0] * len(chain.links)
         for t in range(chain.half.turn, len(program.stages)):
@@ -136,7 +136,7 @@ class _Table:
 
     @cached_property
     def run_ps(self) -> list[int]:
-        """Time of running each link again."""
+        """Time of recomputing each link."""
         return [sum(self.chain.program.stages[t].recompute_ps for t in link) for link in self.chain.links]
 
     @cached_property
@@ -147,7 +147,7 @@ class _Table:
     def _fill(self, first: int, last: int) -> None:
         time, choice = self.time[first, last], self.choice[first, last]
         saved = self.saved[first]
-        if first == last:  # a link whose backward reads nothing of its own need not run again
+        if first == last:  # a link whose backward reads nothing of its own need not be recomputed
             time[:] = self.run_ps[first] if self.later[first] else 0
         else:
             self._shift(time, self.time[first + 1, last], saved)
@@ -186,15 +186,15 @@ class _Table:
         crossing = [AT_ONCE] * len(chain.links)
         stack = [(0, len(chain.links) - 1, slots, KEEP)]
         while stack:
-            first, last, free, cut_point = stack.pop()
+            first, last, free, since = stack.pop()
             behind = int(self.choice[first, last, free])
             if behind == _SAVE:
-                inner[first] = cut_point
+                inner[first] = since
                 if first < last:  # what crosses behind the last link was kept by an earlier choice
-                    crossing[first] = cut_point
-                    stack.append((first + 1, last, free - self.saved[first], cut_point))
+                    crossing[first] = since
+                    stack.append((first + 1, last, free - self.saved[first], since))
             else:
-                crossing[behind - 1] = cut_point
-                stack.append((behind, last, free - self.crossing[behind - 1], cut_point))
+                crossing[behind - 1] = since
+                stack.append((behind, last, free - self.crossing[behind - 1], since))
                 stack.append((first, behind - 1, free, chain.need[behind - 1]))
         return chain.taus(inner, crossing)

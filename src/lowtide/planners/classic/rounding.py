@@ -1,8 +1,8 @@
-"""Checkmate's two-phase rounding: what stays is rounded off the relaxation, what runs again follows from it.
+"""Checkmate's two-phase rounding: what is kept is rounded off the relaxation, what is recomputed follows from it.
 
 P. Jain et al., "Checkmate: breaking the memory wall with optimal tensor rematerialization", MLSys 2020, section 5. The
 relaxation is solved for nine tenths of the budget. Rounded by a threshold, of which nine are tried, or at random, each
-value as likely to stay as the relaxation holds of it; of what fits the fastest is taken.
+value as likely to be kept as the relaxation holds of it; of what fits the fastest is taken.
 
 Units: `_B` bytes, `_s` seconds.
 """
@@ -24,7 +24,7 @@ from lowtide.planners.reductions.stages import refuses_stages
 from lowtide.planners.search import Search
 
 MOST_RECIPES = 300  # the relaxation then has some 200,000 columns, and takes minutes
-_CAPACITY = 0.9  # of the budget: rounding makes plans larger
+_SHARE = 0.9  # of the budget: rounding makes plans larger
 _THRESHOLDS = tuple(k / 10 for k in range(1, 10))
 
 There = tuple[dict[int, float], ...]
@@ -88,13 +88,13 @@ class RandomRounding(AbstractPlanner):
 
 def _relax(search: Search) -> There:
     """Solves the relaxation for less than the budget; where that is impossible, for the budget."""
-    for capacity in (_CAPACITY, 1.0):
-        budget_B = int(search.problem.budget_B * capacity)
+    for share in (_SHARE, 1.0):
+        budget_B = int(search.problem.budget_B * share)
         solution = CheckmateModel(search.program, budget_B).relax(search.left_s)
         search.tick()
         if solution.there is not None:
             search.stats["relaxed_ps"] = solution.bound_ps
-            if capacity == 1.0:
+            if share == 1.0:
                 prove(search, solution.bound_ps)
             return solution.there
     search.stats["none_in_class"] = solution.impossible

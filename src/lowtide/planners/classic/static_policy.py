@@ -1,4 +1,4 @@
-"""What static policies that move values share: one walk carries out their plans, and the simulator scores them.
+"""What static policies that offload values share: one walk carries out their plans, and the simulator scores them.
 
 Units: `_B` bytes.
 """
@@ -23,9 +23,9 @@ Plan = Callable[[Itinerary], Policy]
 
 
 def refuses_links(problem: Problem) -> str | None:
-    """Says why a static policy cannot move the problem's values, or None if it can."""
+    """Says why a static policy cannot offload the problem's values, or None if it can."""
     if not problem.can_move or problem.machine is None:
-        return "it moves values to the host, and the problem has no links or no host bytes"
+        return "it offloads values to the host, and the problem has no links or no host bytes"
     if links_of(problem.machine) is None:
         return f"machine {problem.machine.name!r} has no link to {HOST!r}, or none back"
     return refuses_offload(problem.graph) or refuses_stages(problem.graph)
@@ -34,7 +34,7 @@ def refuses_links(problem: Problem) -> str | None:
 def follow_moves(
     problem: Problem, watch: Watch | None, name: str, refusal: str | None, script: Callable[[Search], None]
 ) -> Outcome:
-    """Conducts a solve whose plans may move values.
+    """Conducts a solve whose plans may offload values.
 
     Arguments:
         name: of the planner.
@@ -73,7 +73,7 @@ def haul(search: Search, schedule: Schedule, plan: Plan) -> int:
     Returns: device bytes that the policy can live in.
     """
     problem, machine = search.problem, search.problem.machine
-    assert machine is not None, "who moves has refused problems without links"
+    assert machine is not None, "policies that offload have refused problems without links"
     trip = itinerary(search.program, schedule)
     policy = plan(trip)
     search.work += 1
@@ -95,7 +95,7 @@ def haul(search: Search, schedule: Schedule, plan: Plan) -> int:
 
 
 def least_peak_B(trip: Itinerary, policy: Policy, problem: Problem) -> int:
-    """The least device bytes in which a policy can live, if the host has room for everything. O(steps)."""
+    """The least device bytes in which a policy can live, if everything fits on the host. O(steps)."""
     assert problem.machine is not None
     return simulate(trip.graph, carried(trip, policy, problem.machine, None)).peak_B
 

@@ -1,8 +1,8 @@
-"""SuperNeurons' recomputation: layers that compute much are checkpoints, segments of cheap ones are brought back.
+"""SuperNeurons' recomputation: layers that compute much are checkpoints, segments of cheap ones are rematerialised.
 
 L. Wang et al., "SuperNeurons: dynamic GPU memory management for training deep neural networks", PPoPP 2018, arXiv
 1801.04380. A recipe computes much if its operator is a convolution, a matrix product or attention: the policy goes by
-the kind of layer, not by its measured time. Where ways fork and join is a checkpoint too. What the paper does beside
+the kind of layer, not by its measured time. Where paths fork and join is a checkpoint too. What the paper does besides
 recomputation (copies to the host, a cache of tensors, workspaces) is in `pool_stages`.
 
 Units: `_B` bytes.
@@ -35,7 +35,7 @@ LayerByLayer = Callable[[Forward, list[list[int]]], set[int]]
 @final
 @dataclass(frozen=True)
 class SpeedCentric(AbstractPlanner):
-    """A segment is brought back once, as a whole, when the backward enters it. O(graph)."""
+    """A segment is rematerialised once, as a whole, when the backward enters it. O(graph)."""
 
     name: ClassVar[str] = "superneurons-speed"
 
@@ -51,7 +51,7 @@ class SpeedCentric(AbstractPlanner):
 @final
 @dataclass(frozen=True)
 class MemoryCentric(AbstractPlanner):
-    """For each need a value is brought back from its segment's checkpoint and dropped again. O(graph), more reruns."""
+    """For each need a value is rematerialised from its segment's checkpoint and dropped again. O(graph)."""
 
     name: ClassVar[str] = "superneurons-memory"
 
@@ -101,7 +101,7 @@ def _taus(search: Search, halves: tuple[Forward, ...], layer_by_layer: LayerByLa
 def segments(half: Forward) -> list[list[int]]:
     """Finds the longest runs of cheap stages between checkpoints, each in order. O(edges).
 
-    What is beside the trunk (copies of buffers, say) makes no way fork or join, and stays.
+    What is outside the trunk (copies of buffers, say) makes no path fork or join, and is kept.
     """
     trunk = frozenset(half.trunk)
     origins = {t: [p for p in half.parents[t] if p in trunk] for t in half.trunk}
@@ -122,13 +122,13 @@ def segments(half: Forward) -> list[list[int]]:
 
 
 def largest_layer_B(half: Forward) -> int:
-    """Most bytes of one layer: what its forward brings, and what its backward reads and allocates. O(edges)."""
+    """Most bytes of one layer: what its forward produces, and what its backward reads and allocates. O(edges)."""
     layers_B = _layers_B(half)
     return max((half.size_B(t) + layers_B[t] for t in half.stages), default=0)
 
 
 def cost_aware(search: Search, halves: tuple[Forward, ...]) -> NDArray[np.int32]:
-    """The taus of `CostAware`."""
+    """The retention of `CostAware`."""
     return _taus(search, halves, _too_large)
 
 

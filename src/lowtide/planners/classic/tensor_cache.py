@@ -1,7 +1,7 @@
-"""The device as a cache of tensors: what was used least recently leaves for the host when the device is full.
+"""The device as a cache of tensors: what was used least recently is evicted to the host when the device is full.
 
 The tensor cache of L. Wang et al., "SuperNeurons: dynamic GPU memory management for training deep neural networks",
-PPoPP 2018, arXiv 1801.04380: a miss brings a tensor back when it is read; what a running operator touches is locked.
+PPoPP 2018, arXiv 1801.04380: a miss fetches a tensor when it is read; what a running operator touches is locked.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A schedule without copies, carried out by a static policy that moves values to the host and back.
+"""A schedule without copies, carried out by a static policy that offloads values to the host and back.
 
 The walk keeps the clock of `lowtide.ir.simulate` while it writes, so "the copy is done" is known as it would be on the
-machine. Within a budget it first waits for copies under way, then gives up what was fetched too early, then, if the
-policy has a cache, evicts what was used least recently. Values are never changed, so a copy on the host stays good, and
-a second eviction of the same value costs nothing.
+machine. Within a budget it first waits for copies in progress, then drops what was fetched too early, then, if the
+policy has a cache, evicts what was used least recently. Values are never changed, so a copy on the host is valid until
+dropped, and a second eviction of the same value costs nothing.
 
 Units: `_B` bytes, `_s` seconds.
 """
@@ -20,17 +20,17 @@ from lowtide.planners.classic.itinerary import Itinerary
 
 
 class NoCapacity(Exception):
-    """The policy has nothing more to move and does not fit."""
+    """The policy has nothing more to offload and does not fit."""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What is moved, and when.
+    """What is offloaded, and when.
 
     Arguments:
         sent: values that are copied to the host as soon as they are made.
-        ahead: value -> place from which on it is fetched, if there is room; others come when a run reads them.
-        lazy: what was sent stays on the device until its bytes are wanted; else it goes when its copy is done.
+        ahead: value -> place from which on it is prefetched, if it fits; others come when a run reads them.
+        lazy: what was sent is kept on the device until its bytes are needed; else it is dropped when its copy is done.
         cache: whether anything idle may be evicted, least recently used first.
     """
 
@@ -99,7 +99,7 @@ class _Walk:
         self.known: set[int] = set()
         self.leaving: dict[int, int] = {}  # sent, still on the device, not used since -> the step that sent it
         self.early: dict[int, None] = {}  # fetched, not used since
-        self.spent: dict[int, None] = {}  # nobody wants it any more, but a copy of it is under way
+        self.spent: dict[int, None] = {}  # used for the last time, but a copy of it is in progress
         self.due = sorted(policy.ahead, key=lambda v: (policy.ahead[v], trip.crossing[v][1]), reverse=True)
         self.place = 0
         self.last_run: tuple[int, ...] = ()  # and the copies that drops have waited for since
@@ -129,7 +129,7 @@ class _Walk:
             if place >= self.trip.turn:
                 self.leaving.pop(value, None)
         inner_B = self._inner_B(step, recipe)
-        self._capacity(inner_B, locked)
+        self._make_free(inner_B, locked)
         self._fetch_ahead(inner_B, locked)
         touching = [copy for v in recipe.read_values for copy in self.using.get(v, ()) if copy not in self.known]
         consumed = {t.value for t in recipe.consumes}
@@ -156,14 +156,14 @@ class _Walk:
             if v.leaves == segment - 1 and not (v.held or v.persistent) and v.id in self.there:
                 self._gone(v.id)
         arriving = [v.id for v in self.graph.arriving if v.arrives == segment and v.id not in self.there]
-        self._capacity(sum(values[v].size_B for v in arriving), ())
+        self._make_free(sum(values[v].size_B for v in arriving), ())
         self._write(Boundary(segment), 0.0)
         for value in arriving:
             self._come(value)
         self._send_made(arriving)
 
     def _give_up(self, value: int) -> None:
-        """Nobody wants it any more, here or there."""
+        """Its last use is over: drops it in both memories."""
         if self.budget_B is not None and any(self.stops_s[c] > self.compute_s for c in self.using.get(value, ())):
             self.spent[value] = None
             return
@@ -189,9 +189,9 @@ class _Walk:
             if self.place >= rest and done:
                 self._drop(value)
 
-    # room
+    # capacity
 
-    def _capacity(self, more_B: int, locked: Collection[int]) -> None:
+    def _make_free(self, more_B: int, locked: Collection[int]) -> None:
         while self.budget_B is not None and self.live_B + more_B > self.budget_B:
             victim = self._victim(locked)
             if victim is None:
@@ -241,7 +241,7 @@ class _Walk:
                 self.leaving[value] = self.on_host[value]
 
     def _send(self, value: int) -> bool:
-        """Copies a value to the host; False where the host has no room."""
+        """Copies a value to the host; False where it does not fit on the host."""
         size_B = self.graph.values[value].size_B
         if self.host_budget_B is not None and self.host_B + size_B > self.host_budget_B:
             for copy in [v for v in self.on_host if v in self.there and v not in self.leaving]:
@@ -261,7 +261,7 @@ class _Walk:
 
     def _fetch(self, value: int, locked: Collection[int]) -> None:
         size_B = self.graph.values[value].size_B
-        self._capacity(size_B, locked)
+        self._make_free(size_B, locked)
         sent = self.on_host[value]
         link = self.links[1]
         start_s = max(self.compute_s, self.from_host_s, self.stops_s[sent])
@@ -309,7 +309,7 @@ class _Walk:
         self.leaving.pop(value, None)
 
     def _inner_B(self, step: Run, recipe: Recipe) -> int:
-        """What a run needs beside what is there, as the simulator counts it."""
+        """What a run allocates on top of what is live, as the simulator counts it."""
         state_B = 0 if recipe.state is None else self.graph.values[recipe.state].size_B
         saves = recipe.effect is Effect.RANDOM and recipe.state in step.keep
         replays = recipe.effect is Effect.PURE and recipe.state is not None

@@ -19,7 +19,7 @@ from lowtide.ir.simulate import simulate
 from lowtide.ops.base import ALGORITHMS
 from lowtide.planners.implementations.choice import choose
 
-ALGORITHM_CLASS = "any recomputation; any movement; any algorithm per convolution"
+ALGORITHM_CLASS = "any recomputation; any offload; any algorithm per convolution"
 
 
 def thriftiest(graph: Graph) -> Graph:
@@ -41,9 +41,9 @@ def fastest_that_fit(graph: Graph, schedule: Schedule, budget_B: int) -> Schedul
     """
     instants = simulate(graph, schedule).instants
     before_B: dict[int, int] = {}  # recipe -> most bytes there when it begins
-    for step, cut_point in zip(schedule.steps, instants, strict=True):
+    for step, instant in zip(schedule.steps, instants, strict=True):
         if isinstance(step, Run):
-            before_B[step.recipe] = max(before_B.get(step.recipe, 0), cut_point.live_before_B)
+            before_B[step.recipe] = max(before_B.get(step.recipe, 0), instant.live_before_B)
     instead: dict[int, int] = {}
     for _, candidates in _algorithms(graph):
         ran = next((r.id for r in candidates.values() if r.id in before_B), None)

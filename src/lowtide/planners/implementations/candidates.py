@@ -1,7 +1,7 @@
-"""Graph -> everything that some choice of options runs, with what is true whatever is chosen.
+"""Graph -> every recipe that some choice of options runs, with what holds for every choice.
 
 For each recipe: between which places of the program it runs first, whether it runs whenever its option is chosen, and
-the least that a run takes. A place is that of the program's own recipe; what `choose` puts beside one has its place.
+the least that a run takes. A place is that of the program's own recipe; what `choose` puts next to one has its place.
 
 Units: `_B` bytes, `_ps` picoseconds.
 """
@@ -24,18 +24,19 @@ ALWAYS: Owner = (-1, -1)
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A recipe that the program of some choice runs; one way for each option that has it.
+    """A recipe that the program of some choice runs; one candidate for each option that has it.
 
     Arguments:
         owner: whose it is; ALWAYS if every option of its group has it, or it belongs to none with a choice.
         earliest, latest: places between which its first run comes, whatever the other groups have.
         replaces: whether it takes the place of what it replaces, so that nothing else comes first there.
-        runs: whether it runs in every schedule of a choice with its option; else nobody may need what it makes.
-        outputs, reads: without persistent values, the generator's states, and what is hidden to make reruns cheap.
+        runs: whether it runs in every schedule of a choice with its option; else its results may not be needed.
+        outputs, reads: without persistent values, the generator's states, and what is hidden to make recomputations
+            cheap.
         run_ps: of a first run.
         least_B: what it takes by itself, in the best case: in place.
-        recompute_ps: of a rerun, in the best case; None if it never runs again.
-        recompute_segments: the segments in which it may run again.
+        recompute_ps: of a recomputation, in the best case; None if it never is.
+        recompute_segments: the segments in which it may be recomputed.
     """
 
     recipe: int
@@ -60,7 +61,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Candidates:
-    """All of a graph's ways; see the module.
+    """All candidates of a graph; see the module.
 
     Arguments:
         options: group -> options among which there is a choice; none with fewer than two.
@@ -135,7 +136,7 @@ class Candidates:
 
 
 def all_candidates(graph: Graph) -> Candidates:
-    """Finds a graph's ways.
+    """Finds a graph's candidates.
 
     Arguments:
         graph: not refused, with its own options in the program.
@@ -239,7 +240,7 @@ def _places(
 def _running(
     graph: Graph, deeds: Sequence[tuple[int, Owner]], options: Mapping[int, tuple[int, ...]]
 ) -> set[tuple[int, Owner]]:
-    """Recipes that run in every schedule of a choice with their option: somebody who runs needs what they make.
+    """Recipes that run in every schedule of a choice with their option: a recipe that runs needs what they make.
 
     Arguments:
         deeds: recipes and owners, the last to run first, so that one pass finds nearly all.
@@ -268,7 +269,7 @@ def _states(graph: Graph) -> set[int]:
 
 
 def _again(graph: Graph, ids: Sequence[int]) -> tuple[dict[int, list[Recipe]], set[int]]:
-    """Per recipe those that may run where it runs again, and the values that are hidden for their sake."""
+    """Per recipe those that may run where it is recomputed, and the values that are hidden for their sake."""
     found: dict[int, list[Recipe]] = {}
     hidden: set[int] = set()
     running = set(ids)
@@ -290,7 +291,7 @@ def _again(graph: Graph, ids: Sequence[int]) -> tuple[dict[int, list[Recipe]], s
 
 
 def _recompute_segments(graph: Graph, recipe: Recipe, again: Iterable[Recipe]) -> range:
-    """The segments from the recipe's own to the last in which all that some rerun reads may be read."""
+    """The segments from the recipe's own to the last in which all that some recomputation reads may be read."""
     last = recipe.segment - 1
     for candidate in again:
         through = [graph.values[v].readable_through for v in candidate.read_values]

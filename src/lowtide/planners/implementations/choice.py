@@ -1,6 +1,6 @@
 """One option of every group, as a program: the graph that every planner plans, and what a choice means.
 
-Ids stay, so a schedule of the chosen graph is one of the graph itself.
+Ids are unchanged, so a schedule of the chosen graph is one of the graph itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Options that are never worse than another one of their group: no slower, no hungrier, wanting nothing more.
+"""Options that dominate another one of their group: no slower, no larger, with no further reads.
 
 Units: `_B` bytes.
 """
@@ -19,8 +19,8 @@ def better_options(candidates: Candidates) -> dict[Owner, int]:
     """Finds, per option, the option of its group that is to be taken instead.
 
     Both run in one place. It takes no longer, reads nothing from outside that the other one does not read, makes
-    nothing that stays which the other one does not make, and needs fewer bytes while it runs; of several, the one that
-    needs fewest, and of those the closest to the program's results.
+    nothing that is kept which the other one does not make, and needs fewer bytes while it runs; of several, the one
+    that needs fewest, and of those the closest to the program's results.
 
     Returns: for options for which there is one. O(recipes of groups).
     """
@@ -73,13 +73,14 @@ class _Facts:
 
 
 def reduced(candidates: Candidates) -> tuple[Candidates, dict[int, int]]:
-    """The ways without options that no schedule needs: another one of the group does the same, at no greater cost.
+    """The candidates without options that no schedule needs: another one of the group does the same, at no greater
+    cost.
 
-    For whatever runs with the option there are recipes of the other one, in the same place, that together bring the
-    same about from the same values, first or again, in no more time and bytes.
+    For whatever runs with the option there are recipes of the other one, in the same place, that together make the same
+    from the same values, first or again, in no more time and bytes.
 
-    Returns: fewer ways, where an option that is alone belongs to none; and what is chosen thereby. What holds for every
-        choice among these holds for every choice. O(recipes of groups).
+    Returns: fewer candidates, where an option that is alone belongs to none; and what is chosen thereby. What holds for
+        every choice among these holds for every choice. O(recipes of groups).
     """
     mine: dict[Owner, list[Candidate]] = {}
     for candidate in candidates.candidates:
@@ -96,9 +97,10 @@ def reduced(candidates: Candidates) -> tuple[Candidates, dict[int, int]]:
 
 
 def exact_only(candidates: Candidates) -> Candidates:
-    """The ways without options that give other bits: what holds for every choice among these is the smaller menu's.
+    """The candidates without options that give other bits: what holds for every choice among these is the smaller
+    menu's.
 
-    O(ways).
+    O(candidates).
     """
     return _with(
         candidates,

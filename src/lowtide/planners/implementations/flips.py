@@ -43,7 +43,7 @@ def flips(candidates: Candidates, choice: Choice, program: StageProgram, state: 
 
 
 def _pains(candidates: Candidates, program: StageProgram, state: Retention | None) -> dict[int, float]:
-    """Per group how much of the reruns' time brings back what it reads, and whether the plan is full where it runs."""
+    """Per group the recompute time spent on what it reads, and whether the plan is full where it runs."""
     if state is None:
         return {}
     group_of = {r: g for g in candidates.groups for o in candidates.graph.groups[g].options for r in o.recipes}

@@ -1,14 +1,15 @@
 """Schedule and implementations together: a choice of options is found, planned, and planned again with other options.
 
 1. The fastest option of every group, if all is kept then.
-2. The cut at the fullest moment, over all choices at once (`bounds/joint_cut.py`): what it chooses is planned quickly,
-   like any program; where its replay is too full, there is the next cut; then both moments in one model. Cuts beside
-   the one that proves most are for the bound alone: the fullest moment need not be the most telling one.
+2. The cut where the plan is fullest, over all choices at once (`bounds/joint_cut.py`): what it chooses is planned
+   quickly, like any program; where its replay is too full, there is the next cut; then both cut points in one model.
+   Cuts next to the one that proves most are for the bound alone: the fullest cut point need not be the most telling
+   one.
 3. Where some options give other bits, all that is here first without them, as if there were no others; with half as
    much work again what they offer is looked for from there, so that more freedom does not end slower.
 4. The choice of which least is proved, and the one with the best plan, are planned thoroughly.
 5. In the best plan, with everything else as it is: other options for all groups that are alike, and for single ones,
-   where the plan is full or runs things again. Then it is annealed once more.
+   where the plan is full or recomputes. Then it is annealed once more.
 
 The program's own choice is planned quickly as well, so that there is always a plan to compare with.
 
@@ -43,13 +44,13 @@ from lowtide.planners.start import begin
 
 _SINGLES = 5  # cuts over all choices, one by one
 _SHARES = (0.5, 0.2)  # of the work, for each of the most promising choices
-_BESIDE = 8  # more, beside the one that proves most
+_NEARBY = 8  # more, next to the one that proves most
 _EXACT = 0.6  # of what is left of the time, without options that give other bits
 _MORE = 0.5  # of the work, beyond that
 _REPLAYS = 5  # with smaller budgets, where a choice is planned thoroughly
 _POLISHES = 2  # times that other options are tried in the best plan
 _PROBES = 60  # each time at most
-_IDLE = 5e-4  # as a fraction of the step: what brings less is not done again
+_IDLE = 5e-4  # as a fraction of the step: what gains less is not repeated
 _EQUAL = 1e-6  # relative
 
 
@@ -137,11 +138,11 @@ def _choose(joint: JointSearch) -> None:
     while cut < min(len(joint.cut_points), _SINGLES) and not joint.is_done and not (joint.impossible or joint.is_late):
         _try(joint, joint.cut_points[cut : cut + 1])
         cut += 1
-    for _ in range(_BESIDE):
-        beside = joint.with_best()
-        if beside is None or joint.is_done or joint.impossible or joint.is_late:
+    for _ in range(_NEARBY):
+        nearby = joint.with_best()
+        if nearby is None or joint.is_done or joint.impossible or joint.is_late:
             break
-        joint.cut([beside])
+        joint.cut([nearby])
     pair = joint.telling_cut_points()
     if not joint.is_done and not (joint.impossible or joint.is_late) and len(pair) > 1:
         _try(joint, pair)

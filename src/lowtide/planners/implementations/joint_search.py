@@ -32,13 +32,13 @@ from lowtide.planners.reductions.stage import EXIT
 from lowtide.planners.search import GAP, Search, worth_s
 from lowtide.planners.single_cut import cut_and_replay
 
-_COLUMNS = 2500  # of a model of several moments
-_NODES, _NODES_OF_TWO = 10, 3  # of the tree of a model of one moment, and of two
+_COLUMNS = 2500  # of a model of several cut points
+_NODES, _NODES_OF_TWO = 10, 3  # of the tree of a model of one cut point, and of two
 _LOOKING = 0.4  # of a limit of time, for the choice
 _CUT, _PROBE = 2_000, 200  # proposals that take as long
 _LEAST_s = 1.0  # of searching: what is worth less is left
-_BESIDE = (1, 2, -1, -2)  # places
-_APART = 5  # places: closer moments say the same
+_NEARBY = (1, 2, -1, -2)  # places
+_APART = 5  # places: closer cut points say the same
 _CLOSE = 1e-3  # as a fraction of the step
 _WORTH = 1e-5  # as a fraction of the step: what another option has to bring
 _MENDS = 12  # drops that mend a plan with another option
@@ -196,7 +196,7 @@ class JointSearch:
 
     @property
     def plain_s(self) -> float:
-        """Of the program without a rerun."""
+        """Of the program without recomputation."""
         return sum(self.problem.graph.recipes[r].time_s for r in self.problem.graph.program)
 
     def _times_s(self) -> Iterator[float]:
@@ -271,7 +271,7 @@ class JointSearch:
         search.run("single_cut", lambda s: _note(found, cut_and_replay(s, 1, climb=climb)))
 
     def note(self, candidate: Candidate, state: Retention) -> None:
-        """Remembers the moment at which a plan is fullest."""
+        """Remembers the cut point at which a plan is fullest."""
         cut_point = _cut_point(self, candidate, state.peak_stage)
         if cut_point not in self.cut_points:
             self.cut_points.append(cut_point)
@@ -306,17 +306,17 @@ class JointSearch:
         return None if solution.choice is None else self.settled(solution.choice)
 
     def with_best(self) -> CutPoint | None:
-        """A moment close to the one at which a single cut proves most, not cut at yet; None if there is none."""
+        """A cut point close to the one at which a single cut proves most, not cut at yet; None if there is none."""
         if not self.singles:
             return None
         best = max(self.singles, key=lambda m: self.singles[m])
         begins, end = self.candidates.begins[best.segment : best.segment + 2]
-        places = (best.place + apart for apart in _BESIDE)
+        places = (best.place + apart for apart in _NEARBY)
         near = (CutPoint(best.segment, p) for p in places if begins <= p < end)
         return next((m for m in near if m not in self.singles), None)
 
     def telling_cut_points(self) -> list[CutPoint]:
-        """The moment at which one cut proves most, and the last one noted that lies apart from it."""
+        """The cut point at which one cut proves most, and the last one noted that lies apart from it."""
         if not self.singles:
             return []
         best = max(self.singles, key=lambda m: self.singles[m])
@@ -361,7 +361,7 @@ def _note(found: Candidate, state: Retention | None) -> None:
 
 
 def _cut_point(joint: JointSearch, candidate: Candidate, stage: int) -> CutPoint:
-    """The moment of a stage of a choice's program."""
+    """The cut point of a stage of a choice's program."""
     found = candidate.search.program.stages[stage]
     if found.recipe >= 0:
         return cut_point_of(joint.candidates, found.recipe)

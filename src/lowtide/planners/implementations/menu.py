@@ -13,10 +13,10 @@ from lowtide.ops.base import IN_PLACE
 
 
 def restricted(graph: Graph, numerics: Numerics, without: Collection[str] = (), recipes: Collection[int] = ()) -> Graph:
-    """The graph without the options that a person does not want.
+    """The graph without the options that a user leaves out.
 
-    What the program runs stays. A recipe that only a lost option has is lost with it, and so is what needs a value
-    that nothing makes any more. Ids close up behind what is lost; those before it stay.
+    What the program runs is kept. A recipe that only a lost option has is lost with it, and so is what needs a value
+    that nothing makes any more. Ids close up behind what is lost; those before it are unchanged.
 
     Arguments:
         graph: as enlarged, with its program's own options.

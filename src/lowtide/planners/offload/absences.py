@@ -1,8 +1,8 @@
-"""A schedule -> its runs in order, and what is away from the device between them.
+"""A schedule -> its runs in order, and what is absent from the device between them.
 
 A *place* is where steps that are no runs may stand: place p is before the p-th run or boundary, the last place is the
 end. A value is *absent* from the place of its drop to the place of its fetch; what it comes back from is a *copy* on
-the host, which a send or a run there makes, or which is at home there. In the schedule as it is given, copies take no
+the host, which a send or a run there makes, or which is host-resident. In the schedule as it is given, copies take no
 time: the bytes per place that are found here are those of values that come just before they are needed and go at once.
 
 Units: `_B` bytes, `_s` seconds.
@@ -25,11 +25,12 @@ NEVER_THERE = -1
 
 @dataclass(slots=True)
 class Copy:
-    """A stay of a value on the host.
+    """A value's residency on the host.
 
     Arguments:
         earliest, due: the places between which it is sent; `due` is None where nothing is sent.
-        base: whether the value, or what it replaces, has its home there, so that it takes no further bytes and stays.
+        host_resident: whether the value, or what it replaces, is host-resident, so that it takes no further bytes and
+            stays.
         until: the place after which the schedule drops it; None if it does not.
         readers: places of runs on the host that read it.
     """
@@ -37,7 +38,7 @@ class Copy:
     value: int
     earliest: int = 0
     due: int | None = None
-    base: bool = False
+    host_resident: bool = False
     until: int | None = None
     readers: list[int] = field(default_factory=list)
     absences: list[int] = field(default_factory=list)
@@ -48,7 +49,7 @@ class Absence:
     """A value that is not on the device from place `leave` to, without, place `back`; None for the rest.
 
     Arguments:
-        leave: NEVER_THERE for a value with its home on the host that has not visited yet.
+        leave: NEVER_THERE for a host-resident value that has not been on the device yet.
     """
 
     value: int
@@ -62,12 +63,12 @@ class Anchor:
     """A run or a boundary.
 
     Arguments:
-        inner_B: device bytes that it takes beside what is live before it.
-        change_B: what it changes of the live bytes, by what it brings, overwrites and lets go.
+        inner_B: device bytes that it takes on top of what is live before it.
+        change_B: what it changes of the live bytes, by what it makes, overwrites and frees.
         time_s: of the run.
         computes: whether it runs on the device.
         reads: values that it reads and that come by fetch at some time.
-        drops: values given up for good between it and the next one.
+        drops: values freed for good between it and the next one.
     """
 
     step: Run | Boundary
@@ -110,8 +111,8 @@ def find_absences(graph: Graph, schedule: Schedule) -> Absences:
 
 
 def is_spare(found: Absences, copy: Copy) -> bool:
-    """Whether a copy is only made for its value to come back from: if that stays, nothing needs sending."""
-    if copy.due is None or copy.base or copy.readers or not copy.absences:
+    """Whether a copy is only made for its value to come back from: if that is kept, nothing needs sending."""
+    if copy.due is None or copy.host_resident or copy.readers or not copy.absences:
         return False
     return all(found.absences[a].back is not None for a in copy.absences)
 
@@ -127,13 +128,13 @@ class _Walk:
         self.copies: list[Copy] = []
         self.on_device = {v.id for v in graph.values if v.persistent and v.memory == DEVICE}
         self.since: dict[int, int] = {}  # resident value -> the first place after it came
-        self.sent: dict[int, int] = {}  # resident value -> its copy, sent during this stay
+        self.sent: dict[int, int] = {}  # resident value -> its copy, sent during this residency
         self.on_host: dict[int, int] = {}  # value -> its copy
         self.old: dict[int, int] = {}  # value -> a copy that was dropped and may be taken up again
         self.left: dict[int, tuple[int, int | None]] = {}  # value -> where it was dropped, and the copy sent before
         for value in graph.values:
             if value.persistent and value.memory != DEVICE:
-                self._copy(value.id, Copy(value.id, base=True))
+                self._copy(value.id, Copy(value.id, host_resident=True))
         self.live_B = self.start_B = sum(self.size_B[v] for v in self.on_device)
         self.host_now_B = self.host_start_B = sum(self.size_B[v] for v in self.on_host)
         self.free_B: list[int] = []
@@ -209,7 +210,7 @@ class _Walk:
 
     def _go(self, value: int) -> None:
         if value not in self.on_device:
-            raise IllegalPlan(f"value {value} ({self.graph.values[value].name}) is given up where it is not")
+            raise IllegalPlan(f"value {value} ({self.graph.values[value].name}) is dropped where it is not")
         self.on_device.discard(value)
         self.sent.pop(value, None)
         self.live_B -= self.size_B[value]
@@ -238,7 +239,7 @@ class _Walk:
         for v in step.keep:
             if not on_device:
                 host_change_B += self.size_B[v]
-                self._copy(v, Copy(v, self.place + 1, base=self._stays_in_place(v)))
+                self._copy(v, Copy(v, self.place + 1, host_resident=self._is_host_resident(v)))
             elif v not in self.on_device:
                 self._come(v, self.place + 1)
         anchor.change_B, anchor.host_change_B = self.live_B - before_B, host_change_B
@@ -282,12 +283,12 @@ class _Walk:
     def _send(self, value: int) -> None:
         earliest = min(self.since.get(value, 0), self.place)
         copy = self.old.pop(value, None)
-        if copy is not None:  # the same bytes once more: the first copy stays
+        if copy is not None:  # the same bytes once more: the first copy is kept
             self.copies[copy].until = None
             self.on_host[value] = copy
         else:
-            base = self._stays_in_place(value)
-            copy = self._copy(value, Copy(value, earliest, self.place, base))
+            host_resident = self._is_host_resident(value)
+            copy = self._copy(value, Copy(value, earliest, self.place, host_resident))
             replaced = self.graph.values[value].replaces
             if replaced is not None and replaced in self.on_host:
                 self.on_host.pop(replaced)
@@ -295,7 +296,7 @@ class _Walk:
         self.sent[value] = copy
         self._add_host(self.size_B[value])
 
-    def _stays_in_place(self, value: int) -> bool:
+    def _is_host_resident(self, value: int) -> bool:
         v = self.graph.values[value]
         return v.replaces is not None or v.persistent or (v.leaves is not None and v.memory != DEVICE)
 
@@ -307,7 +308,7 @@ class _Walk:
         copy = self.on_host.pop(value)
         self.copies[copy].until = self.place
         self.host_now_B -= self.size_B[value]
-        if not self.copies[copy].base and self.copies[copy].due is not None:
+        if not self.copies[copy].host_resident and self.copies[copy].due is not None:
             self.old[value] = copy
 
     def _fetch(self, value: int) -> None:

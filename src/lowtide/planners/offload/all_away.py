@@ -1,7 +1,7 @@
 """The retention for the fewest bytes: everything that may come by fetch is away whenever it is not used.
 
-What a run overwrites is gone in every memory. Where the fullest stage could overwrite a value that is fetched once
-more behind it, that value is made again there instead, as long as this lowers the peak.
+What a run overwrites is gone in every memory. Where the fullest stage could overwrite a value that is fetched once more
+behind it, that value is recomputed there instead, as long as this lowers the peak.
 
 Units: `_B` bytes.
 """
@@ -29,7 +29,7 @@ def least_away(program: StageProgram) -> Taus:
         if not candidates:
             return taus
         tried.add(candidates[0])
-        other = _made_again(program, taus, candidates[0][1], stage)
+        other = _recomputed(program, taus, candidates[0][1], stage)
         if other is not None and state.assign(other) and state.peak_B <= peak_B:
             taus, peak_B, stage = other, state.peak_B, state.peak_stage
 
@@ -43,8 +43,8 @@ def taus_away(program: StageProgram) -> Taus:
     return taus
 
 
-def _made_again(program: StageProgram, taus: Taus, value: int, stage: int) -> Taus | None:
-    """The same with reruns instead of fetches of a value behind a stage; None where that cannot be, or is so."""
+def _recomputed(program: StageProgram, taus: Taus, value: int, stage: int) -> Taus | None:
+    """The same with a value recomputed, not fetched, behind a stage; None where that cannot be, or is so."""
     core = program.core
     first = sum(len(uses) + 1 for uses in program.uses[:value])
     gaps = [

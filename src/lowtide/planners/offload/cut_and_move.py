@@ -1,10 +1,10 @@
-"""Cuts of steps that may move values, and what is made of them.
+"""Cuts of steps that may offload values, and what is made of them.
 
-A cut at the fullest moment says what stays, what is sent before and fetched afterwards, and what lives on the host
-(`bounds/offload_cut.py`). Its solution is replayed: what does not stay across the moment is brought back when it is
-needed again. Only what the cut moves may move in the search that follows, at no price. Where copies come late after
-all, the cut is solved again for slower links; where the replay is too full elsewhere, there is the next cut, and both
-are replayed together.
+A cut where the step is fullest says what is kept, what is sent before and fetched afterwards, and what is host-resident
+(`bounds/offload_cut.py`). Its solution is replayed: what is not kept across the cut point is recomputed or fetched when
+it is needed. Only what the cut offloads may be offloaded in the search that follows, at no price. Where copies come
+late after all, the cut is solved again for slower links; where the replay is too full elsewhere, there is the next cut,
+and both are replayed together.
 
 Units: `_B` bytes, `_s` seconds, `_ps` picoseconds.
 """
@@ -36,11 +36,11 @@ _CUT_POINTS = 3  # at which a graph is cut
 _SLOWER = (1.0, 0.85, 0.7)  # times the link's rate, for cuts whose copies come late
 _THOROUGH = 50_000  # proposals: with less work one cut has to do
 _CLOSE, _NODES = 2e-3, 3  # of a cut: as a fraction of the step, and of the tree
-_COOLINGS = (AnnealingRun(0.5), AnnealingRun(0.5, windowed=True, mirrored=True))
-_COOLED = 0.08  # of the work, for each replay
+_ANNEALING_RUNS = (AnnealingRun(0.5), AnnealingRun(0.5, windowed=True, mirrored=True))
+_ANNEAL_SHARE = 0.08  # of the work, for each replay
 _LATE = 1e-3  # as a fraction of the step: waits that are worth another cut
-_DROPS = 400  # drops that leave room for copies under way
-_WIDE = 0.5  # of a second of the link, in seconds of compute, where everything may move
+_DROPS = 400  # drops that leave space for copies in progress
+_WIDE = 0.5  # of a second of the link, in seconds of compute, where everything may be offloaded
 
 
 @dataclass(frozen=True)
@@ -52,16 +52,16 @@ class Cut:
 
     @property
     def gone(self) -> dict[int, bool]:
-        """What does not stay, by its id in the graph, and whether it comes back by a fetch."""
+        """What is not kept, by its id in the graph, and whether it comes back by a fetch."""
         there, kept = self.model.program.values, self.solution.kept or frozenset()
-        return {there[v]: v in self.solution.fetched for v in self.model.lifetime if v not in kept}
+        return {there[v]: v in self.solution.fetched for v in self.model.resident if v not in kept}
 
 
 def cut_and_move(pool: OffloadSearch, graph: Graph, program: StageProgram) -> None:
     """Cuts where the program is fullest, and where its replays are, and goes on from there.
 
     Arguments:
-        program: of the graph, in which nothing moves.
+        program: of the graph, in which nothing is offloaded.
     """
     earlier: list[Cut] = []
     stages, stage = list[int](), program.keep_all(0).peak_stage
@@ -122,7 +122,7 @@ def _go_on(pool: OffloadSearch, graph: Graph, candidate: OffloadCandidate, taus:
         return None
     timed = pool.consider(candidate, found)
     if not pool.is_close:
-        timed = cool(pool, candidate, found.taus) or timed
+        timed = anneal_candidate(pool, candidate, found.taus) or timed
     pool.tick()
     return timed
 
@@ -133,8 +133,8 @@ def _slowed(machine: Machine, factor: float) -> Machine:
 
 def _replay(pool: OffloadSearch, graph: Graph, cuts: Sequence[Cut]) -> tuple[OffloadCandidate, Taus]:
     """What the solutions of some cuts mean together."""
-    moved = {v for cut in cuts for v, by_fetch in cut.gone.items() if by_fetch}
-    candidate = pool.candidate(graph, {v for cut in cuts for v in cut.solution.hosted}, moved)
+    fetched = {v for cut in cuts for v, by_fetch in cut.gone.items() if by_fetch}
+    candidate = pool.candidate(graph, {v for cut in cuts for v in cut.solution.hosted}, fetched)
     program = candidate.program
     taus = program.keep_all(0).taus
     for cut in cuts:
@@ -154,7 +154,7 @@ def _replay(pool: OffloadSearch, graph: Graph, cuts: Sequence[Cut]) -> tuple[Off
 
 
 def _same_stage(program: StageProgram, stage: int, other: StageProgram) -> int:
-    """Where another program, of the same graph with other homes, has a stage."""
+    """Where another program, of the same graph with other values host-resident, has a stage."""
     wanted = (program.stages[stage].segment, program.stages[stage].recipe)
     return next((t for t, s in enumerate(other.stages) if (s.segment, s.recipe) == wanted), stage)
 
@@ -162,7 +162,7 @@ def _same_stage(program: StageProgram, stage: int, other: StageProgram) -> int:
 def _wider(
     pool: OffloadSearch, graph: Graph, candidate: OffloadCandidate, taus: Taus
 ) -> tuple[OffloadCandidate, Retention | None]:
-    """The same start where everything may move: of use where a few values are not enough."""
+    """The same start where everything may be offloaded: of use where a few values are not enough."""
     wide = pool.candidate(
         graph, candidate.hosted, fetchable_values(graph, pool.least_B) | candidate.program.movement.fetchable
     )
@@ -170,21 +170,21 @@ def _wider(
     return wide, pool.settle(wide, taus)
 
 
-def cool(pool: OffloadSearch, candidate: OffloadCandidate, taus: Taus, capacity: float = 1.0) -> Timing | None:
-    """Anneals a draft from a plan of it.
+def anneal_candidate(pool: OffloadSearch, candidate: OffloadCandidate, taus: Taus, share: float = 1.0) -> Timing | None:
+    """Anneals an offload candidate from a plan of it.
 
     Arguments:
-        capacity: share of the budget that values may take; what is left is for copies under way.
+        share: of the budget that values may take; what is left is for copies in progress.
     """
-    search = pool.search(candidate, int(_COOLED * pool.problem.work))
-    search.budget_B = int(capacity * pool.problem.budget_B) - candidate.program.reserve_B
+    search = pool.search(candidate, int(_ANNEAL_SHARE * pool.problem.work))
+    search.budget_B = int(share * pool.problem.budget_B) - candidate.program.reserve_B
     search.stage = pool.stage
     search.prove(pool.bound_s * 1e12)
-    if capacity < 1.0:
+    if share < 1.0:
         state = candidate.program.keep_all(search.budget_B)
         if state.assign(taus) and mend(search, state, _DROPS):
             taus = state.taus
-    lane = Lane(taus, _COOLINGS, pool.problem.seed)
+    lane = Lane(taus, _ANNEALING_RUNS, pool.problem.seed)
     try:
         anneal_lanes(
             search, [lane], min(search.problem.work, 4000 * len(candidate.program.stages)), twin_gaps(candidate.program)

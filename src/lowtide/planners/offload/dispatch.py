@@ -1,7 +1,8 @@
-"""Every step of a schedule that moves values, issued one after another: the walk behind `transfers.py`.
+"""Every step of a schedule that offloads values, issued one after another: the walk behind `transfers.py`.
 
-At each place, in this order: what has to be sent by now, and what may be; what has to come back, or stays because it is
-still there; what has to go for the run to fit; what should be on its way. Its clock is that of `lowtide.ir.simulate`.
+At each place, in this order: what has to be sent by now, and what may be; what has to come back, or is kept because it
+is still there; what has to be freed for the run to fit; what should be on its way. Its clock is that of
+`lowtide.ir.simulate`.
 
 Units: `_B` bytes, `_s` seconds.
 """
@@ -20,20 +21,20 @@ from lowtide.ir.schedule import HOST, Boundary, Drop, Fetch, Run, Send, Step
 from lowtide.planners.offload.absences import NEVER_THERE, Absences, Anchor
 from lowtide.planners.offload.rates import Rates
 
-_LOOKED_AT = 12  # fetches that are due by now and have no room, per place
+_LOOKED_AT = 12  # fetches that are due by now and do not fit, per place
 _LAST = 1 << 60
 
 
 class Dispatch:
     """One walk over the places, in which everything is issued.
 
-    Invariant: at place p, `live_B` is what is on the device; `free_B[q]` for q >= p is the most that will be there at
-    q if nothing but what has been issued is moved otherwise than naively, and, roughly, what will still be under way.
+    Invariant: at place p, `live_B` is what is on the device; `free_B[q]` for q >= p is the most that will be there at q
+    if nothing but what has been issued is copied otherwise than naively, and, roughly, what will still be in progress.
 
     Arguments:
         starts: when each run will probably start.
-        kept: copies that are not made: their values stay.
-        moved: absences that end with a fetch, as far as is known; None for all.
+        kept: copies that are not made: their values are kept.
+        ended_by_fetch: absences that end with a fetch, as far as is known; None for all.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class Dispatch:
         host_budget_B: int | None,
         starts: Sequence[float],
         kept: frozenset[int],
-        moved: frozenset[int] | None,
+        ended_by_fetch: frozenset[int] | None,
     ) -> None:
         self.graph, self.found, self.rates = graph, found, rates
         self.budget_B, self.host_budget_B = budget_B, host_budget_B
@@ -62,11 +63,11 @@ class Dispatch:
         self.done_s: dict[int, float] = {}  # per copy, when it has last been read there
         self.came_s: dict[int, float] = {}  # fetched value -> when
         self.is_there = [a.leave != NEVER_THERE for a in found.absences]
-        self.is_settled = [False] * len(found.absences)  # fetched, or stays
+        self.is_settled = [False] * len(found.absences)  # fetched, or kept
         self.fetched: set[int] = set()
-        self._index(moved)
+        self._index(ended_by_fetch)
 
-    def _index(self, moved: frozenset[int] | None) -> None:
+    def _index(self, ended_by_fetch: frozenset[int] | None) -> None:
         found, count = self.found, len(self.found.anchors) + 1
         self.leaving: list[list[int]] = [[] for _ in range(count)]
         self.returning: list[list[int]] = [[] for _ in range(count)]
@@ -82,15 +83,15 @@ class Dispatch:
             if a.back is not None:
                 self.returning[a.back].append(i)
                 self.open[a.copy] = self.open.get(a.copy, 0) + 1
-                if moved is None or i in moved or a.leave == NEVER_THERE:
+                if ended_by_fetch is None or i in ended_by_fetch or a.leave == NEVER_THERE:
                     ends.append((a.back, i))
         self.latest_s = self._deadlines(sorted(ends))
         made = ((c.earliest, i) for i, c in enumerate(found.copies) if c.due is not None and i not in self.kept)
         self.sends = sorted(made)
         self.next_send = 0
         self.to_send: list[tuple[int, int]] = []  # (due, copy)
-        self.sent: list[tuple[float, int]] = []  # (when its copy is made, absence) of what waits to be given up
-        self.spare: list[tuple[int, int]] = []  # (-back, absence) of what may be given up at once
+        self.sent: list[tuple[float, int]] = []  # (when its copy is made, absence) of what waits to be freed
+        self.spare: list[tuple[int, int]] = []  # (-back, absence) of what may be freed at once
         self.coming = [(self.latest_s.get(i, 0.0), i) for i, a in enumerate(found.absences) if a.leave == NEVER_THERE]
         heapq.heapify(self.coming)
         self.wanted: list[tuple[int, int]] = []  # (back, absence) of what should be on its way
@@ -131,7 +132,7 @@ class Dispatch:
                 return False
             self._leave(p)
             for v in anchor.step.keep if anchor is not None and isinstance(anchor.step, Run) else ():
-                if v in self.dead:  # made again before its first bytes were given up
+                if v in self.dead:  # recomputed before its first bytes were freed
                     self._give_up(self.dead[v])
             if not (self._return(p) and self._make_free(self.budget_B - inner_B)):
                 return False
@@ -155,18 +156,18 @@ class Dispatch:
 
     @property
     def needless(self) -> frozenset[int]:
-        """Copies that nobody read, beside those that were not made."""
+        """Copies that nobody read, with those that were not made."""
         used = {self.found.absences[i].copy for i in self.fetched}
         needless = (
             i
             for i, c in enumerate(self.found.copies)
-            if c.due is not None and not c.base and not c.readers and c.absences and i not in used
+            if c.due is not None and not c.host_resident and not c.readers and c.absences and i not in used
             and all(self.found.absences[a].back is not None for a in c.absences)
         )  # fmt: skip
         return frozenset(needless)
 
     @property
-    def moved(self) -> frozenset[int]:
+    def ended_by_fetch(self) -> frozenset[int]:
         """Absences that ended with a fetch."""
         return frozenset(self.fetched)
 
@@ -179,7 +180,7 @@ class Dispatch:
         self.end_s = start_s + (anchor.time_s if anchor.computes else 0.0)
 
     def _pass(self, p: int) -> None:
-        """A run, or a boundary, and what is given up behind it."""
+        """A run, or a boundary, and what is freed behind it."""
         anchor = self.found.anchors[p]
         recipe = anchor.recipe
         if recipe is None:
@@ -258,7 +259,7 @@ class Dispatch:
         return int(self.host_B[p:due].max(initial=0)) + size_B <= self.host_budget_B
 
     def _adds_B(self, copy: int) -> int:
-        """Host bytes that a copy takes beside what is there: none where it takes the place of another value."""
+        """Host bytes that a copy takes on top of what is there: none where it takes the place of another value."""
         value = self.found.copies[copy].value
         return 0 if self.graph.values[value].replaces is not None else self.size_B[value]
 
@@ -282,7 +283,7 @@ class Dispatch:
         if due > p:
             self.host_B[p:due] += self._adds_B(i)
         self.host_now_B += self._adds_B(i)
-        if not copy.base:
+        if not copy.host_resident:
             self.on_host[copy.value] = i
         for k in copy.absences[:1]:  # until then its bytes are not free, whatever the naive schedule says
             a = self.found.absences[k]
@@ -293,7 +294,7 @@ class Dispatch:
 
     def _let_go(self, i: int) -> None:
         copy = self.found.copies[i]
-        if copy.base or (copy.value not in self.on_host and copy.until is None):
+        if copy.host_resident or (copy.value not in self.on_host and copy.until is None):
             return
         self.on_host[copy.value] = i
         heapq.heappush(self.gone, (max(self.made_s[i], self.done_s.get(i, 0.0)), i))
@@ -319,7 +320,7 @@ class Dispatch:
                 heapq.heappush(self.coming, (self.latest_s.get(i, self.plan[a.back]), i))
 
     def _make_free(self, most_B: int, *, forced: bool = True) -> bool:
-        """Gives up what may go until at most so much is live."""
+        """Frees what may go until at most so much is live."""
         while self.live_B > most_B:
             while self.sent and self.sent[0][0] <= self.now_s:
                 _, i = heapq.heappop(self.sent)
@@ -349,7 +350,7 @@ class Dispatch:
         due = [i for i in self.returning[p] if not self.is_settled[i]]
         for i in due:
             if self.is_there[i]:
-                self._lifetime(p, i)
+                self._keep(p, i)
         for i in due:
             if not self.is_settled[i]:
                 if not self._make_free(self.budget_B - self.size_B[self.found.absences[i].value]):
@@ -379,7 +380,7 @@ class Dispatch:
         if int(self.free_B[p:back].max()) + size_B > self.budget_B:
             return False
         if self.is_there[i]:
-            self._lifetime(p, i)
+            self._keep(p, i)
             return True
         if self.from_free_s >= self.end_s:  # it would only wait, on bytes that others could use
             return False
@@ -388,7 +389,7 @@ class Dispatch:
         self._fetch(p, i)
         return True
 
-    def _lifetime(self, p: int, i: int) -> None:
+    def _keep(self, p: int, i: int) -> None:
         a = self.found.absences[i]
         self.is_settled[i] = True
         self.free_B[p : a.back] += self.size_B[a.value]

@@ -1,8 +1,8 @@
-"""Updates of what lives on the host, done there: the gradient goes down, neither weight nor state comes up and back.
+"""Updates of host-resident values, done there: the gradient is sent, neither weight nor state is copied.
 
-Made from a plan whose updates run on the device: where the parameter and all of its optimizer state have their homes on
-the host and the graph has the same update for the host's engine, that one takes its place. Half of them, and half of
-the rest, are tried as well, since the host may be the slower of both. See J. Ren et al., "ZeRO-Offload: Democratizing
+Made from a plan whose updates run on the device: where the parameter and all of its optimizer state are host-resident
+and the graph has the same update for the host's engine, that one takes its place. Half of them, and half of the rest,
+are tried as well, since the host may be the slower of both. See J. Ren et al., "ZeRO-Offload: Democratizing
 Billion-Scale Model Training", USENIX ATC 2021, for why.
 
 Units: `_B` bytes, `_s` seconds.
@@ -59,7 +59,7 @@ def all_on_the_host(graph: Graph, schedule: Schedule) -> tuple[Schedule, int]:
     """The schedule with every update on the host that can be there, for the fewest bytes; and how many those are.
 
     Arguments:
-        graph: with its homes.
+        graph: with its host-resident values.
     """
     twins = host_twins(graph)
     chosen = {r: twins[r] for r in _runs(schedule) if r in twins and _may_go(graph, schedule, graph.recipes[r])}
@@ -86,7 +86,7 @@ def _may_go(graph: Graph, schedule: Schedule, recipe: Recipe) -> bool:
 
 
 def _is_free(graph: Graph, schedule: Schedule, value: int, recipe: Recipe) -> bool:
-    """Whether a value never moves, or goes to the host once and comes back once, for this recipe alone."""
+    """Whether a value is never copied, or goes to the host once and comes back once, for this recipe alone."""
     steps = schedule.steps
     moves = [i for i, s in enumerate(steps) if isinstance(s, Send | Fetch) and s.value == value]
     if not moves:

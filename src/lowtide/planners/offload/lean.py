@@ -1,4 +1,4 @@
-"""The same runs with copies back as late as can be and drops as early: values lie about for no longer than needed.
+"""The same runs with copies back as late as can be and drops as early: values are resident for no longer than needed.
 
 Well-timed copies (`transfers.py`) fill what the budget leaves, and values that come early leave holes between others:
 addresses take more than live bytes do. A lean schedule packs best, and waits for its copies most.
@@ -23,7 +23,7 @@ def lean(graph: Graph, schedule: Schedule) -> Schedule:
     """Puts every fetch right before what needs the value, every send and every drop right behind its last use.
 
     Arguments:
-        graph: with homes as the schedule has them.
+        graph: with the host-resident values of the schedule.
         schedule: legal.
 
     Returns: a legal schedule with all waits, of at most as many device bytes at once; host bytes may come a little

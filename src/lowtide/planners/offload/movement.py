@@ -1,8 +1,8 @@
-"""What a plan may move between the device and the host, and what every plan has to move.
+"""What a plan may offload to the host and prefetch, and what every plan has to copy.
 
-A value that a plan brings back by a fetch is sent once, when it comes about. A persistent value with its home on the
-host is never sent: it comes by fetch alone. What an update on the device makes for such a home is sent there, and
-leaves the device at once. What a run on the host reads is sent there when it comes about.
+A value that a plan fetches is sent once, when it is made. A host-resident persistent value is never
+sent: it comes by fetch alone. What an update on the device makes of such a value is sent there, and is dropped from the
+device at once. What a run on the host reads is sent there when it is made.
 
 Units: `_B` bytes.
 """
@@ -21,12 +21,12 @@ LEAST_B = 1 << 16  # smaller values are not worth a copy of their own
 
 @dataclass(frozen=True, slots=True)
 class Movement:
-    """What moves; values and recipes by their ids in the graph.
+    """What is offloaded; values and recipes by their ids in the graph.
 
     Arguments:
         fetchable: values that may come by fetch.
-        hosted: those of them that have their home on the host.
-        returning: what updates on the device make for homes on the host.
+        hosted: those of them that are host-resident.
+        returning: what updates on the device make for host-resident values.
         host_runs: recipes of the program on the host's engine.
         lent: values that come about on the device and are read by them.
     """
@@ -42,7 +42,7 @@ class Movement:
         return sum(graph.values[v].size_B for v in self.returning | self.lent)
 
     def fetch_B(self, value: Value) -> int:
-        """Bytes that a fetch of the value moves; -1 where it has none."""
+        """Bytes that a fetch of the value copies; -1 where it has none."""
         return value.size_B if value.id in self.fetchable else -1
 
     def send_B(self, value: Value) -> int:
@@ -55,22 +55,23 @@ NOTHING_MOVES = Movement()
 
 
 def fetchable_values(graph: Graph, least_B: int = LEAST_B) -> frozenset[int]:
-    """Values that may be sent to the host and fetched back: all but persistent ones, what is at home, and small ones.
+    """Values that may be sent to the host and fetched back: all but persistent ones, host-resident ones, and small
+    ones.
 
-    What the caller overwrites, or lets go of at once, is left out: nothing would wait for its copy. O(graph).
+    What the caller overwrites, or frees at once, is left out: nothing would wait for its copy. O(graph).
     """
-    lifetimes = graph.handed | updated_values(graph, graph.program)
+    kept = graph.handed | updated_values(graph, graph.program)
     return frozenset(
         v.id
         for v in graph.values
         if v.size_B >= max(1, least_B)
-        and not (v.persistent or v.replaces is not None or v.id in lifetimes or v.readable_through is not None)
+        and not (v.persistent or v.replaces is not None or v.id in kept or v.readable_through is not None)
         and (v.leaves is None or (v.held and _leaves_its_own_part(graph, v)))
     )
 
 
 def _leaves_its_own_part(graph: Graph, value: Value) -> bool:
-    """Whether it could come back where it is handed over: a fetch touches it in a segment of its own part."""
+    """Whether it could be fetched where it is handed over: a fetch touches it in a segment of its own part."""
     assert value.leaves is not None
     segments = [graph.recipes[r].segment for r in graph.producers[value.id]]
     segments += [] if value.arrives is None else [value.arrives]
@@ -79,7 +80,7 @@ def _leaves_its_own_part(graph: Graph, value: Value) -> bool:
 
 
 def movement(graph: Graph, program: Sequence[int], movable: Collection[int]) -> Movement:
-    """Works out what moves.
+    """Works out what is offloaded.
 
     Arguments:
         program: recipes that run.
@@ -117,11 +118,11 @@ def refuses_movement(graph: Graph, program: Sequence[int]) -> str | None:
 
 
 def refuses_to_move(graph: Graph) -> str | None:
-    """Says what has to be moved in any plan, or None: of use where nothing can be. O(graph)."""
+    """Says what every plan has to copy, or None: of use where nothing can be. O(graph)."""
     for value in graph.values:
         if value.persistent and value.memory == HOST:
-            return f"{value.name} has its home on the host; this planner moves nothing"
+            return f"{value.name} is host-resident; this planner offloads nothing"
     for recipe in (graph.recipes[r] for r in graph.program):
         if recipe.engine == HOST_ENGINE:
-            return f"recipe {recipe.id} ({recipe.op}) runs on the host; this planner moves nothing"
+            return f"recipe {recipe.id} ({recipe.op}) runs on the host; this planner offloads nothing"
     return None

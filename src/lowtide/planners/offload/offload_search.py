@@ -1,4 +1,4 @@
-"""One solve for plans that move values, in progress: the best plan by exact time, the bound, the limits.
+"""One solve for plans that offload values, in progress: the best plan by exact time, the bound, the limits.
 
 Units: `_B` bytes, `_s` seconds, `_ps` picoseconds.
 """
@@ -46,8 +46,8 @@ class Found:
 
     Arguments:
         timing: its schedule, timed.
-        hosted: what has its home on the host.
-        candidate: where it came from; None for a plan that moves nothing.
+        hosted: what is host-resident.
+        candidate: where it came from; None for a plan that offloads nothing.
         taus: its retention there.
         by: which stage of the solve found it.
     """
@@ -61,11 +61,11 @@ class Found:
 
 @dataclass
 class OffloadCandidate:
-    """A choice of options and homes, and what may move in it.
+    """A choice of options and of host-resident values, and what may be offloaded in it.
 
     Arguments:
-        program: of the graph with these homes.
-        hosted: what has its home on the host.
+        program: of the graph with these host-resident values.
+        hosted: what is host-resident.
     """
 
     program: StageProgram
@@ -92,7 +92,7 @@ class OffloadSearch:
     best: Found | None = None
     bound_s: float = 0.0
     lowest_B: int | None = None  # least device bytes that a plan was found to need
-    lowest: tuple[Schedule, tuple[int, ...]] | None = None  # that plan, and its homes
+    lowest: tuple[Schedule, tuple[int, ...]] | None = None  # that plan, and its host-resident values
     stage: str = ""
     work: int = 0
     stats: dict[str, Any] = field(default_factory=dict)
@@ -108,7 +108,7 @@ class OffloadSearch:
 
     @cached_property
     def still(self) -> StageProgram:
-        """The graph's own program, in which nothing moves."""
+        """The graph's own program, in which nothing is offloaded."""
         return stage_program(self.graph)
 
     @property
@@ -148,7 +148,7 @@ class OffloadSearch:
             raise OutOfTime
 
     def tell(self, progress: Progress) -> None:
-        """What a search for one draft says, told of the whole solve."""
+        """What a search for one candidate says, told of the whole solve."""
         if self.watch is None:
             return
         time_s = None if self.best is None else self.best.timing.time_s
@@ -176,16 +176,16 @@ class OffloadSearch:
         return min(LEAST_B, max(1, self.problem.budget_B >> 11))
 
     def candidate(self, graph: Graph, hosted: Collection[int], movable: Collection[int]) -> OffloadCandidate:
-        """Begins with some homes and some values that may move."""
+        """Begins with some host-resident values and some that may be offloaded."""
         host_resident = tuple(sorted(hosted if self.problem.host_resident is None else self.problem.host_resident))
         return OffloadCandidate(stage_program(housed(graph, host_resident), movable=movable), host_resident)
 
     def redraft(self, graph: Graph, hosted: Collection[int], movable: Collection[int]) -> OffloadCandidate:
-        """The same for a graph that has these homes already."""
+        """The same for a graph that has these host-resident values already."""
         return OffloadCandidate(stage_program(graph, movable=movable), tuple(hosted))
 
     def search(self, candidate: OffloadCandidate, work: int) -> Search:
-        """A search for retentions of a draft, within the limits of this solve."""
+        """A search for retentions of a candidate, within the limits of this solve."""
         problem = replace(self.problem, graph=candidate.program.graph, work=max(0, work), start=None)
         return Search(problem, self.tell, self.began_s, candidate.program)
 
@@ -223,7 +223,7 @@ class OffloadSearch:
         return estimated_s(candidate.program.graph, schedule, self.machine, problem.budget_B, problem.host_budget_B)
 
     def offer_plain(self, schedule: Schedule) -> None:
-        """Takes a plan that moves nothing."""
+        """Takes a plan that offloads nothing."""
         timed = measured(self.graph, with_waits(self.graph, schedule.steps), self.machine)
         if self._fits(timed) and (self.best is None or timed.time_s < self.best.timing.time_s):
             self.best = Found(dataclasses.replace(timed, schedule=schedule), (), None, None, self.stage)
@@ -250,10 +250,10 @@ class OffloadSearch:
             self.lowest = (schedule, candidate.hosted)
 
     def note(self, schedule: Schedule, hosted: tuple[int, ...], graph: Graph) -> bool:
-        """Remembers a plan if none needs fewer bytes and the host has room for it; whether that is so.
+        """Remembers a plan if none needs fewer bytes and it fits on the host; whether that is so.
 
         Arguments:
-            graph: with its homes.
+            graph: with its host-resident values.
         """
         timed, host_B = measured(graph, schedule, self.machine), self.problem.host_budget_B
         lowest = self.lowest_B is None or timed.peak_B < self.lowest_B
@@ -263,7 +263,7 @@ class OffloadSearch:
         return False
 
     def _lighter(self, candidate: OffloadCandidate, state: Retention) -> Retention | None:
-        """The same with fewer copies where they do not all have room on the host."""
+        """The same with fewer copies where they do not all fit on the host."""
         limit_B = self.problem.host_budget_B
         if limit_B is None:
             return state
@@ -282,7 +282,7 @@ class OffloadSearch:
 
 
 def _without_copies(program: StageProgram, taus: Taus, spare_B: int) -> Taus | None:
-    """Lets the largest copies be made again, or stay, until so many bytes are spared; None if there are none left."""
+    """Recomputes or keeps the values of the largest copies until so many bytes are spared; None if none are left."""
     core, found, left_B = program.core, taus.copy(), spare_B
     gaps: dict[int, list[int]] = {}
     gap = 0

@@ -28,7 +28,7 @@ def _once(recipe: Recipe) -> Recipe:
 
 
 def copies_least_s(graph: Graph, budget_B: int, machine: Machine) -> float:
-    """What has no room at the fullest moment goes before it and comes back after it; what lives on the host only comes.
+    """Seconds of the links for what does not fit where the step is fullest, sent before and fetched after it.
 
     Arguments:
         graph: as `run_once` leaves it.

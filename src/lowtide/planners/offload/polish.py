@@ -1,6 +1,6 @@
-"""The last changes to a plan that moves values, each judged by exact time.
+"""The last changes to a plan that offloads values, each judged by exact time.
 
-What a plan moves, it may make again instead, or keep; what it makes again, it may move. One value at a time, first
+What a plan offloads, it may recompute instead, or keep; what it recomputes, it may offload. One value at a time, first
 those for which there is most to gain, as long as that helps.
 """
 
@@ -19,7 +19,7 @@ _SMALL = 6000  # recipes that run
 
 
 def polish(pool: OffloadSearch) -> None:
-    """Improves the best plan, which moves something, until nothing helps or its share of the work is done."""
+    """Improves the best plan, which offloads something, until nothing helps or its share of the work is done."""
     least = _LEAST * pool.problem.work if len(pool.graph.program) <= _SMALL else 0
     trials = min(_TRIALS, int(max(least, pool.problem.work - pool.work)) // _PROPOSALS)
     refused: set[tuple[int, bool]] = set()
@@ -42,7 +42,7 @@ def polish(pool: OffloadSearch) -> None:
 
 
 def _wide(pool: OffloadSearch, best: Found) -> OffloadCandidate:
-    """The same homes, and everything may move."""
+    """The same host-resident values, and everything may be offloaded."""
     assert best.candidate is not None
     graph = best.candidate.program.graph
     candidate = pool.redraft(
@@ -53,10 +53,10 @@ def _wide(pool: OffloadSearch, best: Found) -> OffloadCandidate:
 
 
 def _proposals(best: Found, candidate: OffloadCandidate) -> list[tuple[int, bool]]:
-    """Values to change, and whether to move them: the largest copies where compute waits, then the dearest reruns."""
+    """Values to change, and whether to offload them: large copies where compute waits, then dear recomputations."""
     program, taus = candidate.program, best.taus
     assert taus is not None
-    moved, again = [], []
+    fetched, again = [], []
     gap = 0
     for v, uses in enumerate(program.uses):
         gaps = range(gap, gap + len(uses) + 1)
@@ -64,11 +64,11 @@ def _proposals(best: Found, candidate: OffloadCandidate) -> list[tuple[int, bool
         if program.values[v] in program.movement.hosted:
             continue
         if any(taus[g] < KEEP for g in gaps):
-            moved.append((-program.size_B[v], v))
+            fetched.append((-program.size_B[v], v))
         elif any(taus[g] > KEEP and program.core.can_fetch(g) for g in gaps):
             gain = program.stages[program.producer[v]].recompute_ps / max(1, program.size_B[v])
             again.append((-gain, v))
-    out = [(v, False) for _, v in sorted(moved)]
+    out = [(v, False) for _, v in sorted(fetched)]
     back = [(v, True) for _, v in sorted(again)]
     late = best.timing.stall_s > 0.002 * best.timing.time_s
     return [*out, *back] if late else [*back, *out]
@@ -91,7 +91,7 @@ def _try(pool: OffloadSearch, best: Found, candidate: OffloadCandidate, value: i
 
 
 def _changed(candidate: OffloadCandidate, taus: Taus, value: int, *, by_fetch: bool) -> list[Taus]:
-    """The ways to change one value."""
+    """The changes of one value to try."""
     program = candidate.program
     first = program.core.gap_at(value, program.producer[value] + 1) if program.uses[value] else 0
     gaps = range(first, first + len(program.uses[value]) + 1)

@@ -1,16 +1,16 @@
-"""Plans over the device's memory and the host's: what stays, what is made again, what is moved, and what lives where.
+"""Plans over the device's memory and the host's: what is kept, recomputed, offloaded or host-resident.
 
-0. A plan that was given and moves something is made to fit, and bettered; then that is all.
-1. The best plan that moves nothing, where there is one.
-2. A cut at the fullest moment says what stays there, what is sent before and fetched afterwards, which persistent
-   values live on the host (`bounds/offload_cut.py`), and proves a bound. Its solution is replayed; only what it moves
-   may be moved in the search that follows, at no price. Where copies turn out to come late, the cut is solved again
-   for slower links, and where the replay is fuller elsewhere, there.
-3. In graphs too large for that, and where no plan was found: what pays best is dropped, with a price for what moves; or
-   everything that may move is away whenever it is not used, as far as bytes need it.
-4. The best plan is annealed where everything may move, at prices for a second of the link.
-5. What waits in it is tried the other ways, by exact time.
-6. What moves nothing, and what runs nothing twice, has all of the work to itself where a bound does not say that it
+0. A plan that was given and offloads something is made to fit, and bettered; then that is all.
+1. The best plan that offloads nothing, where there is one.
+2. A cut where the step is fullest says what is kept there, what is sent before and fetched afterwards, which persistent
+   values are host-resident (`bounds/offload_cut.py`), and proves a bound. Its solution is replayed; only what it
+   offloads may be offloaded in the search that follows, at no price. Where copies turn out to come late, the cut is
+   solved again for slower links, and where the replay is fuller elsewhere, there.
+3. In graphs too large for that, and where no plan was found: what pays best is dropped, with a price for what is
+   offloaded; or everything that may be offloaded is away whenever it is not used, as far as bytes need it.
+4. The best plan is annealed where everything may be offloaded, at prices for a second of the link.
+5. What waits in it is changed, value by value, by exact time.
+6. What offloads nothing, and what runs nothing twice, has all of the work to itself where a bound does not say that it
    loses: a choice of both is then no slower than either alone.
 
 Every plan is timed exactly (`reductions/transfers.py`), and the fastest is taken.
@@ -43,7 +43,7 @@ from lowtide.planners.implementations.candidates import Candidates, all_candidat
 from lowtide.planners.implementations.choice import choose, chosen_options
 from lowtide.planners.implementations.first_option import fixes_choices
 from lowtide.planners.offload.all_away import least_away
-from lowtide.planners.offload.cut_and_move import cool, cut_and_move, effort_for, prove
+from lowtide.planners.offload.cut_and_move import anneal_candidate, cut_and_move, effort_for, prove
 from lowtide.planners.offload.host_updates import all_on_the_host
 from lowtide.planners.offload.movement import fetchable_values
 from lowtide.planners.offload.offload_search import CLOSE, OffloadCandidate, OffloadSearch
@@ -58,12 +58,12 @@ from lowtide.planners.search import OutOfTime
 
 Plain = Callable[[Problem, Watch | None], Outcome]
 
-_SHARE = 0.4  # of work and time, for the plan that moves nothing
+_SHARE = 0.4  # of work and time, for the plan that offloads nothing
 _LARGE = 6000  # stages: cuts of larger graphs take longer than they are worth
 _PRICED = ((1.0, 1.0), (0.4, 1.0), (1.0, 0.93), (1.0, 0.85), (1.0, 0.75))
 """Prices of a second of the link, in seconds of compute, for annealing, and shares of the budget for values."""
 _FAR = 0.03  # from the bound: so far from it, what costs little is tried as well
-_HOST_RESIDENT = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the bytes that may have their home on the host
+_HOST_RESIDENT = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the bytes that may be host-resident
 _PRICES = (0.5, 2.0)  # of a second of the link, in seconds of compute
 _WAITS = 0.02  # of the step: more waiting than that asks for the higher price
 _CANDIDATES, _SLICE = 6, 32  # values examined exactly per drop, and drops between two looks at the clock
@@ -74,9 +74,9 @@ def plan_offload(problem: Problem, watch: Watch | None, solver: str, plain: Plai
     """Plans over two memories; see the module.
 
     Arguments:
-        problem: that can move, and is not refused.
+        problem: that may offload, and is not refused.
         solver: name of the planner, for the outcome.
-        plain: plans without moving anything.
+        plain: plans without offloading anything.
 
     Raises:
         KeyboardInterrupt: on Ctrl-C before there is a plan.
@@ -158,7 +158,7 @@ def _smallest(pool: OffloadSearch, graph: Graph) -> None:
 
 
 def _begin(pool: OffloadSearch) -> bool:
-    """Makes the plan that was given, which moves something, fit, and anneals it; whether that led to a plan."""
+    """Makes the plan that was given, which offloads something, fit, and anneals it; whether that led to a plan."""
     graph, start = pool.graph, pool.problem.start
     assert start is not None
     fetched = {s.value for s in start.steps if isinstance(s, Fetch)}
@@ -174,18 +174,18 @@ def _begin(pool: OffloadSearch) -> bool:
     candidate.price(pool.machine, _PRICED[0][0])
     state = pool.settle(candidate, read_back(candidate.program, start))
     if state is not None and pool.consider(candidate, state) is not None and not pool.is_close:
-        cool(pool, candidate, state.taus)
+        anneal_candidate(pool, candidate, state.taus)
     return pool.best is not None
 
 
 def _may_win_without_offload(pool: OffloadSearch) -> bool:
-    """Whether more work on the plan that moves nothing may end at a faster one than those that move something."""
+    """Whether more work on the plan that offloads nothing may end at a faster one than those that offload something."""
     bound_s = pool.stats.get("plain_bound_s")
     return pool.best is None or (bound_s is not None and bound_s < pool.best.timing.time_s)
 
 
 def _plain(pool: OffloadSearch, plain: Plain, share: float) -> None:
-    """The best plan that moves nothing, for a share of the work."""
+    """The best plan that offloads nothing, for a share of the work."""
     problem = pool.problem
     if len(problem.graph.program) > _LARGE:
         state = pool.still.keep_all(problem.budget_B - pool.still.reserve_B)
@@ -211,7 +211,7 @@ def _once(pool: OffloadSearch, plain: Plain) -> None:
     best = pool.best
     assert best is not None
     graph = run_once(_choices(pool)[0] if best.candidate is None else housed(best.candidate.program.graph, ()))
-    if graph.recipes == pool.graph.recipes or refuses_stages(graph, moving=True) is not None:
+    if graph.recipes == pool.graph.recipes or refuses_stages(graph, offload=True) is not None:
         return
     if copies_least_s(graph, pool.problem.budget_B, pool.machine) >= best.timing.time_s:
         return
@@ -251,7 +251,7 @@ def _with_choice(pool: OffloadSearch, candidates: Candidates, graphs: list[Graph
 
 
 def _move(pool: OffloadSearch, graph: Graph) -> None:
-    """Everything that moves something, for one choice of options."""
+    """Everything that offloads something, for one choice of options."""
     if len(graph.program) <= _LARGE and refuses_stages(graph) is None:
         cut_and_move(pool, graph, pool.still if graph is pool.graph else stage_program(graph))
     if pool.gap > (_FAR if len(graph.program) <= _LARGE else CLOSE):
@@ -262,15 +262,15 @@ def _move(pool: OffloadSearch, graph: Graph) -> None:
 
 
 def _at_prices(pool: OffloadSearch) -> None:
-    """Anneals the best plan where everything may move, at prices for a second of the link.
+    """Anneals the best plan where everything may be offloaded, at prices for a second of the link.
 
-    Where compute waits for long, some of the budget is left for copies under way.
+    Where compute waits for long, some of the budget is left for copies in progress.
     """
-    for price, capacity in _PRICED:
+    for price, budget_share in _PRICED:
         best = pool.best
         if best is None or pool.is_close:
             return
-        if capacity < 1.0 and best.timing.stall_s < _WAITS * best.timing.time_s:
+        if budget_share < 1.0 and best.timing.stall_s < _WAITS * best.timing.time_s:
             return
         graph = _choices(pool)[0] if best.candidate is None else best.candidate.program.graph
         movable = fetchable_values(graph, pool.least_B)
@@ -282,7 +282,7 @@ def _at_prices(pool: OffloadSearch) -> None:
             assert best.taus is not None
             taus = best.taus
         candidate.price(pool.machine, price)
-        cool(pool, candidate, taus, capacity)
+        anneal_candidate(pool, candidate, taus, budget_share)
         pool.tick()
 
 
@@ -290,7 +290,7 @@ def _at_prices(pool: OffloadSearch) -> None:
 
 
 def _away(pool: OffloadSearch, graph: Graph) -> None:
-    """Homes on the host as far as bytes need them; what pays best is dropped where bytes are short, or everything."""
+    """Values host-resident as far as bytes need it; what pays best is dropped where bytes are short, or everything."""
     movable = sorted(movable_values(graph), key=lambda v: (-graph.values[v].size_B, v))
     total_B = sum(graph.values[v].size_B for v in movable)
     for share in _HOST_RESIDENT if movable else (0.0,):
@@ -315,7 +315,7 @@ def _away(pool: OffloadSearch, graph: Graph) -> None:
 
 
 def _descend(pool: OffloadSearch, candidate: OffloadCandidate, price: float) -> Timing | None:
-    """Drops what pays best until bytes suffice, to be made again or fetched."""
+    """Drops what pays best until bytes suffice, to be recomputed or fetched."""
     candidate.price(pool.machine, price)
     state = candidate.program.keep_all(pool.problem.budget_B - candidate.program.reserve_B)
     kernel = Greedy(state, _CANDIDATES)

@@ -19,7 +19,7 @@ class Rates:
 
     @staticmethod
     def of(machine: Machine) -> Rates:
-        """The links between a machine's device and its host. Without one, copies that way take no time."""
+        """The links between a machine's device and its host. Without one, copies in that direction take no time."""
         device = machine.memories[0].name if machine.memories else DEVICE
         links = {(link.source, link.target): link for link in machine.links}
         to, back = links.get((device, HOST)), links.get((HOST, device))

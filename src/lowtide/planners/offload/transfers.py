@@ -1,17 +1,17 @@
-"""When to copy: a naive schedule that moves values -> the same runs in the same order, with its copies well timed.
+"""When to copy: a naive schedule that offloads values -> the same runs in the same order, with its copies well timed.
 
-Copies run beside compute, one at a time per direction, in the order in which they are issued. Given a legal schedule
-that sends what it drops and fetches right before the need,
+Copies overlap compute, one at a time per direction, in the order in which they are issued. Given a legal schedule that
+sends what it drops and fetches right before the need,
 
 - a value is sent as soon as it is there and its engine is free, the one that has to go first before the others;
-- its bytes on the device are given up only when somebody needs them: of what has been sent, what is needed last goes
+- its bytes on the device are freed only when somebody needs them: of what has been sent, what is needed last goes
   first; where nothing has been sent yet, compute waits for the copy that ends first;
 - a value is fetched no earlier than it has to be for all that is needed later to come in time (earliest deadline first,
   backwards), and not before its bytes are free for the rest of its absence;
-- what is still there when it would be fetched stays, and what is never given up is not sent: then all is timed anew.
+- what is still there when it would be fetched is kept, and what is never freed is not sent: then all is timed anew.
 
-A value comes no later, and is sent no later, than in the naive schedule, so that its bytes always suffice. Fetches
-stay within the segment of their need.
+A value comes no later, and is sent no later, than in the naive schedule, so that its bytes always suffice. Fetches are
+in the segment of their need.
 
 Units: `_B` bytes, `_s` seconds.
 """
@@ -66,9 +66,9 @@ def retimed(
     """Times the copies of a schedule; see the module.
 
     Arguments:
-        graph: with homes as the schedule has them (`lowtide.ir.housing.housed`).
+        graph: with the host-resident values of the schedule (`lowtide.ir.housing.housed`).
         schedule: legal but for its `after` within both budgets, in the order in which it stands.
-        machine: with a link each way.
+        machine: with a link in each direction.
         host_budget_B: None for no limit.
 
     Returns: a legal schedule with all waits, no slower than the given one by `lowtide.ir.simulate`.
@@ -100,15 +100,15 @@ def estimated_s(
     """About what `timing` will come to, at a fraction of its cost; infinite where bytes run out."""
     found = find_absences(graph, schedule)
     rates, starts = Rates.of(machine), _first_starts(found)
-    moved: frozenset[int] | None = None
+    ended_by_fetch: frozenset[int] | None = None
     kept: frozenset[int] = frozenset()
     best_s = float("inf")
     for _ in range(2):
-        walk = Dispatch(graph, found, rates, budget_B, host_budget_B, starts, kept, moved)
+        walk = Dispatch(graph, found, rates, budget_B, host_budget_B, starts, kept, ended_by_fetch)
         if not walk.run():
             break
         best_s = min(best_s, walk.time_s)
-        starts, kept, moved = walk.starts, walk.needless, walk.moved
+        starts, kept, ended_by_fetch = walk.starts, walk.needless, walk.ended_by_fetch
     return best_s
 
 
@@ -124,9 +124,9 @@ def _best_of_rounds(
     """Times copies, then all but those that were needless, for as long as that helps. None where bytes run out."""
     rates, starts = Rates.of(machine), _first_starts(found)
     best: Timing | None = None
-    moved: frozenset[int] | None = None
+    ended_by_fetch: frozenset[int] | None = None
     for _ in range(rounds):
-        walk = Dispatch(graph, found, rates, budget_B, host_budget_B, starts, kept, moved)
+        walk = Dispatch(graph, found, rates, budget_B, host_budget_B, starts, kept, ended_by_fetch)
         if not walk.run():
             break
         timed = measured(graph, with_waits(graph, walk.steps), machine)
@@ -135,12 +135,12 @@ def _best_of_rounds(
             best = timed
         elif kept == walk.needless:
             break
-        starts, kept, moved = walk.starts, walk.needless, walk.moved
+        starts, kept, ended_by_fetch = walk.starts, walk.needless, walk.ended_by_fetch
     return best
 
 
 def _what_fits(graph: Graph, found: Absences, budget_B: int) -> frozenset[int]:
-    """Copies whose values can stay instead, all of them together: those that are away for the shortest time first."""
+    """Copies whose values can be kept instead, all of them together: those away for the shortest time first."""
     free_B = budget_B - found.free_B
     kept: set[int] = set()
 

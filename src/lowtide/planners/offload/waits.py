@@ -1,7 +1,7 @@
 """Steps in any order -> the same steps with every wait between engines that `ir/check.py` demands, and no other.
 
 What one engine does is in order by itself. A step waits for another engine where it reads what that one writes, frees
-or overwrites what that one still reads or writes, or (a fetch) takes bytes that the device gave up before. A wait that
+or overwrites what that one still reads or writes, or (a fetch) takes bytes that the device freed before. A wait that
 follows from others is left out.
 """
 
@@ -25,8 +25,8 @@ def with_waits(graph: Graph, steps: Sequence[Step]) -> Schedule:
     Arguments:
         steps: legal in this order but for their `after`, which is not read.
 
-    Returns: the same steps with other `after`. What leaves at home on the host is waited for by a step between the
-        copy and the end of its segment, a drop if there is one; where there is no such step, it is not waited for.
+    Returns: the same steps with other `after`. A value that ends on the host is waited for by a step between the copy
+        and the end of its segment, a drop if there is one; where there is no such step, it is not waited for.
 
     O(steps * engines + segments * values).
     """
@@ -127,7 +127,7 @@ class _Walk:
             self._write(v, memory, index)
 
     def _given_up(self) -> list[int]:
-        """After what bytes of the device are free that compute has given up: its last run, and copies it waited for."""
+        """After what bytes that compute has freed are free on the device: its last run, and copies it waited for."""
         waited = [i for engine, i in self.clocks.get(_COMPUTE, {}).items() if engine != _COMPUTE]
         return waited if self.last_run < 0 else [*waited, self.last_run]
 

@@ -1,1 +1,1 @@
-"""Smaller problems, each with its way back."""
+"""Smaller problems, each with the inverse mapping."""

@@ -1,11 +1,11 @@
 """The order of first runs as a decision: what frees memory runs as soon as it can.
 
 Branches that were written side by side hold all their intermediate values at once; one after the other they do not.
-Every recipe stays in its segment, random ones keep their order, what reads a weight stays before its update, and a
+Every recipe stays in its segment, random ones keep their order, what reads a weight runs before its update, and a
 segment with a recipe that may do more than it says (an opaque one) keeps its own.
 
-Two list schedules: of the recipes whose inputs are there, one that frees more than it brings comes first, the one that
-frees most of those; where none does, the first of the program, or the one whose inputs came last, so that a branch
+Two list schedules: of the recipes whose inputs are there, one that frees more than it produces comes first, the one
+that frees most of those; where none does, the first of the program, or the one whose inputs came last, so that a branch
 that was begun goes on before another begins. See R. Sethi, J. D. Ullman, "The generation of optimal code for arithmetic
 expressions", J. ACM 17 (1970), for why.
 
@@ -65,7 +65,7 @@ def _ordered(graph: Graph, deep: bool) -> list[int]:
 
 
 class _Segment:
-    """One segment under way.
+    """One segment in progress.
 
     Invariant: `waiting[r]` counts the recipes before which r cannot run; `ready` holds those that wait for none.
     """

@@ -1,8 +1,8 @@
 """A schedule read back as a retention: the inverse of `StageProgram.lift`, for a search to begin from.
 
 The schedule may have been made for other sizes. What a retention cannot say (another order of first runs, when copies
-are on their way) is not read, nor fetches of what the program does not move; what comes out is legal whatever went in,
-and gives the same schedule where it came from `lift`.
+are on their way) is not read, nor fetches of what the program does not offload; what comes out is legal whatever went
+in, and gives the same schedule where it came from `lift`.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from lowtide.planners.reductions.stages import StageProgram
 
 
 def read_back(program: StageProgram, schedule: Schedule) -> NDArray[np.int32]:
-    """Finds, per gap, the tau with which the program's retention drops and keeps as the schedule does.
+    """Finds the retention with which the program drops and keeps as the schedule does.
 
-    A value that is gone at the end of a stage that touched it (made it, made it again, or used it) is dropped there:
-    the gap's tau lies just behind the last such stage. If a fetch comes next in the gap, that brings it back.
+    A value that is gone at the end of a stage that touched it (made it, recomputed it, or used it) is dropped there:
+    the gap's number lies just behind the last such stage. If a fetch comes next in the gap, that restores it.
 
     Arguments:
         schedule: of a graph with the same ids.
 
-    Returns: one tau per gap. O(steps + reads).
+    Returns: one number per gap. O(steps + reads).
     """
     core = program.core
     taus: NDArray[np.int32] = program.keep_all(0).taus
@@ -44,8 +44,8 @@ def read_back(program: StageProgram, schedule: Schedule) -> NDArray[np.int32]:
 class _Walk:
     """Goes through a schedule, stage by stage.
 
-    Invariant: `live` holds the values that the device holds after the last step, by their place in the program; the
-    own run of stage `at` came last, and reruns and fetches since belong to the stage after it.
+    Invariant: `live` holds the values that the device holds after the last step, by their place in the program; the own
+    run of stage `at` came last, and recomputations and fetches since belong to the stage after it.
     """
 
     def __init__(self, program: StageProgram) -> None:

@@ -1,8 +1,8 @@
-"""Stays -> steps: the way back from the smaller problem, with copies as early and as late as the order of runs allows.
+"""Lifetimes -> steps: the inverse of the reduction, with copies as early and as late as the order of runs allows.
 
-What is fetched later is sent right after the run that first makes it, and dropped after the last use of each stay; a
-fetch comes right before the run that needs it, and the last one ends the copy on the host. When copies are on their way
-is decided later (`transfers.py`).
+What is fetched later is sent right after the run that first makes it, and dropped after the last use of each lifetime;
+a fetch comes right before the run that needs it, and the last one ends the copy on the host. When copies are on their
+way is decided later (`transfers.py`).
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from lowtide.planners.reductions.stage import ENTRY, EXIT, Lifetimes, Stage
 
 @dataclass(frozen=True)
 class Lifting:
-    """Writes stays down as steps.
+    """Writes lifetimes down as steps.
 
     Arguments:
-        values: graph ids of the values that stays speak of, in their order.
+        values: graph ids of the values that the lifetimes speak of, in their order.
         opened: the first stage of each stage's segment.
-        again: recipe of the program -> the recipe that reruns run instead.
+        again: recipe of the program -> the recipe that recomputations run instead.
     """
 
     graph: Graph
@@ -49,14 +49,14 @@ class Lifting:
 
     @cached_property
     def starts(self) -> dict[tuple[int, int], int]:
-        """Value and the first stage of a stay -> its last one."""
+        """Value and the first stage of a lifetime -> its last one."""
         begin, item = (a.tolist() for a in self.lifetimes.spans())
         rows = ((v, range(begin[i], begin[i + 1], 2)) for i, v in enumerate(self.values))
         return {(v, item[k]): item[k + 1] for v, row in rows for k in row}
 
     @cached_property
     def ends(self) -> list[dict[int, int]]:
-        """Per last stage of stays: value -> the first one."""
+        """Per last stage of lifetimes: value -> the first one."""
         ends: list[dict[int, int]] = [{} for _ in self.stages]
         for (value, first), last in self.starts.items():
             ends[last][value] = first
@@ -72,7 +72,7 @@ class Lifting:
         lent: dict[int, None] = {}
         for t, stage in enumerate(self.stages):
             yield from self._stage(t, self.items[t], self.ends[t])
-            for r in stage.beside:
+            for r in stage.host_recipes:
                 recipe = self.graph.recipes[r]
                 fresh = [v for v in recipe.read_values if v in self.movement.lent and v not in lent]
                 yield from (Send(v, HOST) for v in fresh if self.graph.values[v].persistent)

@@ -1,7 +1,7 @@
-"""Hides generator states: the smaller problem sees a random recipe that can simply run again.
+"""Hides generator states: the smaller problem sees a random recipe that can simply be recomputed.
 
-The way back (`save_states`) makes the first run keep the generator's state iff a replay is scheduled, and drops
-the state after the last one. The states' bytes are set aside beforehand (`reserve_B`).
+The inverse (`save_states`) makes the first run keep the generator's state iff a replay is scheduled, and drops the
+state after the last one. The states' bytes are set aside beforehand (`reserve_B`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lowtide.ir.schedule import Drop, Run, Step
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """How a random recipe runs again: the pure recipe that stands for it, and the state it reads."""
+    """How a random recipe is recomputed: the pure recipe that stands for it, and the state it reads."""
 
     recipe: int
     state: int
@@ -60,7 +60,7 @@ def reserve_B(graph: Graph, replays: Mapping[int, Replay]) -> int:
 
 
 def save_states(steps: Sequence[Step], replays: Mapping[int, Replay]) -> list[Step]:
-    """The way back: adds to a schedule that ignores states their saving and dropping. O(steps)."""
+    """The inverse: adds to a schedule that ignores states their saving and dropping. O(steps)."""
     state_of = {replay.recipe: replay.state for replay in replays.values()}
     last: dict[int, int] = {}
     for index, step in enumerate(steps):

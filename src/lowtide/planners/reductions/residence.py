@@ -1,9 +1,9 @@
-"""Which values are there when each stage begins, and the fewest reruns that bring that about.
+"""Which values are there when each stage begins, and the fewest recomputations that give that.
 
-Class of schedules: between two first runs, reruns come in program order, each recipe at most once. What is there when
-a stage begins (S) fixes what runs again in it (R): what is missing of what the stage reads, or of what is to be there
-when the next one begins, and what those need. This is "optimal R given S" of P. Jain et al., "Checkmate", MLSys 2020,
-section 5, for values and recipes instead of layers.
+Class of schedules: between two first runs, recomputations come in program order, each recipe at most once. What is
+there when a stage begins (S) fixes what is recomputed in it (R): what is missing of what the stage reads, or of what is
+to be there when the next one begins, and what those need. This is "optimal R given S" of P. Jain et al., "Checkmate",
+MLSys 2020, section 5, for values and recipes instead of layers.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from lowtide.planners.reductions.stage import ENTRY, Lifetimes
 from lowtide.planners.reductions.stages import StageProgram, rows
 
 RESIDENCE_CLASS = (
-    "first runs in program order; between two of them reruns in program order, each recipe at most once; "
+    "first runs in program order; between two of them recomputations in program order, each recipe at most once; "
     "one implementation per operator, nothing in place"
 )
-_PASSES = 8  # leaving out reruns for nothing may make others needless
+_PASSES = 8  # leaving out recomputations for nothing may make others needless
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Residence:
     """A plan of the class.
 
     Arguments:
-        recompute_lists: per stage the stages rerun before it, increasing.
-        span_lists: per value its stays, each from the stage that brings it through its last use.
+        recompute_lists: per stage the stages recomputed before it, increasing.
+        span_lists: per value its lifetimes, each from the stage that produces it through its last use.
     """
 
     program: StageProgram
@@ -65,14 +65,14 @@ class Residence:
 
 
 def may_recompute(program: StageProgram, again: int, during: int) -> bool:
-    """Whether a stage may run again before the first run of another one."""
+    """Whether a stage may be recomputed before the first run of another one."""
     old, new, segments = program.stages[again], program.stages[during], program.graph.segments
     same_part = segments[old.segment].part == segments[new.segment].part
     return again < during <= old.recompute_through and same_part and new.recipe != ENTRY
 
 
 def last_needs(program: StageProgram) -> tuple[int, ...]:
-    """Per value the last stage during which it can be of use, reruns of its readers included. O(reads)."""
+    """Per value the last stage during which it can be of use, recomputations of its readers included. O(reads)."""
     need = list(program.last_use)
     of_stage = [-1] * len(program.stages)
     readers: list[list[int]] = [[] for _ in need]
@@ -87,7 +87,7 @@ def last_needs(program: StageProgram) -> tuple[int, ...]:
 
 
 def of_lifetimes(program: StageProgram, lifetimes: Lifetimes) -> list[set[int]]:
-    """Reads off other stays, a retention's say, what is there when each stage begins."""
+    """Reads off other lifetimes, a retention's say, what is there when each stage begins."""
     begin, items = (a.tolist() for a in lifetimes.spans())
     there: list[set[int]] = [set() for _ in program.stages]
     for v in range(len(program.values)):
@@ -98,15 +98,15 @@ def of_lifetimes(program: StageProgram, lifetimes: Lifetimes) -> list[set[int]]:
 
 
 def residence(program: StageProgram, wanted: Sequence[Collection[int]]) -> Residence | None:
-    """Finds the fewest reruns with which the wanted values are there when each stage begins.
+    """Finds the fewest recomputations with which the wanted values are there when each stage begins.
 
     Arguments:
-        wanted: per stage. What cannot be brought back later stays anyway; what nothing can bring is not there; what
+        wanted: per stage. What cannot be rematerialised later is kept anyway; what nothing can make is not there; what
             is of no use is left out.
 
-    Returns: None if some stage reads what cannot be brought back.
+    Returns: None if some stage reads what cannot be rematerialised.
 
-    O(stages * values + reruns * reads) per pass.
+    O(stages * values + recomputations * reads) per pass.
     """
     walk = _Walk(program)
     found = walk.follow(wanted)
@@ -147,11 +147,11 @@ class _Walk:
             for k in (*again, t):
                 for v in program.read_ids[k]:
                     spans[v][-1][1] = t
-            there = {v for v in (*there, *fresh, *self.outputs[t]) if self._lifetimes(v, t + 1, later)}
+            there = {v for v in (*there, *fresh, *self.outputs[t]) if self._is_kept(v, t + 1, later)}
         found = tuple(tuple((a, b) for a, b in lifetimes if b >= 0) for lifetimes in spans)
         return Residence(program, tuple(recomputations), found)
 
-    def _lifetimes(self, value: int, stage: int, wanted: set[int]) -> bool:
+    def _is_kept(self, value: int, stage: int, wanted: set[int]) -> bool:
         """Whether a value is there when a stage begins, given that it could be."""
         program = self.program
         if stage > self.need[value] or program.lost_from[value] == stage - 1:
@@ -160,10 +160,10 @@ class _Walk:
         return value in wanted or final or program.pinned_from[value] < stage
 
     def _again(self, t: int, there: set[int], later: set[int]) -> tuple[int, ...] | None:
-        """What runs again before stage t, increasing; None if it cannot."""
+        """What is recomputed before stage t, increasing; None if it cannot."""
         program = self.program
         must = [v for v in program.read_ids[t] if v not in there]
-        also = [v for v in later if v not in there and program.producer[v] < t and self._lifetimes(v, t + 1, later)]
+        also = [v for v in later if v not in there and program.producer[v] < t and self._is_kept(v, t + 1, later)]
         all_of_it = self._closure(t, there, (*must, *also))
         if all_of_it is not None:
             return all_of_it

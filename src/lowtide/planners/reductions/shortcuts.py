@@ -1,9 +1,9 @@
-"""Hides small results that make a rerun cheap: batch norm's statistics, with which its output comes back in one pass.
+"""Hides small results that make a recomputation cheap: with batch norm's statistics its output takes one pass.
 
-A recipe of the program has a *shortcut* if another recipe makes its large outputs from the same reads and from its
-own small outputs. The smaller problem sees one stage that runs again at the shortcut's cost; what the shortcut needs
-beside (the small outputs), and what only the first run reads (a copy of the running statistics), is hidden. The way
-back (`keep_hidden`) lets the first run keep what is hidden until its last reader. Their bytes are set aside
+A recipe of the program has a *shortcut* if another recipe makes its large outputs from the same reads and from its own
+small outputs. The smaller problem sees one stage that is recomputed at the shortcut's cost; what the shortcut needs
+besides (the small outputs), and what only the first run reads (a copy of the running statistics), is hidden. The
+inverse (`keep_hidden`) lets the first run keep what is hidden until its last reader. Their bytes are set aside
 beforehand (`hidden_B`); bounds take them to weigh nothing.
 
 Units: `_B` bytes.
@@ -20,12 +20,12 @@ from msgspec.structs import replace
 from lowtide.ir.graph import Effect, Graph, Recipe
 from lowtide.ir.schedule import Drop, Run, Step
 
-LEAST_RATIO = 16  # of what the shortcut makes to what has to stay for it
+LEAST_RATIO = 16  # of what the shortcut makes to what has to be kept for it
 
 
 @dataclass(frozen=True, slots=True)
 class Shortcut:
-    """How a recipe runs again: the recipe that stands for it, and the values that are hidden for its sake."""
+    """How a recipe is recomputed: the recipe that stands for it, and the values that are hidden for its sake."""
 
     recipe: int
     hidden: tuple[int, ...]
@@ -57,7 +57,7 @@ def find_shortcuts(graph: Graph, program: Sequence[int], allowed: Collection[int
 
 
 def hidden_for(graph: Graph, first: Recipe, again: Recipe) -> tuple[int, ...]:
-    """What has to be hidden so that one recipe may stand for reruns of the other; nothing if it cannot."""
+    """What has to be hidden so that one recipe may stand for recomputations of the other; nothing if it cannot."""
     small = set(first.outputs).difference(again.outputs)
     if first.effect is not Effect.PURE or again.effect is not Effect.PURE or not small:
         return ()
@@ -75,7 +75,7 @@ def hidden_for(graph: Graph, first: Recipe, again: Recipe) -> tuple[int, ...]:
 
 
 def _excess_B(first: Recipe, again: Recipe) -> int:
-    """Bytes that a rerun allocates beyond what the first run does: the smaller problem does not see them either."""
+    """Bytes that a recomputation allocates beyond the first run: the smaller problem does not see them either."""
     return max(0, again.trace.peak_B - first.trace.peak_B)
 
 
@@ -85,9 +85,9 @@ def hidden_values(shortcuts: Mapping[int, Shortcut]) -> frozenset[int]:
 
 
 def hidden_B(graph: Graph, program: Sequence[int], shortcuts: Mapping[int, Shortcut]) -> int:
-    """Bytes that the hidden values take at most at once, in any plan, and what a rerun may need beside them.
+    """Bytes that the hidden values take at most at once, in any plan, and what a recomputation may need besides.
 
-    A value that first runs alone read is gone after the last of them; any other one may stay to the end.
+    A value that first runs alone read is gone after the last of them; any other one may be kept to the end.
     """
     hidden, end = hidden_values(shortcuts), len(program)
     last = {v: end for v in hidden if graph.values[v].leaves is not None}
@@ -105,7 +105,7 @@ def hidden_B(graph: Graph, program: Sequence[int], shortcuts: Mapping[int, Short
 
 
 def keep_hidden(graph: Graph, steps: Sequence[Step], shortcuts: Mapping[int, Shortcut]) -> list[Step]:
-    """The way back: adds to a schedule that ignores hidden values their keeping and dropping. O(steps)."""
+    """The inverse: adds to a schedule that ignores hidden values their keeping and dropping. O(steps)."""
     hidden = hidden_values(shortcuts)
     if not hidden:
         return list(steps)

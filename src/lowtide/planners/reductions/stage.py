@@ -1,4 +1,4 @@
-"""One stage of the smaller problem, and what says when stages run again.
+"""One stage of the smaller problem, and what says when stages are recomputed.
 
 Units: `_B` bytes, `_ps` picoseconds.
 """
@@ -22,7 +22,7 @@ class Stage:
     Arguments:
         takeovers: values that a run may overwrite, the preferred first, and the recipe that does so.
         takeover_trace_B: the peak of such a recipe's trace.
-        beside: recipes of the host's engine that are issued right behind it.
+        host_recipes: recipes of the host's engine that are issued right behind it.
     """
 
     recipe: int
@@ -36,17 +36,17 @@ class Stage:
     recompute_through: int = -1
     takeovers: tuple[tuple[int, int], ...] = ()
     takeover_trace_B: int = 0
-    beside: tuple[int, ...] = ()
+    host_recipes: tuple[int, ...] = ()
 
 
 class Lifetimes(Protocol):
-    """What is written down as a schedule: which stages run again when, and which values stay how long."""
+    """What is written down as a schedule: which stages are recomputed when, and the lifetimes of values."""
 
     def recomputations(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Per stage what comes before it, in order, as rows: where each begins, and the items.
 
-        An item is a stage that runs again, or the number of stages and a value: a fetch.
+        An item is a stage that is recomputed, or the number of stages and a value: a fetch.
         """
 
     def spans(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """Per value its stays, as pairs of the stage that brings it and the stage of its last use, as rows."""
+        """Per value its lifetimes, as pairs of the stage that produces it and the stage of its last use, as rows."""

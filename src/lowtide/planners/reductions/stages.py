@@ -1,10 +1,10 @@
 """Graph -> stage program (`src/core/program.hpp`), and retention -> schedule.
 
-One stage per program recipe that has to run, plus two per segment that take no time: ENTRY brings the values that
-the caller gives, EXIT reads those that are handed over. The last exit also reads what the caller holds from
-earlier segments, so it stays live to the end. Persistent values are a constant; those with their home on the host are
-given by the first entry, let go at once, and come by fetch (`movement.py`). Runs on the host are no stages. Generator
-states (`replays.py`) and what makes reruns cheap (`shortcuts.py`) are hidden. A recipe that has ways in place
+One stage per program recipe that has to run, plus two per segment that take no time: ENTRY produces the values that the
+caller gives, EXIT reads those that are handed over. The last exit also reads what the caller holds from earlier
+segments, so it stays live to the end. Persistent values are a constant; host-resident ones are given by the first
+entry, dropped at once, and come by fetch (`movement.py`). Runs on the host are no stages. Generator states
+(`replays.py`) and what makes recomputations cheap (`shortcuts.py`) are hidden. A recipe with candidates in place
 (`ir/in_place.py`) takes one wherever the value that it overwrites dies in that very run.
 
 Units: `_B` bytes, `_ps` picoseconds.
@@ -43,7 +43,7 @@ from lowtide.planners.reductions.updates import refuses_overwriting, updated_val
 
 @dataclass(frozen=True)
 class StageProgram:
-    """The smaller problem and the way back.
+    """The smaller problem and its inverse.
 
     Arguments:
         values: graph ids of the values it knows, in the core's order.
@@ -62,7 +62,7 @@ class StageProgram:
 
     @cached_property
     def again(self) -> dict[int, int]:
-        """Recipe of the program -> the recipe that reruns run instead."""
+        """Recipe of the program -> the recipe that recomputations run instead."""
         return {
             r: candidate.recipe for candidates in (self.replays, self.shortcuts) for r, candidate in candidates.items()
         }
@@ -79,9 +79,9 @@ class StageProgram:
 
     @cached_property
     def size_B(self) -> tuple[int, ...]:
-        """Bytes of each value, beside what lives throughout; values here and below by their place in `values`."""
-        device_resident = updated_values(self.graph, self.graph.program)
-        return tuple(0 if v in device_resident else self.graph.values[v].size_B for v in self.values)
+        """Bytes of each value, without what lives throughout; values here and below by their place in `values`."""
+        updated = updated_values(self.graph, self.graph.program)
+        return tuple(0 if v in updated else self.graph.values[v].size_B for v in self.values)
 
     @cached_property
     def read_ids(self) -> tuple[tuple[int, ...], ...]:
@@ -105,7 +105,7 @@ class StageProgram:
 
     @cached_property
     def producer(self) -> tuple[int, ...]:
-        """The stage that brings each value first."""
+        """The stage that produces each value first."""
         return tuple(t for t, s in enumerate(self.stages) for _ in s.outputs)
 
     @cached_property
@@ -144,7 +144,7 @@ class StageProgram:
 
     @cached_property
     def host_ps(self) -> int:
-        """Time of the runs on the host, which go on beside the others."""
+        """Time of the runs on the host, which are concurrent with the others."""
         return sum(round(self.graph.recipes[r].time_s * 1e12) for r in self.movement.host_runs)
 
     @property
@@ -154,7 +154,7 @@ class StageProgram:
 
     @property
     def lost_from(self) -> tuple[int, ...]:
-        """At the end of this stage the caller lets go of the value; NEVER."""
+        """At the end of this stage the caller frees the value; NEVER."""
         return self._homegoing[1]
 
     @cached_property
@@ -194,10 +194,11 @@ class StageProgram:
         return Retention(self.core, budget_B)
 
     def lift(self, state: Lifetimes, *, waits: bool = True) -> Schedule:
-        """Writes a retention, or other stays, down as a schedule of the graph.
+        """Writes a retention, or other lifetimes, down as a schedule of the graph.
 
         Arguments:
-            waits: whether steps say what they wait for; without that a schedule that moves something is not complete.
+            waits: whether steps say what they wait for; without that a schedule that offloads something is not
+                complete.
 
         O(steps).
         """
@@ -210,16 +211,16 @@ class StageProgram:
         return bool(self.movement.fetchable or self.movement.host_runs or self.movement.returning)
 
 
-def refuses_stages(graph: Graph, *, moving: bool = False) -> str | None:
+def refuses_stages(graph: Graph, *, offload: bool = False) -> str | None:
     """Says why a graph has no stage program, or None if it has one.
 
     Arguments:
-        moving: whether values may be moved.
+        offload: whether values may be offloaded.
     """
     for recipe in graph.recipes:
         if recipe.engine not in ("compute", HOST_ENGINE):
             return f"recipe {recipe.id} ({recipe.op}) runs on engine {recipe.engine!r}; this planner knows one engine"
-    refusal = refuses_movement(graph, graph.program) if moving else refuses_to_move(graph)
+    refusal = refuses_movement(graph, graph.program) if offload else refuses_to_move(graph)
     return refusal or refuses_overwriting(graph)
 
 
@@ -229,15 +230,15 @@ def stage_program(graph: Graph, *, in_place: bool = True, movable: Collection[in
     Arguments:
         graph: profiled and well-formed, not refused.
         in_place: whether runs may overwrite what dies in them.
-        movable: values that are not persistent and may be sent to the host and fetched back, beside those that have
-            their homes there; None where nothing can be moved.
+        movable: values that are not persistent and may be sent to the host and fetched back, besides the host-resident
+            ones; None where nothing can be offloaded.
 
     Raises:
-        PlanError: if it is refused, or no order of reruns can serve its own program.
+        PlanError: if it is refused, or no order of recomputations can serve its own program.
 
     O(graph).
     """
-    if reason := refuses_stages(graph, moving=movable is not None):
+    if reason := refuses_stages(graph, offload=movable is not None):
         raise PlanError(reason)
     program = needed_program(graph)
     allowed = allowed_recipes(graph)
@@ -245,14 +246,14 @@ def stage_program(graph: Graph, *, in_place: bool = True, movable: Collection[in
     again = {r: candidate.recipe for candidates in (replays, shortcuts) for r, candidate in candidates.items()}
     hidden = hidden_values(shortcuts).union(r.state for r in replays.values())
     candidates = in_place_candidates(graph) if in_place else {}
-    moved = NOTHING_MOVES if movable is None else movement(graph, program, frozenset(movable) - hidden)
-    stages = _recompute_limits(graph, _stages(graph, program, again, hidden, candidates, moved), again)
+    offloads = NOTHING_MOVES if movable is None else movement(graph, program, frozenset(movable) - hidden)
+    stages = _recompute_limits(graph, _stages(graph, program, again, hidden, candidates, offloads), again)
     values = tuple(v for s in stages for v in s.outputs)
     always_B = hidden_B(graph, program, shortcuts)
     reserved_B = always_B + reserve_B(graph, replays)
-    reduced = StageProgram(graph, stages, values, replays, shortcuts, always_B, reserved_B, moved)
+    reduced = StageProgram(graph, stages, values, replays, shortcuts, always_B, reserved_B, offloads)
     if not reduced.keep_all(0).is_possible:
-        raise PlanError("the program reads a value after the caller let go of it, and nothing can bring it back")
+        raise PlanError("the program reads a value after the caller freed it, and nothing can rematerialise it")
     return reduced
 
 
@@ -262,27 +263,27 @@ def _stages(
     again: dict[int, int],
     hidden: frozenset[int],
     candidates: dict[int, tuple[int, ...]],
-    moved: Movement,
+    offloads: Movement,
 ) -> list[Stage]:
     in_segment: list[list[int]] = [[] for _ in graph.segments]
     for r in program:
         in_segment[graph.recipes[r].segment].append(r)
-    constant = frozenset(v.id for v in graph.values if v.persistent) - moved.hosted
-    unseen = constant | hidden | moved.returning | {v for r in moved.host_runs for v in graph.recipes[r].outputs}
-    device_resident = unseen | moved.hosted
+    constant = frozenset(v.id for v in graph.values if v.persistent) - offloads.hosted
+    unseen = constant | hidden | offloads.returning | {v for r in offloads.host_runs for v in graph.recipes[r].outputs}
+    not_read = unseen | offloads.hosted
     stages: list[Stage] = []
     for segment, recipes in enumerate(in_segment):
         arriving = tuple(v.id for v in graph.values if v.arrives == segment and v.id not in unseen)
-        arriving_B = sum(graph.values[v].size_B for v in arriving if v not in moved.hosted)
+        arriving_B = sum(graph.values[v].size_B for v in arriving if v not in offloads.hosted)
         stages.append(Stage(ENTRY, segment, arriving, (), trace_B=arriving_B))
         for r in recipes:
-            if r in moved.host_runs:
-                stages[-1] = replace(stages[-1], beside=(*stages[-1].beside, r))
+            if r in offloads.host_runs:
+                stages[-1] = replace(stages[-1], host_recipes=(*stages[-1].host_recipes, r))
                 continue
             stage = _stage(graph, r, again.get(r), unseen)
             stages.append(stage if r in again else _in_place(graph, stage, candidates.get(r, ())))
         leaving = (v for v in graph.values if _is_read_at_exit(v, segment, graph))
-        stages.append(Stage(EXIT, segment, (), tuple(v.id for v in leaving if v.id not in device_resident)))
+        stages.append(Stage(EXIT, segment, (), tuple(v.id for v in leaving if v.id not in not_read)))
     return stages
 
 
@@ -310,7 +311,7 @@ def _stage(graph: Graph, recipe_id: int, again: int | None, unseen: frozenset[in
 
 
 def _in_place(graph: Graph, stage: Stage, candidates: Sequence[int]) -> Stage:
-    """The stage with the ways in place that save most and take the same time: other times make another choice."""
+    """The stage with the candidates in place that save most and take the same time: other times make another choice."""
     plain = graph.recipes[stage.recipe]
     alike = [graph.recipes[w] for w in candidates if graph.recipes[w].time_s == plain.time_s]
     least_B = min((w.trace.peak_B for w in alike), default=stage.trace_B)
@@ -324,9 +325,9 @@ def _in_place(graph: Graph, stage: Stage, candidates: Sequence[int]) -> Stage:
 
 
 def _recompute_limits(graph: Graph, stages: list[Stage], again: dict[int, int]) -> tuple[Stage, ...]:
-    """Turns "may rerun" into the last stage that may: in its own part, while all it reads may be read."""
+    """Turns "may recompute" into the last stage that may: in its own part, while all it reads may be read."""
     last_stage = {s.segment: t for t, s in enumerate(stages)}
-    stage_of = {r: t for t, s in enumerate(stages) for r in (s.recipe, *s.beside) if r >= 0}
+    stage_of = {r: t for t, s in enumerate(stages) for r in (s.recipe, *s.host_recipes) if r >= 0}
     updated_at = {v: stage_of[r] for v, r in updates(graph, tuple(stage_of)).items()}
     limited: list[Stage] = []
     for stage in stages:

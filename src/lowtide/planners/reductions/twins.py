@@ -1,9 +1,9 @@
 """Identical layers found by hashing: gaps that play the same part in a network's repeats.
 
-Stages are coloured by what they are (times, bytes, how many outputs, whether they may run again), then, a few times, by
-the colours of the stages that they read from and that read from them: colour refinement, as in graph isomorphism
-tests (B. Weisfeiler, A. Lehman, 1968). Distances along the program do not count, so a layer's backward is like
-another layer's however far it lies from its forward. Colours are numbered exactly: nothing collides.
+Stages are coloured by what they are (times, bytes, how many outputs, whether they may be recomputed), then, a few
+times, by the colours of the stages that they read from and that read from them: colour refinement, as in graph
+isomorphism tests (B. Weisfeiler, A. Lehman, 1968). Distances along the program do not count, so a layer's backward is
+like another layer's however far it lies from its forward. Colours are numbered exactly: nothing collides.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def twin_gaps(program: StageProgram, rounds: int = ROUNDS) -> NDArray[np.int32]:
 
 
 def outputs_of(program: StageProgram) -> list[range]:
-    """Per stage what it brings, by its place in the program."""
+    """Per stage what it produces, by its place in the program."""
     found, at = list[range](), 0
     for stage in program.stages:
         found.append(range(at, at + len(stage.outputs)))

@@ -1,7 +1,7 @@
 """Recipes of the program that overwrite persistent values: a weight and its optimizer state, with their update.
 
-What an update makes lives in the bytes that it overwrites: where they are on the device, they are counted already.
-What it overwrote can be read nowhere any more, so nothing that reads it may run again behind the update.
+What an update makes lives in the bytes that it overwrites: where they are on the device, they are counted already. What
+it overwrote can be read nowhere any more, so nothing that reads it may be recomputed after the update.
 """
 
 from __future__ import annotations
