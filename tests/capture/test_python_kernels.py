@@ -12,12 +12,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._decomp import decompositions
 from torch._dispatch.python import enable_python_dispatcher
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.profiler import profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import lowtide
-from lowtide.device.python_kernels import composites_traced_as_eager, python_kernels
+from lowtide.device.python_kernels import _extents_of_1_count, composites_traced_as_eager, python_kernels
 from tests.capture.operators import operators_of_plain, operators_of_program
 from tests.networks import differences, train, twin
 
@@ -75,6 +77,17 @@ def test_products_of_matrices_are_those_of_eager() -> None:
             if found.names != expected:
                 wrong.append((a.shape, a.stride(), b.shape, b.stride(), a.requires_grad, b.requires_grad))
     assert wrong == []
+
+
+def test_the_rule_for_products_is_found_inside_a_mode_too() -> None:
+    """In a mode autograd says nothing, or `matmul` takes other products than eager does without."""
+    rows, matrix = torch.empty_strided((2, 1, 2), (2, 8, 1)), torch.zeros(2, 2)
+    answers = []
+    for mode in (contextlib.nullcontext, torch.no_grad, FakeTensorMode, enable_python_dispatcher):
+        _extents_of_1_count.cache_clear()
+        with mode(), composites_traced_as_eager():
+            answers.append(decompositions.should_fold(rows, matrix, False))
+    assert len(set(answers)) == 1
 
 
 def test_a_check_of_values_does_not_end_a_capture() -> None:

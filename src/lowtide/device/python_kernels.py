@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -137,17 +139,36 @@ def _folded_as_eager() -> Iterator[None]:
     if plain is None:
         yield
         return
-    decompositions.should_fold = _folds
+    decompositions.should_fold = functools.partial(_folds, _extents_of_1_count())
     try:
         yield
     finally:
         decompositions.should_fold = plain
 
 
-def _folds(tensor1: torch.Tensor, tensor2: torch.Tensor, is_out: bool) -> bool:
+@functools.cache
+def _extents_of_1_count() -> bool:
+    """Whether eager's `matmul` heeds the strides of extents of 1, which reach no element: up to torch 2.13 it does.
+
+    Asked of eager itself, on a thread of its own: modes of the caller's, in which it decides otherwise, end there.
+    """
+    with ThreadPoolExecutor(1) as elsewhere:
+        return "BmmBackward0" in elsewhere.submit(_product_of_extents_of_1).result()
+
+
+def _product_of_extents_of_1() -> list[str]:
+    """What autograd remembers of a product of matrices of one row each with one matrix, by name."""
+    rows = torch.empty_strided((2, 1, 2), (2, 8, 1), device="meta", requires_grad=True)
+    steps = [torch.matmul(rows, torch.empty(2, 2, device="meta")).grad_fn]
+    for step in steps:
+        steps += [before for before, _ in step.next_functions] if step is not None else []
+    return [step.name() for step in steps if step is not None]
+
+
+def _folds(extents_of_1_count: bool, tensor1: torch.Tensor, tensor2: torch.Tensor, is_out: bool) -> bool:
     """Whether eager's `matmul` folds the larger tensor into a matrix.
 
-    Extents of 1 count here as everywhere else; torch's own rule in Python passes over them.
+    torch's own rule in Python is another: it passes over extents of 1, and asks for strides without a gap.
     """
     first_is_larger = tensor1.dim() >= tensor2.dim()
     larger, smaller = (tensor1, tensor2) if first_is_larger else (tensor2.mT, tensor1)
@@ -159,5 +180,6 @@ def _folds(tensor1: torch.Tensor, tensor2: torch.Tensor, is_out: bool) -> bool:
         return False
     if larger.numel() == 0:
         return True
-    shape, stride = larger.shape, larger.stride()
-    return all(bool(stride[i] == stride[i + 1] * shape[i + 1]) for i in range(larger.dim() - 2))
+    rows = zip(larger.shape[:-1], larger.stride()[:-1], strict=True)
+    heeded = [(extent, stride) for extent, stride in rows if extents_of_1_count or extent != 1]
+    return all(bool(outer[1] == inner[0] * inner[1]) for outer, inner in itertools.pairwise(heeded))
