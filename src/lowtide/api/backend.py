@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from lowtide.arguments import shown
-from lowtide.device.semiprivate import ends_at_a_break
+from lowtide.device.graph_breaks import ends_at_a_break
 from lowtide.errors import ArgumentError, BudgetError, BudgetWarning, LowtideError
 from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import DEFAULT_WORK

@@ -16,8 +16,8 @@ from lowtide.api.plan import NOTHING_CAPTURED
 from lowtide.arguments import function, path, yes_or_no
 from lowtide.capture.fidelity import compiled_already
 from lowtide.device.looked_through import is_compiled_module
+from lowtide.device.modules import hooks_of_all_modules
 from lowtide.device.recomputation import ended_behind
-from lowtide.device.semiprivate import hooks_of_all_modules
 from lowtide.errors import BudgetError, CaptureError, LowtideError, PlanMismatch, VerificationError
 from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import DEFAULT_WORK

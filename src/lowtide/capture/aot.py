@@ -22,20 +22,20 @@ from lowtide.capture.rewrite import drop_everything_as_eager, dropout_as_eager, 
 from lowtide.capture.rrelu import order_inputs_of_rrelu
 from lowtide.capture.slots import Slots, honest_modules, slots_of
 from lowtide.device.ambient import Ambient
-from lowtide.device.arrivals import Arrivals, GradientLayout
-from lowtide.device.backward_traces import backward_traces, take_layouts
-from lowtide.device.contributions import use_by_use
-from lowtide.device.gradient_layouts import take_gradients_as_they_come
-from lowtide.device.layouts import real_layouts
-from lowtide.device.python_kernels import composites_traced_as_eager
-from lowtide.device.semiprivate import (
+from lowtide.device.aot_tracing import (
     aot_autograd,
     backward_traced_as_eager,
-    errors_left_to_eager,
     forbid_donation,
     tangent_positions,
     unused_draws_kept,
 )
+from lowtide.device.arrivals import Arrivals, GradientLayout
+from lowtide.device.backward_traces import backward_traces, take_layouts
+from lowtide.device.capture_errors import errors_left_to_eager
+from lowtide.device.contributions import use_by_use
+from lowtide.device.gradient_layouts import take_gradients_as_they_come
+from lowtide.device.layouts import real_layouts
+from lowtide.device.python_kernels import composites_traced_as_eager
 from lowtide.device.strides import hint_of
 from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import GraphBreak

@@ -27,7 +27,7 @@ from lowtide.capture.joint import (
 from lowtide.capture.order import program_order
 from lowtide.capture.origin import origin_of
 from lowtide.capture.symbols import Symbols
-from lowtide.device.semiprivate import gradients_are_given_away
+from lowtide.device.engine_passes import gradients_are_given_away
 from lowtide.errors import UnsupportedOperator
 from lowtide.ir.call import Arg, Const, Held, Items, Read, Ref, View
 from lowtide.ir.geometry import Geometry

@@ -12,8 +12,8 @@ from torch import fx
 from torch.utils._python_dispatch import _disable_current_modes
 
 from lowtide.device.autocasting import Autocasting
+from lowtide.device.dispatch_modes import no_function_modes
 from lowtide.device.fake_kernels import geometries_learnt
-from lowtide.device.semiprivate import no_function_modes
 
 
 @dataclass(frozen=True, eq=False)

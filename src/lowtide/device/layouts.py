@@ -22,9 +22,10 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from lowtide.device.arena import nothing_engaged
+from lowtide.device.dispatch_modes import no_function_modes
+from lowtide.device.fake_tensors import fake_tensor
 from lowtide.device.generator_guard import unchanged_generators
 from lowtide.device.in_place_layouts import keep_layouts_in_place
-from lowtide.device.semiprivate import fake_tensor, no_function_modes
 from lowtide.device.strides import dense_strides, hint_of, order_of
 
 _LOG = logging.getLogger("lowtide")

@@ -95,3 +95,10 @@ def reported() -> Iterator[None]:
         yield
     except ValueError as error:
         raise StorageError(f"{error}; it is unchanged") from error
+
+
+def is_made_of_others(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has no bytes of its own but those of tensors in it, as a DTensor or a quantized weight."""
+    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+    return bool(is_traceable_wrapper_subclass(tensor))

@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from lowtide.device.semiprivate import no_fake_kernel_error, no_value_error
+from lowtide.device.fake_tensors import no_fake_kernel_error, no_value_error
 from lowtide.errors import UnsupportedOperator
 
 _MOST_ANSWERS = 100_000  # more of them mean a loop that waits for a value which will never come

@@ -19,12 +19,8 @@ from typing import Literal
 import msgspec
 import torch
 
-from lowtide.device.semiprivate import (
-    fake_mode,
-    fake_tensor,
-    optimizers_take_fakes_for_real,
-    without_optimizer_hooks,
-)
+from lowtide.device.fake_tensors import fake_mode, fake_tensor, optimizers_take_fakes_for_real
+from lowtide.device.optimizer_hooks import without_optimizer_hooks
 from lowtide.errors import LowtideError, UnsupportedOperator
 from lowtide.profile.lbfgs import lbfgs_needs
 from lowtide.profile.live_storages import LiveStorages

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from lowtide.device.semiprivate import has_global_optimizer_hooks
+from lowtide.device.optimizer_hooks import has_global_optimizer_hooks
 from lowtide.ir.layout import ALIGNMENT_B, rounded_B
 from lowtide.ops.updates import SEPARABLE, Separable, flags_of, options_of, overwrites_gradient, twin_for
 from lowtide.profile.optimizer import optimizer_needs

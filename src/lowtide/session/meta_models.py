@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map_only
 
 from lowtide.device.address_space import untouched
-from lowtide.device.semiprivate import no_function_modes
+from lowtide.device.dispatch_modes import no_function_modes
 from lowtide.errors import CaptureError
 from lowtide.profile.signature import as_strided, geometry_of
 

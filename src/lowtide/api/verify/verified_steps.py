@@ -23,7 +23,7 @@ from lowtide.api.verify.verify import STEPS, verified
 from lowtide.api.verify.whole_steps import Recipe
 from lowtide.device.arrivals import Arrivals, GradientLayout
 from lowtide.device.autocasting import Autocasting
-from lowtide.device.semiprivate import at_end_of_backward, number_of_engine_pass
+from lowtide.device.engine_passes import at_end_of_backward, number_of_engine_pass
 from lowtide.errors import VerificationError
 from lowtide.results.plan import Plan
 from lowtide.results.verification import Verification
