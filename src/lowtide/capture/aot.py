@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch import fx
 
 from lowtide.capture.breaks import break_after, break_instead_of
@@ -25,7 +24,9 @@ from lowtide.device.ambient import Ambient
 from lowtide.device.aot_tracing import (
     aot_autograd,
     backward_traced_as_eager,
+    boxed,
     forbid_donation,
+    static_primals,
     tangent_positions,
     unused_draws_kept,
 )
@@ -152,17 +153,17 @@ def _capture(
             captured.positions = tuple(positions)
         if take_gradients_as_they_come():
             captured.arrivals = _arrivals(captured.joint, traces.begun_from)
-        return _boxed(module.meta["lowtide"].trip.forward)
+        return boxed(module.meta["lowtide"].trip.forward)
 
     def compile_backward(module: fx.GraphModule, _: object) -> Callable[..., Any]:
-        return _boxed(module.meta["lowtide"].trip.backward)
+        return boxed(module.meta["lowtide"].trip.backward)
 
     def compile_inference(module: fx.GraphModule, _: object) -> Callable[..., Any]:
-        joint = joint_from(module, None, _static_primals(), names)
+        joint = joint_from(module, None, static_primals(), names)
         drop_everything_as_eager(joint)
         dropout_as_eager(joint)
         captured = Captured(joint, Slots((), (), ()), break_after(gm), fidelity=fidelity_of(read, traced))
-        return _boxed(executor_for(captured).forward)
+        return boxed(executor_for(captured).forward)
 
     compiled = aot_autograd(
         fw_compiler=compile_forward,
@@ -201,21 +202,6 @@ def _spares(captured: Captured) -> int:
     """How many slots the implementations that there are, of any level, may need beside those of the program."""
     traced = captured.specialise(None)
     return len(traced.outside_arena(enlarge(traced.graph, Numerics.LOSSY))) + _SPARE
-
-
-def _boxed(function: Callable[[list[Any]], Sequence[Any]]) -> Callable[..., Any]:
-    def call(arguments: list[Any]) -> Sequence[Any]:
-        return function(arguments)
-
-    call._boxed_call = True  # type: ignore[attr-defined]
-    return call
-
-
-def _static_primals() -> list[int]:
-    """Indices of the primals that are parameters or buffers, where AOTAutograd does not tell."""
-    context = torch._guards.TracingContext.try_get()
-    metadata = getattr(context, "fw_metadata", None)
-    return list(getattr(metadata, "static_input_indices", None) or [])
 
 
 def _primal_name(placeholder: fx.Node) -> str:

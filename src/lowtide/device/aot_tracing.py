@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,16 @@ def aot_autograd(**options: Any) -> Callable[..., Any]:
     from torch._dynamo.backends.common import aot_autograd as make
 
     return make(**options)
+
+
+def boxed(function: Callable[[list[Any]], Sequence[Any]]) -> Callable[..., Any]:
+    """Compiled code for AOTAutograd that takes its arguments in one list, which it may empty."""
+
+    def call(arguments: list[Any]) -> Sequence[Any]:
+        return function(arguments)
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call
 
 
 @contextlib.contextmanager
@@ -45,6 +55,13 @@ def forbid_donation() -> None:
     context = torch._guards.TracingContext.try_get()
     if context is not None and context.fw_metadata is not None:
         context.fw_metadata.bw_donated_idxs = []
+
+
+def static_primals() -> list[int]:
+    """While a graph is captured: which of its inputs are parameters or buffers, where AOTAutograd does not tell."""
+    context = torch._guards.TracingContext.try_get()
+    metadata = getattr(context, "fw_metadata", None)
+    return list(getattr(metadata, "static_input_indices", None) or [])
 
 
 def tangent_positions() -> list[int] | None:

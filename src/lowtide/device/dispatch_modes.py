@@ -6,6 +6,16 @@ import contextlib
 from collections.abc import Iterator
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+
+class OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A context in which `__torch_dispatch__` is called in the place of every operator that runs below autograd."""
+
+
+def no_modes() -> contextlib.AbstractContextManager[object]:
+    """Inside, no mode sees operators or functions: what is called runs as it is."""
+    return _disable_current_modes()
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -18,6 +19,25 @@ def _break_graphs_at_unpacking() -> None:
     from torch._dynamo.variables import SkipFunctionVariable
 
     trace_rules.get_torch_obj_rule_map().setdefault(torch.nn.utils.rnn.pad_packed_sequence, SkipFunctionVariable)
+
+
+def never_run_eagerly() -> None:
+    """Has Dynamo, from now on, raise at its limit of recompiles instead of running a model in plain Python.
+
+    It also looks, in every call, whether modules have got hooks or lost them.
+    """
+    torch._dynamo.config.fail_on_recompile_limit_hit = True
+    torch._dynamo.config.skip_nnmodule_hook_guards = False
+
+
+def let_extent_vary(tensor: torch.Tensor, dim: int) -> None:
+    """Has Dynamo capture a graph for any extent of one dimension of an argument, unless the model fixes it."""
+    torch._dynamo.maybe_mark_dynamic(tensor, dim)
+
+
+def source_of(placeholder: torch.fx.Node) -> Any:
+    """Where Dynamo found an argument of a graph, with a `name`; None where it does not say."""
+    return getattr(placeholder, "_dynamo_source", None) or getattr(placeholder.meta.get("grapharg"), "source", None)
 
 
 @contextlib.contextmanager

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+
+import torch
 
 
 def hooks_of_all_modules() -> tuple[Any, ...]:
@@ -19,3 +22,18 @@ def hooks_of_all_modules() -> tuple[Any, ...]:
         )
         for hook in kind.values()
     )
+
+
+def plain_call(module: torch.nn.Module) -> Callable[..., Any]:
+    """What a module does when it is called, hooks included, whatever `replace_call` has put in its place."""
+    return module._call_impl
+
+
+def replace_call(module: torch.nn.Module, call: Callable[..., Any] | None) -> None:
+    """Has a module do something else when it is called, hooks included; None: what it does by itself."""
+    module._compiled_call_impl = call
+
+
+def tensor_tables(module: torch.nn.Module) -> tuple[dict[str, Any], ...]:
+    """The dictionaries in which a module keeps parameters, buffers and plain attributes, by name; to be written to."""
+    return module._parameters, module._buffers, vars(module)

@@ -5,6 +5,24 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+import torch
+
+
+def has_hooks(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether hooks are registered for the steps of an optimizer, or of all optimizers."""
+    own = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
+    return bool(own) or has_global_optimizer_hooks()
+
+
+def is_table_of_hooks(name: str) -> bool:
+    """Whether an attribute of an optimizer holds hooks: of steps, or of saving and loading its state."""
+    return name.startswith("_optimizer_") and name.endswith("_hooks")
+
+
+def is_wrapped_by_scheduler(step: object) -> bool:
+    """Whether a `step` that an optimizer has beside its class's was put there by a scheduler, which counts calls."""
+    return hasattr(step, "_wrapped_by_lr_sched")
+
 
 def has_global_optimizer_hooks() -> bool:
     """Whether hooks are registered for the steps of all optimizers."""

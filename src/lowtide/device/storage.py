@@ -29,6 +29,16 @@ PERSISTENT = -2
 """A place in the zone of homes."""
 
 
+def number_of_storage(tensor: torch.Tensor) -> int:
+    """Tells the storage of a tensor from all others for as long as it lives.
+
+    Raises:
+        NotImplementedError: if it has none: sparse and opaque layouts.
+    """
+    number: int = tensor.untyped_storage()._cdata
+    return number
+
+
 class Identity:
     """Tells one storage from all others, wherever its bytes are moved: while this lives, no other gets its number."""
 

@@ -19,6 +19,7 @@ from lowtide.device.graph_breaks import forget_graph_breaks, graph_breaks, refus
 from lowtide.device.known_branches import Fact, known_branches, signature_of
 from lowtide.device.layouts import real_layouts
 from lowtide.device.locks import locks_entered
+from lowtide.device.modules import plain_call
 from lowtide.device.releases import missing, warn_if_untested
 from lowtide.device.rewritten_calls import calls_kept
 from lowtide.device.said_once import messages_said_once
@@ -48,7 +49,7 @@ def compiled_call(
             f"torch {torch.__version__} lacks {', '.join(lacking)}, which lowtide needs to capture a model"
         )
     warn_if_untested()
-    call: Callable[..., Any] = module._call_impl
+    call: Callable[..., Any] = plain_call(module)
 
     def step(*args: Any, **kwargs: Any) -> Any:
         return call(*args, **kwargs)
