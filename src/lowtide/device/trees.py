@@ -10,6 +10,8 @@ from torch.utils import _pytree
 
 Path = tuple[Any, ...]
 """The steps that lead from a container to what stands in it, outermost first."""
+Form = _pytree.TreeSpec
+"""Nested containers without what stands in them; equal where they are nested alike."""
 
 
 def leaves_of(nested: Any) -> list[Any]:
@@ -20,6 +22,16 @@ def leaves_of(nested: Any) -> list[Any]:
 def tensors_in(nested: Any) -> list[torch.Tensor]:
     """The tensors in nested containers, in order."""
     return [leaf for leaf in _pytree.tree_leaves(nested) if isinstance(leaf, torch.Tensor)]
+
+
+def flattened(nested: Any) -> tuple[list[Any], Form]:
+    """What `leaves_of` gives, and the containers without it."""
+    return _pytree.tree_flatten(nested)
+
+
+def filled(form: Form, leaves: list[Any]) -> Any:
+    """Containers like those that were flattened, with other leaves in them."""
+    return _pytree.tree_unflatten(leaves, form)
 
 
 def leaves_with_paths(nested: Any) -> list[tuple[Path, Any]]:
