@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from lowtide.device import cuda, cuda_answers, cuda_shim, semiprivate, shim_build
+from lowtide.device import cuda, cuda_allocator, cuda_answers, cuda_shim, shim_build
 from lowtide.device.cuda_module import CudaModule
 from lowtide.device.observer import observe
 from lowtide.errors import ArenaError, BudgetError, ShimUnavailable
@@ -128,7 +128,7 @@ def test_answers_have_the_shape_of_torchs(gpu: CudaModule, device: int, monkeypa
         monkeypatch.setattr(torch._C, name, None, raising=False)
     monkeypatch.setattr(torch.cuda, "mem_get_info", driver)
     monkeypatch.setattr(torch.cuda.memory, "is_initialized", lambda: True)
-    monkeypatch.setattr(semiprivate, "cuda_index", lambda found: found)
+    monkeypatch.setattr(cuda_allocator, "cuda_index", lambda found: found)
     monkeypatch.setattr(torch.cuda.memory, "_get_device_index", lambda found, **_: found)
     with cuda_answers.installed(gpu):
         assert torch.cuda.mem_get_info(device) == (7 * MiB, 9 * MiB)
@@ -223,7 +223,7 @@ def test_installing_asks_torch_for_everything(gpu: CudaModule, monkeypatch: pyte
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(cuda, "_installed", None)
     monkeypatch.setattr(cuda, "prepared", prepare)
-    monkeypatch.setattr(semiprivate, "change_cuda_allocator", change)
+    monkeypatch.setattr(cuda_allocator, "change_cuda_allocator", change)
     plain: Callable[..., Any] = torch.cuda.mem_get_info
     try:
         cuda.install_cuda("64MiB")

@@ -12,8 +12,8 @@ import torch
 from torch.optim import SGD, Adagrad, Adam, AdamW, Muon, Optimizer, RAdam, RMSprop
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from lowtide.device.fake_tensors import fake_mode, optimizers_take_fakes_for_real
 from lowtide.device.observer import observe
-from lowtide.device.semiprivate import fake_mode, optimizers_take_fakes_for_real
 from lowtide.errors import LowtideError
 from lowtide.profile.optimizer import OptimizerNeeds, optimizer_needs
 from tests import torchvision_shim

@@ -6,11 +6,11 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import fx
 
 from lowtide.arguments import shown
-from lowtide.device.semiprivate import ends_at_a_break
+from lowtide.device.dynamo_settings import never_run_eagerly
+from lowtide.device.graph_breaks import ends_at_a_break
 from lowtide.errors import ArgumentError, BudgetError, BudgetWarning, LowtideError
 from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import DEFAULT_WORK
@@ -60,8 +60,7 @@ def lowtide(
         plan_options, budget_scope = _read(given), BudgetScope(given.get("scope", "step"))
     except LowtideError as error:
         return _raising(error)
-    torch._dynamo.config.fail_on_recompile_limit_hit = True
-    torch._dynamo.config.skip_nnmodule_hook_guards = False
+    never_run_eagerly()
     breaks = ends_at_a_break(gm)
     session = session_for(options, lambda: Session(plan_options, budget_scope), alone=breaks)
     if breaks:

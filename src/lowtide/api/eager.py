@@ -19,8 +19,9 @@ from torch.utils.hooks import RemovableHandle
 from lowtide.arguments import path, shown, text
 from lowtide.device import eager_shim
 from lowtide.device.fingerprint import device_memory_B
+from lowtide.device.openings import watched
+from lowtide.device.storage import number_of_storage
 from lowtide.eager_engine.eager_stats import EagerStats
-from lowtide.eager_engine.openings import watched
 from lowtide.eager_engine.policy_names import COPYING, OFFLOADING, policy_names
 from lowtide.eager_engine.runtime import EagerRuntime
 from lowtide.errors import BudgetError, BudgetWarning, EagerError, InfeasibleBudget, OptimizerError, ShimUnavailable
@@ -144,7 +145,7 @@ class Eager:
 
 def _sizes_B(tensors: Iterable[Tensor]) -> int:
     """Bytes of the storages of tensors, each once."""
-    found = {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors}
+    found = {number_of_storage(tensor): tensor.untyped_storage().nbytes() for tensor in tensors}
     return sum(found.values())
 
 

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from lowtide.api.plan import NOTHING_CAPTURED
 from lowtide.arguments import function, path, yes_or_no
 from lowtide.capture.fidelity import compiled_already
 from lowtide.device.looked_through import is_compiled_module
+from lowtide.device.modules import hooks_of_all_modules, replace_call
 from lowtide.device.recomputation import ended_behind
-from lowtide.device.semiprivate import hooks_of_all_modules
+from lowtide.device.trees import tensors_in
 from lowtide.errors import BudgetError, CaptureError, LowtideError, PlanMismatch, VerificationError
 from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import DEFAULT_WORK
@@ -216,7 +216,7 @@ def _install(model: M, handle: Fitted, dynamic: bool | None, first: FirstSteps |
                 first.watch(verified, results)
             return results
 
-    model._compiled_call_impl = call
+    replace_call(model, call)
     model.lowtide = keep(handle)  # type: ignore[assignment]
     return model
 
@@ -233,7 +233,7 @@ def unfit(model: M) -> M:
     handle = getattr(check_module(model), "lowtide", None)
     if isinstance(handle, Fitted):
         handle.leave()
-        model._compiled_call_impl = None
+        replace_call(model, None)
         del model.lowtide
     return model
 
@@ -304,5 +304,5 @@ def _guarded(session: Session, compiled: Compiled, args: tuple[Any, ...], kwargs
 
 def _signature(args: tuple[Any, ...], kwargs: dict[str, Any], grad_enabled: bool) -> tuple[int, ...]:
     """The shapes of a call, as a key: sizes of every tensor, whether gradients are on."""
-    sizes = [n for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor) for n in (-1, *leaf.shape)]
+    sizes = [n for leaf in tensors_in((args, kwargs)) for n in (-1, *leaf.shape)]
     return (int(grad_enabled), *sizes)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch import fx
 
 from lowtide.capture.breaks import break_after, break_instead_of
@@ -22,20 +21,22 @@ from lowtide.capture.rewrite import drop_everything_as_eager, dropout_as_eager, 
 from lowtide.capture.rrelu import order_inputs_of_rrelu
 from lowtide.capture.slots import Slots, honest_modules, slots_of
 from lowtide.device.ambient import Ambient
+from lowtide.device.aot_tracing import (
+    aot_autograd,
+    backward_traced_as_eager,
+    boxed,
+    forbid_donation,
+    static_primals,
+    tangent_positions,
+    unused_draws_kept,
+)
 from lowtide.device.arrivals import Arrivals, GradientLayout
 from lowtide.device.backward_traces import backward_traces, take_layouts
+from lowtide.device.capture_errors import errors_left_to_eager
 from lowtide.device.contributions import use_by_use
 from lowtide.device.gradient_layouts import take_gradients_as_they_come
 from lowtide.device.layouts import real_layouts
 from lowtide.device.python_kernels import composites_traced_as_eager
-from lowtide.device.semiprivate import (
-    aot_autograd,
-    backward_traced_as_eager,
-    errors_left_to_eager,
-    forbid_donation,
-    tangent_positions,
-    unused_draws_kept,
-)
 from lowtide.device.strides import hint_of
 from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import GraphBreak
@@ -152,17 +153,17 @@ def _capture(
             captured.positions = tuple(positions)
         if take_gradients_as_they_come():
             captured.arrivals = _arrivals(captured.joint, traces.begun_from)
-        return _boxed(module.meta["lowtide"].trip.forward)
+        return boxed(module.meta["lowtide"].trip.forward)
 
     def compile_backward(module: fx.GraphModule, _: object) -> Callable[..., Any]:
-        return _boxed(module.meta["lowtide"].trip.backward)
+        return boxed(module.meta["lowtide"].trip.backward)
 
     def compile_inference(module: fx.GraphModule, _: object) -> Callable[..., Any]:
-        joint = joint_from(module, None, _static_primals(), names)
+        joint = joint_from(module, None, static_primals(), names)
         drop_everything_as_eager(joint)
         dropout_as_eager(joint)
         captured = Captured(joint, Slots((), (), ()), break_after(gm), fidelity=fidelity_of(read, traced))
-        return _boxed(executor_for(captured).forward)
+        return boxed(executor_for(captured).forward)
 
     compiled = aot_autograd(
         fw_compiler=compile_forward,
@@ -201,21 +202,6 @@ def _spares(captured: Captured) -> int:
     """How many slots all implementations, of any level, may need on top of those of the program."""
     traced = captured.specialise(None)
     return len(traced.outside_arena(enlarge(traced.graph, Numerics.LOSSY))) + _SPARE
-
-
-def _boxed(function: Callable[[list[Any]], Sequence[Any]]) -> Callable[..., Any]:
-    def call(arguments: list[Any]) -> Sequence[Any]:
-        return function(arguments)
-
-    call._boxed_call = True  # type: ignore[attr-defined]
-    return call
-
-
-def _static_primals() -> list[int]:
-    """Indices of the primals that are parameters or buffers, where AOTAutograd does not tell."""
-    context = torch._guards.TracingContext.try_get()
-    metadata = getattr(context, "fw_metadata", None)
-    return list(getattr(metadata, "static_input_indices", None) or [])
 
 
 def _primal_name(placeholder: fx.Node) -> str:

@@ -23,6 +23,7 @@ from lowtide.device.arrivals import Arrivals, arrivals_of, come_as, no_zeros_for
 from lowtide.device.contributions import hand_over, in_at_most
 from lowtide.device.generator_guard import TorchGenerators
 from lowtide.device.in_place_layouts import copy_with_gaps
+from lowtide.device.versions import version_of
 from lowtide.errors import BackwardError
 
 _MOST_ARRIVALS = 16
@@ -89,7 +90,7 @@ class Given:
 
 
 def _version(argument: Any) -> int:
-    return argument._version if isinstance(argument, torch.Tensor) and not argument.is_inference() else 0
+    return version_of(argument) if isinstance(argument, torch.Tensor) and not argument.is_inference() else 0
 
 
 @dataclass(eq=False)

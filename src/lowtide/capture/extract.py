@@ -27,7 +27,8 @@ from lowtide.capture.joint import (
 from lowtide.capture.order import program_order
 from lowtide.capture.origin import origin_of
 from lowtide.capture.symbols import Symbols
-from lowtide.device.semiprivate import gradients_are_given_away
+from lowtide.device.engine_passes import gradients_are_given_away
+from lowtide.device.operators import higher_order_name, overload_of
 from lowtide.errors import UnsupportedOperator
 from lowtide.ir.call import Arg, Const, Held, Items, Read, Ref, View
 from lowtide.ir.geometry import Geometry
@@ -321,10 +322,10 @@ def _attribute(module: torch.nn.Module, path: str) -> Any:
 
 def _name(node: fx.Node) -> str:
     target = node.target
-    if isinstance(target, torch._ops.OpOverload):
+    if overload_of(target) is not None:
         return str(target)
-    if isinstance(target, torch._ops.HigherOrderOperator):
-        return f"higher_order.{target._name}"
+    if higher_order := higher_order_name(target):
+        return f"higher_order.{higher_order}"
     return f"{getattr(target, '__module__', '?').lstrip('_')}.{getattr(target, '__name__', target)}"
 
 

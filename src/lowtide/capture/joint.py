@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from lowtide.device.operators import Overload, arguments_of, overload_of, overwrites, results_of
+from lowtide.device.storage import number_of_storage
 from lowtide.errors import UnsupportedOperator
 
 _SEEDED = torch.Tag.nondeterministic_seeded
@@ -50,9 +52,9 @@ def is_assertion(node: fx.Node) -> bool:
     return node.op == "call_function" and name.startswith(_ASSERTIONS)
 
 
-def overload(node: fx.Node) -> torch._ops.OpOverload | None:
+def overload(node: fx.Node) -> Overload | None:
     """The operator overload that a node calls; None for higher-order and Python operators."""
-    return node.target if isinstance(node.target, torch._ops.OpOverload) else None
+    return overload_of(node.target)
 
 
 def is_random(node: fx.Node) -> bool:
@@ -70,10 +72,10 @@ def is_random(node: fx.Node) -> bool:
     return True
 
 
-def bind(node: fx.Node, op: torch._ops.OpOverload) -> dict[str, Any]:
+def bind(node: fx.Node, op: Overload) -> dict[str, Any]:
     """Arguments of a call by schema name, defaults filled in."""
     bound = {}
-    for position, argument in enumerate(op._schema.arguments):
+    for position, argument in enumerate(arguments_of(op)):
         if position < len(node.args):
             bound[argument.name] = node.args[position]
         elif argument.name in node.kwargs:
@@ -88,7 +90,7 @@ def is_opaque(node: fx.Node) -> bool:
     op = overload(node)
     if op is None:
         return not is_getitem(node) and not (callable(node.target) and getattr(node.target, "__module__", "") in _PURE)
-    return op.namespace not in ("aten", "prims", "prim", "lowtide") or op._schema.is_mutable
+    return op.namespace not in ("aten", "prims", "prim", "lowtide") or overwrites(op)
 
 
 _PURE = ("_operator", "math", "operator")
@@ -97,7 +99,7 @@ _PURE = ("_operator", "math", "operator")
 def _storages(value: Any) -> set[int]:
     if isinstance(value, torch.Tensor):
         try:
-            return {value.untyped_storage()._cdata}
+            return {number_of_storage(value)}
         except NotImplementedError:  # sparse and opaque layouts have none
             return set()
     if isinstance(value, tuple | list):
@@ -115,10 +117,10 @@ def viewed(node: fx.Node) -> fx.Node | None:
     if op is None:
         return None
     tensors = [n for n in node.all_input_nodes if isinstance(n.meta.get("val"), torch.Tensor | tuple | list)]
-    returns = op._schema.returns
+    returns = results_of(op)
     if returns and all(r.alias_info is not None and not r.alias_info.is_write for r in returns):
         bound = bind(node, op)
-        names = {a.name for a in op._schema.arguments if a.alias_info is not None}
+        names = {a.name for a in arguments_of(op) if a.alias_info is not None}
         sources = [bound[name] for name in names if isinstance(bound[name], fx.Node)]
         return sources[0] if sources else None
     mine = _storages(node.meta.get("val"))

@@ -6,6 +6,7 @@ import re
 
 from torch import fx
 
+from lowtide.device.dynamo_settings import source_of
 from lowtide.ir.graph import Origin
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>[^\n]*)\n\s*(?P<text>[^\n]*)')
@@ -48,6 +49,6 @@ def module_name(path: str) -> str:
 
 def primal_path(placeholder: fx.Node) -> str:
     """What Dynamo calls a placeholder, `L['self']._modules['h']`; empty where it does not say."""
-    source = getattr(placeholder, "_dynamo_source", None) or getattr(placeholder.meta.get("grapharg"), "source", None)
+    source = source_of(placeholder)
     found = getattr(source, "name", "")
     return str(found() if callable(found) else found)

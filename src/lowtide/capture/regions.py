@@ -15,6 +15,7 @@ from torch import fx
 
 from lowtide.capture.joint import is_getitem, picked_index
 from lowtide.capture.origin import module_name, primal_path
+from lowtide.device.operators import higher_order_name
 from lowtide.errors import UnsupportedOperator
 
 Names = tuple[str, ...]
@@ -47,7 +48,7 @@ def expand_regions(gm: fx.GraphModule) -> int:
 
 
 def _is_region(target: object) -> bool:
-    return isinstance(target, torch._ops.HigherOrderOperator) and str(target) == "invoke_subgraph"
+    return higher_order_name(target) == "invoke_subgraph"
 
 
 def _region(gm: fx.GraphModule, call: fx.Node) -> fx.GraphModule:

@@ -14,6 +14,7 @@ from torch import fx
 
 from lowtide.capture.joint import Joint, bind, is_getitem, overload, picked_index
 from lowtide.device.in_place_layouts import LAID_OUT, has_gaps
+from lowtide.device.operators import CONVERT, arguments_of
 from lowtide.device.recurrence import EAGER_RECURRENT_LAYER, RECURRENT_LAYER
 
 aten = torch.ops.aten
@@ -36,7 +37,7 @@ def drop_running_statistics(joint: Joint) -> None:
         bound = bind(node, op)
         if not bound.get("train", bound.get("update", True)):
             continue
-        position = {a.name: i for i, a in enumerate(op._schema.arguments)}
+        position = {a.name: i for i, a in enumerate(arguments_of(op))}
         for name in ("running_mean", "running_var"):
             if name in position and position[name] < len(node.args):
                 node.update_arg(position[name], None)
@@ -93,7 +94,7 @@ def dropout_as_eager(joint: Joint) -> None:
         elif value.dtype in (torch.bfloat16, torch.float16) and node is not forward:
             gradient, mask = node.args[:2]
             with graph.inserting_before(node):
-                drawn = _like(graph, aten._to_copy.default, (mask,), {"dtype": value.dtype}, node)
+                drawn = _like(graph, CONVERT, (mask,), {"dtype": value.dtype}, node)
                 weights = _like(graph, aten.div.Scalar, (drawn, left), {}, node)
                 result = _like(graph, aten.mul.Tensor, (gradient, weights), {}, node)
             _replace(joint, node, result)

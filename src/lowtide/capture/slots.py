@@ -19,7 +19,7 @@ from torch import fx
 
 from lowtide.capture.extract import slot_nodes
 from lowtide.capture.joint import Joint, ancestors, is_number, is_random
-from lowtide.device.semiprivate import detect_fake_mode
+from lowtide.device.fake_tensors import detect_fake_mode
 
 GENERATOR_SLOT_B = 16  # only the type matters to AOTAutograd
 

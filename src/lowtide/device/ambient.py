@@ -9,11 +9,10 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils._python_dispatch import _disable_current_modes
 
 from lowtide.device.autocasting import Autocasting
+from lowtide.device.dispatch_modes import no_function_modes, no_modes
 from lowtide.device.fake_kernels import geometries_learnt
-from lowtide.device.semiprivate import no_function_modes
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +46,7 @@ class Ambient:
         """Inside, all is as it was; returns what stands for the graph's arguments."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch.enable_grad())
-            stack.enter_context(_disable_current_modes())
+            stack.enter_context(no_modes())
             stack.enter_context(no_function_modes())
             stack.enter_context(geometries_learnt())
             stack.enter_context(self.autocast.restored())

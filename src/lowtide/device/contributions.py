@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from lowtide.device.semiprivate import number_of_engine_pass
+from lowtide.device.engine_passes import number_of_engine_pass
 from lowtide.errors import BackwardError
 
 _FURTHER = "_lowtide_further"  # on the first contribution to an input: all others, by the input's number

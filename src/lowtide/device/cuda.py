@@ -16,7 +16,7 @@ from typing import Literal
 
 import torch
 
-from lowtide.device import cuda_answers, cuda_shim, semiprivate
+from lowtide.device import cuda_allocator, cuda_answers, cuda_shim
 from lowtide.device.cuda_module import CudaModule
 from lowtide.errors import ArenaError, BudgetError, ShimUnavailable
 from lowtide.units import Budget, format_B, parse_budget
@@ -63,7 +63,7 @@ def install_cuda(budget: int | float | str | Budget) -> None:
             raise ArenaError("CUDA is in use already: call lowtide.install_cuda before the first GPU tensor is made")
         module = prepared(wanted)
         try:
-            semiprivate.change_cuda_allocator(module.__file__, module.entries())
+            cuda_allocator.change_cuda_allocator(module.__file__, module.entries())
         except RuntimeError as error:
             raise ArenaError(f"torch does not let its CUDA allocator be changed here: {error}") from error
         _answers.enter_context(cuda_answers.installed(module))

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from lowtide.device import semiprivate
+from lowtide.device import cuda_allocator
 from lowtide.device.cuda_module import CudaModule
 from lowtide.errors import BudgetError
 
@@ -76,7 +76,7 @@ def installed(module: CudaModule) -> Iterator[None]:
         return memory_stats(module, device)
 
     def info(device: Any = None) -> tuple[int, int]:
-        index = semiprivate.cuda_index(device)
+        index = cuda_allocator.cuda_index(device)
         return memory_info(module, index, *ask_device(device))
 
     def refuse(*_: object) -> None:
@@ -93,7 +93,7 @@ def installed(module: CudaModule) -> Iterator[None]:
             "_accelerator_resetPeakStats": module.reset_peaks,
             "_accelerator_resetAccumulatedStats": module.reset_sums,
         }
-        stack.enter_context(semiprivate.replaced_answers(answers, mem_get_info=info))
+        stack.enter_context(cuda_allocator.replaced_answers(answers, mem_get_info=info))
         yield
 
 

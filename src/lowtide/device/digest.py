@@ -7,9 +7,9 @@ import hashlib
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from lowtide.device.arena import nothing_engaged
+from lowtide.device.dispatch_modes import no_modes
 
 _SIZE_B = 16
 
@@ -21,7 +21,7 @@ def content_digest(tensor: torch.Tensor) -> str:
         tensor: on any device, of any layout. It is not changed, and nothing is left allocated. O(bytes).
     """
     found = hashlib.blake2b(digest_size=_SIZE_B)
-    with torch.no_grad(), _disable_current_modes(), nothing_engaged():
+    with torch.no_grad(), no_modes(), nothing_engaged():
         for part in _parts(tensor.detach()):
             found.update(str(part.dtype).encode())
             _add(found, part)

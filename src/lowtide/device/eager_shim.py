@@ -14,6 +14,7 @@ from typing import Any, Protocol, cast
 import torch
 
 from lowtide.device import shim, shim_build
+from lowtide.device.dispatch_modes import no_modes
 from lowtide.device.shim_module import SlabHandle
 from lowtide.errors import ShimUnavailable
 
@@ -147,7 +148,7 @@ def _first_failure(module: EagerModule) -> str:
         met_parameter=lambda _: None,
         thrashes=lambda: None,
     )
-    with torch.utils._python_dispatch._disable_current_modes():
+    with no_modes():
         try:
             seen, right = _trial(module, slab, runtime)
         finally:

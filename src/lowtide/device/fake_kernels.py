@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_leaves, tree_map
+
+from lowtide.device.dispatch_modes import no_modes
+from lowtide.device.trees import mapped_tensors, tensors_in
 
 _THREAD = threading.local()  # `learns`: whether a capture of ours runs on this thread
 _MOST_B = 64 << 20  # of all arguments together, for an operator that is run once
@@ -95,19 +96,19 @@ def _learnt(mode: Any, func: Any, args: Any, kwargs: Any, refusal: Exception) ->
     tags = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.nondeterministic_seeded}
     if func.namespace != "aten" or func._schema.is_mutable or func.is_view or tags & set(func.tags):
         return None
-    tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+    tensors = tensors_in((args, kwargs))
     if not tensors or not all(_can_be_made(x) for x in tensors):
         return None
     if sum(x.numel() * x.element_size() for x in tensors) > _MOST_B:
         return None
     try:
-        with _disable_current_modes(), torch.no_grad():
-            made = tree_map(lambda x: _zeros(x) if isinstance(x, torch.Tensor) else x, (args, dict(kwargs or {})))
+        with no_modes(), torch.no_grad():
+            made = mapped_tensors(_zeros, (args, dict(kwargs or {})))
             results = func(*made[0], **made[1])
     except Exception:  # the operator refuses it, too: then torch's own refusal is the better message
         return None
     with mode:
-        return tree_map(lambda r: _like(r) if isinstance(r, torch.Tensor) else r, results)
+        return mapped_tensors(_like, results)
 
 
 def _can_be_made(x: torch.Tensor) -> bool:

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from lowtide.device.strides import dense_strides, hint_of, order_of
+from lowtide.device.trees import leaves_of
 
 _LIBRARY = torch.library.Library("lowtide", "FRAGMENT")  # type: ignore[no-untyped-call]
 
@@ -106,7 +106,7 @@ def _overwritten(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> I
     for place, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             given = args[place] if place < len(args) else kwargs.get(argument.name)
-            yield from (leaf for leaf in tree_leaves(given) if isinstance(leaf, FunctionalTensor))
+            yield from (leaf for leaf in leaves_of(given) if isinstance(leaf, FunctionalTensor))
 
 
 def _value(tensor: Any) -> torch.Tensor:

@@ -20,8 +20,9 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_leaves
+
+from lowtide.device.dispatch_modes import no_modes
+from lowtide.device.trees import tensors_in
 
 _THREAD = threading.local()  # `search`: the Search of the capture that runs on this thread
 _MOST_NODES = 64
@@ -57,7 +58,7 @@ class Fact:
 
 def signature_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signature:
     """The shapes of a call's tensors."""
-    return tuple(n for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor) for n in (-1, *x.shape))
+    return tuple(n for x in tensors_in((args, kwargs)) for n in (-1, *x.shape))
 
 
 @contextlib.contextmanager
@@ -97,7 +98,7 @@ class _Search:
         """What a tensor of one truth value holds; None if that cannot be known."""
         if node not in self.answers:
             try:
-                with _disable_current_modes(), torch.no_grad():
+                with no_modes(), torch.no_grad():
                     self.answers[node] = self._work_out(node, where)
             except Exception:  # an operator that cannot run so: Dynamo breaks the graph, as it would have
                 self.answers[node] = None

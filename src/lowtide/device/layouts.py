@@ -18,14 +18,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from lowtide.device.arena import nothing_engaged
+from lowtide.device.dispatch_modes import no_function_modes, no_modes
+from lowtide.device.fake_tensors import fake_tensor
 from lowtide.device.generator_guard import unchanged_generators
 from lowtide.device.in_place_layouts import keep_layouts_in_place
-from lowtide.device.semiprivate import fake_tensor, no_function_modes
 from lowtide.device.strides import dense_strides, hint_of, order_of
+from lowtide.device.trees import filled, flattened, tensors_in
 
 _LOG = logging.getLogger("lowtide")
 _THREAD = threading.local()  # `depth`: captures of ours that run on this thread; `trying`: an operator is being tried
@@ -83,10 +83,10 @@ def _may_be_tried(func: Any) -> bool:
 
 def _as_real(mode: Any, func: Any, args: Any, kwargs: Any, result: Any) -> Any:
     """A call's fake result, laid out as the real one."""
-    fakes = [t for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
+    fakes = tensors_in(result)
     if not any(_is_ambiguous(t) for t in fakes):
         return result
-    leaves, form = tree_flatten((args, kwargs))
+    leaves, form = flattened((args, kwargs))
     known = [_described(leaf) for leaf in leaves]
     if any(k is None for k in known) or not any(isinstance(leaf, torch.Tensor) for leaf in leaves):
         return result
@@ -142,13 +142,13 @@ def _try(
         with (
             unchanged_generators(),
             nothing_engaged(),
-            _disable_current_modes(),
+            no_modes(),
             no_function_modes(),
             torch.no_grad(),
             torch.autocast("cpu", enabled=False),
         ):
-            args, kwargs = tree_unflatten([_made_up(leaf, smaller) for leaf in leaves], form)
-            real = [t for t in tree_leaves(func(*args, **kwargs)) if isinstance(t, torch.Tensor)]
+            args, kwargs = filled(form, [_made_up(leaf, smaller) for leaf in leaves])
+            real = tensors_in(func(*args, **kwargs))
             orders = tuple(map(_order_unless_alike, real, fakes)) if len(real) == len(fakes) else ()
     except Exception as error:  # made-up contents, or sizes that do not go together: nothing is learnt
         _LOG.debug("%s cannot be tried alone: %s", func, error)
@@ -210,7 +210,7 @@ def _order_unless_alike(real: torch.Tensor, fake: torch.Tensor) -> tuple[int, ..
 
 
 def _laid_out(mode: Any, result: Any, orders: Sequence[tuple[int, ...] | None]) -> Any:
-    leaves, form = tree_flatten(result)
+    leaves, form = flattened(result)
     pending = iter(orders)
     found = []
     for leaf in leaves:
@@ -220,4 +220,4 @@ def _laid_out(mode: Any, result: Any, orders: Sequence[tuple[int, ...] | None]) 
                 strides = dense_strides(leaf.shape, order)
                 leaf = torch.empty_strided(leaf.shape, strides, dtype=leaf.dtype, device=leaf.device)
         found.append(leaf)
-    return tree_unflatten(found, form)
+    return filled(form, found)

@@ -6,15 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+
+from lowtide.device.dispatch_modes import OperatorMode
+from lowtide.device.trees import tensors_in
 
 Seen = Callable[[str, list[torch.Tensor], list[torch.Tensor]], None]
 _SAME_BYTES = ("aten.alias.default", "aten.detach.default")
 _UNDECLARED = ("batch_norm",)  # operators that overwrite inputs of which their schema does not say so
 
 
-class OperatorTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class OperatorTrace(OperatorMode):  # type: ignore[no-untyped-call]
     """Shows every operator below autograd to a function, after it has run.
 
     Arguments:
@@ -32,7 +33,7 @@ class OperatorTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = func(*args, **(kwargs or {}))
         name = str(func)
         if name not in _SAME_BYTES:
-            made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+            made = tensors_in(result)
             self._seen(name, made, _overwritten(func, name, args, kwargs or {}))
         return result
 
@@ -49,7 +50,7 @@ def _overwritten(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, 
         written = [
             value for argument, value in given if argument.alias_info is not None and argument.alias_info.is_write
         ]
-    tensors = [leaf for leaf in tree_leaves(written) if isinstance(leaf, torch.Tensor)]
+    tensors = tensors_in(written)
     return [whole for tensor in tensors for whole in (tensor, *_whole(tensor))]
 
 

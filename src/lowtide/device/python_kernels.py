@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
+from lowtide.device.dispatch_modes import OperatorMode
 from lowtide.device.recurrence import gated_cell, gated_units
+from lowtide.device.trees import leaves_of
 
 aten = torch.ops.aten
 _COMPOSITE, _AUTOGRAD = torch._C.DispatchKey.CompositeImplicitAutograd, torch._C.DispatchKey.Autograd
@@ -105,7 +105,7 @@ def _composed_by_eager(op: torch._ops.OpOverload, in_python: Callable[..., Any],
             # While it is traced eager's takes every tensor for a subclass of its own, and folds batches of 1 which
             # it multiplies as they are otherwise. With the rule below torch's own in Python is eager's exactly.
             return in_python(*args, **kwargs)
-        if not any(_varies(x) for x in tree_leaves((args, kwargs))):
+        if not any(_varies(x) for x in leaves_of((args, kwargs))):
             with _ChecksPass():  # type: ignore[no-untyped-call]
                 return op._op_dk(_COMPOSITE, *args, **kwargs)
         traced.in_python[_full_name(op)] = None
@@ -114,7 +114,7 @@ def _composed_by_eager(op: torch._ops.OpOverload, in_python: Callable[..., Any],
     return compose
 
 
-class _ChecksPass(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _ChecksPass(OperatorMode):  # type: ignore[no-untyped-call]
     """Inside, eager's check of its arguments' values finds nothing: while they are traced they have none.
 
     `istft` asks by `equal` whether its windows leave a gap, which would be an error.

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-
-from lowtide.device.semiprivate import hook_of_recomputation, recomputation_ended
+import torch.utils.checkpoint
 
 
 @contextlib.contextmanager
@@ -47,3 +46,21 @@ def ended_behind(check: Callable[[], None]) -> Iterator[None]:
 
 def _same(tensor: Any) -> Any:
     return tensor
+
+
+def hook_of_recomputation() -> Callable[[torch.Tensor], object] | None:
+    """What is called with every tensor that is saved in a forward that `torch.utils.checkpoint` runs again.
+
+    Returns: that; None where this is no such forward.
+    """
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
+    pack: Any = None if hooks is None else hooks[0]
+    kind = torch.utils.checkpoint._recomputation_hook
+    if getattr(pack, "__module__", "") != kind.__module__ or not pack.__qualname__.startswith(kind.__qualname__):
+        return None
+    return pack  # type: ignore[no-any-return]
+
+
+def recomputation_ended() -> type[Exception]:
+    """What a forward that `torch.utils.checkpoint` runs again is ended by."""
+    return torch.utils.checkpoint._StopRecomputationError

@@ -8,21 +8,14 @@ from collections.abc import Callable
 
 import torch
 
+from lowtide.device.capture_errors import backend_failure, errors_left_to_eager, recompile_limit_error
 from lowtide.device.compiled_code import sizes_learnt
+from lowtide.device.engine_passes import compiled_autograd_enabled
+from lowtide.device.fake_tensors import fake_mode, no_fake_kernel_error, no_value_error
+from lowtide.device.graph_breaks import graph_breaks
 from lowtide.device.in_place_layouts import copies_of_arguments
-from lowtide.device.semiprivate import (
-    backend_failure,
-    compiled_autograd_enabled,
-    errors_left_to_eager,
-    fake_mode,
-    graph_breaks,
-    hook_of_recomputation,
-    hooks_of_all_modules,
-    no_fake_kernel_error,
-    no_value_error,
-    recompile_limit_error,
-    recomputation_ended,
-)
+from lowtide.device.modules import hooks_of_all_modules
+from lowtide.device.recomputation import hook_of_recomputation, recomputation_ended
 
 TESTED = ("2.11", "2.13")
 _LOG = logging.getLogger("lowtide")

@@ -2,7 +2,7 @@
 
 `torch.addcdiv(x, a, b, value=v)` would become a division, a product and a sum; `torch._foreach_lerp_`, subtractions and
 products. Eager runs one kernel for each. Dynamo has an option against some of these (see
-`lowtide.device.semiprivate.captured_as_eager`), and none against these two. Calls of numpy are traced as torch's
+`lowtide.device.dynamo_settings.captured_as_eager`), and none against these two. Calls of numpy are traced as torch's
 operators where that gives the same bits, and else not at all (`lowtide.device.numpy_calls`). Nor are calls that change
 a setting which kernels read when they run, such as the default dtype: a graph would be traced under the new setting and
 run under the old one.

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
+from lowtide.device.dispatch_modes import no_modes
 from lowtide.device.shim_module import ShimModule, SlabHandle
 
 _CAPACITY_B = 2**20
@@ -21,7 +21,7 @@ def first_failure(shim: ShimModule) -> str:
 
     Returns: what does not behave as expected, in words; empty if everything does.
     """
-    with _disable_current_modes(), torch.no_grad():
+    with no_modes(), torch.no_grad():
         for check in CHECKS:
             slab = shim.Slab(_CAPACITY_B, 64, 0, _CAPACITY_B // 2, False)
             try:

@@ -29,6 +29,16 @@ PERSISTENT = -2
 """A place in the zone of persistent storages."""
 
 
+def number_of_storage(tensor: torch.Tensor) -> int:
+    """Tells the storage of a tensor from all others for as long as it lives.
+
+    Raises:
+        NotImplementedError: if it has none: sparse and opaque layouts.
+    """
+    number: int = tensor.untyped_storage()._cdata
+    return number
+
+
 class Identity:
     """Tells one storage from all others, wherever its bytes lie: while this lives, no other gets its number."""
 
@@ -95,3 +105,10 @@ def reported() -> Iterator[None]:
         yield
     except ValueError as error:
         raise StorageError(f"{error}; it is unchanged") from error
+
+
+def is_made_of_others(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has no bytes of its own but those of tensors in it, as a DTensor or a quantized weight."""
+    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+    return bool(is_traceable_wrapper_subclass(tensor))

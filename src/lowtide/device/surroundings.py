@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 from torch.autograd import forward_ad
-from torch.utils._pytree import tree_leaves
+
+from lowtide.device.trees import tensors_in
 
 _CAPTURING = (
     "default",
@@ -28,7 +29,7 @@ def live_block(arguments: Any, tensors: Iterable[torch.Tensor]) -> str:
             "backward as generated code, which such transforms cannot look into. Transform a plain copy, "
             "copy.deepcopy(model), or call lowtide.unfit(model) first."
         )
-    if _current_level() >= 0 and any(_is_dual(t) for t in (*tree_leaves(arguments), *tensors)):
+    if _current_level() >= 0 and any(_is_dual(t) for t in (*tensors_in(arguments), *tensors)):
         return (
             "forward-mode automatic differentiation (torch.autograd.forward_ad, torch.func.jvp) surrounds this call: "
             "lowtide runs the forward as generated code, through which no tangents flow. Use a plain copy, "

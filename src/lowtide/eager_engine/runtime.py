@@ -19,9 +19,9 @@ from torch import Tensor
 
 from lowtide.device import eager_shim, shim
 from lowtide.device.arena import Arena
+from lowtide.device.openings import Bytes
 from lowtide.eager_engine.eager_stats import EagerStats
 from lowtide.eager_engine.gradients import Gradients
-from lowtide.eager_engine.openings import Bytes
 from lowtide.eager_engine.recorder import Recorder
 from lowtide.eager_engine.wrong_schemas import COMMUNICATING, TRUSTED, UNDECLARED_VIEWS, WRONG_SCHEMAS
 from lowtide.errors import BudgetWarning

@@ -10,16 +10,18 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-from lowtide.device.semiprivate import no_fake_kernel_error, no_value_error
+from lowtide.device.dispatch_modes import OperatorMode
+from lowtide.device.fake_tensors import no_fake_kernel_error, no_value_error
+from lowtide.device.operators import READ_ONE, results_of
+from lowtide.device.storage import number_of_storage
+from lowtide.device.trees import tensors_in
 from lowtide.errors import UnsupportedOperator
 
 _MOST_ANSWERS = 100_000  # more of them mean a loop that waits for a value which will never come
 
 
-class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class LiveStorages(OperatorMode):  # type: ignore[no-untyped-call]
     """A mode that knows the bytes of every storage that an operator returned, until the storage dies.
 
     Invariant: `now_B` is the sum over the storages seen and alive; `peak_B` is the most that it was since the last
@@ -53,7 +55,7 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if tensor.layout is not torch.strided:
             raise UnsupportedOperator(f"a tensor of layout {tensor.layout} does not lie in one storage")
         storage = tensor.untyped_storage()
-        key, size_B = storage._cdata, storage.nbytes()
+        key, size_B = number_of_storage(tensor), storage.nbytes()
         known, before_B = self._live.get(key, (None, 0))
         self._live[key] = (known or weakref.ref(storage, self._forgetter(key)), size_B)
         self.now_B += self._aligned_B(size_B) - self._aligned_B(before_B)
@@ -65,7 +67,7 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def sizes_B(self, excepted: Collection[torch.Tensor] = ()) -> tuple[int, ...]:
         """Exact bytes of the live storages, oldest first, without empty ones and those of the given tensors."""
-        others = {tensor.untyped_storage()._cdata for tensor in excepted}
+        others = {number_of_storage(tensor) for tensor in excepted}
         return tuple(size_B for key, (_, size_B) in self._live.items() if size_B and key not in others)
 
     def __torch_dispatch__(
@@ -78,12 +80,11 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         except no_value_error():
             return self._made_up(func, args)
         except no_fake_kernel_error():
-            if func._schema.returns:
+            if results_of(func):
                 raise
             result = None  # it only writes into what it was given
-        for leaf in tree_leaves(result):
-            if isinstance(leaf, torch.Tensor):
-                self.watch(leaf)
+        for tensor in tensors_in(result):
+            self.watch(tensor)
         numbers_B = scalars_B(self.device, self.alignment_B)
         self.peak_B = max(self.peak_B, self.now_B + numbers_B, before_B + self.inside_B(func, args, kwargs))
         return result
@@ -95,7 +96,7 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise UnsupportedOperator("it repeats something until a tensor has the value it waits for")
         if func is torch.ops.aten.equal.default:
             return self.answer
-        if func is not torch.ops.aten._local_scalar_dense.default:
+        if func is not READ_ONE:
             raise UnsupportedOperator(f"{func} needs the contents of its tensors")
         dtype = args[0].dtype
         if dtype is torch.bool:

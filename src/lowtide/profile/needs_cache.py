@@ -21,6 +21,7 @@ import torch
 
 import lowtide
 from lowtide.device.fingerprint import fingerprint
+from lowtide.device.storage import number_of_storage
 from lowtide.errors import PlanFileError
 from lowtide.ir.check_graph import MOST_B
 from lowtide.ir.sealed import sealed, unsealed
@@ -82,7 +83,7 @@ def signature_of(optimizer: torch.optim.Optimizer, alignment_B: int) -> str | No
     if any(isinstance(v, torch.Tensor) for group in options for v in group.values()):
         return None
     storages: dict[int, int] = {}
-    shared = [storages.setdefault(p.untyped_storage()._cdata, len(storages)) for p in parameters]
+    shared = [storages.setdefault(number_of_storage(p), len(storages)) for p in parameters]
     of_parameters = [(geometry_of(p), p.untyped_storage().nbytes(), p.requires_grad) for p in parameters]
     counts = [len(group["params"]) for group in groups]
     device = next((p.device.type for p in parameters), "cpu")

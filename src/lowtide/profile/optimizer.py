@@ -19,12 +19,9 @@ from typing import Literal
 import msgspec
 import torch
 
-from lowtide.device.semiprivate import (
-    fake_mode,
-    fake_tensor,
-    optimizers_take_fakes_for_real,
-    without_optimizer_hooks,
-)
+from lowtide.device.fake_tensors import fake_mode, fake_tensor, optimizers_take_fakes_for_real
+from lowtide.device.optimizer_hooks import without_optimizer_hooks
+from lowtide.device.storage import number_of_storage
 from lowtide.errors import LowtideError, UnsupportedOperator
 from lowtide.profile.lbfgs import lbfgs_needs
 from lowtide.profile.live_storages import LiveStorages
@@ -226,7 +223,7 @@ def _needs(counted: Counted, method: Literal["fake", "sampled"]) -> OptimizerNee
 def _unknown(optimizer: torch.optim.Optimizer, device: str, note: str) -> OptimizerNeeds:
     """The state that exists already."""
     held = [t for t in held_tensors(optimizer) if t.device.type == device and t.layout is torch.strided]
-    storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in held}
+    storages = {number_of_storage(t): t.untyped_storage().nbytes() for t in held}
     sizes_B = tuple(size_B for size_B in storages.values() if size_B)
     return OptimizerNeeds(sum(sizes_B), sizes_B, 0, "unknown", note)
 

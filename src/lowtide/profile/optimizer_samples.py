@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 
 from lowtide.device.observer import AllocationEvent, observe
-from lowtide.device.semiprivate import without_optimizer_hooks
+from lowtide.device.optimizer_hooks import without_optimizer_hooks
 from lowtide.errors import UnsupportedOperator
 from lowtide.profile.live_storages import aligned_B, scalars_B
 from lowtide.profile.recording import isolation

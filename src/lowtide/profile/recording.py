@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from lowtide.device.calls import arguments, resolve
 from lowtide.device.clock import median_s, synchronize
+from lowtide.device.dispatch_modes import no_modes
 from lowtide.device.generator_guard import unchanged_generators
 from lowtide.device.observer import AllocationEvent, observe
 from lowtide.errors import UnsupportedOperator
@@ -51,7 +51,7 @@ def isolation() -> Iterator[None]:
     try:
         with contextlib.ExitStack() as stack:
             stack.enter_context(unchanged_generators())
-            stack.enter_context(_disable_current_modes())
+            stack.enter_context(no_modes())
             stack.enter_context(torch.no_grad())
             stack.enter_context(torch.autocast("cpu", enabled=False))
             if torch.cuda.is_available():

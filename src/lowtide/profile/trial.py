@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 import torch
-from torch.utils._pytree import tree_leaves
 
+from lowtide.device.trees import tensors_in
 from lowtide.profile.twins import StandIns, twin_of
 
 _LATE = 9_999  # steps done before a late one, the ten-thousandth: past warm-ups, and due on most schedules
@@ -89,11 +89,11 @@ class Trial:
 def held_tensors(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     """Tensors in an optimizer's state and attributes, each once, without its options; parameters if they are there."""
     others = {k: v for k, v in vars(optimizer).items() if k not in ("param_groups", "state")}
-    held = tree_leaves([list(optimizer.state.values()), others])
+    held = tensors_in([list(optimizer.state.values()), others])
     known = {id(t) for t in _options(optimizer)}
-    return [t for t in {id(t): t for t in held if isinstance(t, torch.Tensor)}.values() if id(t) not in known]
+    return [t for t in {id(t): t for t in held}.values() if id(t) not in known]
 
 
 def _options(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     options = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
-    return [leaf for leaf in tree_leaves(options) if isinstance(leaf, torch.Tensor)]
+    return tensors_in(options)

@@ -12,8 +12,10 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import _disable_current_modes
 
+from lowtide.device.dispatch_modes import no_modes
+from lowtide.device.optimizer_hooks import is_table_of_hooks
+from lowtide.device.storage import number_of_storage
 from lowtide.profile.signature import as_strided, geometry_of
 
 
@@ -37,19 +39,19 @@ class StandIns:
         """The stand-in of what an optimizer keeps. One element on the CPU has its value: a count, or an option."""
         if tensor.numel() != 1 or tensor.device.type != "cpu" or isinstance(tensor, torch.nn.Parameter):
             return self.of_trained(tensor)
-        with _disable_current_modes():
+        with no_modes():
             value = tensor.detach().item()
         made = torch.tensor(value, dtype=tensor.dtype)  # not torch.full: a fake one would not know its value
         return made.reshape(tensor.shape) if tensor.dim() else made
 
     def _like(self, tensor: torch.Tensor) -> torch.Tensor:
         geometry = geometry_of(tensor)
-        storage = tensor.untyped_storage()
-        if storage._cdata not in self._storages:
+        storage, number = tensor.untyped_storage(), number_of_storage(tensor)
+        if number not in self._storages:
             size_B = max(storage.nbytes(), geometry.extent_B)
             device = "cpu" if tensor.device.type == "meta" else tensor.device  # there operators can be tried
-            self._storages[storage._cdata] = torch.zeros(size_B, dtype=torch.uint8, device=device)
-        own = self._storages[storage._cdata]
+            self._storages[number] = torch.zeros(size_B, dtype=torch.uint8, device=device)
+        own = self._storages[number]
         whole_B = own.numel() // tensor.dtype.itemsize * tensor.dtype.itemsize
         made = as_strided(own[:whole_B].view(tensor.dtype), geometry)
         return made.fill_(1) if tensor.is_floating_point() and tensor.dtype.itemsize > 1 else made
@@ -75,7 +77,7 @@ def twin_of(
     memo: dict[int, Any] = {id(optimizer): twin, **stand_ins}
     with _Copying(StandIns()):
         for name, value in vars(optimizer).items():
-            if name.startswith("_optimizer_") and name.endswith("_hooks"):
+            if is_table_of_hooks(name):
                 vars(twin)[name] = OrderedDict()
             elif name == "param_groups":
                 vars(twin)[name] = copy.deepcopy(list(groups), memo)

@@ -10,10 +10,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_leaves, tree_map_only
 
+from lowtide.device.dispatch_modes import no_modes
 from lowtide.device.observer import observe
+from lowtide.device.operators import plain_name
+from lowtide.device.trees import leaves_of, mapped_tensors, tensors_in
 from lowtide.ir.geometry import Geometry
 from lowtide.profile.samples import samples
 from lowtide.profile.signature import Signature, geometry_of
@@ -44,8 +45,8 @@ class Workspaces:
         Raises:
             LowtideError: if a torch profiler is running.
         """
-        name = func._schema.name.split("::")[-1]
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        name = plain_name(func)
+        tensors = tensors_in((args, kwargs))
         if not tensors or _holds_nothing(func, name, tensors):
             return 0
         if not name.startswith(("_foreach_", "_fused_")):
@@ -54,11 +55,11 @@ class Workspaces:
         return max(parts, default=0) if self._device == "cpu" else sum(parts)
 
     def _measured_B(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-        described = tree_map_only(torch.Tensor, geometry_of, (args, kwargs))
+        described = mapped_tensors(geometry_of, (args, kwargs))
         key = (str(func), repr(described))
         if key not in self._known:
-            reads = [leaf for leaf in tree_leaves(described) if isinstance(leaf, Geometry)]
-            with _disable_current_modes():
+            reads = [leaf for leaf in leaves_of(described) if isinstance(leaf, Geometry)]
+            with no_modes():
                 try:
                     self._known[key] = _run_B(func, args, kwargs, reads, self._device)
                 except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError) as error:
@@ -69,7 +70,7 @@ class Workspaces:
 
 def _run_B(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], reads: Sequence[Geometry], device: str) -> int:
     made = iter(samples(Signature("", (), (), tuple(reads))))  # without a name: indices are zeros, valid everywhere
-    args, kwargs = tree_map_only(torch.Tensor, lambda _: next(made), (args, kwargs))
+    args, kwargs = mapped_tensors(lambda _: next(made), (args, kwargs))
     with observe(device) as seen:
         result = func(*args, **kwargs)
     del result

@@ -18,13 +18,13 @@ from typing import Any
 import torch
 
 from lowtide.device.contributions import SHARED, hand_over
-from lowtide.device.engines import Engines
-from lowtide.device.semiprivate import (
+from lowtide.device.engine_passes import (
     backward_is_retained,
     compiled_autograd_enabled,
     number_of_engine_pass,
     refuse_second_derivatives,
 )
+from lowtide.device.engines import Engines
 from lowtide.errors import BackwardError, CaptureError
 from lowtide.ir.graph import Graph
 from lowtide.ir.interface import Interface, Token

@@ -21,7 +21,7 @@ import torch
 from lowtide.device import arena as arenas
 from lowtide.device import storage as storages
 from lowtide.device.arena import Arena
-from lowtide.device.semiprivate import backward_is_retained
+from lowtide.device.engine_passes import backward_is_retained
 from lowtide.errors import InfeasibleBudget
 from lowtide.ir.layout import LiveBlock, rounded_B
 from lowtide.ir.replay import ReplayTable

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from lowtide.device.versions import version_of
 from lowtide.errors import OptimizerError
 from lowtide.ops.updates import MASTER, advance, initial_state
 
@@ -45,7 +46,7 @@ class Updater:
         self.master: torch.Tensor | None = None
         self.gathered: torch.Tensor | None = None  # the sum of gradients so far, where several calls make a step
         self._prepared: dict[str, Any] | None = None  # state for a first step that is still to come
-        self._version = parameter._version
+        self._version = version_of(parameter)
         if master:
             self.master = parameter.detach().float()
 
@@ -83,13 +84,13 @@ class Updater:
 
     def refresh(self) -> None:
         """Makes the master anew where somebody else has written to the parameter."""
-        if self.master is not None and self.parameter._version != self._version:
+        if self.master is not None and version_of(self.parameter) != self._version:
             self.master.copy_(self.parameter.detach())
             self.stepped()
 
     def stepped(self) -> None:
         """The parameter is as the updater left it."""
-        self._version = self.parameter._version
+        self._version = version_of(self.parameter)
 
     def gather(self) -> torch.Tensor:
         """Where gradients are added up: at first negative zeros, to which anything is added as it is."""

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from lowtide.device.arena import nothing_engaged
 from lowtide.device.contributions import behind
+from lowtide.device.engine_passes import let_go_of_failed_backward
 from lowtide.device.engines import Engines
-from lowtide.device.semiprivate import let_go_of_failed_backward
 from lowtide.errors import InfeasibleBudget, PlanMismatch
 from lowtide.ir.bundle import unmerged
 from lowtide.ir.graph import Graph

@@ -10,24 +10,19 @@ from typing import Any
 
 import torch
 
+from lowtide.device.capture_errors import backend_failure, capture_failures, recompile_limit_error
 from lowtide.device.compile_queries import Answers, Place, queries_answered
 from lowtide.device.compiled_code import CompiledFunction
+from lowtide.device.dynamo_settings import captured_as_eager
 from lowtide.device.fake_kernels import geometries_learnt
+from lowtide.device.graph_breaks import forget_graph_breaks, graph_breaks, refused_graph_breaks
 from lowtide.device.known_branches import Fact, known_branches, signature_of
 from lowtide.device.layouts import real_layouts
 from lowtide.device.locks import locks_entered
+from lowtide.device.modules import plain_call
 from lowtide.device.releases import missing, warn_if_untested
 from lowtide.device.rewritten_calls import calls_kept
 from lowtide.device.said_once import messages_said_once
-from lowtide.device.semiprivate import (
-    backend_failure,
-    capture_failures,
-    captured_as_eager,
-    forget_graph_breaks,
-    graph_breaks,
-    recompile_limit_error,
-    refused_graph_breaks,
-)
 from lowtide.device.surroundings import live_block
 from lowtide.errors import CaptureError, LowtideError, RecompileLimit
 from lowtide.session.hook_installation import install_output_hooks
@@ -54,7 +49,7 @@ def compiled_call(
             f"torch {torch.__version__} lacks {', '.join(lacking)}, which lowtide needs to capture a model"
         )
     warn_if_untested()
-    call: Callable[..., Any] = module._call_impl
+    call: Callable[..., Any] = plain_call(module)
 
     def step(*args: Any, **kwargs: Any) -> Any:
         return call(*args, **kwargs)

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 
 from lowtide.device.arena import nothing_engaged
+from lowtide.device.engine_passes import at_end_of_backward
 from lowtide.device.generator_guard import GeneratorStates
 from lowtide.device.observer import Observer, observe_if_free
-from lowtide.device.semiprivate import at_end_of_backward
 from lowtide.device.storage import identity_of
 from lowtide.errors import InfeasibleBudget, LowtideError
 from lowtide.ir.check import check

@@ -13,6 +13,7 @@ from lowtide.capture.captured import Specialised
 from lowtide.capture.exchange import interfaces_of
 from lowtide.capture.whole_step import WholeStep
 from lowtide.device.storage import Identity, identity_of
+from lowtide.device.versions import version_of
 from lowtide.errors import CaptureError
 from lowtide.ir.bundle import Bundle, Part, merge
 from lowtide.ir.call import Read
@@ -77,13 +78,13 @@ def unchanged_tensors(tensors: Iterable[torch.Tensor]) -> Iterator[None]:
     """
     kept = list(tensors)
     copies = {i: t.detach().clone() for i, t in enumerate(kept) if not isinstance(t, torch.nn.Parameter)}
-    versions = [t._version for t in kept]
+    versions = [version_of(t) for t in kept]
     try:
         yield
     finally:
         for index, copy in copies.items():  # batch norm counts no version, and giving back must not count one
             kept[index].data.copy_(copy)
-    if any(t._version != v for i, (t, v) in enumerate(zip(kept, versions, strict=True)) if i not in copies):
+    if any(version_of(t) != v for i, (t, v) in enumerate(zip(kept, versions, strict=True)) if i not in copies):
         raise CaptureError(
             "code between the captured graphs overwrites a parameter during the forward, so the graphs cannot be found "
             "by a call that computes nothing. Mend the graph break (TORCH_LOGS=graph_breaks shows it)."

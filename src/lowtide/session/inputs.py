@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves, tree_map_with_path
 
+from lowtide.device.trees import leaves_of, leaves_with_paths, mapped_with_paths, written
 from lowtide.errors import LowtideError
 
 Inputs = tuple[tuple[Any, ...], dict[str, Any]]
@@ -34,7 +34,7 @@ def read_batch(batch: Any) -> Inputs:
 def varying(one: Inputs, other: Inputs) -> list[tuple[int, int]]:
     """The extents that differ between two calls: leaf and dimension, over the tensors as they come."""
     found = []
-    for index, (a, b) in enumerate(zip(tree_leaves(one), tree_leaves(other), strict=False)):
+    for index, (a, b) in enumerate(zip(leaves_of(one), leaves_of(other), strict=False)):
         if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and a.dim() == b.dim():
             found += [(index, dim) for dim in range(a.dim()) if a.shape[dim] != b.shape[dim]]
     return found
@@ -60,14 +60,14 @@ class Varied:
         made: dict[tuple[int, int], torch.Tensor] = {}  # a tensor that is passed twice remains one
 
         def sized(path: Any, leaf: Any) -> Any:
-            dim = self.dims.get(keystr(path)) if isinstance(leaf, torch.Tensor) else None
+            dim = self.dims.get(written(path)) if isinstance(leaf, torch.Tensor) else None
             if dim is None or size == self.size:
                 return leaf
             if (id(leaf), dim) not in made:
                 made[id(leaf), dim] = self._sized(leaf, dim, size)
             return made[id(leaf), dim]
 
-        args, kwargs = tree_map_with_path(sized, self.inputs)
+        args, kwargs = mapped_with_paths(sized, self.inputs)
         return tuple(args), dict(kwargs)
 
     def _sized(self, tensor: torch.Tensor, dim: int, size: int) -> torch.Tensor:
@@ -94,10 +94,10 @@ def vary(model: torch.nn.Module, inputs: Inputs, *, dim: int = 0, only: Sequence
     extents: dict[str, int] = {}
     names = _names(model, inputs)
     seen: set[str] = set()
-    for path, leaf in tree_flatten_with_path(inputs)[0]:
+    for path, leaf in leaves_with_paths(inputs):
         if not isinstance(leaf, torch.Tensor):
             continue
-        name = names[keystr(path[:2])]
+        name = names[written(path[:2])]
         seen.add(name)
         chosen = wanted.get(name) if wanted else dim
         if chosen is None or (not wanted and leaf.dim() == 0):
@@ -107,7 +107,7 @@ def vary(model: torch.nn.Module, inputs: Inputs, *, dim: int = 0, only: Sequence
                 f"{name} has the shape {list(leaf.shape)} and no dimension {chosen}: name what varies, as in "
                 f"{name}:0, or leave {name} out"
             )
-        dims[keystr(path)], extents[name] = chosen % leaf.dim(), leaf.shape[chosen]
+        dims[written(path)], extents[name] = chosen % leaf.dim(), leaf.shape[chosen]
     if unknown := set(wanted) - seen:
         raise LowtideError(f"no tensor argument {', '.join(sorted(unknown))}; there are: {', '.join(sorted(seen))}")
     if len(set(extents.values())) != 1 or 0 in extents.values():
@@ -130,9 +130,7 @@ def _names(model: torch.nn.Module, inputs: Inputs) -> dict[str, str]:
     """The name of each argument, by its path: the parameter of `forward`, or its number where that has none."""
     parameters = list(inspect.signature(model.forward).parameters.values())
     plain = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    return {
-        keystr(path[:2]): _name(path, plain) for path, leaf in tree_flatten_with_path(inputs)[0] if leaf is not None
-    }
+    return {written(path[:2]): _name(path, plain) for path, leaf in leaves_with_paths(inputs) if leaf is not None}
 
 
 def _name(path: Any, plain: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from lowtide.device.semiprivate import has_global_optimizer_hooks
+from lowtide.device.optimizer_hooks import has_hooks, is_wrapped_by_scheduler
 from lowtide.ir.layout import ALIGNMENT_B, rounded_B
 from lowtide.ops.updates import SEPARABLE, Separable, flags_of, options_of, overwrites_gradient, twin_for
 from lowtide.profile.optimizer import optimizer_needs
@@ -129,9 +129,9 @@ def why_opaque(optimizer: torch.optim.Optimizer) -> str:
     if kind.__name__ not in SEPARABLE or getattr(torch.optim, kind.__name__, None) is not kind:
         return f"{kind.__name__} is not one of the optimizers that are known to step each parameter by itself"
     step = vars(optimizer).get("step")
-    if step is not None and not hasattr(step, "_wrapped_by_lr_sched"):
+    if step is not None and not is_wrapped_by_scheduler(step):
         return "its step was replaced"
-    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks or has_global_optimizer_hooks():
+    if has_hooks(optimizer):
         return "hooks are registered for its step"
     if any(group.get("differentiable") for group in optimizer.param_groups):
         return "its step is to be differentiable"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from lowtide.arguments import shown
-from lowtide.device.semiprivate import is_made_of_others
+from lowtide.device.storage import is_made_of_others
 from lowtide.errors import ArgumentError, BudgetWarning, OptimizerError
 
 

@@ -13,11 +13,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_map_only
 
 from lowtide.device.address_space import untouched
-from lowtide.device.semiprivate import no_function_modes
+from lowtide.device.dispatch_modes import no_function_modes, no_modes
+from lowtide.device.modules import tensor_tables
+from lowtide.device.storage import number_of_storage
+from lowtide.device.trees import mapped_tensors
 from lowtide.errors import CaptureError
 from lowtide.profile.signature import as_strided, geometry_of
 
@@ -50,10 +51,11 @@ class StandIns:
         if tensor.layout is not torch.strided:
             raise CaptureError(f"a tensor without bytes, of layout {tensor.layout}: only strided ones can be stood for")
         geometry, storage = geometry_of(tensor, "cpu"), tensor.untyped_storage()
-        if storage._cdata not in self._storages:
+        number = number_of_storage(tensor)
+        if number not in self._storages:
             size_B = max(storage.nbytes(), geometry.extent_B)
-            self._storages[storage._cdata] = untouched(-(-size_B // 16) * 16)  # whole elements of every dtype
-        made = as_strided(self._storages[storage._cdata].view(tensor.dtype), geometry)
+            self._storages[number] = untouched(-(-size_B // 16) * 16)  # whole elements of every dtype
+        made = as_strided(self._storages[number].view(tensor.dtype), geometry)
         if isinstance(tensor, torch.nn.Parameter):
             return torch.nn.Parameter(made, tensor.requires_grad)
         return made.requires_grad_(tensor.requires_grad)
@@ -71,7 +73,7 @@ def with_addresses(model: torch.nn.Module, stand_ins: StandIns) -> Iterator[None
     """
     changed: list[tuple[dict[str, Any], str, torch.Tensor]] = []
     inside_meta = torch.get_default_device().type == "meta"
-    with _disable_current_modes(), no_function_modes() if inside_meta else contextlib.nullcontext():
+    with no_modes(), no_function_modes() if inside_meta else contextlib.nullcontext():
         try:
             for table, name, tensor in list(_tensors(model)):
                 if not has_bytes(tensor):
@@ -91,13 +93,13 @@ def with_addresses(model: torch.nn.Module, stand_ins: StandIns) -> Iterator[None
 
 def in_place_of(inputs: Any, stand_ins: StandIns) -> Any:
     """Arguments of a call, nested as they are, with stand-ins for the tensors that have no bytes."""
-    return tree_map_only(torch.Tensor, stand_ins.of, inputs)
+    return mapped_tensors(stand_ins.of, inputs)
 
 
 def _tensors(model: torch.nn.Module) -> Iterator[tuple[dict[str, Any], str, torch.Tensor]]:
     """Every tensor that a module of the model names, with where it is named."""
     for module in model.modules():
-        for table in (module._parameters, module._buffers, vars(module)):
+        for table in tensor_tables(module):
             for name, tensor in table.items():
                 if isinstance(tensor, torch.Tensor):
                     yield table, name, tensor

@@ -27,8 +27,8 @@ from lowtide.device.arena import nothing_engaged
 from lowtide.device.arrivals import Arrivals, GradientLayout
 from lowtide.device.fingerprint import precision_switches
 from lowtide.device.generator_guard import unchanged_generators
+from lowtide.device.graph_breaks import graph_breaks
 from lowtide.device.observer import observe_if_free
-from lowtide.device.semiprivate import graph_breaks
 from lowtide.device.storage import identity_of
 from lowtide.device.strides import hint_of
 from lowtide.errors import BackwardError, BudgetWarning, InexactCapture, InfeasibleBudget, UnsupportedOperator

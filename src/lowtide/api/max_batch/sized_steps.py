@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from lowtide.api.plan import NOTHING_CAPTURED
 from lowtide.device.arena import nothing_engaged
+from lowtide.device.dynamo_settings import let_extent_vary
+from lowtide.device.trees import leaves_of
 from lowtide.errors import CaptureError, LowtideError, RecompileLimit
 from lowtide.ir.graph import Graph
 from lowtide.ir.likeness import structure
@@ -84,9 +85,9 @@ class Family:
 
     def _calls(self, size: int) -> list[Call]:
         inputs = self._make(size)
-        leaves = tree_leaves(inputs)
+        leaves = leaves_of(inputs)
         for index, dim in self._varying:
-            torch._dynamo.maybe_mark_dynamic(leaves[index], dim)
+            let_extent_vary(leaves[index], dim)
         try:
             return self._dry(inputs)
         except RecompileLimit:  # a model that fixes its extents is captured again for each: that is wanted here

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from lowtide.api.fit import fit, unfit
 from lowtide.api.memory import memory_stats
 from lowtide.device import storage as storage_surgery
 from lowtide.device.arena import Arena, nothing_engaged
 from lowtide.device.generator_guard import unchanged_generators
+from lowtide.device.trees import tensors_in
 from lowtide.errors import CaptureError, InfeasibleBudget
 from lowtide.ir.plan import PlanRecord
 from lowtide.runtime.persistent_storages import state_tensors
@@ -92,8 +92,8 @@ def begin_backward(outputs: Any, loss: LossOf | None) -> bool:
         found.backward()  # type: ignore[no-untyped-call]
         return True
     named = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
-    tensors = [named] if isinstance(named, torch.Tensor) else tree_leaves(outputs)
-    tensors = [t for t in tensors if isinstance(t, torch.Tensor) and t.requires_grad]
+    tensors = [named] if isinstance(named, torch.Tensor) else tensors_in(outputs)
+    tensors = [t for t in tensors if t.requires_grad]
     if tensors:
         torch.autograd.backward(tensors, [torch.ones_like(t) for t in tensors])
     return bool(tensors)

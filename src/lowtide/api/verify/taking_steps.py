@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves, tree_map
 
 import lowtide
 from lowtide.api.fit import fit, unfit
@@ -28,6 +27,7 @@ from lowtide.device.arena import nothing_engaged
 from lowtide.device.arrivals import Arrivals, GradientLayout
 from lowtide.device.digest import content_digest, digest
 from lowtide.device.fingerprint import fingerprint
+from lowtide.device.trees import leaves_with_paths, mapped, tensors_in, written
 from lowtide.errors import LowtideError, VerificationError
 from lowtide.plan_cache.lookup import PlanLookup
 from lowtide.results.verification import Difference, Machine, PlanFacts, Taken, Task
@@ -351,21 +351,21 @@ def _cotangent(number: int, output: torch.Tensor) -> torch.Tensor | None:
 
 def _named_outputs(outputs: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Tensors and numbers of what a model returned, by where they stand in it."""
-    for path, leaf in tree_flatten_with_path(outputs)[0]:
+    for path, leaf in leaves_with_paths(outputs):
         parts = [("", leaf)]
         if not isinstance(leaf, torch.Tensor | int | float | complex | str) and hasattr(leaf, "__dict__"):
             parts = [(f".{name}", part) for name, part in vars(leaf).items()]
         for name, part in parts:
             if isinstance(part, torch.Tensor):
-                yield f"output{keystr(path)}{name}", part
+                yield f"output{written(path)}{name}", part
             elif isinstance(part, bool | int | float | complex):
-                yield f"output{keystr(path)}{name}", torch.tensor(part)
+                yield f"output{written(path)}{name}", torch.tensor(part)
 
 
 def _inputs(subject: Subject) -> Iterator[tuple[str, torch.Tensor]]:
-    for path, leaf in tree_flatten_with_path((subject.args, subject.kwargs))[0]:
+    for path, leaf in leaves_with_paths((subject.args, subject.kwargs)):
         if isinstance(leaf, torch.Tensor):
-            yield f"input {keystr(path)}", leaf
+            yield f"input {written(path)}", leaf
 
 
 def _gradients(subject: Subject) -> Iterator[tuple[str, torch.Tensor]]:
@@ -379,8 +379,8 @@ def _gradients(subject: Subject) -> Iterator[tuple[str, torch.Tensor]]:
 
 def _free_gradients(subject: Subject) -> None:
     """Sets gradients to None, as a training loop does between two steps; the smallest budgets do not hold them."""
-    for tensor in (*subject.model.parameters(), *tree_leaves((subject.args, subject.kwargs))):
-        if isinstance(tensor, torch.Tensor) and tensor.is_leaf:
+    for tensor in (*subject.model.parameters(), *tensors_in((subject.args, subject.kwargs))):
+        if tensor.is_leaf:
             tensor.grad = None
 
 
@@ -416,8 +416,8 @@ def _in_float64(subject: Subject) -> None:
     subject.model.double()
     if isinstance(subject.model, Objective):
         subject.model.autocast = None
-    subject.args = tree_map(_double, subject.args)
-    subject.kwargs = tree_map(_double, subject.kwargs)
+    subject.args = mapped(_double, subject.args)
+    subject.kwargs = mapped(_double, subject.kwargs)
     for state in () if subject.optimizer is None else subject.optimizer.state.values():
         state.update({key: _double(value) for key, value in state.items()})
 
@@ -447,7 +447,7 @@ def _enough_memory() -> Iterator[None]:
 
 
 def _machine(model: torch.nn.Module) -> Machine:
-    devices = {t.device.type for t in tree_leaves((list(model.parameters()), list(model.buffers())))}
+    devices = {t.device.type for t in (*model.parameters(), *model.buffers())}
     found = fingerprint("cuda" if "cuda" in devices else "cpu")
     return Machine(
         found.device, found.capability, found.threads, found.torch, platform.python_version(), lowtide.__version__

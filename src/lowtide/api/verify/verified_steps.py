@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from lowtide.api.fit import VERIFIED_ALONE
 from lowtide.api.verify.taking_steps import Beforehand, GradientLayouts, Subject, guessed_layouts, watch_gradients
@@ -23,7 +22,8 @@ from lowtide.api.verify.verify import STEPS, verified
 from lowtide.api.verify.whole_steps import Recipe
 from lowtide.device.arrivals import Arrivals, GradientLayout
 from lowtide.device.autocasting import Autocasting
-from lowtide.device.semiprivate import at_end_of_backward, number_of_engine_pass
+from lowtide.device.engine_passes import at_end_of_backward, number_of_engine_pass
+from lowtide.device.trees import leaves_of
 from lowtide.errors import VerificationError
 from lowtide.results.plan import Plan
 from lowtide.results.verification import Verification
@@ -239,5 +239,5 @@ def _modes(model: torch.nn.Module) -> tuple[bool, ...]:
 
 def _shapes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """A key of a call: sizes, dtypes and devices of tensors, and everything that is none."""
-    leaves = tree_leaves((args, kwargs))
+    leaves = leaves_of((args, kwargs))
     return tuple((*t.shape, t.dtype, t.device) if isinstance(t, torch.Tensor) else repr(t) for t in leaves)

@@ -15,6 +15,8 @@ import torch
 from lowtide.api.verify.compared_steps import compared
 from lowtide.api.verify.taking_steps import Beforehand, LossFn, Subject, take
 from lowtide.device.generator_guard import unchanged_generators
+from lowtide.device.optimizer_hooks import is_table_of_hooks
+from lowtide.device.storage import number_of_storage
 from lowtide.errors import LowtideError, VerificationError
 from lowtide.ir.numerics import Numerics, parse_numerics
 from lowtide.ir.plan import DEFAULT_WORK
@@ -154,7 +156,7 @@ def _copied_optimizer(optimizer: torch.optim.Optimizer, memo: dict[int, Any]) ->
     made = type(optimizer).__new__(type(optimizer))
     memo[id(optimizer)] = made
     for name, value in vars(optimizer).items():
-        if name.startswith("_optimizer_") and name.endswith("_hooks"):
+        if is_table_of_hooks(name):
             vars(made)[name] = OrderedDict()
         elif not (callable(value) and hasattr(type(optimizer), name)):
             vars(made)[name] = copy.deepcopy(value, memo)
@@ -169,7 +171,7 @@ def _layout(model: torch.nn.Module) -> list[tuple[Any, ...]]:
         if tensor.layout is not torch.strided:
             found.append((name, tensor.layout))
             continue
-        own = storages.setdefault(tensor.untyped_storage()._cdata, len(storages))
+        own = storages.setdefault(number_of_storage(tensor), len(storages))
         found.append((name, tensor.shape, tensor.stride(), own))
     return found
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lowtide.device.semiprivate import bucket_buffers_made
+from lowtide.device.bucket_buffers import bucket_buffers_made
 
 _LOOKS = ("tolist", "__repr__", "storage", "_typed_storage")
 _KEEPS = ("data_ptr", "share_memory_", "__reduce_ex__")
