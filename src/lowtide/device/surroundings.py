@@ -16,7 +16,7 @@ _CAPTURING = (
 )  # stances in which Dynamo captures what it is given, or says that it won't
 
 
-def live_block(arguments: Any, tensors: Iterable[torch.Tensor]) -> str:
+def obstruction(arguments: Any, tensors: Iterable[torch.Tensor]) -> str:
     """Says why a call would run past every capture, and what to do about it; empty where it would not.
 
     Arguments:

@@ -23,7 +23,7 @@ from lowtide.device.modules import plain_call
 from lowtide.device.releases import missing, warn_if_untested
 from lowtide.device.rewritten_calls import calls_kept
 from lowtide.device.said_once import messages_said_once
-from lowtide.device.surroundings import live_block
+from lowtide.device.surroundings import obstruction
 from lowtide.errors import CaptureError, LowtideError, RecompileLimit
 from lowtide.session.hook_installation import install_output_hooks
 
@@ -171,7 +171,7 @@ def refuse_where_nothing_is_captured(module: torch.nn.Module, args: tuple[Any, .
     Raises:
         CaptureError: then, before anything of the model has run.
     """
-    if reason := live_block((args, kwargs), itertools.chain(module.parameters(), module.buffers())):
+    if reason := obstruction((args, kwargs), itertools.chain(module.parameters(), module.buffers())):
         raise CaptureError(reason)
 
 
