@@ -120,7 +120,7 @@ FURTHER = {
         ),
     )
 }
-"""Of the wall's tables only."""
+"""Of the tables of hard budgets only."""
 WITHOUT_DROPOUT = {"gpt2": Subject("gpt2", lambda: _gpt2(0.0), _tokens(256, 6, 256), SUBJECTS["gpt2"].blocks)}
 
 

@@ -152,11 +152,12 @@ class Process:
         """Kills it if it is over a limit that the system does not hold."""
         limits = self.limits
         if limits.elapsed_s is not None and time.perf_counter() - self._begun_s > limits.elapsed_s:
-            self._kill(f"over {limits.elapsed_s:.0f} s")
+            self.kill(f"over {limits.elapsed_s:.0f} s")
         elif limits.resident_B is not None and _resident_B(self._pid) > limits.resident_B:
-            self._kill(f"more than {limits.resident_B >> 30} GiB of memory")
+            self.kill(f"more than {limits.resident_B >> 30} GiB of memory")
 
-    def _kill(self, why: str) -> None:
+    def kill(self, why: str) -> None:
+        """Ends it at once, with a reason for `Ended.failure`."""
         if not self.killed:
             self.killed = why
             os.kill(self._pid, signal.SIGKILL)
@@ -205,10 +206,16 @@ def run(
     Arguments: as for `Process`.
     """
     process = Process(function, arguments, limits=limits, environment=environment, quiet=quiet)
-    while True:
-        process.watch()
-        if select.select([process], [], [], _LOOK_s)[0] and not process.pump():
-            return process.ended()
+    try:
+        while True:
+            process.watch()
+            if select.select([process], [], [], _LOOK_s)[0] and not process.pump():
+                break
+    except BaseException:
+        process.kill("no longer wanted")
+        process.ended()
+        raise
+    return process.ended()
 
 
 def answer_of(function: Callable[..., Any], *arguments: Any, quiet: bool = True) -> Any:

@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 import pytest
+from benchmarks import runner
 from benchmarks.runner import HandOver, Limits, Process, answer_of, name_of, run
 
 
@@ -100,6 +101,24 @@ def test_a_limit_on_addresses_makes_allocations_fail() -> None:
     limits = Limits(address_B=1 << 30)
     assert run(_allocate, 1 << 20, limits=limits).answer == 1 << 20
     assert "MemoryError" in str(run(_allocate, 1 << 31, limits=limits).failure)
+
+
+def test_a_wait_that_is_broken_off_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Process] = []
+
+    def start(*arguments: Any, **options: Any) -> Process:
+        started.append(Process(*arguments, **options))
+        return started[0]
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner, "Process", start)
+    monkeypatch.setattr(runner.select, "select", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run(_count, 1, "sleep")
+    with pytest.raises(ProcessLookupError):
+        os.kill(started[0]._pid, 0)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="forks")

@@ -95,7 +95,7 @@ def _measure(name: str, effort: Effort) -> list[Row]:
 
 
 def broken(rows: list[Row]) -> list[str]:
-    """Every row whose bits differ, whose bytes passed the wall, or that did not end."""
+    """Every row whose bits differ, whose bytes passed the budget, or that did not end."""
     texts = []
     for r in rows:
         where = f"executed: {r['network']} {r['policy']} {r['share']}"

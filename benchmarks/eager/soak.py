@@ -91,7 +91,7 @@ def _measure(name: str, effort: Effort) -> list[Row]:
 
 
 def broken(rows: list[Row]) -> list[str]:
-    """Every soak whose bits differ, or whose bytes passed the wall."""
+    """Every soak whose bits differ, or whose bytes passed the budget."""
     return [
         f"soak: {r['network']}: bits {'equal' if r['same'] else 'different'}, {r['stats']['peak_B']} of {r['budget_B']} B"
         for r in rows

@@ -1,4 +1,4 @@
-"""Is the budget a wall? Bytes reserved, said and seen; the price in time; and what the wall does not hold.
+"""Is the budget hard? Bytes reserved, said and seen; the price in time; and what the budget does not hold.
 
 `python -m benchmarks.executed.hard_budget [--quick] [--only NAME ...]` writes `results/wall.md` and `.json`. It fails if a row is
 missing, if the bits differ from plain training, if a byte is over a budget, or if a prediction is off by more than 1 %.

@@ -1,4 +1,4 @@
-"""What the wall does not hold: what grows beside the arena, what was never in it, and why.
+"""What a hard budget does not hold: what grows beside the arena, what was never in it, and why.
 
 Units: `_B` bytes.
 """

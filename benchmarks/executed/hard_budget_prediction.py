@@ -96,7 +96,7 @@ class Prediction:
         model = subject.build()
         optimizer = adamw(model)
         self.keep_all = lowtide.plan(model, kwargs=self.batch, budget=UNLIMITED_B, optimizer=optimizer)
-        assert self.keep_all.record.layout is not None, "the wall needs a C++ compiler"
+        assert self.keep_all.record.layout is not None, "a hard budget needs a C++ compiler"
         torch.manual_seed(7)
         self.expected = bits_of(model, train(model, optimizer, self.batch))
         self.plain = self._plain(subject)

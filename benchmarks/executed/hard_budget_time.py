@@ -1,4 +1,4 @@
-"""Step time inside the wall over plain eager's in the same kind of memory: an arena without a limit, and stock malloc."""
+"""Step time inside a hard budget over plain eager's in the same kind of memory: an arena without a limit, and stock malloc."""
 
 from __future__ import annotations
 

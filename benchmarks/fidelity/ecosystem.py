@@ -1,4 +1,4 @@
-"""The ecosystem's networks at real sizes, inside the wall at every budget; and what is refused, with its message.
+"""The ecosystem's networks at real sizes, inside hard budgets; and what is refused, with its message.
 
 `python -m benchmarks.fidelity.ecosystem [--only NAME ...] [--alphas A ...]` writes `results/ecosystem.md` and `.json`; rows of
 networks that a run leaves out stay as an earlier one measured them. It fails if a row is missing, if the bits differ from

@@ -1,4 +1,4 @@
-"""Three hundred steps inside the wall and without it, in processes of their own: the same bits, and nothing drifts.
+"""Three hundred steps inside a hard budget and without one, in processes of their own: the same bits, and nothing drifts.
 
 `python -m benchmarks.fidelity.soak [--steps N] [--only NAME ...] [--optimizers ...]` writes `results/soak.md` and `.json`, and before the first step of
 each soak its prediction into `results/soak_predictions.json`.
