@@ -24,7 +24,7 @@ from lowtide.device.semiprivate import (
     recomputation_ended,
 )
 
-TESTED = ("2.11", "2.13")
+TESTED = ("2.11", "2.15")
 _LOG = logging.getLogger("lowtide")
 
 
