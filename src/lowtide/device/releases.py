@@ -17,7 +17,7 @@ from lowtide.device.in_place_layouts import copies_of_arguments
 from lowtide.device.modules import hooks_of_all_modules
 from lowtide.device.recomputation import hook_of_recomputation, recomputation_ended
 
-TESTED = ("2.11", "2.13")
+TESTED = ("2.11", "2.15")
 _LOG = logging.getLogger("lowtide")
 
 
