@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 ATTRIBUTES = frozenset(
-    # of tensors, storages and nodes of autograd
-    "_version _base _is_view _cdata _backward_hooks _grad_fn _make_subclass _typed_storage _indices _values "
-    # of operators
-    "_schema _op_dk _dispatch_cache _boxed_call "
-    # of modules and models that are compiled
-    "_modules _parameters _buffers _call_impl _compiled_call_impl _orig_mod _forward_hooks _forward_pre_hooks "
-    # of optimizers and their schedulers
-    "_init_group _optimizer_step_pre_hooks _optimizer_step_post_hooks _wrapped_by_lr_sched "
-    # of graphs that Dynamo captures
-    "_dynamo_source _torchdynamo_disable _torchdynamo_orig_callable".split()
+    {
+        # of tensors and storages
+        *("_version", "_base", "_is_view", "_cdata", "_backward_hooks", "_make_subclass", "_indices", "_values"),
+        # of operators and compiled code
+        *("_schema", "_op_dk", "_dispatch_cache", "_boxed_call", "_dynamo_source", "_torchdynamo_disable"),
+        # of modules
+        *("_modules", "_parameters", "_buffers", "_call_impl", "_compiled_call_impl", "_orig_mod", "_forward_hooks"),
+        # of optimizers
+        *("_init_group", "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks", "_wrapped_by_lr_sched"),
+    }
 )
-"""What torch's objects have, under names that lowtide might use for its own: of other objects than `self` they count."""
+"""What torch's objects have, under names that lowtide might use for its own: of anything but `self` they count."""
 _PYTHONS = frozenset({"_replace", "_fields", "_asdict", "_getframe"})
+_OF_ANYTHING = (".__file__", ".__module__", ".__name__", ".__qualname__")
 _BY_NAME = frozenset({"getattr", "setattr", "hasattr", "delattr"})
 _SETTINGS = ("torch.backends.",)
 """Where to assign is what torch means users to do."""
 
 
-def own_names(trees: list[ast.Module]) -> frozenset[str]:
+def own_names(trees: Iterable[ast.Module]) -> frozenset[str]:
     """Names with a leading underscore that a package defines itself: functions, attributes and variables."""
     found: set[str] = set()
     for tree in trees:
@@ -33,12 +34,12 @@ def own_names(trees: list[ast.Module]) -> frozenset[str]:
                 found.add(node.name)
             elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 found.add(node.id)
-            elif (
-                isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and _root(node) in ("self", "cls")
-            ) or (isinstance(node, ast.Attribute) and node.attr.startswith("_lowtide_")):
-                found.add(node.attr)
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("_lowtide_"):
-                found.add(node.value)
+            elif isinstance(node, ast.Attribute):
+                by_self = isinstance(node.ctx, ast.Store) and _root(node) in ("self", "cls")
+                if by_self or node.attr.startswith("_lowtide_"):
+                    found.add(node.attr)
+            elif isinstance(node, ast.Constant) and str(node.value).startswith("_lowtide_"):
+                found.add(str(node.value))
     return frozenset(name for name in found if _is_private(name))
 
 
@@ -71,13 +72,11 @@ def private_names(tree: ast.Module, own: frozenset[str]) -> set[str]:
 
 
 def _known(tree: ast.Module) -> dict[str, str]:
-    """What names of a file stand for, as far as that is something of torch."""
+    """What names of a file stand for, as far as that is something of torch: not by scope, but by file."""
     known: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             known |= {name: path for name, path in _imported(node).items() if name}
-        elif isinstance(node, ast.ImportFrom) and node.module == "lowtide.ops.lazy":
-            known["torch"] = "torch"
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             path = _path(node.value, known)
@@ -87,7 +86,7 @@ def _known(tree: ast.Module) -> dict[str, str]:
 
 
 def _imported(node: ast.Import | ast.ImportFrom) -> dict[str, str]:
-    """What an import of torch binds, and to what; what binds nothing new has a name of several parts."""
+    """What an import of torch, or of a part of it, binds to what."""
     if isinstance(node, ast.Import):
         bound = {alias.asname or alias.name: alias.name for alias in node.names}
         return {name: path for name, path in bound.items() if path.split(".")[0] == "torch"}
@@ -107,6 +106,8 @@ def _path(node: ast.AST, known: dict[str, str]) -> str:
 
 def _of_chain(node: ast.Attribute, known: dict[str, str], own: frozenset[str]) -> Iterator[str]:
     path, root = _path(node, known), _root(node)
+    while path.endswith(_OF_ANYTHING):
+        path = path.rpartition(".")[0]
     if path.startswith("torch."):
         if _has_private_part(path):
             yield path

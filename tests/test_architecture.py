@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.private_names import own_names, private_names
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "lowtide"
 LAYERS = [
@@ -52,6 +54,25 @@ TORCH_FREE_FILES = {
     )
 }
 VAGUE = {"util", "utils", "helper", "helpers", "misc", "common", "stuff", "tools"}
+OF_TORCHS_OWN = {
+    # Below device/, and imported without torch: these name operators, and two ask torch's objects.
+    "ops/attention.py": {
+        "torch.ops.aten._safe_softmax",
+        "torch.ops.aten._softmax.out",
+        "torch.ops.aten._softmax_backward_data.out",
+    },
+    "ops/batch_norm.py": {"torch.ops.aten._native_batch_norm_legit_no_training"},
+    "ops/cross_entropy.py": {"torch.ops.aten._log_softmax.out", "torch.ops.aten._log_softmax_backward_data.out"},
+    "ops/elementwise.py": {"_schema"},
+    "ops/flash_attention.py": {
+        "torch.ops.aten._scaled_dot_product_flash_attention_for_cpu",
+        "torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward",
+    },
+    "ops/group_norm.py": {"torch.ops.aten._native_batch_norm_legit_no_training"},
+    "ops/projected_loss.py": {"torch.ops.aten._log_softmax_backward_data.out"},
+    "ops/updates.py": {"_init_group"},
+}
+"""Files outside device/ that use what torch keeps to itself, and what. No file and no name may be added."""
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
 PYTHON = sorted(p for folder in ("src", "tests", "benchmarks", "examples") for p in (ROOT / folder).rglob("*.py"))
@@ -218,3 +239,68 @@ def test_types_of_the_core_have_names_of_their_own() -> None:
         for name in re.findall(r"^(?:struct|class) (\w+)", header.read_text(), re.MULTILINE):
             found.setdefault(name, []).append(header.name)
     assert {name: files for name, files in found.items() if len(files) > 1} == {}
+
+
+def _names_of_torchs_own() -> dict[Path, set[str]]:
+    """By file, the semi-private names of torch that it uses, and what of torch it changes."""
+    trees = {file: _tree(file) for file in MODULES}
+    own = own_names(trees.values())
+    return {file: names for file, tree in trees.items() if (names := private_names(tree, own))}
+
+
+def test_only_device_touches_what_torch_keeps_to_itself() -> None:
+    """Move it into a function of device/; where fewer names are used, shorten the list."""
+    found = {str(f.relative_to(PACKAGE)): n for f, n in _names_of_torchs_own().items() if _part(f) != "device"}
+    assert found == OF_TORCHS_OWN
+    assert len(OF_TORCHS_OWN) <= 8
+
+
+def _table() -> list[str]:
+    """The names in the table of `semiprivate.py`."""
+    text = ast.get_docstring(_tree(PACKAGE / "device" / "semiprivate.py")) or ""
+    return re.findall(r"^\| `([^`]+)` \| 2\.\d+ to 2\.\d+ \| .+ \|$", text, re.MULTILINE)
+
+
+def test_what_torch_keeps_to_itself_is_in_the_table() -> None:
+    """A name is in it, or something of which it is an attribute; a module is, where something in it is."""
+    table, known = _table(), {name.split(".")[-1] for name in _table()}
+    lacking = []
+    for file, names in _names_of_torchs_own().items():
+        for name in {name.removesuffix(" =") for name in names} if _part(file) == "device" else ():
+            parts = name.split(".")
+            is_module = any(other.startswith(f"{name}.") for other in (*names, *table))
+            if not is_module and not known & set(parts[1:] or parts):
+                lacking.append(f"{file.name}: {name}")
+    assert sorted(lacking) == []
+
+
+def test_the_table_names_nothing_that_is_not_used() -> None:
+    table = _table()
+    assert len(table) == len(set(table)) > 100
+    files = [file for file in MODULES if _part(file) in ("device", "ops") and file.name != "semiprivate.py"]
+    words = {word for file in files for word in re.findall(r"\w+", file.read_text(encoding="utf-8"))}
+    assert sorted(name for name in table if name.split(".")[-1] not in words) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("import torch\ntorch._C._foo()", {"torch._C._foo"}),
+        ("from torch.utils._pytree import tree_map", {"torch.utils._pytree.tree_map"}),
+        ("from torch import utils as u\nu._pytree.keystr", {"torch.utils._pytree.keystr"}),
+        ("import torch.utils._pytree", {"torch.utils._pytree"}),
+        ("import torch\naten = torch.ops.aten\naten._to_copy.default", {"torch.ops.aten._to_copy.default"}),
+        ("import torch\ntorch.add = None", {"torch.add ="}),
+        ("import torch\nsetattr(torch.nn, 'Linear', None)", {"torch.nn.Linear ="}),
+        ("import torch\ntorch.backends.cudnn.benchmark = True", set()),
+        (
+            "def f(t):\n    return t._version, t.x._unheard_of, getattr(t, '_base')",
+            {"_version", "_unheard_of", "_base"},
+        ),
+        ("class A:\n    def f(self, other):\n        self._version = other._mine\n    def _mine(self): ...", set()),
+        ("f = lambda x: x._replace(a=1)", set()),
+    ],
+)
+def test_names_are_found(text: str, names: set[str]) -> None:
+    tree = ast.parse(text)
+    assert private_names(tree, own_names([tree])) == names

@@ -4,91 +4,147 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Callable
+from operator import attrgetter
 
 import torch
 
-from lowtide.device.capture_errors import backend_failure, errors_left_to_eager, recompile_limit_error
-from lowtide.device.compiled_code import sizes_learnt
-from lowtide.device.engine_passes import compiled_autograd_enabled
-from lowtide.device.fake_tensors import fake_mode, no_fake_kernel_error, no_value_error
-from lowtide.device.graph_breaks import graph_breaks
-from lowtide.device.in_place_layouts import copies_of_arguments
-from lowtide.device.modules import hooks_of_all_modules
-from lowtide.device.recomputation import hook_of_recomputation, recomputation_ended
-
 TESTED = ("2.11", "2.15")
 _LOG = logging.getLogger("lowtide")
+_NEEDED = {
+    "torch": (
+        "Tensor._version",
+        "Tensor._is_view",
+        "Tensor._backward_hooks",
+        "UntypedStorage._cdata",
+        "_foreach_lerp_",
+        "_from_functional_tensor",
+        "_functionalize_commit_update",
+        "_functionalize_replace",
+        "_functionalize_sync",
+    ),
+    "torch._C": (
+        "_AutoDispatchBelowAutograd",
+        "_autograd._get_current_graph_task_keep_graph",
+        "_autograd._profiler_enabled",
+        "_autograd._top_saved_tensors_default_hooks",
+        "_current_graph_task_id",
+        "_dispatch_has_kernel_for_dispatch_key",
+        "_dynamo.eval_frame.reset_code",
+        "_functorch.peek_interpreter_stack",
+        "_get_cublas_allow_bf16_reduced_precision_reduction",
+        "_get_cublas_allow_fp16_reduced_precision_reduction",
+        "_get_cudnn_benchmark",
+        "_get_cudnn_deterministic",
+        "_get_cudnn_enabled",
+        "_get_fp32_precision_getter",
+        "_get_mkldnn_enabled",
+        "_len_torch_function_stack",
+        "_pop_torch_function_stack",
+        "_profiler._EventType.Allocation",
+        "_push_on_torch_function_stack",
+    ),
+    "torch._dynamo": ("error_on_graph_break", "mark_static_address", "maybe_mark_dynamic"),
+    "torch._dynamo.backends.common": ("aot_autograd",),
+    "torch._dynamo.compiled_autograd": ("compiled_autograd_enabled",),
+    "torch._dynamo.config": (
+        "allow_rnn",
+        "disable",
+        "enable_dynamo_decompositions",
+        "fail_on_recompile_limit_hit",
+        "recompile_limit",
+        "skip_nnmodule_hook_guards",
+        "trace_numpy",
+    ),
+    "torch._dynamo.eval_frame": ("OptimizedModule", "_stance.backend", "_stance.stance"),
+    "torch._dynamo.exc": (
+        "BackendCompilerFailed",
+        "FailOnRecompileLimitHit",
+        "TorchRuntimeError",
+        "Unsupported",
+        "exceptions_allowed_to_be_fallback",
+    ),
+    "torch._dynamo.guards": ("GuardBuilder.TYPE_MATCH",),
+    "torch._dynamo.pgo": ("get_code_state",),
+    "torch._dynamo.symbolic_convert": ("TensorifyState.force_specializations", "is_forbidden"),
+    "torch._dynamo.trace_rules": ("get_torch_obj_rule_map", "is_forbidden"),
+    "torch._dynamo.utils": ("counters",),
+    "torch._dynamo.variables": ("ConstantVariable.create", "SkipFunctionVariable"),
+    "torch._dynamo.variables.builder": ("VariableBuilder._wrap", "VariableBuilder.wrap_module"),
+    "torch._dynamo.variables.builtin": ("numpy_operator_wrapper",),
+    "torch._dynamo.variables.ctx_manager": ("NullContextVariable",),
+    "torch._dynamo.variables.functions": ("UserFunctionVariable", "WrapperUserFunctionVariable.call_function"),
+    "torch._dynamo.variables.lists": ("BaseListVariable",),
+    "torch._dynamo.variables.misc": ("LoggingLoggerVariable.call_method", "NumpyVariable.call_function"),
+    "torch._dynamo.variables.tensor": (
+        "NumpyNdarrayVariable.call_method",
+        "TensorVariable.as_python_constant",
+        "TensorVariable.is_python_constant",
+        "TensorVariable.method_item",
+    ),
+    "torch._dynamo.variables.torch": ("TorchInGraphFunctionVariable._get_handlers", "tracing_state_functions"),
+    "torch._functorch._aot_autograd.graph_capture_wrappers": ("maybe_to_fresh_input",),
+    "torch._guards": ("TracingContext.get", "TracingContext.try_get", "detect_fake_mode", "tracing"),
+    "torch._inductor.config": ("fallback_random",),
+    "torch._ops": ("HigherOrderOperator", "OpOverload", "OpOverloadPacket"),
+    "torch._subclasses.fake_tensor": (
+        "DataDependentOutputException",
+        "DynamicOutputShapeException",
+        "FakeTensor",
+        "FakeTensorMode._dispatch_impl",
+        "FakeTensorMode.dispatch",
+        "MetadataMismatchError",
+        "UnsupportedFakeTensorException",
+        "UnsupportedOperatorException",
+    ),
+    "torch._subclasses.functional_tensor": ("FunctionalTensor", "FunctionalTensorMode.__torch_dispatch__"),
+    "torch.autograd": ("Variable._execution_engine.queue_callback",),
+    "torch.autograd.forward_ad": ("_current_level",),
+    "torch.nn": ("Module._call_impl", "Module._compiled_call_impl"),
+    "torch.nn.modules.module": (
+        "_global_backward_hooks",
+        "_global_backward_pre_hooks",
+        "_global_forward_hooks",
+        "_global_forward_pre_hooks",
+    ),
+    "torch.optim": ("AdamW._init_group",),
+    "torch.optim.optimizer": (
+        "_foreach_supported_types",
+        "_global_optimizer_post_hooks",
+        "_global_optimizer_pre_hooks",
+    ),
+    "torch.utils._python_dispatch": (
+        "TorchDispatchMode",
+        "_disable_current_modes",
+        "is_traceable_wrapper_subclass",
+    ),
+    "torch.utils._pytree": (
+        "TreeSpec",
+        "keystr",
+        "tree_flatten",
+        "tree_flatten_with_path",
+        "tree_leaves",
+        "tree_map",
+        "tree_map_only",
+        "tree_map_with_path",
+        "tree_unflatten",
+    ),
+    "torch.utils.checkpoint": ("_StopRecomputationError", "_recomputation_hook"),
+}
+"""By module what a capture cannot do without; what else the table of `semiprivate` names may be missing."""
+_OF_OPERATORS = ("_dispatch_cache", "_op_dk", "_schema", "py_kernels")
 
 
 def missing() -> list[str]:
-    """Names of `semiprivate` that the installed torch lacks; empty on every tested release."""
-    probes: dict[str, Callable[[], object]] = {
-        "aot_autograd": lambda: __import__("torch._dynamo.backends.common", fromlist=["aot_autograd"]).aot_autograd,
-        "maybe_to_fresh_input": copies_of_arguments,
-        "TracingContext.try_get": lambda: torch._guards.TracingContext.try_get,
-        "compiled_autograd_enabled": compiled_autograd_enabled,
-        "FailOnRecompileLimitHit": recompile_limit_error,
-        "BackendCompilerFailed": backend_failure,
-        "_global_forward_hooks": hooks_of_all_modules,
-        "_get_current_graph_task_keep_graph": lambda: torch._C._autograd._get_current_graph_task_keep_graph,
-        "_current_graph_task_id": lambda: torch._C._current_graph_task_id,
-        "_recomputation_hook": hook_of_recomputation,
-        "_StopRecomputationError": recomputation_ended,
-        "_init_group": lambda: torch.optim.AdamW._init_group,
-        "skip_nnmodule_hook_guards": lambda: torch._dynamo.config.skip_nnmodule_hook_guards,
-        "enable_dynamo_decompositions": lambda: torch._dynamo.config.enable_dynamo_decompositions,
-        "reset_code": lambda: torch._C._dynamo.eval_frame.reset_code,
-        "get_code_state": sizes_learnt,
-        "peek_interpreter_stack": lambda: torch._C._functorch.peek_interpreter_stack,
-        "_stance": lambda: torch._dynamo.eval_frame._stance.backend,
-        "_current_level": lambda: importlib.import_module("torch.autograd.forward_ad")._current_level,
-        "counters": graph_breaks,
-        "exceptions_allowed_to_be_fallback": errors_left_to_eager,
-        "fail_on_recompile_limit_hit": lambda: torch._dynamo.config.fail_on_recompile_limit_hit,
-        "error_on_graph_break": lambda: torch._dynamo.error_on_graph_break,
-        "allow_rnn": lambda: torch._dynamo.config.allow_rnn,
-        "tracing_state_functions": lambda: (
-            importlib.import_module("torch._dynamo.variables.torch").tracing_state_functions
-        ),
-        "LoggingLoggerVariable": lambda: (
-            importlib.import_module("torch._dynamo.variables.misc").LoggingLoggerVariable.call_method
-        ),
-        "TensorifyState": lambda: (
-            importlib.import_module("torch._dynamo.symbolic_convert").TensorifyState.force_specializations
-        ),
-        "WrapperUserFunctionVariable": lambda: (
-            importlib.import_module("torch._dynamo.variables.functions").WrapperUserFunctionVariable.call_function
-        ),
-        "VariableBuilder": lambda: (
-            importlib.import_module("torch._dynamo.variables.builder").VariableBuilder.wrap_module
-        ),
-        "NumpyVariable": lambda: importlib.import_module("torch._dynamo.variables.misc").NumpyVariable.call_function,
-        "NumpyNdarrayVariable": lambda: (
-            importlib.import_module("torch._dynamo.variables.tensor").NumpyNdarrayVariable.call_method
-        ),
-        "numpy_operator_wrapper": lambda: (
-            importlib.import_module("torch._dynamo.variables.builtin").numpy_operator_wrapper
-        ),
-        "detect_fake_mode": lambda: torch._guards.detect_fake_mode,
-        "FakeTensorMode": fake_mode,
-        "DataDependentOutputException": no_value_error,
-        "UnsupportedOperatorException": no_fake_kernel_error,
-        "_pop_torch_function_stack": lambda: torch._C._pop_torch_function_stack,
-        "_foreach_supported_types": lambda: importlib.import_module("torch.optim.optimizer")._foreach_supported_types,
-        "_global_optimizer_pre_hooks": lambda: (
-            importlib.import_module("torch.optim.optimizer")._global_optimizer_pre_hooks
-        ),
-        "_global_optimizer_post_hooks": lambda: (
-            importlib.import_module("torch.optim.optimizer")._global_optimizer_post_hooks
-        ),
-    }
+    """Names of `semiprivate` that the installed torch lacks and a capture needs; empty on every tested release."""
     lacking = []
-    for name, probe in probes.items():
-        try:
-            probe()
-        except (AttributeError, ImportError):
-            lacking.append(name)
+    for module, names in _NEEDED.items():
+        for name in names:
+            try:
+                attrgetter(name)(importlib.import_module(module))
+            except (AttributeError, ImportError):
+                lacking.append(name)
+    operator = torch.ops.aten.add.Tensor
+    lacking += [f"OpOverload.{name}" for name in _OF_OPERATORS if not hasattr(operator, name)]
     return lacking
 
 
