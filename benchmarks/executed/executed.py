@@ -106,16 +106,27 @@ class Execution:
 
     def lowest(self) -> list[tuple[int, AbstractPlanner]]:
         """The baselines that get by with the fewest bytes, with those bytes."""
-        found = []
-        for planner in BASELINES:
+        found = [(self.least_B(planner), planner) for planner in BASELINES]
+        return sorted(((least_B, p) for least_B, p in found if least_B is not None), key=lambda pair: pair[0])[
+            :COMPARED
+        ]
+
+    def least_B(self, planner: AbstractPlanner) -> int | None:
+        """The fewest bytes for which a baseline names a plan; None if it names none, or refuses the graph.
+
+        With one implementation per operator its own floor is higher than the least for all: below that it names nothing.
+        """
+        budget_B = self.keep_all.floor_B
+        while True:
             try:
-                plan, _ = self.executed(planner, self.keep_all.floor_B)
-                found.append((plan.reserved_B, planner))
+                return self.executed(planner, budget_B)[0].reserved_B
             except lowtide.InfeasibleBudget as error:
-                found += [] if error.smallest_B is None else [(error.smallest_B, planner)]
+                if error.smallest_B is not None or error.floor_B <= budget_B:
+                    return error.smallest_B
+                budget_B = error.floor_B
             except PlanError as error:
                 self.say(f"{planner.name} refuses: {error}")
-        return sorted(found, key=lambda pair: pair[0])[:COMPARED]
+                return None
 
     def budget_B(self, alpha: float) -> int:
         """Bytes for a share of the way from the proved floor to keeping everything."""
