@@ -75,7 +75,7 @@ def make_backend(
     def backend(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         expand_regions(gm)
         order_inputs_of_rrelu(gm)
-        program, read = object(), Read.now()
+        program, read = object(), Read.now(gm)
         try:
             first = _capture(gm, inputs, executor_for, several, program, read)
         except errors_left_to_eager() as error:
@@ -137,7 +137,8 @@ def _capture(
         if several is not None and len(joint.primals) == len(gm.graph.find_nodes(op="placeholder")):
             joint = divide_gradients(joint, traces.edges, several=ended is not None or several())
         joint = rewrite(joint)
-        captured = Captured(joint, slots_of(joint), ended, program=program, fidelity=fidelity_of(read, traced))
+        fidelity = fidelity_of(read, traced, len(traces.begun_from))
+        captured = Captured(joint, slots_of(joint), ended, program=program, fidelity=fidelity)
         captured.slots = replace(captured.slots, spares=_spares(captured))
         captures.append(captured)
         forward, backward = honest_modules(joint, captured.slots)

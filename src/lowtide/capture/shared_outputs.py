@@ -1,0 +1,58 @@
+"""Results of a graph that share memory and are used inside it as well: their gradients are added up in another order.
+
+AOTAutograd hands such results out as views of one of them, which autograd takes again outside the graph: the gradients
+that come from outside are added up there, before those from inside. Eager adds the two kinds up per view. With one use
+inside there are three contributions at least, and sums of three depend on their order.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from lowtide.capture.origin import origin_of
+from lowtide.device.storage import number_of_storage
+from lowtide.ir.fidelity import Doubt
+
+
+def doubts_of_shared_outputs(gm: fx.GraphModule) -> tuple[Doubt, ...]:
+    """A doubt for every storage that several differentiable results share, and that the graph uses besides.
+
+    Arguments:
+        gm: as Dynamo captured it, every node with its example. O(nodes).
+    """
+    sharing: dict[int, list[fx.Node]] = defaultdict(list)
+    for node in gm.graph.nodes:
+        example = _example(node)
+        if node.op not in ("placeholder", "get_attr", "output") and example is not None and example.requires_grad:
+            sharing[number_of_storage(example)].append(node)
+    (output,) = gm.graph.find_nodes(op="output")
+    results = set(output.all_input_nodes)
+    found = []
+    for nodes in sharing.values():
+        shared = [node for node in nodes if node in results]
+        if len(shared) > 1 and _is_used(nodes, output):
+            found.append(Doubt(_CAUSE, _REMEDY, origin_of(shared[-1]).source))
+    return tuple(found)
+
+
+def _example(node: fx.Node) -> torch.Tensor | None:
+    example: Any = node.meta.get("example_value")
+    return example if isinstance(example, torch.Tensor) and example.layout is torch.strided else None
+
+
+def _is_used(nodes: Sequence[fx.Node], output: fx.Node) -> bool:
+    """Whether something that has a gradient is made of nodes that share a storage."""
+    users = {user for node in nodes for user in node.users} - {output, *nodes}
+    return any((example := _example(user)) is None or example.requires_grad for user in users)
+
+
+_CAUSE = (
+    "results that share memory, this one a view of another, are used inside the graph as well, and their gradients "
+    "would be added up in another order than in plain PyTorch"
+)
+_REMEDY = 'Return a copy of the view (.clone()), or accept other roundings with numerics="reassociated"'
