@@ -57,6 +57,12 @@ def _taken_inside(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return a.view(-1, 3, WIDTH)[:, 1].add_(b).sigmoid_()
 
 
+def _turned(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    square = a[:WIDTH, :WIDTH] * 1
+    torch._dynamo.graph_break()
+    return square.t_().sigmoid() @ square * b.sum()
+
+
 class Overwrites(nn.Module):
     """Two layers whose results a function combines in place."""
 
@@ -86,6 +92,7 @@ COMBINATIONS = [
     _several_at_once,
     _a_slice_of_a_slice,
     _taken_inside,
+    _turned,
 ]
 
 

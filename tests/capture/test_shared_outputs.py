@@ -52,6 +52,17 @@ def _copied(model: Returns, h: torch.Tensor, last: torch.Tensor) -> Outputs:
     return layers, layers[-1].clone(), model.head(layers[-1])
 
 
+def _nested(_: Returns, h: torch.Tensor, last: torch.Tensor) -> Outputs:
+    layers = torch.stack([h, last])
+    view = layers[-1]
+    return layers, view, view[:5]
+
+
+def _halves(model: Returns, h: torch.Tensor, last: torch.Tensor) -> Outputs:
+    mean, spread = last.chunk(2, -1)
+    return mean, spread, model.head(torch.cat([mean * spread.exp()[:, :6].sum(), h], -1)[:, :13])
+
+
 def _gradients(model: nn.Module) -> list[torch.Tensor | None]:
     x = torch.randn(37, 13, generator=torch.Generator().manual_seed(3))
     weighted = [(o * torch.cos(torch.arange(o.numel()).float()).view(o.shape)).mean() for o in model(x)]
@@ -66,13 +77,13 @@ def _pair(chosen: Callable[..., Outputs]) -> tuple[nn.Module, nn.Module]:
     return plain, copy.deepcopy(plain)
 
 
-@pytest.mark.parametrize("chosen", [_unused, _one_of_them, _copied], ids=lambda f: f.__name__.strip("_"))
+@pytest.mark.parametrize("chosen", [_unused, _one_of_them, _copied, _halves], ids=lambda f: f.__name__.strip("_"))
 def test_gradients_are_those_of_eager(chosen: Callable[..., Outputs]) -> None:
     plain, ours = _pair(chosen)
     assert all(map(torch.equal, _gradients(plain), _gradients(lowtide.fit(ours, "1MiB", work=50))))
 
 
-@pytest.mark.parametrize("chosen", [_used_view, _used_whole], ids=lambda f: f.__name__.strip("_"))
+@pytest.mark.parametrize("chosen", [_used_view, _used_whole, _nested], ids=lambda f: f.__name__.strip("_"))
 def test_what_is_used_inside_as_well_is_refused_where_it_has_to_be_exact(chosen: Callable[..., Outputs]) -> None:
     _, ours = _pair(chosen)
     with pytest.raises(lowtide.InexactCapture, match=r"test_shared_outputs\.py:\d+: results that share memory"):

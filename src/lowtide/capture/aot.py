@@ -137,7 +137,8 @@ def _capture(
         if several is not None and len(joint.primals) == len(gm.graph.find_nodes(op="placeholder")):
             joint = divide_gradients(joint, traces.edges, several=ended is not None or several())
         joint = rewrite(joint)
-        fidelity = fidelity_of(read, traced, len(traces.begun_from))
+        from_tensors = any(joint.tangents[i].meta["val"].ndim for i in traces.begun_from)
+        fidelity = fidelity_of(read, traced, from_tensors=from_tensors)
         captured = Captured(joint, slots_of(joint), ended, program=program, fidelity=fidelity)
         captured.slots = replace(captured.slots, spares=_spares(captured))
         captures.append(captured)

@@ -23,7 +23,7 @@ class Read:
     Arguments:
         answers: to the model's questions; None where `torch.compile` called the backend.
         facts: what the graph takes for granted of the call's arguments.
-        sharing: doubts about the graph that the code became, where the gradients of several results come.
+        sharing: doubts about the graph that the code became, where gradients come of more than the loss.
     """
 
     answers: Answers | None
@@ -40,13 +40,13 @@ class Read:
         return cls(answers_so_far(), facts_so_far(), doubts_of_shared_outputs(gm))
 
 
-def fidelity_of(read: Read, traced: Traced, gradients: int = 0) -> Fidelity:
+def fidelity_of(read: Read, traced: Traced, *, from_tensors: bool = False) -> Fidelity:
     """The record of a graph that is being captured.
 
     Arguments:
         read: what was found when its code was read.
         traced: what happened to its operators.
-        gradients: of how many of its results gradients come.
+        from_tensors: whether gradients come of results that are no single number.
     """
     answers = read.answers
     doubts = tuple(
@@ -56,7 +56,7 @@ def fidelity_of(read: Read, traced: Traced, gradients: int = 0) -> Fidelity:
         )
         for name in traced.in_python
     )
-    if gradients > 1:
+    if from_tensors:
         doubts = (*read.sharing, *doubts)
     if answers is None:  # torch.compile called the backend: there every model hears the truth
         return Fidelity(("the model hears that it is being compiled, as there",), doubts, COMPILED_EAGER)

@@ -63,7 +63,7 @@ def keep_layouts_in_place(is_wanted: Callable[[], bool]) -> None:
 
     @functools.wraps(plain)
     def dispatch(mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not is_wanted() or not isinstance(func, torch._ops.OpOverload) or not func._schema.is_mutable:
+        if not is_wanted() or not _overwrites(func):
             return plain(mode, func, types, args, kwargs)
         before = [(tensor, _layout(tensor)) for tensor in _overwritten(func, args, kwargs or {})]
         result = plain(mode, func, types, args, kwargs)
@@ -97,6 +97,17 @@ def _keep_layouts_of_copies(is_wanted: Callable[[], bool]) -> None:
         return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device).copy_(t) if is_copy else made
 
     users.maybe_to_fresh_input = fresh
+
+
+_REPLACING = ("set_", "resize_", "resize_as_")
+
+
+@functools.cache
+def _overwrites(func: Any) -> bool:
+    """Tells whether an operator writes into tensors; those that give a tensor another layout, such as `t_`, do not."""
+    if not isinstance(func, torch._ops.OpOverload) or not func._schema.is_mutable:
+        return False
+    return torch.Tag.inplace_view not in func.tags and func.overloadpacket.__name__ not in _REPLACING
 
 
 def _overwritten(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:
