@@ -58,9 +58,10 @@ def _taken_inside(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def _turned(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    square = a[:WIDTH, :WIDTH] * 1
-    torch._dynamo.graph_break()
-    return square.t_().sigmoid() @ square * b.sum()
+    square = a[:WIDTH, :WIDTH] * b[:WIDTH]
+    square.transpose_(0, 1)
+    square.mul_(2.0)
+    return square.sum(1) * square.sigmoid()
 
 
 class Overwrites(nn.Module):
