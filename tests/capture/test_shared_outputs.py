@@ -118,3 +118,14 @@ def test_results_that_get_no_gradient_are_no_reason() -> None:
         assert expected.grad is not None
         assert found.grad is not None
         assert torch.equal(expected.grad, found.grad)
+
+
+def test_a_refusal_that_comes_with_the_gradients_says_what_has_run() -> None:
+    """The loss is the first guess at what is trained on."""
+    torch._dynamo.reset()
+    fitted = lowtide.fit(Detects(_used_view), "1MiB", work=50)
+    loss, layers, last = fitted(torch.randn(37, 13))
+    with pytest.raises(lowtide.InexactCapture) as refused:
+        (loss + layers.sum() + last.square().sum()).backward()
+    assert "The forward has run" in refused.value.__notes__[0]
+    assert all(p.grad is None for p in fitted.parameters())

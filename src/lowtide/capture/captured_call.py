@@ -24,7 +24,7 @@ from lowtide.device.contributions import hand_over, in_at_most
 from lowtide.device.generator_guard import TorchGenerators
 from lowtide.device.in_place_layouts import copy_with_gaps
 from lowtide.device.versions import version_of
-from lowtide.errors import BackwardError
+from lowtide.errors import BackwardError, InexactCapture
 
 _MOST_ARRIVALS = 16
 _BUFFER_B, _COUNTER_B = 1 << 16, 64  # buffers up to this size are copied: before gradients have come, and at all times
@@ -151,6 +151,12 @@ class Capture:
 
     trip: RoundTrip
     call: Callable[..., Any]
+
+
+IN_BACKWARD = (
+    "This was found in the backward: outputs take part in the loss, or gradients lie in memory, otherwise than "
+    "was expected. The forward has run and has changed buffers and random generators; no gradient has changed."
+)
 
 
 class AbstractSteps:
@@ -284,7 +290,11 @@ class CapturedCall:
         """
         token = trip.captured.slots.token
         gradients = arguments[token + 1 :]
-        other = self._for(arrivals := arrivals_of(gradients))
+        try:
+            other = self._for(arrivals := arrivals_of(gradients))
+        except InexactCapture as error:
+            error.add_note(IN_BACKWARD)
+            raise
         if given is None:
             raise BackwardError(_LOST.format(what="a hook of saved tensors has replaced lowtide's own", moved=_UNTOLD))
         self.came(given, other.trip)

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from lowtide.capture.aot import make_backend
 from lowtide.capture.breaks import all_breaks
 from lowtide.capture.captured import Captured
-from lowtide.capture.captured_call import AbstractSteps
+from lowtide.capture.captured_call import IN_BACKWARD, AbstractSteps
 from lowtide.device.arena import nothing_engaged
 from lowtide.device.arrivals import Arrivals, GradientLayout
 from lowtide.device.fingerprint import precision_switches
@@ -56,10 +56,6 @@ from lowtide.session.planning import MeasuredStep, check_plan_is_for, fit_plan, 
 from lowtide.units import Budget
 
 _LOG = logging.getLogger("lowtide")
-_IN_BACKWARD = (
-    "This was found in the backward: outputs take part in the loss, or gradients lie in memory, otherwise than "
-    "was expected. The forward has run and has changed buffers and random generators; no gradient has changed."
-)
 _OTHER_PATH = (
     "the model breaks into several graphs and what runs after a break depends on data: a graph was met that was not "
     "planned with the others, and is planned within the whole budget by itself. Mend the break "
@@ -414,7 +410,7 @@ class Session(AbstractPlans, AbstractSteps):
         try:
             yield
         except InfeasibleBudget as error:
-            error.add_note(_IN_BACKWARD)
+            error.add_note(IN_BACKWARD)
             raise
         else:
             if is_stale and self._instead_of not in self._replaced:
