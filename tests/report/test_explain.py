@@ -73,7 +73,8 @@ def test_headline_carries_every_claim() -> None:
     head = headline(record())
     assert head.peak.step == 5
     assert str(head.peak) == "step 5 (forward): aten.sum.default, net.sum model.py:13"
-    assert head.persistent_B == 5 * MiB
+    parts = head.breakdown
+    assert parts.persistent_B + parts.outside_B + parts.optimizer_B == 5 * MiB
     assert head.floor_operators == ("aten.mul.default (net.mul model.py:11)", "aten.mm.default (net.mm model.py:10)")
     rows = dict(headline_rows(head))
     assert rows["budget"] == "40.0 MiB, accounted"

@@ -50,9 +50,8 @@ class PlanLookup:
     plans: PlanCache = field(default_factory=PlanCache)
     _graphs: dict[str, dict[str, Graph]] = field(default_factory=dict)  # by program and key
     _records: dict[str, dict[str, PlanRecord]] = field(default_factory=dict)
-    _least: dict[tuple[str, str, Constraints], PlanRecord] = field(
-        default_factory=dict
-    )  # for the smallest budgets named
+    # Plans for the smallest budgets that were named.
+    _least: dict[tuple[str, str, Constraints], PlanRecord] = field(default_factory=dict)
     _answers: dict[str, PlanRecord] = field(default_factory=dict)  # this session's, by cache key
 
     def measure(self, graph: Graph, held: Sequence[Any], options: PlanOptions, cache: ProfileCache) -> Graph:

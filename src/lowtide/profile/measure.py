@@ -112,9 +112,8 @@ class _Walk:
         self.graph = graph
         self.like = like
         self.takes_scaled = scaled
-        self.billed = frozenset(
-            plain_candidates(graph)
-        )  # their seconds are those of others: they run once, for their events
+        # Their seconds are those of others: they run once, for their events.
+        self.billed = frozenset(plain_candidates(graph))
         self.held = held
         self.cache = cache
         self.geometry = [v.geometry for v in graph.values]

@@ -15,7 +15,7 @@ from lowtide.units import format_B, format_percent, format_s
 PEAK_TOLERANCE = 0.03
 """How far a predicted peak may be from the observed one, over (peak - persistent)."""
 RESERVED_TOLERANCE = 0.01
-"""How far the predicted reserved bytes may be from the observed ones, over (reserved - persistent)."""
+"""How far the predicted reserved bytes may be above the observed ones, over (reserved - persistent)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

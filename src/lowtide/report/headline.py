@@ -69,7 +69,6 @@ class Headline:
     budget_kind: str
     peak_B: int
     peak: Peak
-    persistent_B: int
     keep_all_peak_B: int
     floor_B: int
     floor_class: str
@@ -113,7 +112,6 @@ def headline(record: PlanRecord) -> Headline:
         budget_kind=record.budget_kind,
         peak_B=record.peak_B,
         peak=peak_of(record),
-        persistent_B=graph.persistent_B + record.outside_B,
         keep_all_peak_B=record.keep_all_peak_B,
         floor_B=record.floor_B if outcome.floor_B else 0,
         floor_class=outcome.floor_class,

@@ -143,9 +143,7 @@ class BudgetScope:
             outside_B: bytes of the model that no graph reads.
             live_blocks: what earlier steps left in the arena.
         """
-        if (
-            self.hard_budget is None
-        ):  # afterwards its arena's zone is what it is; what does not fit there goes elsewhere
+        if self.hard_budget is None:  # afterwards the arena's zone is what it is, and what does not fit goes elsewhere
             self.reserve.set_small_zone(graph)
         reserve_B = self.reserve.reserve_B(graph)
         return Constraints(
