@@ -138,4 +138,4 @@ format: $(VENV)/.test
 	$(VENV)/bin/ruff check --fix
 
 clean:
-	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis plan.json plan.html memory.png
+	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis plan.json plan.html memory.svg

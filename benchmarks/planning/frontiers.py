@@ -1,6 +1,6 @@
 """`python -m benchmarks.planning.frontiers [--only NAME ...]`: least time at every budget of captured networks, with pictures.
 
-Each network's frontier with the classical methods goes to `results/frontiers/` as JSON and PNG, the tables to
+Each network's frontier with the classical methods goes to `results/frontiers/` as JSON and SVG, the tables to
 `results/frontiers.md`. Nothing is timed but the tracing itself.
 """
 
@@ -47,7 +47,7 @@ def measure(name: str) -> Traced:
     found = frontier_file(path)
     took_s = time.monotonic() - began_s
     found.save(_json(name))
-    found.to_png(PICTURES / f"{name}.png")
+    found.to_svg(PICTURES / f"{name}.svg")
     return Traced(found.record, len(problem_set.load(name).program), took_s)
 
 
@@ -136,7 +136,7 @@ def _write(there: dict[str, Traced], numbers: dict[str, object]) -> None:
          "budgets", "traced in"],
         [summary(name, traced) for name, traced in there.items()],
         len(there),
-        " ".join(f"![{name}](frontiers/{name}.png)" for name in there),
+        " ".join(f"![{name}](frontiers/{name}.svg)" for name in there),
     )  # fmt: skip
     found = [row for name, traced in there.items() for row in rows(name, traced.record)]
     second = table(

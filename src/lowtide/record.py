@@ -19,6 +19,7 @@ from lowtide.errors import IllegalPlan, InfeasibleBudget, PlanError, PlanMismatc
 from lowtide.ir.check import check
 from lowtide.ir.graph import Graph, Recipe
 from lowtide.ir.housing import housed
+from lowtide.ir.keep_all import keep_all_schedule
 from lowtide.ir.layout import ALIGNMENT_B, LiveBlock
 from lowtide.ir.plan import Covers, Environment, Outcome, PlanRecord, Status
 from lowtide.ir.same_program import SameProgram, same_program
@@ -26,7 +27,6 @@ from lowtide.ir.schedule import HOST, Schedule
 from lowtide.ir.simulate import Timeline, simulate
 from lowtide.placers.addresses import at_known_places, lay_out
 from lowtide.planners.base import Watch
-from lowtide.planners.keep_all import keep_all_schedule
 from lowtide.tightening import Solver, Tightening, carried_out, smallest_for_B
 from lowtide.units import format_B
 

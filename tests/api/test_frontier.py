@@ -60,7 +60,7 @@ def test_a_file_is_traced_and_a_saved_frontier_read(tmp_path: Path) -> None:
     found = lowtide.frontier_file(tmp_path / "graph.json", points=5, work=500)
     found.save(tmp_path / "frontier.json")
     found.to_html(tmp_path / "frontier.html")
-    found.to_png(tmp_path / "frontier.png")
+    found.to_svg(tmp_path / "frontier.svg")
     again = lowtide.Frontier.load(tmp_path / "frontier.json")
     assert again.record == found.record
     assert found.to_json() == (tmp_path / "frontier.json").read_text(encoding="utf-8").rstrip("\n")

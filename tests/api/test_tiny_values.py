@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 import lowtide
+from lowtide.ir.keep_all import keep_all_schedule
 from lowtide.ir.sequence import blocks_of, small_peak_B
 from lowtide.planners.implementations.choice import choose
-from lowtide.planners.keep_all import keep_all_schedule
 
 
 class Residuals(nn.Module):

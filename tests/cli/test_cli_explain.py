@@ -20,15 +20,15 @@ def test_it_prints_the_plan(plan_file: Path) -> None:
         assert fact in result.output
 
 
-def test_top_and_html_and_png(plan_file: Path) -> None:
-    page, picture = plan_file.with_suffix(".html"), plan_file.with_suffix(".png")
+def test_top_and_html_and_svg(plan_file: Path) -> None:
+    page, picture = plan_file.with_suffix(".html"), plan_file.with_suffix(".svg")
     result = CliRunner().invoke(
-        app, ["explain", str(plan_file), "--top", "2", "--html", str(page), "--png", str(picture)]
+        app, ["explain", str(plan_file), "--top", "2", "--html", str(page), "--svg", str(picture)]
     )
     assert result.exit_code == 0
     assert "2 of 7 values" in result.output
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
-    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert picture.read_text(encoding="utf-8").startswith("<svg ")
 
 
 def test_it_runs_where_torch_cannot_be_imported(plan_file: Path) -> None:

@@ -43,7 +43,7 @@ def graph_file(tmp_path: Path) -> Path:
 def test_a_model_becomes_tables_files_and_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text(SOURCE, encoding="utf-8")
-    result = _run("train.py:step", *QUICK, "--json", "f.json", "--html", "f.html", "--png", "f.png", "--no-baselines")
+    result = _run("train.py:step", *QUICK, "--json", "f.json", "--html", "f.html", "--svg", "f.svg", "--no-baselines")
     assert result.exit_code == 0, result.output
     assert "of plain" in result.output
     assert "optimizer state" in result.output
@@ -53,13 +53,13 @@ def test_a_model_becomes_tables_files_and_a_picture(tmp_path: Path, monkeypatch:
     assert record.baselines == ()
     assert record.environment.torch
     assert Path("f.html").read_text(encoding="utf-8").startswith("<!doctype html>")
-    assert Path("f.png").read_bytes().startswith(b"\x89PNG")
+    assert Path("f.svg").read_text(encoding="utf-8").startswith("<svg ")
 
 
 def test_a_graph_file_needs_no_torch(graph_file: Path) -> None:
     hidden = "import sys; sys.modules['torch'] = None"
-    picture = graph_file.with_name("f.png")
-    arguments = ["frontier", str(graph_file), *QUICK, "--png", str(picture)]
+    picture = graph_file.with_name("f.svg")
+    arguments = ["frontier", str(graph_file), *QUICK, "--svg", str(picture)]
     code = f"{hidden}; from lowtide.cli.main import app; app({arguments!r})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

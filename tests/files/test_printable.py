@@ -17,7 +17,7 @@ from lowtide.ir.text import dumps, load_plan, loads
 from lowtide.printable import printable
 from lowtide.report.explain import explain, render
 from lowtide.report.html import html_of
-from lowtide.report.picture import draw_memory
+from lowtide.report.memory_picture import write_memory
 from tests.files.formats import FORMATS, plan_bytes
 from tests.files.mutations import ESCAPES, MARKUP
 
@@ -60,7 +60,10 @@ def test_names_of_a_plan_are_text_everywhere(hostile: Path, tmp_path: Path) -> N
     assert _is_clean(page)
     assert "<script>alert" not in page
     assert "\\u001b" not in page
-    draw_memory(record, tmp_path / "memory.png")  # dollar signs would be a formula, and this one is none
+    write_memory(record, tmp_path / "memory.svg")
+    picture = (tmp_path / "memory.svg").read_text(encoding="utf-8")
+    assert _is_clean(picture)
+    assert "<script>alert" not in picture
     result = CliRunner().invoke(app, ["explain", str(hostile), "--html", str(tmp_path / "page.html")])
     assert result.exit_code == 0
     assert _is_clean(result.output)

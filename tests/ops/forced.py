@@ -25,11 +25,11 @@ from lowtide.ir.check import check
 from lowtide.ir.graph import Graph
 from lowtide.ir.in_place import plain_candidates
 from lowtide.ir.interface import Interface, filled
+from lowtide.ir.keep_all import keep_all_schedule
 from lowtide.ir.numerics import Numerics
 from lowtide.ir.schedule import Schedule
 from lowtide.ops.catalogue import enlarge
 from lowtide.planners.implementations.choice import Choice, choose
-from lowtide.report.plain import plain_schedule
 from lowtide.runtime.codegen import carried_into
 from lowtide.runtime.executor import AbstractPlans, Loaded, PlannedExecutor, load
 from lowtide.runtime.statements import split, statements_of
@@ -99,7 +99,7 @@ class Forced(AbstractPlans, AbstractSteps):
         if in_place:
             graph = replace(graph, program=overwriting(graph))
         assert self._executor is not None
-        self._executor.install((), self._loaded(graph, plain_schedule(graph)))
+        self._executor.install((), self._loaded(graph, keep_all_schedule(graph)))
         return self._step(lambda *args: run_loudly(self._call, args, {}))
 
     def _executor_for(self, captured: Captured) -> PlannedExecutor:
@@ -115,7 +115,7 @@ class Forced(AbstractPlans, AbstractSteps):
         specialised = self._captured.specialise(arguments)
         specialised.graph = enlarge(specialised.graph, self.numerics)
         self._specialised = specialised
-        loaded = self._loaded(specialised.graph, plain_schedule(specialised.graph))
+        loaded = self._loaded(specialised.graph, keep_all_schedule(specialised.graph))
         executor.install(key, loaded)
         return loaded
 

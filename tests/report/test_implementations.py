@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from lowtide.ir.graph import Graph, Group, Option, Origin, Role
+from lowtide.ir.keep_all import keep_all_schedule
 from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import Outcome, PlanRecord, Status
 from lowtide.planners.implementations.choice import choose
@@ -12,7 +13,6 @@ from lowtide.report.explain import explain, render
 from lowtide.report.headline import headline
 from lowtide.report.html import html_of
 from lowtide.report.implementations import Implementations, implementations
-from lowtide.report.plain import plain_schedule
 from tests.ir.sketch import Sketch
 
 KiB = 1024
@@ -47,7 +47,7 @@ def record(choice: dict[int, int], in_place: bool = False) -> PlanRecord:
     whole = graph()
     chosen = choose(whole, choice)
     program = tuple(8 if in_place and r == 1 else r for r in chosen.program)
-    schedule = plain_schedule(replace(chosen, program=program))
+    schedule = keep_all_schedule(replace(chosen, program=program))
     outcome = Outcome(schedule, Status.FEASIBLE, "by hand")
     return PlanRecord(
         graph=whole, schedule=schedule, outcome=outcome, budget_B=512 * KiB, peak_B=300 * KiB, time_s=0.007,

@@ -1,4 +1,4 @@
-"""Curves, the PNG and the HTML page are made from records alone."""
+"""Curves, the SVG file and the HTML page are made from records alone."""
 
 from __future__ import annotations
 
@@ -6,25 +6,27 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
-from matplotlib.image import imread
 
+from lowtide.ir.keep_all import keep_all_schedule
 from lowtide.ir.schedule import Boundary, Drop, Run
 from lowtide.ir.simulate import simulate
 from lowtide.report.html import html_of, write_html
-from lowtide.report.picture import draw_memory
-from lowtide.report.plain import plain_schedule
+from lowtide.report.memory_picture import memory_picture, write_memory
 from lowtide.report.timeline import keep_all_curve, plan_curve
 from tests.report.plan_records import H, MiB, graph, record
 
+SVG = "{http://www.w3.org/2000/svg}"
+
 
 def test_plain_schedule_runs_the_program_once_and_drops_after_the_last_reader() -> None:
-    steps = plain_schedule(graph()).steps
+    steps = keep_all_schedule(graph()).steps
     assert tuple(s.recipe for s in steps if isinstance(s, Run)) == graph().program
     assert [s.segment for s in steps if isinstance(s, Boundary)] == [0, 1]
     assert steps[steps.index(Run(3, (5,))) + 1] == Drop(H)
-    assert simulate(graph(), plain_schedule(graph())).peak_B == 45 * MiB
+    assert simulate(graph(), keep_all_schedule(graph())).peak_B == 45 * MiB
 
 
 def test_curves_agree_with_the_claims() -> None:
@@ -46,18 +48,39 @@ def test_order_of_events_becomes_time() -> None:
     assert times[-1] == pytest.approx(curve.time_s)
 
 
-def test_png_decodes_and_is_not_blank(tmp_path: Path) -> None:
-    path = tmp_path / "memory.png"
-    log = [(order, (5 + order) * MiB) for order in range(30)]
-    draw_memory(record(), path, observed={"observed": log, "plain, observed": log, "empty": []})
-    pixels = imread(path)
-    height, width = pixels.shape[:2]
-    assert width > 1000
-    assert height > 400
-    assert len({tuple(p) for p in pixels[::7, ::7].reshape(-1, pixels.shape[2]).tolist()}) > 8
+def test_an_svg_file_stands_by_itself(tmp_path: Path) -> None:
+    path = tmp_path / "memory.svg"
+    log = [(order, (5 + order % 30) * MiB) for order in range(300)]
+    write_memory(record(), path, observed={"observed": log, "plain, observed": log, "empty": []})
+    text = path.read_text(encoding="utf-8")
+    root = ElementTree.fromstring(text)
+    shown = {t.text for t in root.iter(f"{SVG}text")}
+    assert {"observed (34.0 MiB)", "plain, observed (34.0 MiB)", "persistent", "budget 40.0 MiB"} <= shown
+    assert not any("empty" in (told or "") for told in shown)
+    kinds = {name for e in root.iter() for name in e.get("class", "").split()}
+    for kind in kinds & {"plan-line", "plain-line", "seen-1-line", "seen-2-line", "persistent", "paper"}:
+        assert f".{kind} {{" in text
+    assert {"seen-1-line", "seen-2-line"} <= kinds
+    assert not re.search(r"https?:|url\(|@import|<script", text.replace("http://www.w3.org/2000/svg", ""))
 
 
-class _Page(HTMLParser):
+def test_a_log_is_drawn_from_its_least_to_its_most() -> None:
+    made = record()
+    curves = plan_curve(made), keep_all_curve(made)
+    log = [(order, (1 + order % 7) * 8 * MiB) for order in range(20_000)]
+    picture = memory_picture(*curves, made.budget_B, {"observed": log})
+    (line,) = [part for part in picture.body if 'class="seen-1-line"' in part]
+    points = re.search(r'points="([^"]*)"', line)
+    assert points is not None
+    places = [tuple(map(float, p.split(","))) for p in points[1].split()]
+    assert len(places) < 40_000  # several events fall on one place
+    heights = [y for _, y in places]
+    assert min(heights) < max(heights)
+    assert [x for x, _ in places] == sorted(x for x, _ in places)
+    assert max(heights) - min(heights) == pytest.approx((322.0 - 18.0) * 48 / (56 * 1.08), abs=0.2)
+
+
+class Page(HTMLParser):
     """Collects what a browser would load, and checks that tags close."""
 
     VOID = frozenset({"meta", "br", "line", "polyline", "polygon", "img", "link", "hr", "input"})
@@ -87,7 +110,7 @@ def test_html_needs_nothing_from_outside(tmp_path: Path) -> None:
     write_html(record(), tmp_path / "plan.html")
     text = (tmp_path / "plan.html").read_text(encoding="utf-8")
     assert not re.search(r"https?:|//[a-z]|url\(|@import|fetch\(|XMLHttpRequest", text)
-    page = _Page()
+    page = Page()
     page.feed(text)
     assert page.open == []
     assert page.loads == []

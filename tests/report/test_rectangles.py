@@ -6,19 +6,15 @@ import itertools
 import json
 import re
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from matplotlib.image import imread
 
-from lowtide.errors import PlanError
 from lowtide.ir.layout import Layout, LiveBlock
 from lowtide.ir.plan import PlanRecord
 from lowtide.ir.simulate import simulate
 from lowtide.placers.addresses import lay_out
-from lowtide.report.address_picture import draw_addresses
 from lowtide.report.canvas import canvas_data, canvas_html
 from lowtide.report.html import html_of
 from lowtide.report.rectangles import KINDS, AddressMap, Rectangle, address_map
@@ -91,26 +87,9 @@ def test_ticks_become_times_inside_their_step() -> None:
             assert r.name or addresses.time_s(r.stop) <= instant.stop_s + 1e-12
 
 
-def test_plans_without_addresses_have_no_picture(tmp_path: Path) -> None:
+def test_plans_without_addresses_have_no_picture() -> None:
     assert address_map(record()) is None
-    with pytest.raises(PlanError, match="no addresses"):
-        draw_addresses(record(), tmp_path / "addresses.png")
     assert 'id="addresses"' not in html_of(record())
-
-
-def test_png_shows_every_colour(tmp_path: Path) -> None:
-    path = tmp_path / "addresses.png"
-    draw_addresses(placed(), path)
-    pixels = imread(path)
-    assert pixels.shape[1] > 1000
-    colours = {tuple(p) for p in (pixels[::3, ::3, :3] * 255).round().astype(int).reshape(-1, 3).tolist()}
-    assert {
-        (0x4F, 0x8F, 0xD6),
-        (0xE0, 0x7B, 0x00),
-        (0x8A, 0x6F, 0xC9),
-        (0x2F, 0x9E, 0x6E),
-        (0xD8, 0xB5, 0x3C),
-    } <= colours
 
 
 def data_of(text: str) -> dict[str, Any]:

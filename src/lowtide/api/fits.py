@@ -18,6 +18,7 @@ from lowtide.api.size_search import largest
 from lowtide.arguments import call_arguments, function, index_of, shown
 from lowtide.device.fingerprint import device_memory_B
 from lowtide.errors import ArgumentError, BudgetError, InfeasibleBudget, LowtideError
+from lowtide.ir.keep_all import keep_all_schedule
 from lowtide.ir.likeness import structure
 from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import DEFAULT_WORK, PlanRecord, Problem
@@ -25,7 +26,6 @@ from lowtide.ir.simulate import simulate
 from lowtide.pipeline import request_here
 from lowtide.planners.base import Watch
 from lowtide.planners.first_plan import FirstPlan
-from lowtide.planners.keep_all import keep_all_schedule
 from lowtide.planners.smallest import smallest_budget
 from lowtide.profile.foresight import Sample, foreseen_graph
 from lowtide.profile.machines import load_machine, nearest_machine

@@ -15,7 +15,7 @@ def explain(
     plan: Annotated[Path, typer.Argument(help="A plan file that lowtide saved.")],
     top: Annotated[int, typer.Option(min=0, help="Most values to show, largest first.")] = 20,
     html: Annotated[Path | None, typer.Option(help="Write a report that opens in a browser.")] = None,
-    png: Annotated[Path | None, typer.Option(help="Write a picture of memory over one step.")] = None,
+    svg: Annotated[Path | None, typer.Option(help="Write a picture of memory over one step.")] = None,
 ) -> None:
     """Say for the values that matter: size, fate, why, cost, and the line of your source."""
     with told():
@@ -31,8 +31,8 @@ def explain(
 
             write_html(record, html)
             console.print(f"wrote {html}", markup=False, highlight=False, soft_wrap=True)
-        if png is not None:
-            from lowtide.report.picture import draw_memory
+        if svg is not None:
+            from lowtide.report.memory_picture import write_memory
 
-            draw_memory(record, png)
-            console.print(f"wrote {png}", markup=False, highlight=False, soft_wrap=True)
+            write_memory(record, svg)
+            console.print(f"wrote {svg}", markup=False, highlight=False, soft_wrap=True)

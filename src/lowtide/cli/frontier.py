@@ -35,7 +35,7 @@ def frontier(
     points: Annotated[int | None, typer.Option(min=2, help="How many budgets to plan for.")] = None,
     json: Annotated[str | None, typer.Option(metavar="PATH", help="Save the frontier here; - prints it.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write a report that opens in a browser.")] = None,
-    png: Annotated[Path | None, typer.Option(help="Draw the frontier here.")] = None,
+    svg: Annotated[Path | None, typer.Option(help="Draw the frontier here.")] = None,
     host_budget: HostBudget = None,
     link: Link = None,
     numerics: Level = "exact",
@@ -58,7 +58,7 @@ def frontier(
         found = _trace(target, baselines=baselines, seed=seed, **{k: v for k, v in given.items() if v is not None})
         _show(found, json)
         console = Terminal(stderr=json == _STDOUT)
-        for path, write in ((png, found.to_png), (html, found.to_html)):
+        for path, write in ((svg, found.to_svg), (html, found.to_html)):
             if path is not None:
                 write(path)
                 console.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)

@@ -28,13 +28,13 @@ from lowtide.profile.cache import ProfileCache
 from lowtide.report.comparison import Comparison, comparison_table, loss_table
 from lowtide.report.explain import headline_table
 from lowtide.report.headline import headline
-from lowtide.report.picture import draw_memory
+from lowtide.report.memory_picture import write_memory
 
 ROUNDS = 5
 
 
 def run_demo(*, steps: int, budget: str, out: Path, seed: int = 0, rounds: int = ROUNDS) -> bool:
-    """Runs the demo and writes `plan.json` and `memory.png`.
+    """Runs the demo and writes `plan.json` and `memory.svg`.
 
     Arguments:
         steps: optimizer steps on each side.
@@ -95,7 +95,7 @@ def run_demo(*, steps: int, budget: str, out: Path, seed: int = 0, rounds: int =
     )
     plan.save(out / "plan.json")
     logs = {"plain PyTorch, observed": _log(plain_level_B, plain_seen), "the plan, observed": _log(level_B, seen)}
-    draw_memory(record, out / "memory.png", observed=logs)
+    write_memory(record, out / "memory.svg", observed=logs)
     return _tell(console, run, record, out)
 
 
@@ -160,7 +160,7 @@ def _tell(console: Console, run: Comparison, record: PlanRecord, out: Path) -> b
     console.print()
     console.print(comparison_table(run))
     console.print()
-    console.print(f"wrote {out / 'plan.json'} and {out / 'memory.png'}", markup=False, soft_wrap=True)
+    console.print(f"wrote {out / 'plan.json'} and {out / 'memory.svg'}", markup=False, soft_wrap=True)
     for broken in run.broken:
         console.print(Text(f"BROKEN: {broken}", style="bold red"))
     if not run.broken:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from lowtide.ir.frontier import FrontierRecord
 from lowtide.report.frontier import HEADS, OTHER_HEADS, facts, lines, other_lines
-from lowtide.report.frontier_curves import title_of
-from lowtide.report.frontier_drawing import frontier_svg, letters
+from lowtide.report.frontier_picture import frontier_picture, title_of
 from lowtide.report.markup import escape
-from lowtide.report.page import card_row, fact_table, figure_table, legend_row, page
+from lowtide.report.page import card_row, fact_table, figure_table, page
+from lowtide.report.svg import inline
 from lowtide.units import format_B, format_percent, format_s
 
 _HALF = 0.5
@@ -34,16 +34,13 @@ def write_frontier(record: FrontierRecord, path: str | PathLike[str]) -> None:
 
 def frontier_html(record: FrontierRecord) -> str:
     """The report of a frontier as the text of one self-contained page."""
-    named = [f"{letter} {name}" for letter, name in letters(record)]
     others = [(r.method, r.budget, r.share, r.overhead, r.ours) for r in other_lines(record)]
     body = [
         f"<h1>{escape(record.name or 'lowtide frontier')}</h1>",
         f'<p class="dim">{escape(title_of(record))}</p>',
         _cards(record),
         "<h2>Least time at every budget</h2>",
-        legend_row([("plan", "lowtide"), ("dim", "proved bound; no schedule of its class lies below")]),
-        f'<p class="legend dim">{"".join(f"<span>{escape(text)}</span>" for text in named)}</p>',
-        f'<div class="chart">{frontier_svg(record)}</div>',
+        f'<div class="chart">{inline(frontier_picture(record), "frontier")}</div>',
         "<h2>Budgets</h2>",
         figure_table(
             HEADS, [(r.budget, r.share, r.alpha, r.overhead, r.least, r.gap, r.told) for r in lines(record)], texts=[6]

@@ -1,126 +1,280 @@
-"""A picture of a frontier, as a PNG: least time over budget, what is proved, and where other methods stand.
+"""A frontier as a picture: least time over budget, what is proved, and where other methods stand; for pages and files.
 
-Units: `_B` bytes; overheads are fractions, drawn as percent.
+A plan serves from the bytes that it takes up to those of the next faster one, and no more is proved below a budget than
+at it: both curves are steps. Another method is a letter, whose name the legend and the pointer tell.
+
+Units: `_B` bytes; overheads are fractions, drawn as percent; coordinates are those of the picture.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from itertools import cycle
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from os import PathLike
-from typing import Any
-
-import numpy as np
+from pathlib import Path
+from string import ascii_uppercase
 
 from lowtide.ir.frontier import FrontierRecord
-from lowtide.report.frontier_curves import Corner, Curves, curves_of, label_of, overhead_ticks, title_of
-from lowtide.report.markup import picture_text
-from lowtide.units import format_B
+from lowtide.report.markup import escape
+from lowtide.report.svg import Picture, document, level, polygon, polyline, rectangle, text, upright
+from lowtide.units import format_B, format_percent
 
-_PLAN, _BOUND, _FLOOR, _INK, _DIM = "#0a6ebd", "#5b6675", "#c0392b", "#1f2933", "#8a94a3"
-_MARKERS = (
-    ("s", "#e07b00"), ("D", "#3d8b37"), ("v", "#8e44ad"), ("P", "#b8860b"), ("X", "#c2185b"),
-    ("^", "#00838f"), ("<", "#6d4c41"), (">", "#558b2f"), ("h", "#d84315"), ("p", "#455a64"),
+Corner = tuple[int, float]
+_CAPACITY = 1.8  # what of other methods' overheads is drawn in full, as a multiple of the frontier's largest
+_LEAST = 0.05  # of the overhead axis
+_HEADROOM = 1.25  # for the names of floor and keep-all
+_TICKS = (
+    0.0, 0.001, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75,
+    1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 20.0, 50.0, 100.0,
 )  # fmt: skip
-_RING = 5.0  # points by which a marker grows for each that stands at the same place: all of them stay visible
+_TICK_APART = 0.06  # of the axis
+_WIDTH, _HEIGHT = 1100.0, 430.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 60.0, 1085.0, 40.0, 382.0
+_RADIUS = 7.5
 
 
-def draw_frontier(record: FrontierRecord, path: str | PathLike[str], *, title: str | None = None) -> None:
-    """Draws a frontier into a PNG file.
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Another method's plans; those above the picture are marked at its upper edge."""
+
+    name: str
+    points: tuple[Corner, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """What is drawn.
+
+    Arguments:
+        plan, bound: corners from the smallest budget up to keep-all.
+        gap: the polygon between them.
+        points: the plans, where they begin to fit.
+        unknown: budgets from the floor to the smallest plan.
+        left_B, right_B, top: the picture's edges; it begins at overhead 0.
+    """
+
+    plan: tuple[Corner, ...]
+    bound: tuple[Corner, ...]
+    gap: tuple[Corner, ...]
+    points: tuple[Corner, ...]
+    unknown: tuple[int, int]
+    others: tuple[Marks, ...]
+    left_B: int
+    right_B: int
+    top: float
+
+
+def curves_of(record: FrontierRecord) -> Curves:
+    """Reads the curves off a frontier. O(points)."""
+    planned = _plans(record)
+    proved = [(p.budget_B, p.bound_overhead) for p in reversed(record.points) if p.bound_s > 0]
+    plan = _steps(planned, keeps=True)
+    bound = _steps(proved, keeps=False)
+    if bound and record.floor_B < bound[0][0]:
+        bound = ((record.floor_B, bound[0][1]), *bound)
+    smallest_B = planned[0][0] if planned else record.keep_all_B
+    others = tuple(
+        Marks(b.name, tuple((p.budget_B, p.overhead or 0.0) for p in b.points)) for b in record.baselines if b.points
+    )
+    largest = max([y for _, y in (*plan, *bound)], default=0.0)
+    drawn = [y for m in others for _, y in m.points if y <= _CAPACITY * largest]
+    everything = (record.floor_B, record.keep_all_B, *(x for m in others for x, _ in m.points))
+    margin_B = max(1, (record.keep_all_B - record.floor_B) // 25, record.keep_all_B // 100)
+    return Curves(
+        plan=plan,
+        bound=bound,
+        gap=(*plan, *reversed(_from(bound, smallest_B))) if plan else (),
+        points=tuple(planned),
+        unknown=(record.floor_B, max(record.floor_B, smallest_B)),
+        others=others,
+        left_B=max(0, min(everything) - margin_B),
+        right_B=max(everything) + margin_B,
+        top=_HEADROOM * max(_LEAST, largest, *drawn),
+    )
+
+
+def _plans(record: FrontierRecord) -> list[Corner]:
+    """Each plan once, at the bytes that it takes, smallest first."""
+    return sorted({(p.reserved_B or 0, p.overhead or 0.0) for p in record.planned})
+
+
+def _from(corners: tuple[Corner, ...], left_B: int) -> list[Corner]:
+    """The part of a curve from some bytes on."""
+    inside = [c for c in corners if c[0] >= left_B]
+    return [(left_B, inside[0][1]), *inside] if inside else []
+
+
+def height_of(overhead: float) -> float:
+    """Where an overhead lies on the axis, in its units: square roots, so that small ones can be told apart."""
+    return math.sqrt(max(0.0, overhead))
+
+
+def overhead_ticks(top: float) -> tuple[float, ...]:
+    """Round overheads up to the picture's top that are not too close to each other on its axis."""
+    chosen: list[float] = []
+    for tick in _TICKS:
+        if tick <= top and (not chosen or height_of(tick) - height_of(chosen[-1]) >= _TICK_APART * height_of(top)):
+            chosen.append(tick)
+    return tuple(chosen)
+
+
+def title_of(record: FrontierRecord) -> str:
+    """A sentence with the main numbers, above the picture."""
+    name = f"{record.name}: " if record.name else ""
+    if record.smallest_B is None or not record.keep_all_B:
+        return f"{name}time over memory"
+    share = format_percent(record.smallest_B / record.keep_all_B)
+    overhead = format_percent(record.planned[-1].overhead or 0.0)
+    sizes = f"{format_B(record.keep_all_B)} when all is kept, down to {format_B(record.smallest_B)} ({share})"
+    return f"{name}{sizes} for {overhead} more time"
+
+
+def label_of(marks: Marks, top: float) -> str:
+    """A method's name, with how far it reaches above the picture."""
+    above = max(y for _, y in marks.points)
+    return f"{marks.name} (up to {above * 100:.0f} %)" if above > top else marks.name
+
+
+def _steps(points: list[Corner], *, keeps: bool) -> tuple[Corner, ...]:
+    """Corners of the steps through points of rising budgets.
+
+    Arguments:
+        keeps: whether a height holds up to the next budget, or from the one before.
+    """
+    corners: list[Corner] = []
+    for x, y in points:
+        if corners:
+            before_x, before_y = corners[-1]
+            corners.append((x, before_y) if keeps else (before_x, y))
+        corners.append((x, y))
+    return tuple(corners)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    left_B: int
+    right_B: int
+    top: float
+
+    def x(self, size_B: float) -> float:
+        return _LEFT + (_RIGHT - _LEFT) * (size_B - self.left_B) / (self.right_B - self.left_B)
+
+    def corners(self, corners: Iterable[Corner]) -> list[tuple[float, float]]:
+        return [(self.x(size_B), self.y(overhead)) for size_B, overhead in corners]
+
+    def y(self, overhead: float) -> float:
+        return _BOTTOM - (_BOTTOM - _TOP) * height_of(min(overhead, self.top)) / height_of(self.top)
+
+
+def write_frontier_picture(record: FrontierRecord, path: str | PathLike[str], *, title: str | None = None) -> None:
+    """Draws a frontier into an SVG file.
 
     Arguments:
         record: with at least one plan.
-        path: of the file to write.
+        path: of the file to write; an existing one is replaced.
         title: above the picture; a sentence with the main numbers when None.
+
+    Raises:
+        OSError: if it cannot be written.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    Path(path).write_text(document(frontier_picture(record), title or title_of(record)), encoding="utf-8")
 
+
+def frontier_picture(record: FrontierRecord) -> Picture:
+    """The frontier, its bound, floor and keep-all, and other methods.
+
+    Arguments:
+        record: with at least one plan.
+    """
     curves = curves_of(record)
-    unit_B, unit = _unit(record.keep_all_B)
-    figure = Figure(figsize=(11, 6.2), dpi=130, facecolor="white", layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    _draw_curves(axes, curves, unit_B)
-    _draw_edges(axes, record, curves, unit_B)
-    _draw_others(axes, curves, unit_B)
-    _finish(axes, record, curves, unit_B, unit)
-    axes.set_title(picture_text(title or title_of(record)), loc="left", fontsize=11, color=_INK, pad=10)
-    figure.savefig(path, format="png")
+    scale = _Scale(curves.left_B, curves.right_B, curves.top)
+    parts = [*_reasons(curves, scale), *_grid(record, scale)]
+    parts.append(polygon("plan-area", scale.corners(curves.gap)))
+    parts.append(polyline("bound-line", scale.corners(curves.bound)))
+    parts.append(polyline("plan-line", scale.corners(curves.plan)))
+    for budget_B, overhead in curves.points:
+        told = escape(f"lowtide: {format_B(budget_B)}, {format_percent(overhead)} more time")
+        place = f'cx="{scale.x(budget_B):.1f}" cy="{scale.y(overhead):.1f}"'
+        parts.append(f'<circle class="point" {place} r="4"><title>{told}</title></circle>')
+    parts += _others(curves, scale) + _edges(record, scale)
+    legend = [
+        ("plan-line", "lowtide"),
+        ("bound-line", "proved bound; no schedule of its class lies below"),
+        ("impossible", "proved impossible"),
+        ("unknown", "no plan known"),
+        *(("", f"{letter} {label_of(marks, curves.top)}") for letter, marks in _lettered(curves)),
+    ]
+    return Picture(_WIDTH, _HEIGHT, "least time at every budget", tuple(parts), tuple(legend))
 
 
-def _draw_curves(axes: Any, curves: Curves, unit_B: int) -> None:
-    for corners, colour, width, style, name in (
-        (curves.plan, _PLAN, 1.8, "-", "lowtide"),
-        (curves.bound, _BOUND, 1.4, (0, (4, 2)), "proved bound"),
-    ):
-        x, y = [b / unit_B for b, _ in corners], [100 * o for _, o in corners]
-        axes.plot(x, y, color=colour, lw=width, ls=style, label=name, zorder=3)
-    x, y = [b / unit_B for b, _ in curves.points], [100 * o for _, o in curves.points]
-    axes.plot(x, y, color=_PLAN, lw=0, marker="o", ms=5, zorder=4, clip_on=False)
-    x = [b / unit_B for b, _ in curves.gap]
-    axes.fill(x, [100 * o for _, o in curves.gap], color=_PLAN, alpha=0.14, lw=0, label="between the two")
+def _lettered(curves: Curves) -> Iterator[tuple[str, Marks]]:
+    return zip(ascii_uppercase, curves.others, strict=False)
 
 
-def _draw_others(axes: Any, curves: Curves, unit_B: int) -> None:
-    taken: Counter[Corner] = Counter()
-    for (marker, colour), marks in zip(cycle(_MARKERS), curves.others, strict=False):
-        label: str | None = picture_text(label_of(marks, curves.top))
-        for rings in sorted({taken[corner] for corner in marks.points}):
-            here = [corner for corner in marks.points if taken[corner] == rings]
-            axes.plot(
-                [b / unit_B for b, _ in here], [100 * min(o, curves.top) for _, o in here], color=colour, lw=0,
-                marker=marker, ms=6.5 + _RING * rings, mfc="none" if rings else colour,
-                mec=colour if rings else "white", mew=1.4 if rings else 0.6, clip_on=False, zorder=5, label=label,
-            )  # fmt: skip
-            label = None
-        taken.update(marks.points)
+def _reasons(curves: Curves, scale: _Scale) -> list[str]:
+    """Below the floor, and between it and the smallest plan."""
+    low, high = (scale.x(b) for b in curves.unknown)
+    spans = (("impossible", _LEFT, low, "proved impossible"), ("unknown", low, high, "no plan known, none proved"))
+    return [
+        rectangle(name, start, _TOP, stop - start, _BOTTOM - _TOP, told)
+        for name, start, stop, told in spans
+        if stop > start
+    ]
 
 
-def _draw_edges(axes: Any, record: FrontierRecord, curves: Curves, unit_B: int) -> None:
-    """The proved floor, what lies below it, what is not known above it, and keep-all."""
-    low, high = (b / unit_B for b in curves.unknown)
-    axes.axvspan(curves.left_B / unit_B, low, color=_FLOOR, alpha=0.10, lw=0, label="proved impossible")
-    if high > low:
-        axes.axvspan(low, high, color=_DIM, alpha=0.16, lw=0, label="no plan known")
-    lines = ((record.floor_B, _FLOOR, "floor", "left", 4), (record.keep_all_B, _DIM, "keep all", "right", -4))
-    for size_B, colour, name, side, shift in lines:
-        axes.axvline(size_B / unit_B, color=colour, lw=1.2, ls=":", zorder=2)
-        axes.annotate(
-            f"{name} {format_B(size_B)}", (size_B / unit_B, 1.0), xycoords=("data", "axes fraction"),
-            xytext=(shift, -6), textcoords="offset points", ha=side, va="top", fontsize=9, color=colour, weight="bold",
-            bbox={"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 1.5}, zorder=6,
-        )  # fmt: skip
+def _grid(record: FrontierRecord, scale: _Scale) -> list[str]:
+    """Bytes below, percent of keep-all above, percent of time at the left."""
+    parts = []
+    for overhead in overhead_ticks(scale.top):
+        y = scale.y(overhead)
+        parts.append(level("grid", y, _LEFT, _RIGHT))
+        parts.append(text(_LEFT - 6, y + 4, f"{100 * overhead:g} %", "end"))
+    whole_B = record.keep_all_B
+    step = _round_step((scale.right_B - scale.left_B) / whole_B, 10)
+    first, last = math.ceil(scale.left_B / whole_B / step), math.floor(scale.right_B / whole_B / step)
+    for number in range(first, last + 1):
+        size_B = number * step * whole_B
+        x = scale.x(size_B)
+        parts.append(upright("grid", x, _TOP, _BOTTOM))
+        parts.append(text(x, _BOTTOM + 17, format_B(size_B), "middle"))
+        parts.append(text(x, _TOP - 8, f"{100 * number * step:.3g} %", "middle"))
+    middle = (_LEFT + _RIGHT) / 2
+    parts.append(text(middle, _HEIGHT - 8, "budget, in bytes and (above) in percent of keeping everything", "middle"))
+    parts.append(text(_LEFT, 12, "extra time over keeping everything (square-root scale)", "start"))
+    return parts
 
 
-def _finish(axes: Any, record: FrontierRecord, curves: Curves, unit_B: int, unit: str) -> None:
-    whole = record.keep_all_B / unit_B
-    axes.set_xlim(curves.left_B / unit_B, curves.right_B / unit_B)
-    axes.set_yscale("function", functions=(_root, _square))
-    axes.set_yticks([100 * tick for tick in overhead_ticks(curves.top)])
-    axes.yaxis.set_major_formatter(lambda percent, _: f"{percent:g}")
-    axes.minorticks_off()
-    axes.set_ylim(0, 100 * curves.top)
-    axes.set_xlabel(f"budget, {unit}", color=_INK)
-    axes.set_ylabel("extra time over keeping everything, % (square-root scale)", color=_INK)
-    shares = axes.secondary_xaxis("top", functions=(lambda x: 100 * x / whole, lambda p: p * whole / 100))
-    shares.set_xlabel("budget, % of what keeping everything needs", color=_INK)
-    axes.grid(color="#d9dee5", lw=0.7)
-    axes.set_axisbelow(True)
-    axes.spines["right"].set_visible(False)
-    axes.legend(loc="upper left", bbox_to_anchor=(0.0, -0.11), ncols=5, frameon=False, fontsize=9)
+def _round_step(span: float, most: int) -> float:
+    """The smallest round step with at most so many in a span."""
+    size = 10.0 ** math.floor(math.log10(span / most))
+    return next(size * factor for factor in (1, 2, 5, 10) if span / (size * factor) <= most)
 
 
-def _root(percents: Any) -> Any:
-    return np.sqrt(np.maximum(percents, 0.0))
+def _edges(record: FrontierRecord, scale: _Scale) -> list[str]:
+    parts = []
+    lines = ((record.floor_B, "floor", "start", 5, "budget"), (record.keep_all_B, "keep all", "end", -5, "cut"))
+    for size_B, name, anchor, shift, kind in lines:
+        x = scale.x(size_B)
+        parts.append(upright(kind, x, _TOP, _BOTTOM))
+        kind_of_text = "halo budget-text" if kind == "budget" else "halo"
+        parts.append(text(x + shift, _TOP + 15, f"{name} {format_B(size_B)}", anchor, kind_of_text))
+    return parts
 
 
-def _square(heights: Any) -> Any:
-    return np.square(heights)
-
-
-def _unit(size_B: int) -> tuple[int, str]:
-    for unit_B, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if size_B >= 2 * unit_B:
-            return unit_B, name
-    return 1, "bytes"
+def _others(curves: Curves, scale: _Scale) -> list[str]:
+    """Letters in circles; one that would cover another stands above it, those too high stand at the edge."""
+    parts = []
+    placed: list[tuple[float, float]] = []
+    for letter, marks in _lettered(curves):
+        for corner in marks.points:
+            x, y = scale.x(corner[0]), scale.y(corner[1])
+            while y > _TOP and any(math.hypot(x - a, y - b) < 1.6 * _RADIUS for a, b in placed):
+                y -= _RADIUS / 2
+            placed.append((x, y))
+            told = escape(f"{marks.name}: {format_B(corner[0])}, {format_percent(corner[1])} more time")
+            parts.append(
+                f'<g class="mark"><title>{told}</title><circle cx="{x:.1f}" cy="{y:.1f}" r="{_RADIUS}"/>'
+                f'<text x="{x:.1f}" y="{y + 3.5:.1f}" text-anchor="middle">{letter}</text></g>'
+            )
+    return parts

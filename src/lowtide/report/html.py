@@ -11,13 +11,14 @@ from pathlib import Path
 
 from lowtide.ir.plan import PlanRecord
 from lowtide.report.canvas import canvas_data, canvas_html
-from lowtide.report.drawing import draw_svg, pointer_data
 from lowtide.report.explain import Explanation, Row, costs, explain, sites_shown, spared
 from lowtide.report.headline import Headline, headline_rows
 from lowtide.report.implementations import Site
 from lowtide.report.markup import escape
-from lowtide.report.page import card_row, fact_table, legend_row, page
+from lowtide.report.memory_picture import memory_picture, pointer_data
+from lowtide.report.page import card_row, fact_table, page
 from lowtide.report.rectangles import AddressMap, address_map
+from lowtide.report.svg import inline
 from lowtide.report.timeline import MemoryCurve, keep_all_curve, plan_curve
 from lowtide.units import format_B, format_percent, format_s
 
@@ -41,6 +42,7 @@ def html_of(record: PlanRecord) -> str:
     """The report of a plan as the text of one self-contained page."""
     told = explain(record, top=_ROWS)
     plan, plain, addresses = plan_curve(record), keep_all_curve(record), address_map(record)
+    picture = memory_picture(plan, plain, record.budget_B)
     head = told.headline
     name = head.name or "lowtide plan"
     body = [
@@ -48,8 +50,7 @@ def html_of(record: PlanRecord) -> str:
         f'<p class="dim">{escape(head.status_text)} Peak at {escape(str(head.peak))}.</p>',
         _cards(head),
         "<h2>Memory over one step</h2>",
-        _legend(),
-        f'<div class="chart">{draw_svg(plan, plain, record.budget_B)}<div id="tip" class="tip"></div></div>',
+        f'<div class="chart">{inline(picture, "memory")}<div id="tip" class="tip"></div></div>',
         "" if addresses is None else f"<h2>Where everything lies</h2>{canvas_html(addresses)}",
         "<h2>The plan</h2>",
         fact_table(headline_rows(head)),
@@ -86,17 +87,6 @@ def _cards(head: Headline) -> str:
         ("gap", gap, f"{head.status.lower()}, by {head.solver}"),
     ]
     return card_row(cards)
-
-
-def _legend() -> str:
-    entries = [
-        ("plan", "the plan, predicted"),
-        ("plain", "keep all, predicted"),
-        ("budget", "budget"),
-        ("again", "recomputed recipes"),
-        ("dim", "persistent"),
-    ]
-    return legend_row(entries)
 
 
 def _environment(head: Headline) -> list[tuple[str, str]]:

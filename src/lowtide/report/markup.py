@@ -1,4 +1,4 @@
-"""Text inside a page or a picture: nothing in it means anything to a browser, a terminal or a drawing library."""
+"""Text inside a page or a picture: nothing in it means anything to a browser or a terminal."""
 
 from __future__ import annotations
 
@@ -22,8 +22,3 @@ def script_data(data: dict[str, Any]) -> str:
 
 def _shown(item: Any) -> Any:
     return [printable(i) if isinstance(i, str) else i for i in item] if isinstance(item, list) else item
-
-
-def picture_text(text: str) -> str:
-    """Text in a drawing by matplotlib, which would read what is between dollar signs as a formula."""
-    return printable(text).replace("$", r"\$")

@@ -1,4 +1,4 @@
-"""What the HTML pages share: the page around them, cards, tables of facts, legends. Nothing refers to the outside."""
+"""What the HTML pages share: the page around them, cards, tables. Nothing refers to the outside."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from importlib.resources import files
 
 from lowtide.report.markup import escape
+from lowtide.report.svg import style
 
 
 def page(title: str, body: Sequence[str], scripts: Sequence[str] = ()) -> str:
@@ -16,12 +17,12 @@ def page(title: str, body: Sequence[str], scripts: Sequence[str] = ()) -> str:
         body: HTML, piece by piece.
         scripts: elements behind it.
     """
-    style = files("lowtide.report").joinpath("page.css").read_text(encoding="utf-8")
+    layout = files("lowtide.report").joinpath("page.css").read_text(encoding="utf-8")
     return "\n".join(
         [
             '<!doctype html><html lang="en"><head><meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{escape(title)}</title><style>\n{style}</style></head><body>",
+            f"<title>{escape(title)}</title><style>\n{style()}{layout}</style></head><body>",
             *body,
             *scripts,
             "</body></html>\n",
@@ -65,11 +66,3 @@ def figure_table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, texts: 
         for row in rows
     )
     return f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{told}</tbody></table></div>'
-
-
-def legend_row(entries: Iterable[tuple[str, str]]) -> str:
-    """Colours of the page, by their names in its style, and what they mean."""
-    spans = "".join(
-        f'<span><i style="background:var(--{colour})"></i>{escape(text)}</span>' for colour, text in entries
-    )
-    return f'<p class="legend dim">{spans}</p>'

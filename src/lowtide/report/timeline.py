@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from lowtide.ir.graph import Graph
+from lowtide.ir.keep_all import keep_all_schedule
 from lowtide.ir.plan import PlanRecord
 from lowtide.ir.schedule import Drop, Run, Schedule
 from lowtide.ir.simulate import simulate
 from lowtide.report.headline import describe_step
-from lowtide.report.plain import plain_schedule
 from lowtide.report.recomputations import recompute_steps
 
 
@@ -143,7 +143,7 @@ def plan_curve(record: PlanRecord) -> MemoryCurve:
 
 def keep_all_curve(record: PlanRecord) -> MemoryCurve:
     """The curve of the same network when everything is kept until its last use."""
-    return memory_curve(record.graph, plain_schedule(record.graph), "keep all, predicted", record.outside_B)
+    return memory_curve(record.graph, keep_all_schedule(record.graph), "keep all, predicted", record.outside_B)
 
 
 def _stretches(graph: Graph, points: list[Point]) -> tuple[Stretch, ...]:

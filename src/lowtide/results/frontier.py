@@ -17,7 +17,7 @@ from lowtide.ir.plan import PlanRecord, Status
 from lowtide.ir.text import dumps, load_frontier, save_frontier
 from lowtide.report.frontier import render_frontier
 from lowtide.report.frontier_page import write_frontier
-from lowtide.report.frontier_picture import draw_frontier
+from lowtide.report.frontier_picture import write_frontier_picture
 from lowtide.results.plan import Plan
 from lowtide.units import Budget, format_B, format_percent, parse_budget
 
@@ -135,10 +135,10 @@ class Frontier:
         check_file(path)
         write_frontier(self.record, path)
 
-    def to_png(self, path: str | Path) -> None:
-        """Draws the frontier, its bound and the other methods."""
+    def to_svg(self, path: str | Path) -> None:
+        """Draws the frontier, its bound and the other methods, as a picture that browsers and Markdown show."""
         check_file(path)
-        draw_frontier(self.record, path)
+        write_frontier_picture(self.record, path)
 
     def _size_B(self, budget: int | str | Budget) -> int:
         return parse_budget(budget).in_B(lambda: self.keep_all_B, _no_device)

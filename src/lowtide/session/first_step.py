@@ -25,9 +25,9 @@ from lowtide.device.storage import identity_of
 from lowtide.errors import InfeasibleBudget, LowtideError
 from lowtide.ir.check import check
 from lowtide.ir.graph import Graph
+from lowtide.ir.keep_all import keep_all_schedule
 from lowtide.ir.plan import Problem
 from lowtide.ir.schedule import Schedule
-from lowtide.planners.keep_all import keep_all_schedule
 from lowtide.planners.portfolio import Portfolio
 from lowtide.runtime.codegen import Segment
 from lowtide.session.graph_discovery import Call

@@ -15,9 +15,9 @@ import torch
 
 from lowtide.errors import BudgetWarning
 from lowtide.ir.graph import Graph
+from lowtide.ir.keep_all import keep_all_schedule
 from lowtide.ir.layout import ALIGNMENT_B, SMALL_B, rounded_B
 from lowtide.ir.sequence import blocks_of, small_peak_B
-from lowtide.planners.keep_all import keep_all_schedule
 from lowtide.profile.needs_cache import known_needs
 from lowtide.profile.optimizer import OptimizerNeeds, joined_needs
 from lowtide.runtime.hard_budget import HardBudget

@@ -18,8 +18,8 @@ from lowtide.device.digest import content_digest
 from lowtide.device.engines import Engines
 from lowtide.device.operator_trace import OperatorTrace
 from lowtide.ir.graph import Graph, Origin
+from lowtide.ir.keep_all import keep_all_schedule
 from lowtide.ir.schedule import Run, Schedule
-from lowtide.report.plain import plain_schedule
 from lowtide.results.verification import Content, Ran, Spot, Task
 from lowtide.runtime.executor import Loaded, load
 from lowtide.runtime.hard_budget import Walled
@@ -137,7 +137,7 @@ class ObservedRuns:
     ) -> Loaded:
         if self._task.kind == "captured":
             graph, walled, engines = call.specialised.graph, None, None
-            schedule = plain_schedule(graph)
+            schedule = keep_all_schedule(graph)
         observer = _Part(self, graph)
         return load(graph, schedule, call.interfaces, call.specialised.held, walled, engines, observer)
 

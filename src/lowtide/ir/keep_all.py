@@ -1,4 +1,4 @@
-"""What the captured network does by itself, as a schedule: every recipe once, every value until its last use."""
+"""What the captured network does by itself, as a schedule: every recipe once, every value kept until its last use."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from lowtide.ir.graph import Effect, Graph
 from lowtide.ir.schedule import Boundary, Drop, Run, Schedule, Step
 
 
-def plain_schedule(graph: Graph) -> Schedule:
+def keep_all_schedule(graph: Graph) -> Schedule:
     """The program with each value dropped after its last reader: the yardstick in every picture.
 
     Arguments:
