@@ -77,7 +77,7 @@ def test_a_later_process_is_given_the_plan_that_the_first_one_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("LOWTIDE_PLAN_CACHE")
-    monkeypatch.setattr(store, "default_folder", lambda: tmp_path)
+    monkeypatch.setattr(store, "cache_folder", lambda _: tmp_path)
     network = NETWORKS["tied"]
     batch = (network.batches(1)[0],)
     with pytest.raises(lowtide.InfeasibleBudget) as caught:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import logging
 import os
 import subprocess
@@ -20,12 +21,13 @@ from torch import nn
 
 import lowtide
 from lowtide.errors import BudgetError
+from lowtide.ir import file_store
 from lowtide.ir.likeness import memory, structure
 from lowtide.ir.plan import Covers, PlanRecord, Status
 from lowtide.pipeline import request_here
 from lowtide.plan_cache import lookup, store
 from lowtide.plan_cache.key import revived
-from lowtide.plan_cache.store import Header, PlanCache, default_folder, default_limit_B
+from lowtide.plan_cache.store import Header, PlanCache, default_limit_B
 from lowtide.record import Constraints, PlanOptions
 from lowtide.units import Budget
 from tests.networks import twin
@@ -57,7 +59,7 @@ def cache(tmp_path: Path) -> PlanCache:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Plans of this test alone; profiles are shared with the others."""
     place = tmp_path / "plans"
-    monkeypatch.setattr(store, "default_folder", lambda: place)
+    monkeypatch.setattr(store, "cache_folder", lambda part: tmp_path / part)
     return place
 
 
@@ -91,13 +93,19 @@ def warned(caplog: pytest.LogCaptureFixture, words: str) -> Iterator[None]:
 def test_what_is_put_comes_back_in_another_cache(cache: PlanCache) -> None:
     assert cache.get("feedfeedfeedfeed", KEY) is None
     cache.put(header(), record())
-    again = PlanCache(cache.folder)
+    again = PlanCache(cache.store.folder)
     assert again.get("feedfeedfeedfeed", KEY) == record()
     assert again.get("feedfeedfeedfeed", "f" * 16) is None
-    (entry,) = again.entries()
-    assert (entry.header, entry.size_B > 0) == (header(), True)
-    assert [e.header.key for e in again.shapes_of("feedfeedfeedfeed")] == [KEY]
+    (entry,) = again.store.entries()
+    assert (entry.about, entry.size_B > 0) == (header(), True)
+    assert [e.about.key for e in again.shapes_of("feedfeedfeedfeed")] == [KEY]
     assert again.shapes_of("0" * 16) == []
+
+
+def resealed(text: bytes) -> bytes:
+    """A file's first two lines with the digest that they have now."""
+    body = b"".join(line + b"\n" for line in text.split(b"\n")[:2])
+    return body + hashlib.sha256(body).hexdigest().encode() + b"\n"
 
 
 DAMAGES = {
@@ -107,12 +115,11 @@ DAMAGES = {
     "cut in the plan": lambda text: text[: len(text) // 2],
     "one byte less": lambda text: text[:-2],
     "a digit changed": lambda text: text.replace(b'"budget_B":41', b'"budget_B":42'),
-    "another version": lambda text: text.replace(b'"version":1}', b'"version":99}', 1),
-    "an old plan": lambda text: text.replace(b'"version":1', b'"version":0'),
-    "another format": lambda text: text.replace(b"lowtide-plan-cache", b"other", 1),
-    "another key": lambda text: text.replace(KEY.encode(), b"f" * 16, 1),
-    "no plan": lambda text: text.partition(b"\n")[0] + b"\n{}",
-    "deep": lambda text: text.partition(b"\n")[0] + b"\n" + b"[" * 100_000,
+    "an old plan": lambda text: resealed(text.replace(b'"version":1', b'"version":0')),
+    "another key": lambda text: resealed(text.replace(KEY.encode(), b"f" * 16, 1)),
+    "no header": lambda text: resealed(b"{}\n" + text.splitlines()[1] + b"\n"),
+    "no plan": lambda text: resealed(text.partition(b"\n")[0] + b"\n{}\n\n"),
+    "deep": lambda text: resealed(text.partition(b"\n")[0] + b"\n" + b"[" * 100_000 + b"\n\n"),
 }
 
 
@@ -121,7 +128,7 @@ def test_a_file_that_cannot_be_used_is_removed_with_one_line(
     cache: PlanCache, caplog: pytest.LogCaptureFixture, damage: str
 ) -> None:
     cache.put(header(), msgspec.structs.replace(record(), budget_B=41))
-    path = cache.entries()[0].path
+    path = cache.store.entries()[0].path
     path.write_bytes(DAMAGES[damage](path.read_bytes()))
     with warned(caplog, "cannot be used"):
         assert cache.get("feedfeedfeedfeed", KEY) is None
@@ -132,40 +139,40 @@ def test_a_file_that_cannot_be_used_is_removed_with_one_line(
 
 def test_other_files_in_the_folder_are_left_alone(cache: PlanCache) -> None:
     cache.put(header(), record())
-    mine, odd = cache.folder / "notes.txt", cache.folder / "odd.plan"
-    mine.write_text("keep me")
-    odd.write_bytes(b"\xff\n")
-    assert len(cache.entries()) == 1
-    assert cache.clear()[0] == 2
-    assert mine.read_text() == "keep me"
+    mine, odd, damaged = (cache.store.folder / name for name in ("notes.txt", "odd.plan", f"{'a' * 16}.plan"))
+    for path in (mine, odd, damaged):
+        path.write_bytes(b"\xff\n")
+    assert len(cache.store.entries()) == 1
+    assert cache.store.clear()[0] == 2
+    assert (mine.exists(), odd.exists(), damaged.exists()) == (True, True, False)
 
 
 def test_the_least_recently_used_go_first(cache: PlanCache) -> None:
     for number in range(4):
         cache.put(header(f"{number:016x}"), record())
-    sizes_B = [e.size_B for e in cache.entries()]
+    sizes_B = [e.size_B for e in cache.store.entries()]
     for number, age_s in enumerate((40, 30, 20, 10)):
-        path = cache.folder / f"feedfeedfeedfeed-{number:016x}.plan"
+        path = cache.store.folder / f"feedfeedfeedfeed-{number:016x}.plan"
         os.utime(path, (time.time() - age_s, time.time() - age_s))
     assert cache.get("feedfeedfeedfeed", f"{0:016x}") is not None  # used now
-    small = PlanCache(cache.folder, limit_B=sum(sizes_B[:3]))
+    small = PlanCache(cache.store.folder, limit_B=sum(sizes_B[:3]))
     small.put(header("a" * 16), record())
-    assert [e.header.key for e in small.entries()] == ["a" * 16, f"{0:016x}", f"{3:016x}"]
+    assert [e.about.key for e in small.store.entries()] == ["a" * 16, f"{0:016x}", f"{3:016x}"]
 
 
 def test_a_plan_larger_than_the_limit_is_not_kept(cache: PlanCache) -> None:
     cache.put(header(), record())
-    small = PlanCache(cache.folder, limit_B=100)
+    small = PlanCache(cache.store.folder, limit_B=100)
     small.put(header("b" * 16), record())
-    assert [e.header.key for e in small.entries()] == [KEY]
-    PlanCache(cache.folder, limit_B=0).put(header("c" * 16), record())
-    assert PlanCache(cache.folder, limit_B=0).get("feedfeedfeedfeed", KEY) is None
-    assert len(cache.entries()) == 1
+    assert [e.about.key for e in small.store.entries()] == [KEY]
+    PlanCache(cache.store.folder, limit_B=0).put(header("c" * 16), record())
+    assert PlanCache(cache.store.folder, limit_B=0).get("feedfeedfeedfeed", KEY) is None
+    assert len(cache.store.entries()) == 1
 
 
 def test_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOWTIDE_CACHE_DIR", str(tmp_path))
-    assert default_folder() == tmp_path / "plans"
+    assert PlanCache().store.folder == tmp_path / "plans"
     assert default_limit_B() == 2**30
     for text, size_B in (("0", 0), ("512MiB", 2**29), ("1000", 1000)):
         monkeypatch.setenv("LOWTIDE_PLAN_CACHE", text)
@@ -179,12 +186,12 @@ def test_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_clearing_by_age(cache: PlanCache) -> None:
     for key, age_s in (("a" * 16, 1000.0), ("b" * 16, 0.0)):
         cache.put(header(key), record())
-        os.utime(cache.folder / f"feedfeedfeedfeed-{key}.plan", (time.time() - age_s,) * 2)
-    unfinished = cache.folder / "left.unfinished"
+        os.utime(cache.store.folder / f"feedfeedfeedfeed-{key}.plan", (time.time() - age_s,) * 2)
+    unfinished = cache.store.folder / "left.unfinished"
     unfinished.touch()
     os.utime(unfinished, (0, 0))
-    assert cache.clear(older_than_s=500)[0] == 1
-    assert [e.header.key for e in cache.entries()] == ["b" * 16]
+    assert cache.store.clear(older_than_s=500)[0] == 1
+    assert [e.about.key for e in cache.store.entries()] == ["b" * 16]
     assert not unfinished.exists()
 
 
@@ -195,11 +202,11 @@ def test_a_full_or_read_only_disk_costs_one_line(
     def refuse(*_: object) -> None:
         raise OSError(problem, os.strerror(problem))
 
-    monkeypatch.setattr(store.os, "replace", refuse)
+    monkeypatch.setattr(file_store.os, "replace", refuse)
     with warned(caplog, os.strerror(problem)):
         cache.put(header(), record())
         cache.put(header(), record())
-    assert list(cache.folder.iterdir()) == []
+    assert list(cache.store.folder.iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_made_costs_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -208,7 +215,7 @@ def test_a_folder_that_cannot_be_made_costs_one_line(tmp_path: Path, caplog: pyt
     with warned(caplog, "plans cannot be"):
         assert cache.get("feedfeedfeedfeed", KEY) is None
         cache.put(header(), record())
-        assert cache.entries() == []
+        assert cache.store.entries() == []
 
 
 _WRITER = """
@@ -229,13 +236,13 @@ for turn in range(20):
         assert found is None or found == record()
         cache.put(header(key), record())
     if turn % 10 == 9:
-        cache.clear()
+        cache.store.clear()
 """
 
 
 def test_several_processes_write_read_evict_and_clear_at_once(cache: PlanCache) -> None:
     root = str(Path(__file__).resolve().parents[2])
-    code = _WRITER.format(root=root, folder=str(cache.folder), header=msgspec.json.encode(header()))
+    code = _WRITER.format(root=root, folder=str(cache.store.folder), header=msgspec.json.encode(header()))
     writers = [
         subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, cwd=root) for _ in range(2)
     ]
@@ -243,7 +250,7 @@ def test_several_processes_write_read_evict_and_clear_at_once(cache: PlanCache) 
         _, said = writer.communicate(timeout=120)
         assert writer.returncode == 0, said
         assert "cannot be used" not in said
-    assert not list(cache.folder.glob("*.draft"))
+    assert not list(cache.store.folder.glob("*.unfinished"))
 
 
 # the plans ----------------------------------------------------------------------------------------------------
@@ -320,12 +327,12 @@ def test_a_cached_plan_that_is_illegal_is_made_again(
 ) -> None:
     _trained()
     cache = PlanCache(folder)
-    (entry,) = cache.entries()
-    found = cache.get(entry.header.structure, entry.header.key)
+    (entry,) = cache.store.entries()
+    found = cache.get(entry.about.structure, entry.about.key)
     assert found is not None
     steps = found.schedule.steps
     broken = msgspec.structs.replace(found, schedule=msgspec.structs.replace(found.schedule, steps=steps[:-3]))
-    cache.put(entry.header, broken)
+    cache.put(entry.about, broken)
     with warned(caplog, "cannot be used"):
         _, equal = _trained()
     assert (equal, len(planned)) == (True, 2)
@@ -334,11 +341,11 @@ def test_a_cached_plan_that_is_illegal_is_made_again(
 def test_a_plan_for_other_bytes_is_not_taken(folder: Path, planned: list[int]) -> None:
     _trained()
     cache = PlanCache(folder)
-    (entry,) = cache.entries()
-    found = cache.get(entry.header.structure, entry.header.key)
+    (entry,) = cache.store.entries()
+    found = cache.get(entry.about.structure, entry.about.key)
     assert found is not None
     smaller = msgspec.structs.replace(found, graph=record().graph)
-    cache.put(entry.header, smaller)
+    cache.put(entry.about, smaller)
     _, equal = _trained()
     assert (equal, len(planned)) == (True, 2)
 
@@ -349,7 +356,7 @@ def test_infeasible_budgets_and_interrupted_searches_are_not_kept(
     model, batch = build(), (X,)
     with pytest.raises(lowtide.InfeasibleBudget) as caught:
         lowtide.plan(model, batch, budget=1, work=1_000)
-    assert [e.header.budget_B for e in PlanCache(folder).entries()] == [caught.value.smallest_B]  # what was named
+    assert [e.about.budget_B for e in PlanCache(folder).store.entries()] == [caught.value.smallest_B]  # what was named
     inner = lookup.make_record
 
     def interrupted(*args: Any, **kwargs: Any) -> PlanRecord:
@@ -358,7 +365,7 @@ def test_infeasible_budgets_and_interrupted_searches_are_not_kept(
 
     monkeypatch.setattr(lookup, "make_record", interrupted)
     lowtide.plan(model, batch, budget="90% of plain", work=1_000)
-    assert len(PlanCache(folder).entries()) == 1
+    assert len(PlanCache(folder).store.entries()) == 1
 
 
 def test_seconds_that_moved_a_little_are_worked_into_the_claims_and_others_refused() -> None:

@@ -39,7 +39,7 @@ def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFac
     torch._dynamo.reset()
     monkeypatch.delenv("LOWTIDE_PLAN_CACHE", raising=False)
     place = tmp_path_factory.mktemp("plans")
-    monkeypatch.setattr(store, "default_folder", lambda: place)
+    monkeypatch.setattr(store, "cache_folder", lambda _: place)
 
 
 def tokens(length: int, count: int = 3) -> torch.Tensor:
@@ -177,8 +177,8 @@ def test_the_nearest_shape_serves_from_this_session_and_from_the_disk(tmp_path: 
     record = again.plan(_request(middle, 0.7), None)
     check(middle, record.schedule, record.budget_B)
     assert record.outcome.stats.get("start_s") is not None
-    (kept,) = [e for e in PlanCache(tmp_path).entries() if e.header.budget_B == record.budget_B]
-    assert kept.header.structure == structure(middle)
+    (kept,) = [e for e in PlanCache(tmp_path).store.entries() if e.about.budget_B == record.budget_B]
+    assert kept.about.structure == structure(middle)
     assert PlanLookup(PlanCache(tmp_path)).plan(_request(middle, 0.7), None) == record
     alone = PlanLookup(PlanCache(tmp_path)).plan(_request(middle, 0.7, None), None)
     assert alone.outcome.stats.get("start_s") is None  # asked to search in full, it takes no plan that was not
@@ -223,7 +223,6 @@ def test_nothing_is_measured_in_passing_where_it_was_measured_well(tmp_path: Any
         cache.put(HERE, "a", first)
         cache.flush()
         other = ProfileCache(tmp_path)
-        other._known.clear()
         other.put(HERE, "a", second)
         other.flush()
         assert ProfileCache(tmp_path).get(HERE, "a") == real

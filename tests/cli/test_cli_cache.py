@@ -108,14 +108,14 @@ def test_it_clears_what_is_old() -> None:
 def test_damaged_and_foreign_files_are_neither_shown_nor_block(folder: Path) -> None:
     (folder / "plans" / "feedfeedfeedfeed-cccccccccccccccc.plan").write_bytes(os.urandom(300))
     (folder / "plans" / "notes.txt").write_text("mine")
-    (folder / "profiles" / "0123456789abcdef.json").write_text("{")
-    (folder / "profiles" / "mine.json").write_text("{")
+    (folder / "profiles" / "0123456789abcdef.profile").write_text("{")
+    (folder / "profiles" / "mine.profile").write_text("{")
     found = _json()
     assert len(found["plans"]["entries"]) == 2
     assert len(found["profiles"]["files"]) == 1
     _run("clear")
     left = sorted(p.name for p in folder.rglob("*") if p.is_file() and p.suffix != ".lock")
-    assert left == ["mine.json", "notes.txt"]
+    assert left == ["mine.profile", "notes.txt"]
 
 
 @pytest.mark.usefixtures("folder")

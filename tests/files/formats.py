@@ -6,7 +6,7 @@ import hashlib
 import json
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from lowtide.ir.schedule import Schedule
 from lowtide.ir.text import dumps, load_frontier, loads
 from lowtide.placers.portfolio import place
 from lowtide.plan_cache.store import Header, PlanCache
+from lowtide.profile import cache as profile_cache
 from lowtide.profile.cache import ProfileCache
 from lowtide.profile.machines import links_of, load_machine
 from lowtide.profile.measurement import Measurement, Result
@@ -60,8 +61,9 @@ class Format:
         good: makes a file's content, and what it needs besides.
         use: reads a file and does with it whatever may be done with one from anybody; raises `LowtideError` alone.
         packs: whether it may be compressed.
-        tree: what of the content is JSON, to be changed as a tree: everything, line by line, or nothing.
-        seal: gives a changed tree the digest that it has now: whoever changes a file on purpose can do that.
+        tree: what of the content is JSON, to be changed as a tree: everything, line by line, the first two lines of a
+            stored file, or nothing. A changed tree gets the digest that it has now, as somebody who changes a file on
+            purpose would see to.
     """
 
     suffix: str
@@ -69,7 +71,6 @@ class Format:
     use: Callable[[Path], None]
     packs: bool = False
     tree: str = "whole"
-    seal: Callable[[dict[str, Any]], dict[str, Any]] = field(default_factory=lambda: seal_body)
 
 
 def damaged(form: Format, dice: random.Random, folder: Path) -> Path:
@@ -77,11 +78,14 @@ def damaged(form: Format, dice: random.Random, folder: Path) -> Path:
     data = form.good()
     if form.tree != "none" and dice.random() < 0.85:
         lines = [data] if form.tree == "whole" else data.splitlines()
-        at = dice.randrange(len(lines))
+        at = dice.randrange(2 if form.tree == "stored" else len(lines))
         changed = mutated_tree(json.loads(lines[at]), dice)
-        if isinstance(changed, dict) and dice.random() < 0.9:
-            changed = form.seal(changed)
+        seals = dice.random() < 0.9
+        if isinstance(changed, dict) and seals:
+            changed = seal_body(changed)
         lines[at] = json.dumps(changed).encode("utf-8", "surrogatepass")
+        if form.tree == "stored" and seals:
+            lines[2] = hashlib.sha256(b"".join(line + b"\n" for line in lines[:2])).hexdigest().encode()
         data = b"\n".join(lines)
     else:
         data = mutated_bytes(data, dice)
@@ -110,10 +114,10 @@ def seal_body(tree: dict[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def seal_all(tree: dict[str, Any]) -> dict[str, Any]:
-    """With a digest of everything."""
-    rest = {key: item for key, item in tree.items() if key != "digest"}
-    return {**rest, "digest": hashlib.sha256(msgspec.json.encode(rest, order="sorted")).hexdigest()}
+def _stored(about: msgspec.Struct, content: bytes) -> bytes:
+    """A file of a store."""
+    body = msgspec.json.encode(about) + b"\n" + content + b"\n"
+    return body + hashlib.sha256(body).hexdigest().encode() + b"\n"
 
 
 # plans and graphs ---------------------------------------------------------------------------------------------------
@@ -260,18 +264,18 @@ _MEASURED = Measurement(
 
 
 def _profile_bytes() -> bytes:
-    here = fingerprint()
-    entries = {f"key{i}": _MEASURED for i in range(2)}
-    file = {"version": 2, "fingerprint": here, "entries": entries, "verdicts": {"a": ""}, "rates": {"r": 1e9}}
-    return msgspec.json.encode(seal_all(msgspec.to_builtins(file)))
+    tables = {"entries": {f"key{i}": _MEASURED for i in range(2)}, "verdicts": {"a": ""}, "rates": {"r": 1e9}}
+    return _stored(profile_cache.About(fingerprint(), 2), msgspec.json.encode(tables))
 
 
 def _use_profiles(path: Path) -> None:
     cache = ProfileCache(path.parent / "profiles")
-    cache.folder.mkdir(exist_ok=True)
-    for old in cache.folder.iterdir():
-        old.unlink()
-    cache._path(fingerprint()).write_bytes(path.read_bytes())
+    cache.clear()
+    cache.put(fingerprint(), "name", _MEASURED)
+    cache.flush()
+    (entry,) = cache.store.entries()
+    entry.path.write_bytes(path.read_bytes())
+    cache = ProfileCache(cache.store.folder)
     found = [cache.get(fingerprint(), f"key{i}") for i in range(2)]
     cache.rate(fingerprint(), "r"), cache.verdict(fingerprint(), "a")
     for measurement in found:
@@ -279,10 +283,10 @@ def _use_profiles(path: Path) -> None:
             recipe = examples.chain().recipes[0]
             trace = measurement.trace(recipe)
             assert 0 <= trace.peak_B < 2**62
-    cache.contents(), cache.entries()
+    cache.store.entries()
     cache.put(fingerprint(), "key0", _MEASURED)
     cache.flush()
-    assert ProfileCache(cache.folder).get(fingerprint(), "key0") == _MEASURED
+    assert ProfileCache(cache.store.folder).get(fingerprint(), "key0") == _MEASURED
 
 
 def _cached_bytes() -> bytes:
@@ -290,14 +294,14 @@ def _cached_bytes() -> bytes:
         key="0" * 16, structure="1" * 16, size_B=100, name="name", shapes="x float32[2]", budget_B=2**30,
         environment="here", lowtide="0.1",
     )  # fmt: skip
-    return msgspec.json.encode(header) + b"\n" + plan_bytes() + b"\n"
+    return _stored(header, plan_bytes())
 
 
 def _use_plans(path: Path) -> None:
     cache = PlanCache(path.parent / "plans", limit_B=2**20)
-    cache.folder.mkdir(exist_ok=True)
-    (cache.folder / f"{'1' * 16}-{'0' * 16}.plan").write_bytes(path.read_bytes())
-    cache.entries()
+    cache.store.folder.mkdir(exist_ok=True)
+    cache.store.path(f"{'1' * 16}-{'0' * 16}").write_bytes(path.read_bytes())
+    cache.store.entries()
     found = cache.get("1" * 16, "0" * 16)
     cache.shapes_of("1" * 16)
     if found is not None and memory(found.graph) == memory(_graph()):
@@ -307,25 +311,24 @@ def _use_plans(path: Path) -> None:
 def _needs_bytes() -> bytes:
     import torch
 
-    from lowtide.profile.needs_cache import signature_of
+    from lowtide.profile.needs_cache import About, signature_of
     from lowtide.profile.optimizer import OptimizerNeeds
 
     signature = signature_of(torch.optim.SGD([torch.nn.Parameter(torch.zeros(4))], lr=0.1, momentum=0.9), 1)
-    file = {"version": 2, "signature": signature, "needs": OptimizerNeeds(16, (16,), 0, "fake")}
-    return msgspec.json.encode(seal_all(msgspec.to_builtins(file)))
+    assert signature is not None
+    return _stored(About(signature), msgspec.json.encode(OptimizerNeeds(16, (16,), 0, "fake")))
 
 
 def _use_needs(path: Path) -> None:
     import torch
 
-    from lowtide.profile.needs_cache import signature_of
+    from lowtide.profile.needs_cache import needs_store
 
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(4))], lr=0.1, momentum=0.9)
-    signature = signature_of(optimizer, 1)
-    assert signature is not None
     folder = path.parent / "needs"
-    folder.mkdir(exist_ok=True)
-    (folder / f"{hashlib.sha256(f'2 {signature}'.encode()).hexdigest()[:16]}.needs").write_bytes(path.read_bytes())
+    known_needs(optimizer, folder=folder)
+    (entry,) = needs_store(folder).entries()
+    entry.path.write_bytes(path.read_bytes())
     needs = known_needs(optimizer, folder=folder)
     assert needs.state_B == sum(needs.state_sizes_B)
     assert needs.temporaries_B >= 0
@@ -344,7 +347,7 @@ FORMATS = {
     "outcome": Format(".json", lambda: dumps(_outcome()).encode(), _text_use(Outcome)),
     "layout": Format(".json", lambda: dumps(_layout()).encode(), _text_use(Layout)),
     "problem": Format(".json", lambda: dumps(Problem(_graph(), 5000)).encode(), _text_use(Problem)),
-    "measurements": Format(".json", _profile_bytes, _use_profiles, seal=seal_all),
-    "cached plan": Format(".plan", _cached_bytes, _use_plans, tree="lines"),
-    "optimizer's needs": Format(".needs", _needs_bytes, _use_needs, seal=seal_all),
+    "measurements": Format(".profile", _profile_bytes, _use_profiles, tree="stored"),
+    "cached plan": Format(".plan", _cached_bytes, _use_plans, tree="stored"),
+    "optimizer's needs": Format(".needs", _needs_bytes, _use_needs, tree="stored"),
 }

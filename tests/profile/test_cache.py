@@ -11,9 +11,10 @@ import pytest
 from filelock import FileLock
 
 from lowtide.device.fingerprint import Fingerprint
+from lowtide.ir import file_store
+from lowtide.ir.file_store import FileStore
 from lowtide.ir.geometry import Geometry
-from lowtide.profile import cache as cache_module
-from lowtide.profile.cache import ProfileCache, default_folder
+from lowtide.profile.cache import ProfileCache
 from lowtide.profile.measurement import Measurement, Result
 
 HERE = Fingerprint(
@@ -26,6 +27,11 @@ GEOMETRY = Geometry("float32", (2, 3), (3, 1))
 ONE = Measurement(0.25, (24, 8, -2), (Result((), GEOMETRY, 24, 0), Result((1,), GEOMETRY, 24, None, 0)), 128, "flaw")
 
 
+def entries(folder: Path) -> int:
+    """How many measurements are on disk."""
+    return sum(entry.about.entries for entry in ProfileCache(folder).store.entries())
+
+
 def test_what_is_put_comes_back(tmp_path: Path) -> None:
     cache = ProfileCache(tmp_path)
     assert cache.get(HERE, "a") is None
@@ -35,70 +41,60 @@ def test_what_is_put_comes_back(tmp_path: Path) -> None:
     again = ProfileCache(tmp_path)
     assert again.get(HERE, "a") == ONE
     assert again.get(THERE, "a") is None
-    assert (again.entries(), again.size_B() > 0) == (1, True)
+    (entry,) = again.store.entries()
+    assert (entry.about.fingerprint, entry.about.entries) == (HERE, 1)
     again.clear()
-    assert (again.entries(), again.size_B(), again.get(HERE, "a")) == (0, 0, None)
+    assert (again.store.entries(), again.get(HERE, "a")) == ([], None)
 
 
 def test_it_is_written_now_and_then(tmp_path: Path) -> None:
     cache = ProfileCache(tmp_path, period_s=0.0)
     cache.put(HERE, "a", ONE)
-    assert ProfileCache(tmp_path).entries() == 1
+    assert entries(tmp_path) == 1
 
 
 def test_a_file_that_is_the_same_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = ProfileCache(tmp_path)
     written.put(HERE, "a", ONE)
     written.flush()
-    monkeypatch.setattr(cache_module, "_READ", {})
-    decoded: list[bytes] = []
-    inner = cache_module.unsealed
-    monkeypatch.setattr(cache_module, "unsealed", lambda data, kind: (decoded.append(data), inner(data, kind))[1])
+    (path,) = tmp_path.glob("*.profile")
+    first = path.read_bytes()
+    path.write_bytes(first)  # by another process
+    read: list[str] = []
+    inner = FileStore.read
+    monkeypatch.setattr(FileStore, "read", lambda store, name: (read.append(name), inner(store, name))[1])
     one, other = ProfileCache(tmp_path), ProfileCache(tmp_path)
-    assert (one.get(HERE, "a"), other.get(HERE, "a"), len(decoded)) == (ONE, ONE, 1)
+    assert (one.get(HERE, "a"), other.get(HERE, "a"), len(read)) == (ONE, ONE, 1)
     one.put(HERE, "b", ONE)
     assert other.get(HERE, "b") is None
     one.flush()
-    assert (ProfileCache(tmp_path).get(HERE, "b"), len(decoded)) == (ONE, 1)
-    (path,) = tmp_path.glob("*.json")
-    path.write_bytes(decoded[0])  # by another process
-    assert (ProfileCache(tmp_path).get(HERE, "b"), len(decoded)) == (None, 2)
+    assert (ProfileCache(tmp_path).get(HERE, "b"), len(read)) == (ONE, 1)
+    path.write_bytes(first)
+    assert (ProfileCache(tmp_path).get(HERE, "b"), len(read)) == (None, 2)
 
 
 def test_the_folder_can_be_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOWTIDE_CACHE_DIR", str(tmp_path))
-    assert default_folder() == tmp_path / "profiles"
-    assert ProfileCache().folder == tmp_path / "profiles"
+    assert ProfileCache().store.folder == file_store.cache_folder("profiles") == tmp_path / "profiles"
     monkeypatch.delenv("LOWTIDE_CACHE_DIR")
-    assert "lowtide" in str(default_folder())
+    assert "lowtide" in str(ProfileCache().store.folder)
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", b"\xff\xfe", b'{"version": "one"}', b"[]"])
-def test_a_damaged_file_is_set_aside(tmp_path: Path, damage: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_without_measurements_is_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its digest is right: somebody else wrote it so."""
     cache = ProfileCache(tmp_path)
     cache.put(HERE, "a", ONE)
     cache.flush()
-    (path,) = tmp_path.glob("*.json")
-    path.write_bytes(damage)
+    (entry,) = cache.store.entries()
+    cache.store.write(entry.path.stem, entry.about, b'{"entries": 1}')
     fresh = ProfileCache(tmp_path)
     with caplog.at_level(logging.WARNING, "lowtide"):
         assert fresh.get(HERE, "a") is None
-    assert "damaged" in caplog.text
-    assert len(list(tmp_path.glob("*.damaged*"))) == 1
+    assert "cannot be used" in caplog.text
+    assert not entry.path.exists()
     fresh.put(HERE, "b", ONE)
     fresh.flush()
     assert ProfileCache(tmp_path).get(HERE, "b") == ONE
-    fresh.clear()
-    assert list(tmp_path.glob("*.damaged*")) == []
-
-
-def test_another_version_is_not_read(tmp_path: Path) -> None:
-    cache = ProfileCache(tmp_path)
-    cache.put(HERE, "a", ONE)
-    cache.flush()
-    (path,) = tmp_path.glob("*.json")
-    path.write_text(path.read_text().replace('"version":2', '"version":99'))
-    assert ProfileCache(tmp_path).entries() == 0
 
 
 def test_neither_of_two_writers_loses_anything(tmp_path: Path) -> None:
@@ -109,7 +105,7 @@ def test_neither_of_two_writers_loses_anything(tmp_path: Path) -> None:
     first.flush()
     second.flush()
     assert second.get(HERE, "a") == ONE
-    assert ProfileCache(tmp_path).entries() == 2
+    assert entries(tmp_path) == 2
 
 
 def test_two_processes_at_once(tmp_path: Path) -> None:
@@ -124,9 +120,9 @@ def test_two_processes_at_once(tmp_path: Path) -> None:
     writers = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path), name]) for name in "ab"]
     assert [w.wait() for w in writers] == [0, 0]
     cache = ProfileCache(tmp_path)
-    assert cache.entries() == 200
+    assert entries(tmp_path) == 200
     assert all(cache.get(HERE, f"{name}{i}") == ONE for name in "ab" for i in range(100))
-    assert list(tmp_path.glob("*.tmp")) == list(tmp_path.glob("*.damaged*")) == []
+    assert list(tmp_path.glob("*.unfinished")) == []
 
 
 def test_a_disk_that_cannot_be_written_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -135,24 +131,24 @@ def test_a_disk_that_cannot_be_written_is_a_warning(tmp_path: Path, caplog: pyte
     cache.put(HERE, "a", ONE)
     with caplog.at_level(logging.WARNING, "lowtide"):
         cache.flush()
-    assert "could not be saved" in caplog.text
+    assert "measurements cannot be written to" in caplog.text
     assert cache.get(HERE, "a") == ONE
 
 
 def test_a_lock_that_is_never_released_is_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache_module, "_PATIENCE_s", 0.01)
+    monkeypatch.setattr(file_store, "_PATIENCE_s", 0.01)
     cache = ProfileCache(tmp_path)
     cache.put(HERE, "a", ONE)
     cache.flush()
-    (path,) = tmp_path.glob("*.json")
+    (path,) = tmp_path.glob("*.profile")
     cache.put(HERE, "b", ONE)
     with FileLock(f"{path}.lock"), caplog.at_level(logging.WARNING, "lowtide"):
         cache.flush()
-    assert "could not be saved" in caplog.text
+    assert "measurements cannot be written to" in caplog.text
     cache.flush()
-    assert ProfileCache(tmp_path).entries() == 2
+    assert entries(tmp_path) == 2
 
 
 def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,13 +161,13 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, monkeypatch: p
 
     cache.put(HERE, "b", ONE)
     with monkeypatch.context() as patch:
-        patch.setattr(cache_module.os, "replace", interrupt)
+        patch.setattr(file_store.os, "replace", interrupt)
         with pytest.raises(KeyboardInterrupt):
             cache.flush()
-    assert ProfileCache(tmp_path).entries() == 1
-    assert list(tmp_path.glob("*.tmp")) == []
+    assert entries(tmp_path) == 1
+    assert list(tmp_path.glob("*.unfinished")) == []
     cache.flush()
-    assert ProfileCache(tmp_path).entries() == 2
+    assert entries(tmp_path) == 2
 
 
 def test_what_is_logged_keeps_nothing_alive(caplog: pytest.LogCaptureFixture) -> None:
@@ -179,5 +175,5 @@ def test_what_is_logged_keeps_nothing_alive(caplog: pytest.LogCaptureFixture) ->
     cache = ProfileCache(Path("/proc/nowhere"))
     cache.put(HERE, "key", ONE)
     cache.flush()
-    assert "could not be saved" in caplog.text
+    assert "measurements cannot be written to" in caplog.text
     assert not any(isinstance(a, BaseException) for r in caplog.records for a in r.args or ())

@@ -11,7 +11,7 @@ import torch
 from torch.optim import SGD, AdamW
 
 from lowtide.profile import needs_cache
-from lowtide.profile.needs_cache import files, known_needs, signature_of
+from lowtide.profile.needs_cache import known_needs, needs_store, signature_of
 from lowtide.profile.optimizer import OptimizerNeeds, optimizer_needs
 
 
@@ -75,8 +75,8 @@ def test_only_torchs_own_and_only_before_their_first_step() -> None:
 @pytest.mark.parametrize("damage", [b"", b"{", b"\xff", b'{"version": 9, "signature": "", "needs": 1}'])
 def test_a_damaged_file_is_found_out_again(tmp_path: Path, tried: list[int], damage: bytes) -> None:
     first = known_needs(SGD(made(), lr=0.1, momentum=0.9), folder=tmp_path)
-    (path,) = files(tmp_path)
-    path.write_bytes(damage)
+    (entry,) = needs_store(tmp_path).entries()
+    entry.path.write_bytes(damage)
     for _ in range(2):
         assert known_needs(SGD(made(), lr=0.1, momentum=0.9), folder=tmp_path) == first
     assert len(tried) == 2
@@ -88,8 +88,8 @@ def test_the_oldest_go_and_a_folder_that_cannot_be_made_is_no_error(
     monkeypatch.setattr(needs_cache, "_MOST", 2)
     for size in (1, 2, 3):
         known_needs(SGD(made((size,)), lr=0.1), folder=tmp_path)
-        for age, path in enumerate(reversed(files(tmp_path))):
-            os.utime(path, (1000 - age, 1000 - age))
-    assert len(files(tmp_path)) == 2
+        for age, entry in enumerate(needs_store(tmp_path).entries()):
+            os.utime(entry.path, (1000 - age, 1000 - age))
+    assert len(needs_store(tmp_path).entries()) == 2
     (tmp_path / "file").touch()
     assert known_needs(SGD(made(), lr=0.1), folder=tmp_path / "file") is not None

@@ -17,7 +17,8 @@ from lowtide.cli.failure import told
 from lowtide.report.terminal import Terminal
 
 if TYPE_CHECKING:
-    from lowtide.plan_cache.store import Entry
+    from lowtide.ir.file_store import Entry
+    from lowtide.plan_cache.store import Header
 
 cache = typer.Typer(help="Show or clear what lowtide keeps on disk.", no_args_is_help=False, add_completion=False)
 _AGE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([smhdw])\s*")
@@ -58,7 +59,7 @@ def clear(
         if profiles or everything:
             gone["profiles"] = _clear_profiles(age_s)
         if plans or everything:
-            gone["plans"] = _plan_cache().clear(age_s)
+            gone["plans"] = _plan_cache().store.clear(age_s)
         if shim or everything:
             gone["shim"] = _clear_files(_shim_files(), age_s)
         console = Terminal()
@@ -107,9 +108,9 @@ def _shim_files() -> list[Path]:
 
 def _clear_profiles(age_s: float) -> tuple[int, int]:
     from lowtide.profile.cache import ProfileCache
-    from lowtide.profile.needs_cache import files
+    from lowtide.profile.needs_cache import needs_store
 
-    measured, optimizers = ProfileCache().clear(age_s), _clear_files(files(), age_s)
+    measured, optimizers = ProfileCache().clear(age_s), needs_store().clear(age_s)
     return measured[0] + optimizers[0], measured[1] + optimizers[1]
 
 
@@ -128,24 +129,27 @@ def _contents() -> dict[str, Any]:
     """Everything that is shown, as plain data."""
     from lowtide.device.shim_build import default_folder
     from lowtide.profile.cache import ProfileCache
-    from lowtide.profile.needs_cache import files
+    from lowtide.profile.needs_cache import needs_store
 
-    plans, profiles, modules = _plan_cache(), ProfileCache(), _shim_files()
+    plans, modules = _plan_cache(), _shim_files()
+    profiles, needs = ProfileCache().store, needs_store().entries()
+    measured = profiles.entries()
     return {
         "profiles": {
             "folder": str(profiles.folder),
-            "size_B": profiles.size_B(),
-            "optimizers": len(files()),
+            "size_B": sum(f.size_B for f in measured),
+            "optimizers": len(needs),
             "files": [
-                {"device": f.fingerprint.device, "torch": f.fingerprint.torch, "threads": f.fingerprint.threads,
-                 "entries": f.entries, "size_B": f.size_B, "used_s": f.written_s}
-                for f in profiles.contents()
+                {"device": f.about.fingerprint.device, "torch": f.about.fingerprint.torch,
+                 "threads": f.about.fingerprint.threads, "entries": f.about.entries, "size_B": f.size_B,
+                 "used_s": f.used_s}
+                for f in measured
             ],
         },
         "plans": {
-            "folder": str(plans.folder),
+            "folder": str(plans.store.folder),
             "limit_B": plans.limit_B,
-            "entries": [_plan(entry) for entry in plans.entries()],
+            "entries": [_plan(entry) for entry in plans.store.entries()],
         },
         "shim": {
             "folder": str(default_folder()),
@@ -154,8 +158,8 @@ def _contents() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _plan(entry: Entry) -> dict[str, Any]:
-    head = entry.header
+def _plan(entry: Entry[Header]) -> dict[str, Any]:
+    head = entry.about
     return {
         "key": head.key, "structure": head.structure, "name": head.name, "shapes": head.shapes, "lowtide": head.lowtide,
         "budget_B": head.budget_B, "size_B": entry.size_B, "used_s": entry.used_s,

@@ -79,22 +79,19 @@ def dumps(value: Graph | Schedule | Layout | Problem | Outcome | PlanRecord | Fr
     return msgspec.json.encode({**header, "body": body}).decode()
 
 
-def loads(text: str | bytes, type: type[T], source: str = "this text", *, sealed: bool = False) -> T:
+def loads(text: str | bytes, type: type[T], source: str = "this text") -> T:
     """Reads what `dumps` wrote.
 
     Arguments:
         text: JSON.
         type: which of the kinds is expected.
         source: how to name the text in errors, a file's path.
-        sealed: whether there has to be a digest: one that nobody edits.
 
     Raises:
         PlanFileError: if the text is damaged, truncated, foreign, of another kind or of another version.
     """
     kind = KINDS[type]
     header = _header(text, kind, source)
-    if sealed and header.digest is None:
-        raise PlanFileError(f"{source} is damaged: it has no digest. {_remedy(kind)}")
     if header.digest is not None and header.digest != _digest(header.body, source, kind):
         raise PlanFileError(f"{source} is damaged: its content does not match its digest. {_remedy(kind)}")
     try:

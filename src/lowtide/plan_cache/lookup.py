@@ -166,9 +166,9 @@ class PlanLookup:
             return None
         program, here = cache_key.program, size_B(request.graph)
         place = _neighbourhood(cache_key, request)
-        entries = [e for e in self.plans.shapes_of(program) if e.header.environment == place]
-        nearest = min(entries, key=lambda e: _distance(here, e.header.size_B), default=None)
-        record = None if nearest is None else self.plans.get(program, nearest.header.key)
+        entries = [e for e in self.plans.shapes_of(program) if e.about.environment == place]
+        nearest = min(entries, key=lambda e: _distance(here, e.about.size_B), default=None)
+        record = None if nearest is None else self.plans.get(program, nearest.about.key)
         if nearest is None or record is None or memory(record.graph) == cache_key.memory:
             return None
         try:
@@ -177,7 +177,7 @@ class PlanLookup:
             # Ids are the same, and what is legal in one shape is so in every other.
             check(housed(request.graph, record.outcome.hosted), record.schedule)
         except PlanError as error:
-            self.plans.discard(program, nearest.header.key, str(error))
+            self.plans.discard(program, nearest.about.key, str(error))
             return None
         return record
 

@@ -8,12 +8,7 @@ Units: `_B` bytes.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import logging
-import os
-import re
-import tempfile
 from pathlib import Path
 
 import msgspec
@@ -22,27 +17,29 @@ import torch
 import lowtide
 from lowtide.device.fingerprint import fingerprint
 from lowtide.device.storage import number_of_storage
-from lowtide.errors import PlanFileError
 from lowtide.ir.check_graph import MOST_B
-from lowtide.ir.sealed import sealed, unsealed
-from lowtide.profile.cache import default_folder
+from lowtide.ir.file_store import FileStore, cache_folder
 from lowtide.profile.optimizer import OptimizerNeeds, optimizer_needs
 from lowtide.profile.signature import geometry_of
 
-_LOG = logging.getLogger("lowtide")
-_VERSION = 2
+_VERSION = 3
 _MOST = 200  # files; the least recently used go
-_SUFFIX = ".needs"
-_NAME = re.compile(r"[0-9a-f]{16}")
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
-class _File(msgspec.Struct, frozen=True):
-    """The content of one file."""
+class About(msgspec.Struct, frozen=True):
+    """The first line of a file: of which optimizer it tells the needs."""
 
-    version: int
     signature: str
-    needs: OptimizerNeeds
+
+
+def needs_store(folder: Path | None = None) -> FileStore[About]:
+    """The files.
+
+    Arguments:
+        folder: made when first written to; that of the measurements when None.
+    """
+    return FileStore(folder or cache_folder("profiles"), ".needs", "needs of optimizers", About, limit=_MOST)
 
 
 def known_needs(
@@ -56,14 +53,13 @@ def known_needs(
     signature = signature_of(optimizer, alignment_B)
     if signature is None:
         return optimizer_needs(optimizer, alignment_B=alignment_B)
-    name = hashlib.sha256(f"{_VERSION} {signature}".encode()).hexdigest()[:16]
-    path = (folder or default_folder()) / f"{name}{_SUFFIX}"
-    known = _read(path, signature)
+    store, name = needs_store(folder), hashlib.sha256(f"{_VERSION} {signature}".encode()).hexdigest()[:16]
+    known = _read(store, name, signature)
     if known is not None:
         return known
     needs = optimizer_needs(optimizer, alignment_B=alignment_B)
     if needs.method == "fake" and not needs.note:
-        _write(path, _File(_VERSION, signature, needs))
+        store.write(name, About(signature), msgspec.json.encode(needs))
     return needs
 
 
@@ -92,48 +88,20 @@ def signature_of(optimizer: torch.optim.Optimizer, alignment_B: int) -> str | No
     return msgspec.json.encode(facts).decode()
 
 
-def files(folder: Path | None = None) -> list[Path]:
-    """The files there are, least recently used first."""
-    found = [p for p in (folder or default_folder()).glob(f"*{_SUFFIX}") if _NAME.fullmatch(p.stem)]
-    with contextlib.suppress(FileNotFoundError):  # another process clears
-        found.sort(key=lambda p: p.stat().st_mtime)
-    return found
-
-
-def _read(path: Path, signature: str) -> OptimizerNeeds | None:
+def _read(store: FileStore[About], name: str, signature: str) -> OptimizerNeeds | None:
     """The needs in a file; None if there is none that is for this signature."""
+    found = store.read(name)
+    if found is None or found[0].signature != signature:
+        return None
     try:
-        file = unsealed(path.read_bytes(), _File)
-    except FileNotFoundError:
+        needs = msgspec.json.decode(found[1], type=OptimizerNeeds)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        store.remove(name, str(error))
         return None
-    except (OSError, PlanFileError) as error:
-        _LOG.warning("what an optimizer needs cannot be read from %s and is found out again: %s", path, str(error))
-        return None
-    if (file.version, file.signature) != (_VERSION, signature) or not _is_sound(file.needs):
-        return None
-    with contextlib.suppress(OSError):  # a folder that may be read only
-        os.utime(path)
-    return file.needs
+    return needs if _is_sound(needs) else None
 
 
 def _is_sound(needs: OptimizerNeeds) -> bool:
     """Whether bytes are bytes: a file may hold anything."""
     sizes_B = (needs.state_B, needs.temporaries_B, *needs.state_sizes_B)
     return all(0 <= size_B <= MOST_B for size_B in sizes_B) and needs.state_B == sum(needs.state_sizes_B)
-
-
-def _write(path: Path, file: _File) -> None:
-    """Replaces a file in one step. A disk that cannot be written to is a line in the log, not an error."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=path.stem, suffix=".tmp", dir=path.parent)
-        try:
-            with open(handle, "wb") as unfinished:
-                unfinished.write(sealed(file))
-            os.replace(name, path)
-        finally:
-            Path(name).unlink(missing_ok=True)
-        for old in files(path.parent)[:-_MOST]:
-            old.unlink(missing_ok=True)
-    except OSError as error:
-        _LOG.warning("what an optimizer needs could not be saved to %s: %s", path, str(error))
