@@ -22,8 +22,7 @@ from lowtide.ir.simulate import simulate
 from lowtide.ops.base import IN_PLACE
 from lowtide.ops.catalogue import enlarge
 from lowtide.planners.base import Progress
-from lowtide.planners.bounds.joint_floor import joint_floor
-from lowtide.planners.bounds.op_floor import op_floor
+from lowtide.planners.bounds.floors import joint_floor, op_floor
 from lowtide.planners.implementations.candidates import all_candidates
 from lowtide.planners.implementations.choice import chosen_options
 from lowtide.planners.implementations.joint import has_choices

@@ -25,14 +25,14 @@ from lowtide.ir.graph import Graph
 from lowtide.ir.plan import Problem
 from lowtide.ir.simulate import simulate
 from lowtide.planners.base import AbstractPlanner
-from lowtide.planners.bounds.op_floor import op_floor
+from lowtide.planners.bounds.classes import BOUND_CLASS
+from lowtide.planners.bounds.floors import op_floor
 from lowtide.planners.catalogue import CLASSICS
 from lowtide.planners.classic.checkmate import Checkmate
 from lowtide.planners.classic.rounding import LpRounding, RandomRounding
 from lowtide.planners.portfolio import Portfolio
 from lowtide.planners.reductions.base_order import base_order
 from lowtide.planners.reductions.stages import stage_program
-from lowtide.planners.search import BOUND_CLASS
 
 RESULTS = "ancestors"
 LAYERS: dict[str, Callable[[], tuple[Layer, ...]]] = {

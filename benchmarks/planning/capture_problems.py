@@ -20,7 +20,7 @@ from lowtide.api.captured_graph import captured_graph
 from lowtide.ir.graph import Graph, Origin
 from lowtide.ir.simulate import simulate
 from lowtide.ir.text import save_graph
-from lowtide.planners.bounds.op_floor import op_floor
+from lowtide.planners.bounds.floors import op_floor
 from lowtide.planners.keep_all import keep_all_schedule
 from lowtide.planners.reductions.stages import stage_program
 from lowtide.units import format_B, format_s

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from benchmarks.problem_set import load, names
 from benchmarks.results_file import read_numbers, table, write
 from lowtide.ir.plan import Problem
-from lowtide.planners.bounds.op_floor import once_behind_the_turn, op_floor
+from lowtide.planners.bounds.floors import once_behind_the_turn, op_floor
 from lowtide.planners.reductions.base_order import base_order
 from lowtide.planners.reductions.stages import stage_program
 from lowtide.planners.smallest import smallest_budget

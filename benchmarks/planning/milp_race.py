@@ -28,7 +28,7 @@ from benchmarks.results_file import read_numbers, table, write
 from benchmarks.runner import Limits, run
 from lowtide.ir.graph import Graph
 from lowtide.ir.text import load_graph, save_graph
-from lowtide.planners.bounds.op_floor import op_floor
+from lowtide.planners.bounds.floors import op_floor
 from lowtide.planners.reductions.base_order import base_order
 from lowtide.planners.reductions.stages import stage_program
 

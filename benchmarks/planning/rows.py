@@ -15,7 +15,7 @@ from lowtide.ir.graph import Graph
 from lowtide.ir.plan import Outcome, Problem, Status
 from lowtide.ir.simulate import simulate
 from lowtide.planners.base import Progress
-from lowtide.planners.bounds.op_floor import op_floor
+from lowtide.planners.bounds.floors import op_floor
 from lowtide.planners.keep_all import keep_all_schedule
 from lowtide.planners.portfolio import Portfolio
 from lowtide.planners.reductions.stages import stage_program

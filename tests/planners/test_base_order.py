@@ -7,12 +7,12 @@ import pytest
 from lowtide.ir.check import check
 from lowtide.ir.graph import Effect, Graph
 from lowtide.ir.plan import Problem
-from lowtide.planners.bounds.op_floor import op_floor
+from lowtide.planners.bounds.classes import CHOSEN_CLASS
+from lowtide.planners.bounds.floors import op_floor
 from lowtide.planners.first_plan import FirstPlan
 from lowtide.planners.portfolio import Portfolio
 from lowtide.planners.reductions.base_order import base_order
 from lowtide.planners.reductions.stages import stage_program
-from lowtide.planners.search import CHOSEN_CLASS
 from lowtide.planners.smallest import smallest_budget
 from tests.planners.tape import branches, random_graph
 

@@ -12,7 +12,7 @@ from lowtide._core import ChainTable
 from lowtide.ir.check import check
 from lowtide.ir.graph import Graph
 from lowtide.ir.plan import Problem
-from lowtide.planners.bounds.op_floor import op_floor
+from lowtide.planners.bounds.floors import op_floor
 from lowtide.planners.chain.chain_start import chain_start
 from lowtide.planners.chain.link_options import handed_on, link_options, permanent, recomputed_stages, time_ps
 from lowtide.planners.chain.links import Links, links_of

@@ -111,8 +111,8 @@ def violation(model: CheckmateModel, plan: Residence) -> float:
     values = model.values(plan)
     program = model.program
     spent = sum(program.stages[k].recompute_ps for again in plan.recompute_lists for k in again)
-    assert float(np.dot(model.cost, values)) == pytest.approx(spent * 1e-9)
-    return model.violation(values)
+    assert float(np.dot(model.milp.cost, values)) == pytest.approx(spent * 1e-9)
+    return model.milp.violation(values)
 
 
 def test_the_relaxation_is_below_the_optimum_and_rounding_above() -> None:

@@ -17,14 +17,15 @@ from lowtide.ir.graph import Graph, Takeover
 from lowtide.ir.plan import Outcome, Problem, Status
 from lowtide.ir.simulate import simulate
 from lowtide.planners.base import AbstractPlanner, Progress, Watch
-from lowtide.planners.bounds.single_cut import SingleCut
+from lowtide.planners.bounds.classes import BOUND_CLASS, CHOSEN_CLASS
+from lowtide.planners.bounds.cut_model import stage_cut
+from lowtide.planners.bounds.milp import Effort
 from lowtide.planners.catalogue import CLASSICS, PLANNERS
 from lowtide.planners.local_search import LocalSearch
 from lowtide.planners.portfolio import Portfolio
 from lowtide.planners.reductions.base_order import base_order
 from lowtide.planners.reductions.residence import RESIDENCE_CLASS
 from lowtide.planners.reductions.stages import stage_program
-from lowtide.planners.search import BOUND_CLASS, CHOSEN_CLASS
 from tests.planners.brute_force import Exhaustive
 from tests.planners.candidates import with_candidates
 from tests.planners.menus import MENUS, random_menu
@@ -194,7 +195,7 @@ def test_ctrl_c_with_a_plan_returns_it(planner: AbstractPlanner) -> None:
 def test_ctrl_c_reaches_a_solver_at_work() -> None:
     graph = resnet((3, 8, 16, 3))
     program = stage_program(graph)
-    cut = SingleCut(program, program.keep_all(0).peak_stage)
+    cut = stage_cut(program, program.keep_all(0).peak_stage)
     small_B = budget_B(graph, 35)
     stop = threading.Event()
 
@@ -207,7 +208,7 @@ def test_ctrl_c_reaches_a_solver_at_work() -> None:
     presser.start()
     try:
         for _ in range(1000):  # one solve may be over before the signal comes
-            cut.solve(small_B, nodes=10**6)
+            cut.solve(small_B, Effort(nodes=10**6))
     except KeyboardInterrupt:
         interrupted = True
     finally:

@@ -13,7 +13,7 @@ from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import Outcome, Problem, Status
 from lowtide.ir.schedule import Run
 from lowtide.ir.simulate import simulate
-from lowtide.planners.bounds.joint_cut import JOINT_CLASS
+from lowtide.planners.bounds.classes import ANY_IMPLEMENTATION
 from lowtide.planners.first_plan import FirstPlan
 from lowtide.planners.frontier import trace
 from lowtide.planners.implementations.candidates import all_candidates
@@ -64,7 +64,7 @@ def test_choosing_never_costs_time(name: str, percent: int) -> None:
     alone, joint = plan(choose_first(graph), budget_B), plan(graph, budget_B)
     assert time_s(graph, joint) <= time_s(graph, alone) * (1 + 0.02)  # short annealing runs from elsewhere
     assert joint.bound_s <= time_s(graph, alone)
-    assert JOINT_CLASS in joint.bound_class
+    assert ANY_IMPLEMENTATION in joint.bound_class
 
 
 def choose_first(graph: Graph) -> Graph:
@@ -180,7 +180,7 @@ def test_the_smallest_budget_is_one_and_no_larger_than_that_of_the_schedule_alon
 def test_a_frontier_of_choices_is_in_order_and_below_that_of_the_schedule_alone() -> None:
     graph = graph_of("gpt menu")
     record, alone = trace(graph, points=4, work=WORK), trace(choose_first(graph), points=4, work=WORK)
-    assert JOINT_CLASS in record.bound_class
+    assert ANY_IMPLEMENTATION in record.bound_class
     assert all(p.gap is not None and p.gap >= -1e-6 for p in record.planned)
     assert record.smallest_B is not None
     assert alone.smallest_B is not None

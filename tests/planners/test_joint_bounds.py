@@ -8,10 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from lowtide.ir.graph import Graph
+from lowtide.planners.bounds.cut_model import choice_cut
 from lowtide.planners.bounds.cut_points import CutPoint, end_of
-from lowtide.planners.bounds.highs import Effort
-from lowtide.planners.bounds.joint_cut import JointCut
-from lowtide.planners.bounds.joint_floor import joint_floor
+from lowtide.planners.bounds.floors import joint_floor
 from lowtide.planners.implementations.candidates import Candidates, all_candidates
 from lowtide.planners.implementations.choice import choose
 from lowtide.planners.reductions.stages import stage_program
@@ -57,7 +56,7 @@ def test_no_schedule_of_any_choice_beats_a_cut(seed: int) -> None:
     for percent in PERCENTS[seed]:
         best_s = optimum_s(seed, percent)
         for cuts in [*([m] for m in every), every[:: 1 + seed % 3], every[1::4]]:
-            found = JointCut(candidates, cuts, budget_B(seed, percent)).solve(budget_B(seed, percent), Effort())
+            found = choice_cut(candidates, cuts, budget_B(seed, percent)).solve(budget_B(seed, percent))
             assert best_s is not None
             assert not found.impossible
             assert found.bound_ps <= best_s * 1e12 + len(candidates.candidates)

@@ -10,10 +10,10 @@ import pytest
 
 from lowtide.ir.graph import Graph
 from lowtide.ir.plan import Outcome, Problem, Status
-from lowtide.planners import lanes, multi_cut, portfolio
+from lowtide.planners import cuts, lanes, portfolio
 from lowtide.planners.base import Progress
 from lowtide.planners.concurrent import Concurrent
-from lowtide.planners.multi_cut import CutLimits, CutsFound
+from lowtide.planners.cuts import CutLimits, CutsFound
 from lowtide.planners.portfolio import Portfolio
 from lowtide.planners.reductions.stages import stage_program
 from lowtide.planners.search import OutOfTime, Search
@@ -88,8 +88,8 @@ def test_cuts_end_when_they_are_stopped() -> None:
     budget_B = program.keep_all(0).peak_B * 35 // 100
     stop = threading.Event()
     stop.set()
-    assert multi_cut.find_cuts(program, budget_B, budget_B, CutLimits(stop=stop)).solves == 0
-    assert multi_cut.find_cuts(program, budget_B, budget_B, CutLimits(until_s=time.monotonic())).solves == 0
+    assert cuts.find_cuts(program, budget_B, budget_B, CutLimits(stop=stop)).solves == 0
+    assert cuts.find_cuts(program, budget_B, budget_B, CutLimits(until_s=time.monotonic())).solves == 0
 
 
 def test_what_cuts_have_proved_holds_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,5 +107,5 @@ def test_what_cuts_have_proved_holds_when_the_time_is_over(monkeypatch: pytest.M
 
 def test_cuts_that_prove_a_budget_impossible_say_so() -> None:
     search = Search(problem("unet"))
-    multi_cut.take(search, CutsFound(0.0, True, (), 1))
+    cuts.take(search, CutsFound(0.0, True, (), 1))
     assert search.outcome("portfolio").status is Status.INFEASIBLE

@@ -17,11 +17,9 @@ from lowtide.ir.plan import Outcome, Problem, Status
 from lowtide.ir.schedule import Run
 from lowtide.ir.simulate import simulate
 from lowtide.planners.base import Progress
+from lowtide.planners.bounds.cut_model import choice_cut, offload_cut
 from lowtide.planners.bounds.cut_points import CutPoint
-from lowtide.planners.bounds.highs import Effort
-from lowtide.planners.bounds.joint_offload_cut import JointOffloadCut
-from lowtide.planners.bounds.offload_cut import OffloadCut
-from lowtide.planners.bounds.working_set import working_set
+from lowtide.planners.bounds.floors import working_set
 from lowtide.planners.frontier import solver, trace
 from lowtide.planners.implementations.candidates import all_candidates
 from lowtide.planners.offload.offload_search import CLOSE
@@ -133,7 +131,7 @@ def test_bounds_hold_against_the_true_optimum(runs_s: tuple[float, ...], link_s:
     assert time_s <= 1.15 * best_s
     program = stage_program(graph)
     for stage in range(1, len(program.stages)):
-        bound_ps = OffloadCut(program, stage, machine).solve(budget_B).bound_ps
+        bound_ps = offload_cut(program, stage, machine).solve(budget_B).bound_ps
         assert bound_ps * 1e-12 <= best_s * (1 + 1e-9)
 
 
@@ -173,8 +171,8 @@ def test_bounds_for_all_choices_are_below_every_plan(seed: int) -> None:
     time_s = simulate(housed(graph, outcome.hosted), outcome.schedule, problem.machine).time_s
     candidates = all_candidates(graph)
     for place, segment in enumerate(candidates.segment_of):
-        cut = JointOffloadCut(candidates, CutPoint(segment, place), problem.budget_B, problem.machine)
-        assert cut.solve(problem.budget_B, Effort()).bound_ps * 1e-12 <= time_s * (1 + 1e-9)
+        cut = choice_cut(candidates, (CutPoint(segment, place),), problem.budget_B, problem.machine)
+        assert cut.solve(problem.budget_B).bound_ps * 1e-12 <= time_s * (1 + 1e-9)
 
 
 def test_a_frontier_may_offload() -> None:

@@ -10,7 +10,7 @@ from lowtide.ir.graph import Effect, Group, Option, Role
 from lowtide.ir.plan import Problem, Status
 from lowtide.ir.schedule import Drop, Run
 from lowtide.ir.simulate import simulate
-from lowtide.planners.bounds.op_floor import op_floor
+from lowtide.planners.bounds.floors import op_floor
 from lowtide.planners.greedy import Greedy
 from lowtide.planners.portfolio import portfolio
 from lowtide.planners.reductions.dead_code import needed_program

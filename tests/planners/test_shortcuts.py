@@ -9,7 +9,7 @@ from lowtide.ir.graph import Graph, Role
 from lowtide.ir.plan import Problem
 from lowtide.ir.schedule import Drop, Run
 from lowtide.ir.simulate import simulate
-from lowtide.planners.bounds.op_floor import op_floor
+from lowtide.planners.bounds.floors import op_floor
 from lowtide.planners.keep_all import KeepAll, keep_all_schedule
 from lowtide.planners.portfolio import portfolio
 from lowtide.planners.reductions.begun import read_back

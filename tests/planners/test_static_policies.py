@@ -16,7 +16,7 @@ from lowtide.ir.plan import Outcome, Problem, Status
 from lowtide.ir.schedule import Drop, Fetch, Run, Schedule, Send
 from lowtide.ir.simulate import simulate
 from lowtide.planners.base import AbstractPlanner
-from lowtide.planners.bounds.working_set import working_set
+from lowtide.planners.bounds.floors import working_set
 from lowtide.planners.catalogue import MOVERS
 from lowtide.planners.classic.itinerary import itinerary
 from lowtide.planners.classic.offload_convolutions import ConvolutionOffload, one_ahead

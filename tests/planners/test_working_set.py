@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from lowtide.errors import PlanError
 from lowtide.ir.graph import Graph
 from lowtide.ir.schedule import HOST_ENGINE
-from lowtide.planners.bounds.working_set import working_set
+from lowtide.planners.bounds.floors import working_set
 from lowtide.planners.implementations.candidates import all_candidates
 from lowtide.planners.implementations.choice import choose
 from tests.planners.menus import MENUS, every_choice, random_menu

@@ -15,12 +15,11 @@ from lowtide.planners.classic.rotor import Rotor
 from lowtide.planners.classic.rounding import LpRounding, RandomRounding
 from lowtide.planners.classic.superneurons import CostAware, MemoryCentric, SpeedCentric
 from lowtide.planners.classic.tensor_cache import TensorCache
+from lowtide.planners.cuts import MultiCutReplay, SingleCutReplay
 from lowtide.planners.greedy import Greedy
 from lowtide.planners.keep_all import KeepAll
 from lowtide.planners.local_search import LocalSearch
-from lowtide.planners.multi_cut import MultiCutReplay
 from lowtide.planners.portfolio import Portfolio
-from lowtide.planners.single_cut import SingleCutReplay
 
 PLANNERS: tuple[AbstractPlanner, ...] = (
     KeepAll(),

@@ -10,7 +10,7 @@ from lowtide.ir.graph import Graph
 from lowtide.ir.plan import Outcome, Problem
 from lowtide.ir.schedule import Schedule
 from lowtide.planners.base import AbstractPlanner, Watch
-from lowtide.planners.bounds.op_floor import op_floor
+from lowtide.planners.bounds.floors import op_floor
 from lowtide.planners.reductions.stages import refuses_stages, stage_program
 from lowtide.planners.search import Search, conduct
 

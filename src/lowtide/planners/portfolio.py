@@ -22,17 +22,16 @@ from lowtide.ir.plan import DEFAULT_WORK, Outcome, Problem
 from lowtide.planners.base import AbstractPlanner, Watch
 from lowtide.planners.chain.chain_start import chain_start
 from lowtide.planners.concurrent import Concurrent
+from lowtide.planners.cuts import CutLimits, CutsFound, cut_and_replay, find_cuts, take
 from lowtide.planners.greedy import descend
 from lowtide.planners.implementations.joint import has_choices, plan_jointly
 from lowtide.planners.implementations.joint_search import Deep
 from lowtide.planners.keep_all import find_floor, keep_all
 from lowtide.planners.lanes import AnnealingRun, Lane, anneal_lanes
-from lowtide.planners.multi_cut import CutLimits, CutsFound, find_cuts, take
 from lowtide.planners.offload.pool import plan_offload
 from lowtide.planners.reductions.stages import refuses_stages
 from lowtide.planners.reductions.twins import twin_gaps
 from lowtide.planners.search import GAP, OutOfTime, Search, conduct, worth_s
-from lowtide.planners.single_cut import cut_and_replay
 from lowtide.planners.smallest import Smallest, smallest
 from lowtide.planners.start import begin
 

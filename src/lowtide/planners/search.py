@@ -19,13 +19,12 @@ from lowtide.ir.plan import DEFAULT_WORK, Outcome, Problem, Status
 from lowtide.ir.schedule import Schedule
 from lowtide.ir.simulate import simulate
 from lowtide.planners.base import Progress, Watch
-from lowtide.planners.bounds.single_cut import CutSolution
+from lowtide.planners.bounds.classes import BOUND_CLASS, CHOSEN_CLASS
+from lowtide.planners.bounds.cut_model import CutSolution
 from lowtide.planners.implementations.first_option import fixes_choices
 from lowtide.planners.reductions.base_order import base_order
 from lowtide.planners.reductions.stages import StageProgram, stage_program
 
-BOUND_CLASS = "any recomputation; first runs in program order; one implementation per operator"
-CHOSEN_CLASS = "any recomputation; first runs in the order that was chosen; one implementation per operator"
 GAP = 0.005  # close enough to stop: the plan is at most this much slower than the bound
 _EXACT = 1e-9  # relative; float sums of seconds are not closer
 _EQUAL = 1e-6  # relative; the solver's dual bounds are not closer

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from lowtide.errors import PlanError
 from lowtide.ir.plan import Problem
-from lowtide.planners.bounds.op_floor import op_floor
+from lowtide.planners.bounds.floors import op_floor
 from lowtide.planners.chain.chain_start import chain_start
 from lowtide.planners.greedy import descend
 from lowtide.planners.implementations.candidates import all_candidates

@@ -38,11 +38,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowtide._core import NEVER
-from lowtide.planners.bounds.highs import THREADS, SilentHighs, run
+from lowtide.planners.bounds.milp import PS_PER_MS, THREADS, Milp, SilentHighs, run
 from lowtide.planners.reductions.residence import Residence, last_needs, may_recompute
 from lowtide.planners.reductions.stages import StageProgram
 
-_PS_PER_MS = 1e9
 _UNITS = 1024.0  # of the budget
 _LOOSE = 8e-6 * _UNITS  # HiGHS's tolerance is 1e-6 per row, absolute
 Entries = list[tuple[int, float]]
@@ -77,12 +76,7 @@ class CheckmateModel:
         self.program = program
         self.unit_B = max(1.0, budget_B / _UNITS)
         self.capacity = (budget_B - program.core_fixed_B) / self.unit_B + _LOOSE
-        self.cost: list[float] = []
-        self.low: list[float] = []
-        self.high: list[float] = []
-        self.whole: list[bool] = []
-        self._starts, self._columns, self._numbers = [0], list[int](), list[float]()
-        self._least, self._most = list[float](), list[float]()
+        self.milp = Milp()
         self._facts()
         self._choices()
         for t in range(len(program.stages)):
@@ -115,20 +109,6 @@ class CheckmateModel:
                 self.readers.append([t])
                 self.again_reads[t].append(v)
 
-    def _column(self, cost: float = 0.0, low: float = 0.0, high: float = 1.0, *, whole: bool = True) -> int:
-        self.cost.append(cost)
-        self.low.append(low)
-        self.high.append(high)
-        self.whole.append(whole)
-        return len(self.cost) - 1
-
-    def _row(self, entries: Entries, least: float = -highspy.kHighsInf, most: float = highspy.kHighsInf) -> None:
-        self._columns.extend(c for c, _ in entries)
-        self._numbers.extend(n for _, n in entries)
-        self._starts.append(len(self._columns))
-        self._least.append(least)
-        self._most.append(most)
-
     def _choices(self) -> None:
         """The columns R, S, A: only those that can matter."""
         program, stages = self.program, self.program.stages
@@ -142,14 +122,14 @@ class CheckmateModel:
         for t in range(len(stages)):
             self.again.append([k for k in range(t) if useful[k] >= t and may_recompute(program, k, t)])
             for k in self.again[t]:
-                self.r[t, k] = self._column(stages[k].recompute_ps / _PS_PER_MS)
+                self.r[t, k] = self.milp.column(stages[k].recompute_ps / PS_PER_MS)
                 for v in self.outputs[k]:
                     if self.need[v] >= t:
-                        self.a[t, v] = self.r[t, k] if len(self.outputs[k]) == 1 else self._column()
+                        self.a[t, v] = self.r[t, k] if len(self.outputs[k]) == 1 else self.milp.column()
         for v, first in enumerate(self.producer):
             for t in range(first + 1, self.need[v] + 1):
                 low, high = float(t > pinned[v]), float(t != lost[v] + 1)
-                self.s[t, v] = self._column(0.0, low, high)
+                self.s[t, v] = self.milp.column(0.0, low, high)
 
     def _present(self, t: int, v: int) -> Entries:
         """S + A: whether v is there during the recomputations of stage t."""
@@ -157,20 +137,20 @@ class CheckmateModel:
 
     def _reads(self, t: int) -> None:
         for v in self.program.read_ids[t]:
-            self._row(self._present(t, v), least=1.0)
+            self.milp.row(self._present(t, v), 1.0)
         for k in self.again[t]:
             for v in self.again_reads[k]:
-                self._row([*self._present(t, v), (self.r[t, k], -1.0)], least=0.0)
+                self.milp.row([*self._present(t, v), (self.r[t, k], -1.0)])
             for v in self.outputs[k]:
                 if (t, v) in self.a and self.a[t, v] != self.r[t, k]:
-                    self._row([(self.r[t, k], 1.0), (self.a[t, v], -1.0)], least=0.0)
+                    self.milp.row([(self.r[t, k], 1.0), (self.a[t, v], -1.0)])
 
     def _residency(self, t: int) -> None:
         for v, first in enumerate(self.producer):
             if (t, v) in self.a and (t, v) in self.s:
-                self._row(self._present(t, v), most=1.0)
+                self.milp.at_most(self._present(t, v), 1.0)
             if first < t and (t + 1, v) in self.s:
-                self._row([*self._present(t, v), (self.s[t + 1, v], -1.0)], least=0.0)
+                self.milp.row([*self._present(t, v), (self.s[t + 1, v], -1.0)])
 
     def _frees(self, t: int) -> None:
         self.f: dict[tuple[int, int, int], int] = getattr(self, "f", {})
@@ -178,30 +158,30 @@ class CheckmateModel:
         for v in {v for k in again for v in self.again_reads[k]} - base:
             readers = [k for k in self.readers[v] if k in again]
             for place, k in enumerate(readers):
-                free = self.f[t, v, k] = self._column()
-                self._row([(self.r[t, k], 1.0), (free, -1.0)], least=0.0)
+                free = self.f[t, v, k] = self.milp.column()
+                self.milp.row([(self.r[t, k], 1.0), (free, -1.0)])
                 if (t + 1, v) in self.s:
-                    self._row([(self.s[t + 1, v], 1.0), (free, 1.0)], most=1.0)
+                    self.milp.at_most([(self.s[t + 1, v], 1.0), (free, 1.0)], 1.0)
                 for j in readers[place + 1 :]:
-                    self._row([(self.r[t, j], 1.0), (free, 1.0)], most=1.0)
-            self._row([*self._present(t, v), *((self.f[t, v, k], -1.0) for k in readers)], least=0.0)
+                    self.milp.at_most([(self.r[t, j], 1.0), (free, 1.0)], 1.0)
+            self.milp.row([*self._present(t, v), *((self.f[t, v, k], -1.0) for k in readers)])
 
     def _memory(self, t: int) -> None:
         stages = self.program.stages
         self.u: dict[tuple[int, int], int] = getattr(self, "u", {})
         start = [(self.s[t, v], self.size[v]) for v in range(len(self.size)) if (t, v) in self.s]
         for k in (*self.again[t], t):
-            live = self.u[t, k] = self._column(0.0, 0.0, max(0.0, self.capacity), whole=False)
-            self._row([(live, 1.0), *((c, -n) for c, n in start)], 0.0, 0.0)
+            live = self.u[t, k] = self.milp.column(0.0, 0.0, max(0.0, self.capacity), whole=False)
+            self.milp.row([(live, 1.0), *((c, -n) for c, n in start)], 0.0, 0.0)
             state = self.state_of.get(k)
             if k == t:
                 saved = (
                     [] if state is None or (t + 1, state) not in self.s else [(self.s[t + 1, state], self.size[state])]
                 )
-                self._row([(live, 1.0), *saved], most=self.capacity - stages[t].trace_B / self.unit_B)
+                self.milp.at_most([(live, 1.0), *saved], self.capacity - stages[t].trace_B / self.unit_B)
                 return
             inner = stages[k].recompute_trace_B / self.unit_B + (0.0 if state is None else self.size[state])
-            self._row([(live, 1.0), (self.r[t, k], inner)], most=self.capacity)
+            self.milp.at_most([(live, 1.0), (self.r[t, k], inner)], self.capacity)
             start = [(live, 1.0)]
             start += [(self.a[t, v], self.size[v]) for v in self.outputs[k] if (t, v) in self.a]
             start += [(self.f[t, v, k], -self.size[v]) for v in self.again_reads[k] if (t, v, k) in self.f]
@@ -216,7 +196,7 @@ class CheckmateModel:
             KeyboardInterrupt: on Ctrl-C.
         """
         highs = self._solver(limit_s)
-        highs.passModel(self._model(whole=False))
+        highs.passModel(self.milp.model(relaxed=True))
         run(highs)
         status = highs.getModelStatus()
         if status == highspy.HighsModelStatus.kInfeasible:
@@ -252,11 +232,11 @@ class CheckmateModel:
         if told is not None:
 
             def tell(event: highspy.HighsCallbackEvent) -> None:
-                told(event.data_out.mip_primal_bound * _PS_PER_MS, self._careful_ps(event.data_out.mip_dual_bound))
+                told(event.data_out.mip_primal_bound * PS_PER_MS, self._careful_ps(event.data_out.mip_dual_bound))
 
             highs.cbMipImprovingSolution.subscribe(tell)
             highs.cbMipInterrupt.subscribe(tell)
-        highs.passModel(self._model(whole=True))
+        highs.passModel(self.milp.model())
         if start is not None:
             solution = highspy.HighsSolution()
             solution.col_value = self.values(start).tolist()
@@ -272,7 +252,7 @@ class CheckmateModel:
 
     def values(self, plan: Residence) -> NDArray[np.float64]:
         """What the columns are for a plan of the class. O(columns)."""
-        values = np.zeros(len(self.cost))
+        values = np.zeros(self.milp.columns)
         first = {v: t for t, v in self.state_of.items()}
         last_replay = dict.fromkeys(first, -1)
         for t, again in enumerate(plan.recompute_lists):
@@ -300,14 +280,6 @@ class CheckmateModel:
                 )
         return values
 
-    def violation(self, values: NDArray[np.float64]) -> float:
-        """How far some values of the columns miss their bounds and rows at most. O(model)."""
-        at = np.array(self._starts[:-1])
-        terms = np.array(self._numbers) * values[np.array(self._columns, dtype=np.int64)]
-        sums = np.add.reduceat(np.append(terms, 0.0), at) * (np.diff(self._starts) > 0)
-        misses = (self._least - sums, sums - self._most, self.low - values, values - self.high)
-        return max(float(miss.max(initial=0.0)) for miss in misses)
-
     def _solver(self, limit_s: float | None) -> highspy.Highs:
         highs = SilentHighs()
         highs.setOptionValue("threads", THREADS)
@@ -315,20 +287,6 @@ class CheckmateModel:
         if limit_s is not None:
             highs.setOptionValue("time_limit", max(0.01, limit_s))
         return highs
-
-    def _model(self, *, whole: bool) -> highspy.HighsLp:
-        model = highspy.HighsLp()
-        model.num_col_, model.num_row_ = len(self.cost), len(self._least)
-        model.col_cost_, model.col_lower_, model.col_upper_ = (np.array(x) for x in (self.cost, self.low, self.high))
-        model.row_lower_, model.row_upper_ = np.array(self._least), np.array(self._most)
-        model.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-        model.a_matrix_.start_ = np.array(self._starts, dtype=np.int32)
-        model.a_matrix_.index_ = np.array(self._columns, dtype=np.int32)
-        model.a_matrix_.value_ = np.array(self._numbers)
-        if whole:
-            kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
-            model.integrality_ = [kinds[w] for w in self.whole]
-        return model
 
     def _solution(self, highs: highspy.Highs, bound_ms: float, nodes: int = 0) -> CheckmateSolution:
         found: Sequence[float] = highs.getSolution().col_value
@@ -341,7 +299,7 @@ class CheckmateModel:
     @staticmethod
     def _careful_ps(bound_ms: float) -> float:
         """The bound, less what the solver's rounding may have added."""
-        return max(0.0, (bound_ms * (1.0 - 1e-6) - 1e-6) * _PS_PER_MS)
+        return max(0.0, (bound_ms * (1.0 - 1e-6) - 1e-6) * PS_PER_MS)
 
 
 def relaxation_bound(program: StageProgram, budget_B: int, limit_s: float | None = None) -> CheckmateSolution:

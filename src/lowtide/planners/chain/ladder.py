@@ -13,10 +13,11 @@ Units: `_B` bytes.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 
-from lowtide.planners.bounds.cut import Cut
 from lowtide.planners.chain.links import links_of
+from lowtide.planners.reductions.stages import StageProgram
 
 _MOST_LINKS = 1000
 _FEWEST = 3  # rungs
@@ -35,23 +36,24 @@ class Ladder:
     between_B: int
 
 
-def ladder(cut: Cut, over_B: int) -> Ladder | None:
+def ladder(program: StageProgram, values: Collection[int], over_B: int) -> Ladder | None:
     """Chooses rungs.
 
     Arguments:
+        values: what may be kept across the cut.
         over_B: bytes by which the replay of the cut alone exceeds the budget.
 
     Returns: None where the forward has too few links for any. O(graph).
     """
-    there = frozenset(cut.values)
+    there = frozenset(values)
     crossing = [
-        tuple(v for v in values if v in there)
-        for links in links_of(cut.program, _MOST_LINKS)
-        for values in links.crossing
+        found
+        for links in links_of(program, _MOST_LINKS)
+        for crossed in links.crossing
+        if (found := tuple(v for v in crossed if v in there))
     ]
-    crossing = [values for values in crossing if values]
-    size_B = cut.program.size_B
-    whole_B = sum(size_B[v] for values in crossing for v in values)
+    size_B = program.size_B
+    whole_B = sum(size_B[v] for crossed in crossing for v in crossed)
     if len(crossing) < 2 * _FEWEST or whole_B <= 0:
         return None
     count = round(math.sqrt(over_B * len(crossing) / whole_B))

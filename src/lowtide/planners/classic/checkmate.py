@@ -65,7 +65,7 @@ class Checkmate(AbstractPlanner):
             solution = model.solve(nodes=nodes, limit_s=search.left_s, start=start)
             search.work += solution.nodes * _WORK_PER_NODE
             search.stats["ilp_nodes"] = search.stats.get("ilp_nodes", 0) + solution.nodes
-            search.stats |= {"columns": len(model.cost), "none_in_class": solution.impossible}
+            search.stats |= {"columns": model.milp.columns, "none_in_class": solution.impossible}
             if number == 0:
                 prove(search, solution.bound_ps)
             if solution.there is None:

@@ -11,7 +11,8 @@ from lowtide.ir.plan import Outcome, Problem
 from lowtide.ir.schedule import HOST, Fetch, Schedule, Send
 from lowtide.ir.simulate import simulate
 from lowtide.planners.base import Watch
-from lowtide.planners.bounds.working_set import OFFLOAD_CLASS, working_set
+from lowtide.planners.bounds.classes import OFFLOAD_CLASS
+from lowtide.planners.bounds.floors import working_set
 from lowtide.planners.classic.itinerary import Itinerary, itinerary, refuses_offload
 from lowtide.planners.classic.policy import note_peak
 from lowtide.planners.classic.traffic import NoCapacity, Policy, carried, links_of

@@ -27,9 +27,10 @@ from lowtide.ir.graph import Graph
 from lowtide.ir.plan import Outcome, Problem, Status
 from lowtide.ir.schedule import Run
 from lowtide.planners.base import Watch
+from lowtide.planners.bounds.classes import ANY_IMPLEMENTATION, CHOSEN_ORDER, PROGRAM_ORDER
 from lowtide.planners.bounds.cut_points import CutPoint
-from lowtide.planners.bounds.joint_cut import JOINT_CLASS
-from lowtide.planners.bounds.joint_floor import joint_floor
+from lowtide.planners.bounds.floors import joint_floor
+from lowtide.planners.cuts import cut_and_replay
 from lowtide.planners.greedy import descend
 from lowtide.planners.implementations.candidates import all_candidates
 from lowtide.planners.implementations.choice import chosen_options
@@ -39,7 +40,6 @@ from lowtide.planners.implementations.flips import flips
 from lowtide.planners.implementations.joint_search import Deep, JointSearch
 from lowtide.planners.reductions.base_order import base_order
 from lowtide.planners.search import GAP, OutOfTime, Search
-from lowtide.planners.single_cut import cut_and_replay
 from lowtide.planners.start import begin
 
 _SINGLES = 5  # cuts over all choices, one by one
@@ -81,7 +81,7 @@ def first_jointly(problem: Problem, watch: Watch | None, solver: str, smallest: 
 def _conduct(problem: Problem, watch: Watch | None, solver: str, script: Callable[[JointSearch], None]) -> Outcome:
     began_s = time.monotonic()
     graph = base_order(problem.graph)
-    order = "program order" if graph is problem.graph else "the order that was chosen"
+    order = PROGRAM_ORDER if graph is problem.graph else CHOSEN_ORDER
     joint = JointSearch(replace(problem, graph=graph), all_candidates(graph), watch, began_s, order)
     joint.prove(joint.candidates.least_ps)
     _find_floor(joint)
@@ -244,7 +244,7 @@ def _outcome(joint: JointSearch, solver: str, interrupted: bool, out_of_time: bo
     stats = found.stats | joint.stats | {"chosen": chosen, "choices_tried": len(joint.tried), "work": joint.work}
     if out_of_time:
         stats["out_of_time"] = True
-    bound_class = f"any recomputation; first runs in {joint.order}; {JOINT_CLASS}"
+    bound_class = f"any recomputation; first runs in {joint.order}; {ANY_IMPLEMENTATION}"
     lowest = _lowest(joint)
     bound_ps = max(0.0, joint.bound_ps - len(joint.candidates.candidates))
     return replace(

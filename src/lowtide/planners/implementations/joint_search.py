@@ -17,11 +17,11 @@ from lowtide.errors import PlanError
 from lowtide.ir.plan import DEFAULT_WORK, Problem
 from lowtide.ir.schedule import Schedule
 from lowtide.planners.base import Progress, Watch
+from lowtide.planners.bounds.cut_model import choice_cut
 from lowtide.planners.bounds.cut_points import CutPoint, cut_point_of, end_of
-from lowtide.planners.bounds.highs import Effort
-from lowtide.planners.bounds.joint_cut import JointCut
-from lowtide.planners.bounds.rows import PS_PER_MS
+from lowtide.planners.bounds.milp import PS_PER_MS, Effort
 from lowtide.planners.chain.chain_start import chain_start
+from lowtide.planners.cuts import cut_and_replay
 from lowtide.planners.greedy import descend, mend
 from lowtide.planners.implementations.candidates import Candidates
 from lowtide.planners.implementations.choice import choose
@@ -30,7 +30,6 @@ from lowtide.planners.keep_all import find_floor, keep_all
 from lowtide.planners.reductions.begun import read_back
 from lowtide.planners.reductions.stage import EXIT
 from lowtide.planners.search import GAP, Search, worth_s
-from lowtide.planners.single_cut import cut_and_replay
 
 _COLUMNS = 2500  # of a model of several cut points
 _NODES, _NODES_OF_TWO = 10, 3  # of the tree of a model of one cut point, and of two
@@ -290,7 +289,7 @@ class JointSearch:
     def cut(self, cut_points: Sequence[CutPoint]) -> Choice | None:
         """Proves what cuts over all choices prove; returns what the best solution chooses."""
         self.asked += _CUT
-        model = JointCut(self.candidates, cut_points, self.problem.budget_B)
+        model = choice_cut(self.candidates, cut_points, self.problem.budget_B)
         if len(cut_points) > 1 and model.columns > _COLUMNS:
             return None
         close_ms = _CLOSE * self.candidates.least_ps / PS_PER_MS
@@ -303,7 +302,7 @@ class JointSearch:
             self.singles[cut_points[0]] = solution.bound_ps
         self.impossible = self.impossible or solution.impossible
         self.stats["joint_cuts"] = self.stats.get("joint_cuts", 0) + 1
-        return None if solution.choice is None else self.settled(solution.choice)
+        return None if solution.kept is None else self.settled(dict(solution.choice))
 
     def with_best(self) -> CutPoint | None:
         """A cut point close to the one at which a single cut proves most, not cut at yet; None if there is none."""

@@ -20,9 +20,8 @@ from msgspec.structs import replace
 from lowtide._core import Retention
 from lowtide.ir.graph import Graph
 from lowtide.ir.machine import Machine
-from lowtide.planners.bounds.highs import Effort
-from lowtide.planners.bounds.offload_cut import OffloadCut, OffloadSolution
-from lowtide.planners.bounds.rows import PS_PER_MS
+from lowtide.planners.bounds.cut_model import CutModel, CutSolution, offload_cut
+from lowtide.planners.bounds.milp import PS_PER_MS, Effort
 from lowtide.planners.greedy import mend
 from lowtide.planners.implementations.first_option import fixes_choices
 from lowtide.planners.lanes import AnnealingRun, Lane, anneal_lanes
@@ -45,16 +44,18 @@ _WIDE = 0.5  # of a second of the link, in seconds of compute, where everything 
 
 @dataclass(frozen=True)
 class Cut:
-    """A cut and its solution."""
+    """The cut model at a stage of a program, and a solution."""
 
-    model: OffloadCut
-    solution: OffloadSolution
+    program: StageProgram
+    stage: int
+    model: CutModel
+    solution: CutSolution
 
     @property
     def gone(self) -> dict[int, bool]:
         """What is not kept, by its id in the graph, and whether it comes back by a fetch."""
-        there, kept = self.model.program.values, self.solution.kept or frozenset()
-        return {there[v]: v in self.solution.fetched for v in self.model.resident if v not in kept}
+        there, kept = self.program.values, frozenset() if self.solution.kept is None else self.solution.kept[0]
+        return {there[v]: v in self.solution.fetched for v in self.model.scenes[0].values if v not in kept}
 
 
 def cut_and_move(pool: OffloadSearch, graph: Graph, program: StageProgram) -> None:
@@ -76,7 +77,7 @@ def prove(pool: OffloadSearch) -> None:
     if fixes_choices(pool.graph):
         return
     program, problem = pool.still, pool.problem
-    model = OffloadCut(program, program.keep_all(0).peak_stage, pool.machine, problem.host_budget_B)
+    model = offload_cut(program, program.keep_all(0).peak_stage, pool.machine, problem.host_budget_B)
     bound_ps = model.solve(problem.budget_B, effort_for(pool, program)).bound_ps
     pool.prove(max(0.0, bound_ps - len(program.stages)) * 1e-12 * (1.0 - 1e-9))
 
@@ -90,8 +91,8 @@ def _cut(pool: OffloadSearch, graph: Graph, program: StageProgram, stage: int, e
     """Cuts at a stage; returns where the last replay was too full, or -1. Adds the cut to the earlier ones."""
     fuller, before = -1, tuple(earlier)
     for slower in _SLOWER if pool.problem.work >= _THOROUGH else _SLOWER[:1]:
-        model = OffloadCut(program, stage, _slowed(pool.machine, slower), pool.problem.host_budget_B)
-        cut = Cut(model, model.solve(pool.problem.budget_B, effort_for(pool, program)))
+        model = offload_cut(program, stage, _slowed(pool.machine, slower), pool.problem.host_budget_B)
+        cut = Cut(program, stage, model, model.solve(pool.problem.budget_B, effort_for(pool, program)))
         pool.stats["cuts"] = pool.stats.get("cuts", 0) + 1
         if slower == 1.0 and not fixes_choices(pool.graph):
             pool.prove(max(0.0, cut.solution.bound_ps - len(program.stages)) * 1e-12 * (1.0 - 1e-9))
@@ -100,7 +101,7 @@ def _cut(pool: OffloadSearch, graph: Graph, program: StageProgram, stage: int, e
         if slower == 1.0:
             earlier.append(cut)
         timed = None
-        for together in dict.fromkeys(((cut,), (*before, cut))):
+        for together in ((cut,), (*before, cut)) if before else ((cut,),):
             candidate, taus = _replay(pool, graph, together)
             state = candidate.program.keep_all(pool.problem.budget_B - candidate.program.reserve_B)
             if state.assign(taus) and not state.fits:
@@ -138,7 +139,7 @@ def _replay(pool: OffloadSearch, graph: Graph, cuts: Sequence[Cut]) -> tuple[Off
     program = candidate.program
     taus = program.keep_all(0).taus
     for cut in cuts:
-        gone, stage = cut.gone, _same_stage(cut.model.program, cut.model.stage, program)
+        gone, stage = cut.gone, _same_stage(cut.program, cut.stage, program)
         for i, v in enumerate(program.values):
             if v not in gone or program.producer[i] >= stage:
                 continue
@@ -155,8 +156,8 @@ def _replay(pool: OffloadSearch, graph: Graph, cuts: Sequence[Cut]) -> tuple[Off
 
 def _same_stage(program: StageProgram, stage: int, other: StageProgram) -> int:
     """Where another program, of the same graph with other values host-resident, has a stage."""
-    wanted = (program.stages[stage].segment, program.stages[stage].recipe)
-    return next((t for t, s in enumerate(other.stages) if (s.segment, s.recipe) == wanted), stage)
+    sought = (program.stages[stage].segment, program.stages[stage].recipe)
+    return next((t for t, s in enumerate(other.stages) if (s.segment, s.recipe) == sought), stage)
 
 
 def _wider(

@@ -33,12 +33,18 @@ from lowtide.ir.housing import housed, movable_values
 from lowtide.ir.plan import Outcome, Problem, Status
 from lowtide.ir.schedule import HOST_ENGINE, Fetch, Run, Send
 from lowtide.planners.base import Watch
+from lowtide.planners.bounds.classes import (
+    ANY_IMPLEMENTATION,
+    CHOSEN_ORDER,
+    OFFLOAD_CLASS,
+    OFFLOAD_JOINT_CLASS,
+    ONE_IMPLEMENTATION,
+    PROGRAM_ORDER,
+    offload_class,
+)
+from lowtide.planners.bounds.cut_model import choice_cut
 from lowtide.planners.bounds.cut_points import cut_point_of, end_of
-from lowtide.planners.bounds.joint_floor import joint_floor
-from lowtide.planners.bounds.joint_offload_cut import JointOffloadCut
-from lowtide.planners.bounds.offload_cut import offload_class
-from lowtide.planners.bounds.op_floor import op_floor
-from lowtide.planners.bounds.working_set import OFFLOAD_CLASS, OFFLOAD_JOINT_CLASS, least_options, working_set
+from lowtide.planners.bounds.floors import joint_floor, least_options, op_floor, working_set
 from lowtide.planners.implementations.candidates import Candidates, all_candidates
 from lowtide.planners.implementations.choice import choose, chosen_options
 from lowtide.planners.implementations.first_option import fixes_choices
@@ -85,8 +91,8 @@ def plan_offload(problem: Problem, watch: Watch | None, solver: str, plain: Plai
     began_s = time.monotonic()
     graph = housed(problem.graph, ())
     graph = graph if len(graph.program) > _LARGE else base_order(graph)
-    order = "program order" if graph.program == problem.graph.program else "the order that was chosen"
-    candidates = "any implementation of every operator" if fixes_choices(graph) else "one implementation per operator"
+    order = PROGRAM_ORDER if graph.program == problem.graph.program else CHOSEN_ORDER
+    candidates = ANY_IMPLEMENTATION if fixes_choices(graph) else ONE_IMPLEMENTATION
     bound_class = f"{offload_class(problem.machine)}; first runs in {order}; {candidates}"
     pool = OffloadSearch(replace(problem, graph=graph), watch, began_s, bound_class)
     interrupted = False
@@ -238,10 +244,10 @@ def _with_choice(pool: OffloadSearch, candidates: Candidates, graphs: list[Graph
     program = stage_program(graphs[0])
     stage = program.stages[program.keep_all(0).peak_stage]
     cut_point = cut_point_of(candidates, stage.recipe) if stage.recipe >= 0 else end_of(candidates, stage.segment)
-    cut = JointOffloadCut(candidates, cut_point, pool.problem.budget_B, pool.machine)
+    cut = choice_cut(candidates, (cut_point,), pool.problem.budget_B, pool.machine)
     solution = cut.solve(pool.problem.budget_B, effort_for(pool, program))
     pool.prove(max(0.0, solution.bound_ps - len(candidates.candidates)) * 1e-12 * (1.0 - 1e-9))
-    if solution.choice is None:
+    if solution.kept is None:
         return graphs
     try:
         chosen = choose(pool.graph, solution.choice)

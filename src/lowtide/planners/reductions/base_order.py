@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from lowtide.ir.graph import Effect, Graph
-from lowtide.planners.bounds.op_floor import op_floor
+from lowtide.planners.bounds.floors import op_floor
 from lowtide.planners.reductions.stages import stage_program
 
 _WORTH = 0.995  # of the bytes in program order: less is worth another order

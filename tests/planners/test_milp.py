@@ -10,14 +10,13 @@ import textwrap
 def test_nothing_is_written_to_the_standard_output() -> None:
     program = textwrap.dedent(
         """
-        from lowtide.planners.bounds.highs import Effort, SilentHighs, solve
-        from lowtide.planners.bounds.rows import Rows
+        from lowtide.planners.bounds.milp import Effort, Milp, SilentHighs, solve
 
         SilentHighs()
-        rows = Rows()
-        columns = [rows.column(1_000_000_000 + i) for i in range(5)]
-        rows.row([(c, 2.0 + i) for i, c in enumerate(columns)], least=7.5)
-        assert solve(rows.model(), Effort()).whole
+        milp = Milp()
+        columns = [milp.column(1.0 + 1e-9 * i) for i in range(5)]
+        milp.row([(c, 2.0 + i) for i, c in enumerate(columns)], least=7.5)
+        assert solve(milp.model(), Effort()).whole
         """
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
