@@ -10,6 +10,8 @@ import torch
 from msgspec.structs import replace
 
 from lowtide.device import cuda
+from lowtide.errors import BudgetError
+from lowtide.results.plan import Plan
 from lowtide.session.budget_scope import BudgetScope, Scope
 from tests.report.plan_records import record
 
@@ -39,23 +41,52 @@ def test_the_arena_enforces_budgets_no_smaller_than_itself(monkeypatch: pytest.M
     assert said("step", "cuda", 8 * MiB - 1) == "accounted"
 
 
-def test_a_capped_plan_caps_the_allocator(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[float, int]] = []
-
-    def properties(_: int) -> Any:
-        return SimpleNamespace(total_memory=64 * MiB)
+@pytest.fixture
+def shares(monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
+    """What torch's allocator may reserve of each GPU, where there is none."""
+    found = {0: 0.9}
 
     def fraction(share: float, device: int) -> None:
-        asked.append((share, device))
+        found[device] = share
 
     monkeypatch.setattr(cuda, "_installed", None)
     monkeypatch.setattr(cuda, "_capped", {})
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=64 * MiB))
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", fraction)
-    plan = replace(record(), budget_B=16 * MiB)
-    BudgetScope("step").limit(plan)
-    assert asked == []
-    BudgetScope("step").limit(replace(plan, budget_kind="capped"))
-    assert asked == [(0.25, 0)]
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device: found[device])
+    return found
+
+
+CAPPED = replace(record(), budget_B=16 * MiB, budget_kind="capped")
+
+
+def test_a_capped_plan_caps_the_allocator_until_its_model_is_unfitted(shares: dict[int, float]) -> None:
+    scope = BudgetScope("step")
+    scope.limit(replace(CAPPED, budget_kind="accounted"))
+    assert shares == {0: 0.9}
+    scope.limit(CAPPED)
+    scope.limit(replace(CAPPED, budget_B=32 * MiB))
+    assert shares == {0: 0.5}
     assert cuda.level() == "capped"
+    scope.dismiss()
+    assert shares == {0: 0.9}
+    assert cuda.level() == "accounted"
+
+
+def test_the_limit_of_one_gpu_belongs_to_one_model(shares: dict[int, float]) -> None:
+    first, second = BudgetScope("step"), BudgetScope("step")
+    first.limit(CAPPED)
+    with pytest.raises(BudgetError, match=r"limited to 16\.0 MiB for another fitted model"):
+        second.limit(CAPPED)
+    second.dismiss()
+    assert shares == {0: 0.25}
+    first.dismiss()
+    second.limit(CAPPED)
+
+
+def test_capped_names_what_it_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "_installed", None)
+    found = BudgetScope("step").said(replace(record(), budget_B=8 * MiB), "cuda")
+    assert cuda.NOT_HELD in found.covers.outside
+    assert cuda.NOT_HELD in Plan(found).explain()

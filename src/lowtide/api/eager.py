@@ -189,6 +189,7 @@ def eager(
         BudgetError, LinkError: if a budget or the link is malformed; a share of plain, too: nothing is measured first.
         EagerError: if there is no such policy, or it cannot do what is asked; if a model is none.
         OptimizerError: if an optimizer is none.
+        EagerError: if tensors lie on a GPU, here or, by the first operator that meets one, inside the context.
         ShimUnavailable: if the engine, which is compiled on first use, cannot be had here; nothing has been changed.
     """
     budget_B = _budget_B(budget)
@@ -204,6 +205,7 @@ def eager(
         movers = " or ".join(name for name in names if name in OFFLOADING)
         raise EagerError(f"{policy!r} offloads nothing: leave host_budget= out, or take {movers}")
     models, optimizers = _models(model), _optimizers(optimizer)
+    _check_on_cpu(models, optimizers)
     if why := eager_shim.refusal():
         raise ShimUnavailable(f"lowtide.eager runs on compiled code, which cannot be had here: {why}")
     host_B, link_Bps = moves["host_budget_B"], moves["link_Bps"]
@@ -212,6 +214,20 @@ def eager(
         link_Bps = min(measured.to_host_Bps, measured.from_host_Bps)  # nothing runs while the thread copies
     engine = EagerRuntime(budget_B, policy, host_budget_B=host_B, link_Bps=link_Bps or 0.0, record=record)
     return Eager(engine, models, optimizers)
+
+
+def _check_on_cpu(models: list[torch.nn.Module], optimizers: list[torch.optim.Optimizer]) -> None:
+    """Raises:
+    EagerError: if a tensor of a model or an optimizer lies where the engine does not reach.
+    """
+    tensors = [t for model in models for t in (*model.parameters(), *model.buffers())]
+    tensors += [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
+    for tensor in tensors:
+        if tensor.device.type not in ("cpu", "meta"):
+            raise EagerError(
+                f"lowtide.eager keeps a budget of CPU memory alone yet, and a tensor of this model lies on "
+                f"{tensor.device}: train it with lowtide.fit, or on the CPU"
+            )
 
 
 def _budget_B(budget: int | str | Budget) -> int:

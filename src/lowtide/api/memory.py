@@ -10,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 import torch
 
+from lowtide.device import cuda
 from lowtide.device.arena import ArenaStats, MisplacedAllocation
 from lowtide.device.transfer_stats import TransferStats
 from lowtide.errors import LowtideError
@@ -31,7 +32,8 @@ class MemoryStats(msgspec.Struct, frozen=True):
 
     Arguments:
         budget_B: bytes that were asked for; 0 before the first step.
-        budget_kind: "enforced": an arena of that size; "accounted": counted, not enforced.
+        budget_kind: "enforced": an arena of that size; "capped": a limit on what torch's allocator reserves on a GPU,
+            which holds more than plans count (`Plan.covers` says what); "accounted": counted, not enforced.
         arena_B: the arena's part of the budget; the rest is what cannot be moved there.
         in_use_B: bytes in use now, those outside the arena included.
         peak_B: most bytes in use at once.
@@ -57,7 +59,7 @@ class MemoryStats(msgspec.Struct, frozen=True):
     """
 
     budget_B: int
-    budget_kind: Literal["enforced", "accounted"]
+    budget_kind: Literal["enforced", "capped", "accounted"]
     arena_B: int = 0
     in_use_B: int = 0
     peak_B: int = 0
@@ -104,7 +106,8 @@ def memory_stats(model: torch.nn.Module | None = None) -> MemoryStats:
     Arguments:
         model: a fitted model; None for the only one, or else for the only one that was given to `torch.compile`.
 
-    Returns: figures; where nothing is enforced, bytes in use are not known and stay 0.
+    Returns: figures. Where a budget is accounted, bytes in use are not known and stay 0; where it is capped, they are
+        those of the whole process on the current GPU, as torch's allocator counts them.
 
     Raises:
         LowtideError: if the model was not fitted, or none was named and there are none or several.
@@ -122,7 +125,10 @@ def memory_stats(model: torch.nn.Module | None = None) -> MemoryStats:
         **{name: getattr(moved, name) for name in _MOVED},
     }
     if hard_budget is None:
-        return MemoryStats(max((p.budget_B for p in plans), default=0), "accounted", **common)
+        budget_B = max((p.budget_B for p in plans), default=0)
+        if largest is None or largest.budget_kind == "accounted":
+            return MemoryStats(budget_B, "accounted", **common)
+        return MemoryStats(budget_B, largest.budget_kind, **cuda.held_B(), **common)  # type: ignore[arg-type]
     seen = hard_budget.arena.stats()
     outside_B = hard_budget.outside_B
     return MemoryStats(

@@ -18,7 +18,15 @@ from lowtide.api.memory import MemoryStats, memory_stats
 from lowtide.api.transfers import Transfers, transfers
 from lowtide.arguments import function, number, shown, whole, yes_or_no
 from lowtide.capture.whole_step import GATHERED
-from lowtide.errors import ArgumentError, BudgetWarning, CaptureError, LowtideError, OptimizerError, VerificationError
+from lowtide.errors import (
+    ArgumentError,
+    BudgetError,
+    BudgetWarning,
+    CaptureError,
+    LowtideError,
+    OptimizerError,
+    VerificationError,
+)
 from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import DEFAULT_WORK
 from lowtide.ops.updates import MASTER
@@ -125,6 +133,8 @@ class TrainStep:
             budget=parse_budget(budget), seed=seed, work=work, time_limit_s=time_limit_s, **menu, **moves
         )
         options = dataclasses.replace(options, shape_limit_s=shape_limit_s)
+        if moves["host_budget_B"]:
+            _check_placement(model)
         self._objective = Objective(model, loss_fn, targets, autocast, _device_of(model))
         _check(self._objective, model, optimizer)
         self._model, self._optimizer = model, optimizer
@@ -236,9 +246,12 @@ class TrainStep:
 
         Raises:
             LowtideError: if the step was closed.
+            BudgetError: if the model has gone where nothing can be placed on the host.
         """
         if self._compiled is None:
             raise LowtideError("this step was closed: make a new one")
+        if self._steps.moves:
+            _check_placement(self._model)
         self._steps.updates = self._waiting + 1 >= self._accumulate
         self._live.regroup()
         kind = self._layouts.setdefault(self._live.layout(), len(self._layouts))
@@ -472,6 +485,21 @@ def _check_options(
         number("clip_norm", clip_norm, above=0.0, example="1.0")
     if norm_type != math.inf:
         number("norm_type", norm_type, above=0.0, example="2.0")
+
+
+def _check_placement(model: torch.nn.Module) -> None:
+    """Refuses to place parameters and optimizer state on the host where only CPU memory can be exchanged.
+
+    Raises:
+        BudgetError: if a parameter lies on a GPU.
+    """
+    device = next((p.device for p in model.parameters() if p.device.type not in ("cpu", "meta")), None)
+    if device is not None:
+        raise BudgetError(
+            f"host_budget= of a TrainStep places parameters and optimizer state on the host, which is there for CPU "
+            f"memory alone yet, and this model lies on {device}. Leave host_budget= out, or train with "
+            "lowtide.fit(model, budget=..., host_budget=...), which offloads values of the step."
+        )
 
 
 def _device_of(model: torch.nn.Module) -> str:

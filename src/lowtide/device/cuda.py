@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -27,10 +28,21 @@ EVERY_DEVICE = -1
 _UNIT_B = 2**21  # in which a driver gives out memory
 _MOST_SMALL_B, _SMALL_PART = 2**23, 64
 _LOG = logging.getLogger("lowtide")
+NOT_HELD = "what torch's allocator loses to fragmentation, and workspaces that cuBLAS, cuBLASLt and cuDNN keep"
+"""What a capped budget counts and no plan leaves space for: a step may be refused for it in its middle."""
 _lock = threading.Lock()
-_capped: dict[int, int] = {}
+_capped: dict[int, _Cap] = {}
 _answers = contextlib.ExitStack()
 _installed: CudaModule | None = None
+
+
+@dataclass(frozen=True)
+class _Cap:
+    """A limit of torch's own allocator on one GPU, whose it is, and the share that was allowed before."""
+
+    budget_B: int
+    owner: object
+    before: float
 
 
 def install_cuda(budget: int | float | str | Budget) -> None:
@@ -116,14 +128,15 @@ def kind_of(budget_B: int, device: int = 0) -> str:
     return "enforced" if arena.stats()["capacity_B"] <= budget_B else "accounted"
 
 
-def cap(budget_B: int, device: int = 0) -> None:
-    """Limits what torch's own caching allocator may reserve on a GPU; a later call may change it.
+def cap(budget_B: int, owner: object, device: int = 0) -> None:
+    """Limits what torch's own caching allocator may reserve on a GPU; a later call of the owner may change it.
 
     Arguments:
         budget_B: at most the device's memory.
+        owner: whose limit it is, until `uncap`.
 
     Raises:
-        BudgetError: if the device has less.
+        BudgetError: if the device has less, or its limit is somebody else's.
         ArenaError: if lowtide's arena serves the GPU: it is the limit.
     """
     if _installed is not None:
@@ -131,5 +144,30 @@ def cap(budget_B: int, device: int = 0) -> None:
     total_B = torch.cuda.get_device_properties(device).total_memory
     if budget_B > total_B:
         raise BudgetError(f"a budget of {format_B(budget_B)} is more than the {format_B(total_B)} of this GPU")
-    torch.cuda.set_per_process_memory_fraction(budget_B / total_B, device)
-    _capped[device] = budget_B
+    with _lock:
+        found = _capped.get(device)
+        if found is not None and found.owner is not owner:
+            raise BudgetError(
+                f"the memory of GPU {device} is limited to {format_B(found.budget_B)} for another fitted model, and "
+                "torch's allocator has one limit: call lowtide.unfit(that model) first, let both share a budget with "
+                'lowtide.fit(model, share=that model), or say scope="none" here'
+            )
+        before = torch.cuda.get_per_process_memory_fraction(device) if found is None else found.before
+        torch.cuda.set_per_process_memory_fraction(budget_B / total_B, device)
+        _capped[device] = _Cap(budget_B, owner, before)
+
+
+def uncap(owner: object) -> None:
+    """Gives back the limits that are this owner's: torch's allocator may reserve again what it might before."""
+    with _lock:
+        for device in [d for d, found in _capped.items() if found.owner is owner]:
+            torch.cuda.set_per_process_memory_fraction(_capped.pop(device).before, device)
+
+
+def held_B(device: int | None = None) -> dict[str, int]:
+    """Bytes that the allocator of a GPU serves this process now, at most so far, and reserved at most."""
+    return {
+        "in_use_B": int(torch.cuda.memory_allocated(device)),
+        "peak_B": int(torch.cuda.max_memory_allocated(device)),
+        "reserved_B": int(torch.cuda.max_memory_reserved(device)),
+    }

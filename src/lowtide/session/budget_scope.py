@@ -114,12 +114,15 @@ class BudgetScope:
         """A plan without addresses, with how its budget is kept on a device: on a GPU by its allocator, if at all."""
         if record.layout is not None or device != "cuda" or self.scope == "none":
             return record
-        return replace(record, budget_kind=cuda.kind_of(record.budget_B))
+        kind, covers = cuda.kind_of(record.budget_B), record.covers
+        if kind == "capped" and cuda.NOT_HELD not in covers.outside:
+            covers = replace(covers, outside=(*covers.outside, cuda.NOT_HELD))
+        return replace(record, budget_kind=kind, covers=covers)
 
     def limit(self, record: PlanRecord) -> None:
         """Caps what torch's own allocator may reserve on the GPU, for a plan whose budget is kept so."""
         if record.budget_kind == "capped":
-            cuda.cap(record.budget_B, torch.cuda.current_device())
+            cuda.cap(record.budget_B, self, torch.cuda.current_device())
 
     @property
     def needs(self) -> OptimizerNeeds | None:
@@ -282,6 +285,7 @@ class BudgetScope:
         engines, self.engines = self.engines, None
         if engines is not None:
             engines.close()
+        cuda.uncap(self)
         self._agreed_B.clear()
         before, self.hard_budget = self.hard_budget, None
         if before is not None:

@@ -23,6 +23,17 @@ bool is_ordinary(const c10::IValue& value) {
          value.isGenerator();
 }
 
+// A device whose memory the budget does not reach; tensors without bytes lie nowhere.
+bool is_beyond(c10::Device device) {
+  return device.type() != c10::DeviceType::CPU && device.type() != c10::DeviceType::Meta;
+}
+
+[[noreturn]] C10_NOINLINE void refuse_device(const std::string& op, c10::Device device) {
+  C10_THROW_ERROR(Error, "lowtide: the operator '" + op + "' has met " + device.str() + ", and lowtide.eager keeps a "
+                  "budget of CPU memory alone yet: train with lowtide.fit there, or keep this loop on the CPU. The "
+                  "operator has not run.");
+}
+
 bool is_symbol(const c10::IValue& value) { return value.isSymInt() || value.isSymFloat() || value.isSymBool(); }
 
 template <class List>
@@ -156,6 +167,7 @@ void Runtime::look_at(Pass& pass, const torch::jit::Stack& stack) {
   pass.records = pass.op.is_known && !is_stepping();
   for (std::size_t i = 0; i < pass.op.arguments; ++i) {
     const c10::IValue& argument = stack[first + i];
+    if (argument.isDevice() && is_beyond(argument.toDevice())) refuse_device(pass.op.name, argument.toDevice());
     if (!argument.isTensor() && !argument.isList()) {
       pass.records = pass.records && is_ordinary(argument) && !is_symbol(argument);
       continue;
@@ -169,6 +181,7 @@ void Runtime::look_at(Pass& pass, const torch::jit::Stack& stack) {
         pass.records = pass.records && element < 0;
         return;
       }
+      if (!whole.is_python_dispatch() && is_beyond(whole.device())) refuse_device(pass.op.name, whole.device());
       pass.records = pass.records && is_plain(whole);
       visit_parts(whole, [&](const c10::TensorImpl& tensor) {
         if (!has_bytes(tensor)) return;
