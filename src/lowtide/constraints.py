@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from lowtide.arguments import seconds, text, whole
+from lowtide.arguments import seconds, shown, text, whole
+from lowtide.errors import ArgumentError
 from lowtide.ir.graph import Graph
 from lowtide.ir.layout import ALIGNMENT_B, LiveBlock
 from lowtide.ir.machine import Link, Machine
@@ -15,6 +16,9 @@ from lowtide.ir.schedule import Schedule
 from lowtide.planners.base import AbstractPlanner
 from lowtide.planners.portfolio import Portfolio
 from lowtide.units import Budget
+
+EAGER, INDUCTOR = COMPILERS = ("eager", "inductor")
+"""Whose kernels run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,11 +37,13 @@ class PlanOptions:
         host_budget_B: host bytes for what is offloaded; 0 for nothing, None for no limit.
         link_Bps: what each direction of the link is held to; None for what it can do.
         host_resident: see `Problem`.
+        compiler: whose kernels run: "eager", those of PyTorch's operators, or "inductor", those that Inductor compiles.
         links: between device and host, as measured here and limited; empty where nothing is offloaded, or `machine` has
             them.
 
     Raises:
-        ArgumentError: if seed, work, a limit or the machine is of the wrong kind, or negative.
+        ArgumentError: if seed, work, a limit, the machine or the compiler is of the wrong kind, or negative; if kernels
+            are to be compiled for a machine that is not here.
     """
 
     budget: Budget
@@ -53,6 +59,7 @@ class PlanOptions:
     link_Bps: float | None = None
     links: tuple[Link, ...] = ()
     host_resident: tuple[int, ...] | None = None
+    compiler: str = EAGER
 
     def __post_init__(self) -> None:
         text("machine", self.machine, '"h200"', or_none=True)
@@ -64,6 +71,13 @@ class PlanOptions:
         }
         for name, value in read.items():
             object.__setattr__(self, name, value)
+        if self.compiler not in COMPILERS:
+            raise ArgumentError(f"compiler={shown(self.compiler)}: there is {' and '.join(map(repr, COMPILERS))}")
+        if self.compiler != EAGER and self.machine is not None:
+            raise ArgumentError(
+                f"compiler={self.compiler!r} with machine={self.machine!r}: compiled kernels are measured, and can only "
+                'be here. Leave machine= out, or plan for it with compiler="eager".'
+            )
 
     @property
     def moves(self) -> Machine | None:

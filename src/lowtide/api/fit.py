@@ -14,6 +14,7 @@ import torch
 from lowtide.api.plan import NOTHING_CAPTURED
 from lowtide.arguments import function, path, yes_or_no
 from lowtide.capture.fidelity import compiled_already
+from lowtide.constraints import EAGER
 from lowtide.device.looked_through import is_compiled_module
 from lowtide.device.modules import hooks_of_all_modules, replace_call
 from lowtide.device.recomputation import ended_behind
@@ -62,6 +63,7 @@ def fit(
     time_limit_s: float | None = None,
     shape_limit_s: float | None = SHAPE_LIMIT_s,
     dynamic: bool | None = None,
+    compiler: str = EAGER,
     verify: bool = False,
     watch: Watch | None = None,
 ) -> M:
@@ -97,6 +99,9 @@ def fit(
             of the most similar shape is taken over at once, made to fit and checked; a faster one found in that time
             takes its place. None measures and searches every shape in full.
         dynamic: as in `torch.compile`.
+        compiler: whose kernels run. "eager": PyTorch's own, with plain PyTorch's bits. "inductor": those that Inductor
+            compiles for the model, with the bits of `torch.compile(model)` at every budget; each shape is compiled by
+            itself.
         verify: whether the first step of every shape is compared with plain PyTorch's, bit by bit, before it is taken:
             by copies of the model, as `lowtide.verify` does, which needs memory for a copy and a plain step as well.
             Where bits differ that should not, `VerificationError` is raised, and nothing has been changed. Where
@@ -124,7 +129,9 @@ def fit(
     (budget, moves), menu = _budgets(given, budget, host_budget, link), _menu(numerics, without, given)
     host = None if share is None else _host(share, model, budget, verify)
     size = parse_budget(budget) if host is None else host.session.options.budget  # type: ignore[arg-type]
-    options = PlanOptions(budget=size, seed=seed, work=work, time_limit_s=time_limit_s, **menu, **moves)
+    options = PlanOptions(
+        budget=size, seed=seed, work=work, time_limit_s=time_limit_s, compiler=compiler, **menu, **moves
+    )
     options = dataclasses.replace(options, shape_limit_s=shape_limit_s)
     doubts = (compiled_already(type(model).__name__),) if is_compiled_module(model) else ()
     if doubts and options.numerics is Numerics.EXACT:
@@ -201,7 +208,8 @@ def _install(model: M, handle: Fitted, dynamic: bool | None, first: FirstSteps |
 
     def make() -> WholeCall:
         check_model(model)  # it may have been sharded since
-        return compiled_call(model, session.backend, dynamic, exact=session.is_exact)
+        compiler = session.options.compiler
+        return compiled_call(model, session.backend, dynamic, exact=session.is_exact, compiler=compiler)
 
     compiled = Compiled(make)
 

@@ -119,7 +119,7 @@ def _capture(
 
     Returns: the capture; what runs in its place, where it has no backward.
     """
-    names = {i: _primal_name(p) for i, p in enumerate(gm.graph.find_nodes(op="placeholder"))}
+    names = {i: primal_name(p) for i, p in enumerate(gm.graph.find_nodes(op="placeholder"))}
     captures: list[Captured] = []
     trips: list[RoundTrip] = []
 
@@ -206,7 +206,7 @@ def _spares(captured: Captured) -> int:
     return len(traced.outside_arena(enlarge(traced.graph, Numerics.LOSSY))) + _SPARE
 
 
-def _primal_name(placeholder: fx.Node) -> str:
+def primal_name(placeholder: fx.Node) -> str:
     """`transformer.wte.weight`, from the source that Dynamo recorded, or the placeholder's own name."""
     path = primal_path(placeholder)
     name = module_name(path) if path else ""

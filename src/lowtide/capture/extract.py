@@ -27,6 +27,7 @@ from lowtide.capture.joint import (
 from lowtide.capture.order import program_order
 from lowtide.capture.origin import origin_of
 from lowtide.capture.symbols import Symbols
+from lowtide.device.compiled_kernels import kernel_of
 from lowtide.device.engine_passes import gradients_are_given_away
 from lowtide.device.operators import higher_order_name, overload_of
 from lowtide.errors import UnsupportedOperator
@@ -324,6 +325,8 @@ def _name(node: fx.Node) -> str:
     target = node.target
     if overload_of(target) is not None:
         return str(target)
+    if (kernel := kernel_of(target)) is not None:
+        return kernel.op
     if higher_order := higher_order_name(target):
         return f"higher_order.{higher_order}"
     return f"{getattr(target, '__module__', '?').lstrip('_')}.{getattr(target, '__name__', target)}"

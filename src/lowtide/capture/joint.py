@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from lowtide.device.compiled_kernels import kernel_of
 from lowtide.device.operators import Overload, arguments_of, overload_of, overwrites, results_of
 from lowtide.device.storage import number_of_storage
 from lowtide.errors import UnsupportedOperator
@@ -87,6 +88,8 @@ def bind(node: fx.Node, op: Overload) -> dict[str, Any]:
 
 def is_opaque(node: fx.Node) -> bool:
     """Whether nothing is known of what the call does besides its outputs."""
+    if kernel_of(node.target) is not None:
+        return False
     op = overload(node)
     if op is None:
         return not is_getitem(node) and not (callable(node.target) and getattr(node.target, "__module__", "") in _PURE)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from lowtide.device import recurrence
+from lowtide.device.compiled_kernels import compiled_op
 from lowtide.errors import UnsupportedOperator
 from lowtide.ir.call import Arg, Const, Held, Items, NamedArg, Ref, View
 from lowtide.ops.catalogue import kernels
@@ -56,9 +57,9 @@ def resolve(op: str) -> Callable[..., Any]:
     """Finds the callable behind an operator's name.
 
     Arguments:
-        op: `"namespace.name.overload"` of a torch operator, `"lowtide.name"` of one of ours, `"higher_order.name"`
-            (with or without `"torch.ops."`), `"operator.name"`, `"math.name"`, a numeric builtin, or a symbolic
-            number function of torch.
+        op: `"namespace.name.overload"` of a torch operator, `"lowtide.name"` of one of ours, `"compiled.name.digest"`
+            of a kernel that was compiled in this process, `"higher_order.name"` (with or without `"torch.ops."`),
+            `"operator.name"`, `"math.name"`, a numeric builtin, or a symbolic number function of torch.
 
     Raises:
         UnsupportedOperator: if the installed torch, with the libraries that are loaded, has no such operator, or it is
@@ -79,7 +80,7 @@ def _own(op: str) -> Callable[..., Any] | None:
     if op == "lowtide.recurrent_layer.default":
         return recurrence.RECURRENT_LAYER
     kernel = kernels().get(op)
-    return None if kernel is None else kernel.run
+    return compiled_op(op) if kernel is None else kernel.run
 
 
 def _python(parts: list[str]) -> Callable[..., Any] | None:

@@ -68,3 +68,22 @@ def captured_as_eager() -> Iterator[None]:
         config["recompile_limit"] = _RECOMPILE_LIMIT
     with torch._dynamo.config.patch({k: v for k, v in config.items() if hasattr(torch._dynamo.config, k)}):
         yield
+
+
+@contextlib.contextmanager
+def captured_as_compiled() -> Iterator[None]:
+    """Lets Dynamo capture what `torch.compile` captures, or raise where it would go on in eager silently.
+
+    What that computes is left as it is. Hooks that come and go, and parameters that are frozen and thawed, are noticed;
+    numbers of shapes and buckets of DistributedDataParallel are treated as by `captured_as_eager`.
+    """
+    config: dict[str, object] = {
+        "fail_on_recompile_limit_hit": True,
+        "skip_nnmodule_hook_guards": False,
+        "skip_tensor_guards_with_matching_dict_tags": False,
+        "optimize_ddp": False,
+    }
+    if torch._dynamo.config.recompile_limit == _TORCHS_RECOMPILE_LIMIT:
+        config["recompile_limit"] = _RECOMPILE_LIMIT
+    with torch._dynamo.config.patch({k: v for k, v in config.items() if hasattr(torch._dynamo.config, k)}):
+        yield

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 PLAIN = "plain PyTorch"
+COMPILED = "torch.compile(model)"
 COMPILED_EAGER = 'torch.compile(model, backend="eager")'
 
 

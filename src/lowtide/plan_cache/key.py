@@ -14,6 +14,7 @@ import hashlib
 import msgspec
 
 import lowtide
+from lowtide.constraints import EAGER
 from lowtide.device.fingerprint import fingerprint
 from lowtide.errors import PlanFileError
 from lowtide.ir.graph import Graph
@@ -121,8 +122,9 @@ def manner_of(options: PlanOptions, limit_s: float | None) -> str:
     budget = (options.budget.size_B, options.budget.of_device, options.budget.of_plain)
     searched = (repr(options.planner), options.seed, options.work, options.time_limit_s, options.machine, limit_s)
     moves = (options.host_budget_B, options.link_Bps, options.links, options.host_resident)
+    compiler = () if options.compiler == EAGER else (options.compiler,)
     moved = () if options.host_budget_B == 0 else moves
-    facts = (budget, *searched, options.numerics, sorted(options.without), *moved)
+    facts = (budget, *searched, options.numerics, sorted(options.without), *moved, *compiler)
     return msgspec.json.encode(facts).decode()
 
 

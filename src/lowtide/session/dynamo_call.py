@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from lowtide.constraints import EAGER, INDUCTOR
 from lowtide.device.capture_errors import backend_failure, capture_failures, recompile_limit_error
 from lowtide.device.compile_queries import Answers, Place, queries_answered
 from lowtide.device.compiled_code import CompiledFunction
-from lowtide.device.dynamo_settings import captured_as_eager
+from lowtide.device.dynamo_settings import captured_as_compiled, captured_as_eager
 from lowtide.device.fake_kernels import geometries_learnt
 from lowtide.device.graph_breaks import forget_graph_breaks, graph_breaks, refused_graph_breaks
 from lowtide.device.known_branches import Fact, known_branches, signature_of
@@ -24,7 +27,7 @@ from lowtide.device.releases import missing, warn_if_untested
 from lowtide.device.rewritten_calls import calls_kept
 from lowtide.device.said_once import messages_said_once
 from lowtide.device.surroundings import obstruction
-from lowtide.errors import CaptureError, LowtideError, RecompileLimit
+from lowtide.errors import ArgumentError, CaptureError, LowtideError, RecompileLimit
 from lowtide.session.hook_installation import install_output_hooks
 
 _SERIAL = itertools.count(1)
@@ -32,7 +35,12 @@ _VARIANTS = 15  # and the newest
 
 
 def compiled_call(
-    module: torch.nn.Module, backend: Callable[..., Any] | str, dynamic: bool | None, *, exact: bool = True
+    module: torch.nn.Module,
+    backend: Callable[..., Any] | str,
+    dynamic: bool | None,
+    *,
+    exact: bool = True,
+    compiler: str = EAGER,
 ) -> WholeCall:
     """The module's call, hooks included, compiled by a Dynamo backend: as one graph where that is possible.
 
@@ -43,7 +51,20 @@ def compiled_call(
     Arguments:
         exact: whether what is captured has to be what runs without lowtide; else the model may be told that it is being
             compiled where that makes one graph of it.
+        compiler: whose kernels run. With Inductor's, what is captured is what `torch.compile` captures, each shape by
+            itself.
+
+    Raises:
+        CaptureError: if the installed torch lacks what a capture needs.
+        ArgumentError: if Inductor is to compile for sizes that vary.
     """
+    if compiler == INDUCTOR:
+        if dynamic:
+            raise ArgumentError(
+                'dynamic=True with compiler="inductor": its kernels are planned for fixed sizes. Leave dynamic= out, '
+                "and each shape is compiled by itself."
+            )
+        dynamic = False
     if lacking := missing():
         raise CaptureError(
             f"torch {torch.__version__} lacks {', '.join(lacking)}, which lowtide needs to capture a model"
@@ -60,7 +81,7 @@ def compiled_call(
         own = types.FunctionType(code, step.__globals__, name, None, step.__closure__)
         return CompiledFunction(own, backend, dynamic)
 
-    return WholeCall(compiled, module, exact=exact)
+    return CompiledCall(compiled, module) if compiler == INDUCTOR else WholeCall(compiled, module, exact=exact)
 
 
 @dataclass(eq=False)
@@ -144,6 +165,12 @@ class WholeCall:
         with queries_answered(self._truth_at), known_branches():
             return variant.call(*args, **kwargs)
 
+    @contextlib.contextmanager
+    def surroundings(self) -> Iterator[None]:
+        """What torch is told about how to capture, for as long as the call lasts."""
+        with captured_as_eager(), real_layouts(), calls_kept(), geometries_learnt():
+            yield
+
     def _frees_place(self, failure: Exception, answers: Answers) -> bool:
         """Changes what prevented one graph, if it can be changed; returns whether to try again."""
         if install_output_hooks(self._module, failure):
@@ -158,6 +185,24 @@ class WholeCall:
         if self._suspect is not None:
             self._truth_at.add(self._suspect)
         return self._suspect is not None
+
+
+class CompiledCall(WholeCall):
+    """A compiled call that captures what `torch.compile` captures: models hear that they are being compiled.
+
+    Arguments:
+        compiled, module: as of `WholeCall`.
+    """
+
+    def __init__(self, compiled: Callable[[], CompiledFunction], module: torch.nn.Module) -> None:
+        super().__init__(compiled, module, exact=True)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        refuse_where_nothing_is_captured(self._module, args, kwargs)
+        return self._variants[0].call(*args, **kwargs)
+
+    def surroundings(self) -> AbstractContextManager[Any]:
+        return captured_as_compiled()
 
 
 def _where(failure: BaseException) -> str:
@@ -175,7 +220,7 @@ def refuse_where_nothing_is_captured(module: torch.nn.Module, args: tuple[Any, .
         raise CaptureError(reason)
 
 
-def run_loudly(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def run_loudly(call: WholeCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Calls a compiled function; what Dynamo would hide or wrap reaches the user as lowtide's own error.
 
     Raises:
@@ -183,7 +228,7 @@ def run_loudly(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
         LowtideError: raised while compiling, without Dynamo's wrapping.
     """
     try:
-        with captured_as_eager(), real_layouts(), messages_said_once(), calls_kept(), geometries_learnt():
+        with call.surroundings(), messages_said_once():
             return call(*args, **kwargs)
     except recompile_limit_error() as error:
         raise RecompileLimit(

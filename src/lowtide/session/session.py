@@ -23,6 +23,8 @@ from lowtide.capture.aot import make_backend
 from lowtide.capture.breaks import all_breaks
 from lowtide.capture.captured import Captured
 from lowtide.capture.captured_call import IN_BACKWARD, AbstractSteps
+from lowtide.compiled.backend import make_inductor_backend
+from lowtide.constraints import INDUCTOR
 from lowtide.device.arena import nothing_engaged
 from lowtide.device.arrivals import Arrivals, GradientLayout
 from lowtide.device.fingerprint import precision_switches
@@ -156,8 +158,10 @@ class Session(AbstractPlans, AbstractSteps):
 
     def __post_init__(self) -> None:
         several = self._has_several_graphs if self.whole is None else None
-        self.backend = make_backend(
-            self._executor_for, several, self if self.whole is None else None, self._note_left_out
+        self.backend = (
+            make_inductor_backend(self._executor_for, self._note_left_out)
+            if self.options.compiler == INDUCTOR
+            else make_backend(self._executor_for, several, self if self.whole is None else None, self._note_left_out)
         )
         self.lock = self.budget_scope.turn
         self.menu = Menu(Exactness(self.cache))
