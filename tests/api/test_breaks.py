@@ -93,8 +93,8 @@ def test_explain_lists_breaks_with_cause_and_line() -> None:
     assert "print" in first.cause
     assert "if h.square()" in second.text
     assert "content of a tensor" in second.cause
-    assert "graph breaks" in plan.explain()
-    assert "3 graphs on one timeline" in plan.explain()
+    assert "graph breaks" in plan.explain(verbose=True)
+    assert "3 graphs on one timeline" in plan.explain(verbose=True)
 
 
 def test_breaks_without_a_graph_end_are_listed_too() -> None:
@@ -123,4 +123,4 @@ def test_a_graph_that_is_left_out_is_listed() -> None:
     (left_out,) = [b for b in model.lowtide.plan.record.breaks if "outside any plan" in b.cause]
     assert "nonzero" in left_out.cause
     assert left_out.text == "return self.last(counted(h)).square().mean()"
-    assert "outside any plan" in " ".join(model.lowtide.plan.explain().split())
+    assert "outside any plan" in " ".join(model.lowtide.plan.explain(verbose=True).split())

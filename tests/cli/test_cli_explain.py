@@ -16,8 +16,14 @@ from lowtide.cli.main import app
 def test_it_prints_the_plan(plan_file: Path) -> None:
     result = CliRunner().invoke(app, ["explain", str(plan_file)])
     assert result.exit_code == 0
-    for fact in ("40.0 MiB, accounted", "replayed once", "model.py:11", "7 of 7 values"):
+    for fact in ("40.0 MiB (accounted)", "replayed once", "model.py:11", "7 of 7 values"):
         assert fact in result.output
+
+
+def test_what_is_proved_comes_with_verbose(plan_file: Path) -> None:
+    result = CliRunner().invoke(app, ["explain", str(plan_file), "--verbose"])
+    assert "proved floor" in result.output
+    assert "2 ms to redo" in result.output
 
 
 def test_top_and_html_and_svg(plan_file: Path) -> None:

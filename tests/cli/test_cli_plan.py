@@ -138,6 +138,13 @@ def test_too_small_a_budget_tells_the_remedy(script: Path, monkeypatch: pytest.M
     monkeypatch.setattr(lowtide, "plan", plan, raising=False)
     result = _run(f"{script.stem}:good", "--budget", "1MiB")
     assert result.exit_code == 2
+    first = [line.rstrip() for line in result.output.splitlines()[:4]]
+    assert first == [
+        "does not fit  a budget of 1.00 MiB; nothing has been changed",
+        "floor         31.0 MiB: proved, no plan needs less",
+        "smallest      32.0 MiB: a plan is known for that",
+        "next          --budget 33554432, a smaller batch, or a shorter sequence",
+    ]
     assert "use budget=33554432" in result.output
     assert "Traceback" not in result.output
 

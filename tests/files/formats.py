@@ -158,7 +158,7 @@ def plan_bytes(enforced: bool = True) -> bytes:
 
 def _use_plan(path: Path) -> None:
     record = Plan.load(path).record
-    text = render(explain(record))
+    text = render(explain(record), verbose=True)
     assert all(c.isprintable() or c == "\n" for c in text)
     page = html_of(record)
     assert MARKUP not in page
@@ -185,7 +185,7 @@ def carry(record: PlanRecord, graph: Graph) -> PlanRecord:
 def _use_graph(path: Path) -> None:
     graph = read_graph(path)
     record = _planned(graph, True)
-    render(explain(record))
+    render(explain(record), verbose=True)
     html_of(record)
     predict_graph(graph, load_machine("h200"))
 

@@ -55,7 +55,7 @@ def hostile(tmp_path: Path) -> Path:
 
 def test_names_of_a_plan_are_text_everywhere(hostile: Path, tmp_path: Path) -> None:
     record = load_plan(hostile)
-    assert _is_clean(render(explain(record)))
+    assert _is_clean(render(explain(record), verbose=True))
     page = html_of(record)
     assert _is_clean(page)
     assert "<script>alert" not in page

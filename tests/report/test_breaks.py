@@ -22,7 +22,7 @@ def test_breaks_are_listed_with_cause_and_line() -> None:
     assert told[0] == "3 graphs on one timeline; the code between them runs in the reserve"
     assert told[1] == '1. model.py:12 (print("<h>")): print cannot be traced'
     assert told[2].startswith("2. a line that torch does not tell (TORCH_LOGS=graph_breaks shows it): a call that")
-    assert 'print("<h>")' in render(explain(broken))
+    assert 'print("<h>")' in render(explain(broken), verbose=True)
     assert "&lt;h&gt;" in html_of(broken)
 
 

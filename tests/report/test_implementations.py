@@ -80,7 +80,7 @@ def test_every_printer_says_so() -> None:
     head = headline(made)
     assert head.numerics == "reassociated, without fusion"
     assert head.implementations == "1 of 2 call sites differ from the program's: 1 x activations from bits"
-    told = render(explain(made))
+    told = render(explain(made), verbose=True)
     assert "62.0 KiB, 8.00 KiB while it runs" in told
     assert "1 of 1 call sites that run something else" in told
     page = html_of(made)

@@ -141,7 +141,7 @@ def test_the_backend_takes_a_level_and_what_to_leave_out() -> None:
 def test_a_plan_says_what_it_chose() -> None:
     network, module, _ = both("mixed")
     plan = lowtide.plan(module, network.batches(1)[0], budget="70% of plain", work=WORK)
-    told = plan.explain()
+    told = plan.explain(verbose=True)
     assert "call sites differ from the program's: " in told
     assert "implementation " in told
     assert "in place" in told

@@ -356,8 +356,8 @@ class TrainStep:
         """Why the optimizer steps as a whole at the end; empty where each update stands in the plan."""
         return self._live.opaque
 
-    def explain(self, top: int = 20) -> str:
-        """The fates of the values that matter, and how the optimizer steps, as text.
+    def explain(self, top: int = 20, *, verbose: bool = False) -> str:
+        """The plan's answer, the values that matter, and how the optimizer steps, as text; see `Plan.explain`.
 
         Raises:
             LowtideError: before the first step.
@@ -365,7 +365,7 @@ class TrainStep:
         plan = self.plan
         if plan is None:
             raise LowtideError("there is no plan before the first step: take one, then explain")
-        return f"{plan.explain(top)}\n{self._says()}"
+        return f"{plan.explain(top, verbose=verbose)}\n{self._says()}"
 
     def _says(self) -> str:
         name = type(self._optimizer).__name__

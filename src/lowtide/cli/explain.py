@@ -10,10 +10,13 @@ import typer
 from lowtide.cli.failure import told
 from lowtide.report.terminal import Terminal
 
+VERBOSE = "Also where the bytes go, why each value has its fate, and what is proved."
+
 
 def explain(
     plan: Annotated[Path, typer.Argument(help="A plan file that lowtide saved.")],
     top: Annotated[int, typer.Option(min=0, help="Most values to show, largest first.")] = 20,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help=VERBOSE)] = False,
     html: Annotated[Path | None, typer.Option(help="Write a report that opens in a browser.")] = None,
     svg: Annotated[Path | None, typer.Option(help="Write a picture of memory over one step.")] = None,
 ) -> None:
@@ -25,7 +28,7 @@ def explain(
 
         record = load_plan(plan)
         console = Terminal()
-        console.print(renderable(explain_record(record, top)))
+        console.print(renderable(explain_record(record, top), console.width, verbose))
         if html is not None:
             from lowtide.report.html import write_html
 

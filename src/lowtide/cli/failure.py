@@ -12,7 +12,9 @@ from contextlib import contextmanager
 import typer
 from rich.text import Text
 
-from lowtide.errors import LowtideError
+from lowtide.errors import InfeasibleBudget, LowtideError
+from lowtide.report.answer import refusal
+from lowtide.report.explain import labelled
 from lowtide.report.terminal import Terminal
 
 BROKEN, REFUSED, INTERRUPTED = 1, 2, 130
@@ -38,6 +40,12 @@ def told() -> Iterator[None]:
     except UserCodeError as error:
         _say(f"{error.place} raised:\n{_trace(error.__cause__)}")
         raise typer.Exit(BROKEN) from error
+    except InfeasibleBudget as error:
+        console = Terminal(stderr=True, highlight=False)
+        console.print(labelled(refusal(error), console.width))
+        console.print()
+        console.print(Text(f"{type(error).__name__}: {error}", style="dim"))
+        raise typer.Exit(REFUSED) from error
     except LowtideError as error:
         _say(f"{type(error).__name__}: {error}")
         raise typer.Exit(REFUSED) from error

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from lowtide.cli.explain import VERBOSE
 from lowtide.cli.failure import INTERRUPTED, told
 from lowtide.cli.implementations import Level, Without
 from lowtide.cli.max_batch import Variation, find, show
@@ -50,6 +51,7 @@ def plan(
     time_limit: Annotated[float | None, typer.Option(min=0.0, help="Stop searching after that many seconds.")] = None,
     seed: Annotated[int, typer.Option(help="The same seed and work give the same plan.")] = 0,
     top: Annotated[int, typer.Option(min=0, help="Values to explain.")] = 10,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help=VERBOSE)] = False,
     max_batch: Annotated[
         bool, typer.Option("--max-batch", help="Find the largest batch that fits; plan that.")
     ] = False,
@@ -79,7 +81,7 @@ def plan(
         if variation is not None:
             typer.echo(to_json(found)) if as_json else show(found)
             found = found.plan
-        interrupted = False if as_json else _show(found.record, top)
+        interrupted = False if as_json else _show(found.record, top, verbose)
         console = Terminal(stderr=as_json)
         if output is not None:
             found.save(output)
@@ -197,10 +199,11 @@ def _plan_file(target: str, console: Terminal, save_graph: Path | None = None, *
         return lowtide.plan_file(target, watch=lambda progress: status.update(line(progress)), **given)
 
 
-def _show(record: Any, top: int) -> bool:
+def _show(record: Any, top: int, verbose: bool) -> bool:
     """Prints the explanation; returns whether planning was interrupted."""
     from lowtide.ir.plan import Status
     from lowtide.report.explain import explain, renderable
 
-    Terminal().print(renderable(explain(record, top)))
+    console = Terminal()
+    console.print(renderable(explain(record, top), console.width, verbose))
     return bool(record.outcome.status is Status.INTERRUPTED)

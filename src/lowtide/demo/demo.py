@@ -25,8 +25,9 @@ from lowtide.ir.plan import PlanRecord
 from lowtide.plan_cache.lookup import PlanLookup
 from lowtide.plan_cache.store import PlanCache
 from lowtide.profile.cache import ProfileCache
+from lowtide.report.answer import answer
 from lowtide.report.comparison import Comparison, comparison_table, loss_table
-from lowtide.report.explain import headline_table
+from lowtide.report.explain import labelled
 from lowtide.report.headline import headline
 from lowtide.report.memory_picture import write_memory
 
@@ -154,7 +155,7 @@ def _log(level_B: int, seen: Observation) -> list[tuple[float, int]]:
 
 def _tell(console: Console, run: Comparison, record: PlanRecord, out: Path) -> bool:
     console.print()
-    console.print(headline_table(headline(record)))
+    console.print(labelled(answer(headline(record)), console.width))
     console.print()
     console.print(loss_table(run))
     console.print()

@@ -7,10 +7,12 @@ Units: `_B` bytes, `_s` seconds.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from io import StringIO
 
+from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -18,16 +20,19 @@ from rich.text import Text
 from lowtide.ir.graph import Graph, Role
 from lowtide.ir.plan import PlanRecord
 from lowtide.ir.schedule import DEVICE, Boundary
+from lowtide.report.answer import answer
 from lowtide.report.fate import Fate, fates
 from lowtide.report.headline import Headline, headline, headline_rows
 from lowtide.report.implementations import Implementations, Site, implementations
+from lowtide.report.listing import Line, cut, listing, place, shortened
 from lowtide.report.movement import movement
 from lowtide.report.terminal import Terminal
 from lowtide.units import format_B, format_s
 
 _SHORT = 0.1  # of the schedule, and at least _FEW steps: what is live for less, inside one segment, is short-lived
 _FEW = 4
-_LINE = 88
+_INDENT = 2
+_LEAST_OF_SOURCE = 20  # characters of a source line; fewer say nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,43 +171,58 @@ def _steps(start: int, stop: int) -> str:
     return f"steps {start}-{stop - 1}" if stop - start > 1 else f"step {start}"
 
 
-def renderable(explanation: Explanation) -> RenderableType:
-    """The explanation as a rich renderable: the headline, then one line per value."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("value", overflow="fold", min_width=8)
-    table.add_column("bytes", justify="right", no_wrap=True)
-    table.add_column("fate", no_wrap=True)
-    table.add_column("cost", justify="right", no_wrap=True)
-    table.add_column("because, and from where", overflow="fold")
-    for row in explanation.rows:
-        told = Text(row.because)
-        place = " ".join(part for part in (row.module, row.source) if part)
-        for line in (place, _cut(row.text)):
-            told.append(f"\n{line}" if line else "", style="dim")
-        cost = format_s(row.cost_s) if row.cost_s > 0 else ""
-        table.add_row(Text(row.name), format_B(row.size_B), Text(row.fate, style=_style(row.fate)), cost, told)
+def renderable(explanation: Explanation, width: int, verbose: bool = False) -> RenderableType:
+    """The explanation as a rich renderable: five lines that answer, then a row per value with its place under it.
+
+    Arguments:
+        width: columns of the page.
+        verbose: all of the headline, the reason of every fate, and the implementations as well.
+    """
+    head = explanation.headline
+    parts: list[RenderableType] = [labelled(answer(head), width)]
+    if verbose:
+        parts += [Text(), labelled(headline_rows(head), width)]
+    if explanation.rows:
+        parts += [Text(), _values(explanation.rows, width, verbose)]
     count = f"{len(explanation.rows)} of {explanation.matter} values that matter"
-    shown = f"{count}, {format_B(explanation.matter_B)} in all"
-    parts: list[RenderableType] = [headline_table(explanation.headline), Text(), table, Text(shown, style="dim")]
-    if explanation.sites:
-        parts += [Text(), sites_table(explanation.sites), Text(sites_shown(explanation), style="dim")]
+    parts.append(Text(f"{count}, {format_B(explanation.matter_B)} in all", style="dim"))
+    if verbose and explanation.sites:
+        parts += [Text(), _sites(explanation.sites, width), Text(sites_shown(explanation), style="dim")]
+    if not verbose:
+        parts.append(Text("--verbose (in Python verbose=True): where the bytes go, why, and what is proved", "dim"))
     return Group(*parts)
 
 
-def sites_table(sites: Sequence[Site]) -> Table:
-    """Call sites that run something else than the program, one a line, as a rich table."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("operator", overflow="fold", min_width=8)
-    table.add_column("implementation", overflow="fold")
-    table.add_column("results", no_wrap=True)
-    table.add_column("spares", justify="right", no_wrap=True)
-    table.add_column("costs", justify="right", no_wrap=True)
-    table.add_column("where", overflow="fold")
-    for site in sites:
-        place = " ".join(part for part in (site.module, site.source) if part)
-        cells = (site.what, site.candidate, site.numerics.value, spared(site), costs(site))
-        table.add_row(*(Text(cell) for cell in cells), Text(place, style="dim"))
-    return table
+def _values(rows: Sequence[Row], width: int, verbose: bool) -> Text:
+    """The values that matter, each with its place and source line under it."""
+    lines = [
+        Line(
+            cells=(row.name, format_B(row.size_B), row.fate, format_s(row.cost_s) if row.cost_s > 0 else ""),
+            notes=(_from(row, width - _INDENT), row.because if verbose else ""),
+            style=_style(row.fate),
+        )
+        for row in rows
+    ]
+    return listing(("value", "bytes", "fate", "cost"), lines, width, right=(1, 3), styled=2)
+
+
+def _from(row: Row, width: int) -> str:
+    """The submodule, the source line's place, and as much of the line as there is space for."""
+    where = place(row.module, row.source, width)
+    left = width - cell_len(where) - 2
+    return f"{where}  {cut(row.text, left)}" if row.text and left >= _LEAST_OF_SOURCE else where
+
+
+def _sites(sites: Sequence[Site], width: int) -> Text:
+    """Call sites that run something else than the program, each with its place under it."""
+    lines = [
+        Line(
+            cells=(site.what, site.candidate, site.numerics.value, spared(site), costs(site)),
+            notes=(place(site.module, site.source, width - _INDENT),),
+        )
+        for site in sites
+    ]
+    return listing(("operator", "implementation", "results", "spares", "costs"), lines, width, right=(4,))
 
 
 def sites_shown(explanation: Explanation) -> str:
@@ -222,19 +242,20 @@ def costs(site: Site) -> str:
     return f"{'-' if site.cost_s < 0 else ''}{format_s(abs(site.cost_s))}" if site.cost_s else ""
 
 
-def headline_table(head: Headline) -> Table:
-    """The headline as a rich table of label and text."""
+def labelled(rows: Sequence[tuple[str, str]], width: int) -> Table:
+    """Labels and texts as a rich table; a text that is longer than the line goes on under itself.
+
+    Arguments:
+        width: columns of the page; a word that is longer than a line is shortened in its middle.
+    """
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for label, text in headline_rows(head):
-        table.add_row(label, Text(text))
+    table.add_column()
+    left = width - max(cell_len(label) for label, _ in rows) - 2
+    for label, text in rows:
+        words = "".join(shortened(part, left) for part in re.split(r"(\s+)", text))
+        table.add_row(label, Text(words))
     return table
-
-
-def _cut(line: str) -> str:
-    """A source line short enough not to dominate; the HTML report shows all of it."""
-    return line if len(line) <= _LINE else f"{line[: _LINE - 1]}…"
 
 
 def _style(fate: str) -> str:
@@ -243,12 +264,14 @@ def _style(fate: str) -> str:
     return "green" if fate == "kept" else ""
 
 
-def render(explanation: Explanation, width: int = 140) -> str:
+def render(explanation: Explanation, width: int = 100, verbose: bool = False) -> str:
     """The explanation as plain text.
 
     Arguments:
         width: columns of the page.
+        verbose: see `renderable`.
     """
     page = StringIO()
-    Terminal(file=page, width=width, color_system=None, legacy_windows=False).print(renderable(explanation))
+    console = Terminal(file=page, width=width, color_system=None, legacy_windows=False)
+    console.print(renderable(explanation, width, verbose))
     return page.getvalue()

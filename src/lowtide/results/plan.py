@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from lowtide.arguments import check_file, whole
+from lowtide.arguments import check_file, whole, yes_or_no
 from lowtide.ir.plan import Covers, PlanRecord, Status
 from lowtide.ir.text import load_plan, save_graph, save_plan
 from lowtide.report.explain import explain, render
@@ -80,9 +81,19 @@ class Plan:
         """The lists of what the budget counts, and of what is outside."""
         return self.record.covers
 
-    def explain(self, top: int = 20) -> str:
-        """Explains why the values that matter are kept or recomputed, with source lines."""
-        return render(explain(self.record, whole("top", top, example="20")))
+    def explain(self, top: int = 20, *, verbose: bool = False, width: int | None = None) -> str:
+        """Explains the plan: five lines that say whether it fits and at what cost, then the values that matter.
+
+        Arguments:
+            top: values to show, most bytes first.
+            verbose: also where the bytes of the budget go, why each value has its fate, which implementations run,
+                what is proved, and what the budget covers.
+            width: columns of the page; those of the terminal if nothing is said, and 100 where there is none.
+        """
+        told = explain(self.record, whole("top", top, example="20"))
+        yes_or_no("verbose", verbose)
+        columns = shutil.get_terminal_size((100, 24)).columns if width is None else whole("width", width, example="80")
+        return render(told, max(columns, 40), verbose)
 
     def save(self, path: str | Path) -> None:
         """Writes the plan, with the graph it is for, as versioned JSON; the file is replaced as a whole."""
