@@ -15,12 +15,12 @@ from lowtide.ir.simulate import simulate
 from lowtide.planners.base import Progress
 from lowtide.planners.baselines import QUICK, baselines
 from lowtide.planners.bounds.classes import CHOSEN_CLASS
+from lowtide.planners.clock import GAP
 from lowtide.planners.frontier import solver, trace
 from lowtide.planners.frontier_search import Pace, Solve, Solved, first_budgets
 from lowtide.planners.keep_all import keep_all_schedule
 from lowtide.planners.portfolio import Portfolio
 from lowtide.planners.reductions.base_order import base_order
-from lowtide.planners.search import GAP
 from tests.planners.brute_force import Exhaustive
 from tests.planners.tape import NAMED, gpt, random_graph, unet
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import msgspec
 import pytest
@@ -12,11 +11,12 @@ from lowtide.ir.graph import Graph
 from lowtide.ir.plan import Outcome, Problem, Status
 from lowtide.planners import cuts, lanes, portfolio
 from lowtide.planners.base import Progress
+from lowtide.planners.clock import Deadline, OutOfTime
 from lowtide.planners.concurrent import Concurrent
 from lowtide.planners.cuts import CutLimits, CutsFound
 from lowtide.planners.portfolio import Portfolio
 from lowtide.planners.reductions.stages import stage_program
-from lowtide.planners.search import OutOfTime, Search
+from lowtide.planners.search import Search
 from tests.planners.tape import gpt, resnet, unet
 
 TIGHT = {"gpt": (gpt(4), 50), "resnet": (resnet((1, 1, 1, 1)), 60), "unet": (unet(4), 50)}
@@ -89,7 +89,7 @@ def test_cuts_end_when_they_are_stopped() -> None:
     stop = threading.Event()
     stop.set()
     assert cuts.find_cuts(program, budget_B, budget_B, CutLimits(stop=stop)).solves == 0
-    assert cuts.find_cuts(program, budget_B, budget_B, CutLimits(until_s=time.monotonic())).solves == 0
+    assert cuts.find_cuts(program, budget_B, budget_B, CutLimits(deadline=Deadline(0.0))).solves == 0
 
 
 def test_what_cuts_have_proved_holds_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,6 @@ Units: `_B` bytes, `_s` seconds.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +20,7 @@ from lowtide.planners.base import AbstractPlanner
 from lowtide.planners.catalogue import CLASSICS
 from lowtide.planners.classic.checkmate import Checkmate
 from lowtide.planners.classic.rounding import LpRounding, RandomRounding
+from lowtide.planners.clock import Deadline
 from lowtide.planners.keep_all import keep_all_schedule
 
 QUICK: tuple[AbstractPlanner, ...] = tuple(
@@ -66,15 +66,14 @@ def baselines(
     """
     keep_all = simulate(graph, keep_all_schedule(graph))
     asked_B = sorted({b - fixed_B for b in budgets_B if b - fixed_B < keep_all.peak_B} | {keep_all.peak_B - 1})[::-1]
-    until_s = None if time_limit_s is None else time.monotonic() + time_limit_s
+    deadline = Deadline(time_limit_s)
     found: list[Asked] = []
 
     def asking(planner: AbstractPlanner) -> Ask:
         def ask(live_B: int) -> Outcome | None:
-            left_s = None if until_s is None else until_s - time.monotonic()
-            if left_s is not None and left_s <= 0:
+            if deadline.is_over:
                 return None
-            return planner.solve(Problem(graph, live_B, seed, work, left_s))
+            return planner.solve(Problem(graph, live_B, seed, work, deadline.left_s))
 
         return ask
 

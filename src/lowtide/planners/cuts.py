@@ -8,9 +8,8 @@ replays are where a search begins.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from threading import Event
 from typing import ClassVar, final
 
@@ -23,10 +22,11 @@ from lowtide.planners.base import AbstractPlanner, Watch
 from lowtide.planners.bounds.cut_model import CutModel, CutSolution, stage_cut, stage_cuts
 from lowtide.planners.bounds.milp import PS_PER_MS, Effort
 from lowtide.planners.chain.ladder import ladder
+from lowtide.planners.clock import Deadline
 from lowtide.planners.greedy import mend
 from lowtide.planners.keep_all import beyond_keep_all
 from lowtide.planners.reductions.stages import StageProgram, refuses_stages
-from lowtide.planners.search import GAP, Search, conduct
+from lowtide.planners.search import Search, conduct
 
 _CLOSE = 1e-3  # as a fraction of the step: closer solutions of a cut cost more than they bring
 _FAR = 1.05  # times the budget: a replay that takes more is not mended but solved anew, with rungs
@@ -143,7 +143,7 @@ def cut_and_replay(search: Search, rounds: int = 6, cuts: int = 2, *, climb: boo
             break
         if lowest is None or state.peak_B < lowest.peak_B:
             lowest, lowest_cut = state, cut
-        if search.gap <= GAP:
+        if search.clock.is_close():
             return lowest
         stage = state.peak_stage
     if lowest is None or lowest_cut is None:
@@ -161,7 +161,7 @@ def _climb(search: Search, cut: StageCuts, lowest: Retention) -> Retention:
     trial_B = search.problem.budget_B
     for _ in range(_CLIMBS):
         state = _try(search, cut, trial_B, keep=rungs.rungs)
-        if state is None or search.gap <= GAP:
+        if state is None or search.clock.is_close():
             break
         lowest = min(lowest, state, key=lambda s: s.peak_B)
         if state.fits:
@@ -176,7 +176,7 @@ def _shrink(search: Search, cut: StageCuts, lowest: Retention, rounds: int) -> R
     over_B = search.problem.budget_B
     trial_B = over_B - max(1, lowest.peak_B - search.budget_B)
     for _ in range(rounds):
-        if search.gap <= GAP:
+        if search.clock.is_close():
             break
         state = _try(search, cut, trial_B)
         if state is not None and state.peak_B < lowest.peak_B:
@@ -202,13 +202,13 @@ def _try(
     """Solves one cut for one budget, notes what it proves, and offers its replay; None if no set fits."""
     solution = solve_cut(search, cut, budget_B, keep=keep)
     if proves:
-        search.prove(solution.bound_ps)
+        search.clock.prove(solution.bound_ps)
     state = None if solution.kept is None else _replay(search, cut, solution)
     if state is not None:
         search.stats.setdefault("replay_peaks_B", []).append(state.peak_B)
         search.offer(state)
         _mend(search, state)
-    search.tick()
+    search.clock.tick()
     return state
 
 
@@ -229,7 +229,7 @@ def solve_cut(
     if key in search.cuts_solved:
         return search.cuts_solved[key]
     close_ms = int(_CLOSE * search.program.time_ps) / PS_PER_MS
-    solution = cut.model.solve(budget_B, Effort(close_ms, nodes, search.left_s), keep)
+    solution = cut.model.solve(budget_B, Effort(close_ms, nodes, search.clock.left_s), keep)
     search.cuts_solved[key] = solution
     search.stats["ilp_solves"] = search.stats.get("ilp_solves", 0) + 1
     search.stats["ilp_nodes"] = search.stats.get("ilp_nodes", 0) + solution.nodes
@@ -241,14 +241,14 @@ def solve_cut(
 
 @dataclass(frozen=True)
 class CutLimits:
-    """How far to go; the result does not depend on the machine's speed unless `until_s` strikes.
+    """How far to go; the result does not depend on the machine's speed unless the deadline strikes.
 
     Arguments:
         cuts: at most.
         columns: of the largest model.
         nodes: of each solver's tree; where they do not suffice, no cut is added.
         idle: further cuts without a better bound.
-        until_s: by the monotonic clock; None for no limit.
+        deadline: when to stop.
         stop: set by another thread.
     """
 
@@ -256,19 +256,13 @@ class CutLimits:
     columns: int = 1300
     nodes: int = 10
     idle: int = 3
-    until_s: float | None = None
+    deadline: Deadline = field(default_factory=Deadline)
     stop: Event | None = None
-
-    @property
-    def left_s(self) -> float | None:
-        """Seconds until the limit."""
-        return None if self.until_s is None else self.until_s - time.monotonic()
 
     @property
     def struck(self) -> bool:
         """Whether there is no more time."""
-        left_s = self.left_s
-        return (left_s is not None and left_s <= 0) or (self.stop is not None and self.stop.is_set())
+        return self.deadline.is_over or (self.stop is not None and self.stop.is_set())
 
 
 @dataclass(frozen=True)
@@ -310,7 +304,7 @@ class MultiCutReplay(AbstractPlanner):
         return conduct(problem, watch, self.name, self.refuses(problem), script)
 
     def _cut(self, search: Search) -> None:
-        limits = replace(self.limits, until_s=search.until_s)
+        limits = replace(self.limits, deadline=search.clock.deadline)
         take(search, find_cuts(search.program, search.problem.budget_B, search.budget_B, limits))
 
 
@@ -330,7 +324,7 @@ def find_cuts(program: StageProgram, budget_B: int, free_B: int, limits: CutLimi
         if solves and cuts.model.columns > limits.columns:
             break
         close_ms = _CLOSE * program.time_ps / PS_PER_MS
-        solution = cuts.model.solve(budget_B, Effort(close_ms, limits.nodes, limits.left_s, limits.stop))
+        solution = cuts.model.solve(budget_B, Effort(close_ms, limits.nodes, limits.deadline.left_s, limits.stop))
         solves += 1
         spent_ps = solution.bound_ps - program.time_ps
         idle = 0 if spent_ps > best_ps * _BETTER else idle + 1
@@ -354,7 +348,7 @@ def take(search: Search, found: CutsFound) -> list[Taus]:
 
     Returns: the replays, the lowest peak first.
     """
-    search.prove(found.bound_ps)
+    search.clock.prove(found.bound_ps)
     search.stats["cut_solves"] = search.stats.get("cut_solves", 0) + found.solves
     search.proved_impossible = search.proved_impossible or found.impossible
     ranked: list[tuple[int, int]] = []

@@ -24,6 +24,7 @@ from lowtide.ir.schedule import Schedule
 from lowtide.ir.simulate import simulate
 from lowtide.planners.base import AbstractPlanner, Progress
 from lowtide.planners.baselines import baselines
+from lowtide.planners.clock import Deadline
 from lowtide.planners.frontier_search import Found, FrontierSearch, Solve, Solved, Watch, served
 from lowtide.planners.keep_all import keep_all_schedule
 from lowtide.planners.portfolio import Portfolio
@@ -72,7 +73,7 @@ def trace(
         keep_all_B = keep_all.peak_B + fixed_B
     if solve is None:
         solve = solver(graph, Portfolio(), seed=seed, work=work, fixed_B=fixed_B)
-    search = FrontierSearch(graph, max(2, points), solve, keep_all_B, time_limit_s, watch, len(methods))
+    search = FrontierSearch(graph, max(2, points), solve, keep_all_B, Deadline(time_limit_s), watch, len(methods))
     search.run(
         lambda budgets_B, limit_s: baselines(
             base_order(graph),  # the order of the curve's plans: its bound holds for all of them

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -16,7 +15,7 @@ from lowtide.ir.plan import Outcome, Status
 from lowtide.ir.schedule import Schedule
 from lowtide.planners.base import Progress
 from lowtide.planners.baselines import Asked
-from lowtide.planners.search import GAP
+from lowtide.planners.clock import GAP, Deadline
 from lowtide.planners.start import STAGE as START
 from lowtide.units import format_B
 
@@ -109,7 +108,7 @@ class FrontierSearch:
     points: int
     solve: Solve
     keep_all_B: int
-    limit_s: float | None
+    deadline: Deadline
     watch: Watch | None
     methods: int  # how many others are to be asked
     found: dict[int, Found] = field(default_factory=dict)
@@ -123,7 +122,6 @@ class FrontierSearch:
         Arguments:
             ask_others: at some budgets, within seconds.
         """
-        self._began_s = time.monotonic()
         self._tries = 0
         self.first = self._try(self.keep_all_B, None, shared=False)
         if self.first.schedule is None:
@@ -210,16 +208,14 @@ class FrontierSearch:
         return middle_B if size > _SMALLEST_STEP and middle_B not in self.found else None
 
     def _over(self) -> bool:
-        if not self.stopped and self.limit_s is not None and time.monotonic() - self._began_s >= self.limit_s:
+        if not self.stopped and self.deadline.is_over:
             self.stopped = OUT_OF_TIME
         return bool(self.stopped)
 
     def _share_s(self) -> float | None:
         """Seconds for what comes next."""
-        if self.limit_s is None:
-            return None
-        left_s = self.limit_s - (time.monotonic() - self._began_s)
-        return max(0.0, left_s) / max(1, self.points - self._tries + 2)
+        left_s = self.deadline.left_s
+        return None if left_s is None else max(0.0, left_s) / max(1, self.points - self._tries + 2)
 
     def _try(self, budget_B: int, start: Schedule | None, *, shared: bool = True) -> Outcome:
         """Solves for a budget, within its share of the time if it is `shared`, and notes what is new."""

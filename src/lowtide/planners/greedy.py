@@ -51,7 +51,7 @@ def descend(search: Search, candidates: int = _CANDIDATES) -> None:
     while not done and search.work < search.problem.work:
         done = kernel.run(_SLICE)
         search.work = before + kernel.tried
-        search.tick()
+        search.clock.tick()
     search.stats["greedy_tried"] = kernel.tried
     search.stats["greedy_peak_B"] = state.peak_B
     search.lowest_taus = state.taus

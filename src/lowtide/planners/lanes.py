@@ -69,9 +69,9 @@ def anneal_lanes(search: Search, lanes: Sequence[Lane], work: int, twins: Taus |
         with ThreadPoolExecutor(len(runs), thread_name_prefix="lowtide-lane") as pool:
             over = work < len(lanes)
             while not over:
-                began_s = search.elapsed_s
+                began_s = search.clock.elapsed_s
                 over = all(list(pool.map(_Run.run, runs, [step] * len(runs))))  # both have to end before anything else
-                took_s = search.elapsed_s - began_s
+                took_s = search.clock.elapsed_s - began_s
                 step = max(64, min(_MOST, int(step * _SLICE_S / max(took_s, 1e-4)), 4 * step))
                 close = [r for r in runs if r.is_close]
                 ending = [min(close, key=lambda r: r.tried)] if close else runs
@@ -81,7 +81,7 @@ def anneal_lanes(search: Search, lanes: Sequence[Lane], work: int, twins: Taus |
                 for run in ending:
                     _take(search, run)
                 over = over or bool(close)
-                search.tick()
+                search.clock.tick()
     finally:
         search.stats["moves_tried"] = search.stats.get("moves_tried", 0) + search.work - before
 

@@ -15,7 +15,7 @@ from lowtide.planners.base import AbstractPlanner, Watch
 from lowtide.planners.greedy import descend
 from lowtide.planners.keep_all import beyond_keep_all
 from lowtide.planners.reductions.stages import refuses_stages
-from lowtide.planners.search import GAP, Search, conduct
+from lowtide.planners.search import Search, conduct
 
 _SLICE_S = 0.02  # aim of one call into the core
 _COLD = 0.01  # last temperature as a fraction of the first
@@ -48,7 +48,7 @@ def anneal(search: Search, temperatures: tuple[float, ...]) -> None:
     """Spends what is left of the work on annealing, split over the temperatures; stops early when close enough."""
     for number, temperature in enumerate(temperatures):
         work = (search.problem.work - search.work) // (len(temperatures) - number)
-        if work <= 0 or search.gap <= GAP:
+        if work <= 0 or search.clock.is_close():
             return
         anneal_once(search, search.retention(), temperature, work, search.problem.seed * 1000 + number)
 
@@ -69,15 +69,15 @@ def anneal_once(
     best = search.program.keep_all(search.budget_B)
     try:
         while not done:
-            began_s = search.elapsed_s
+            began_s = search.clock.elapsed_s
             done = annealer.run(step)
-            took_s = search.elapsed_s - began_s
+            took_s = search.clock.elapsed_s - began_s
             # How the proposals are sliced changes nothing but how soon a limit or Ctrl-C is noticed.
             step = max(64, min(8192, int(step * _SLICE_S / max(took_s, 1e-4)), 4 * step))
             search.work = before + annealer.tried
             if annealer.found and (search.time_ps is None or annealer.best_time_ps < search.time_ps):
                 _take(search, annealer, best)
-            search.tick()
+            search.clock.tick()
     finally:
         search.stats["moves_tried"] = search.stats.get("moves_tried", 0) + annealer.tried
         search.stats["moves_accepted"] = search.stats.get("moves_accepted", 0) + annealer.accepted

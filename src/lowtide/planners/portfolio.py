@@ -21,6 +21,7 @@ from lowtide._core import Retention
 from lowtide.ir.plan import DEFAULT_WORK, Outcome, Problem
 from lowtide.planners.base import AbstractPlanner, Watch
 from lowtide.planners.chain.chain_start import chain_start
+from lowtide.planners.clock import OutOfTime, worth_s
 from lowtide.planners.concurrent import Concurrent
 from lowtide.planners.cuts import CutLimits, CutsFound, cut_and_replay, find_cuts, take
 from lowtide.planners.greedy import descend
@@ -31,7 +32,7 @@ from lowtide.planners.lanes import AnnealingRun, Lane, anneal_lanes
 from lowtide.planners.offload.pool import plan_offload
 from lowtide.planners.reductions.stages import refuses_stages
 from lowtide.planners.reductions.twins import twin_gaps
-from lowtide.planners.search import GAP, OutOfTime, Search, conduct, worth_s
+from lowtide.planners.search import Search, conduct
 from lowtide.planners.smallest import Smallest, smallest
 from lowtide.planners.start import begin
 
@@ -80,7 +81,7 @@ class Portfolio(AbstractPlanner):
         search.run("keep_all", keep_all)
         if search.problem.start is None:
             search.run("floor", find_floor)  # also where everything fits: a plan always names its floor
-        if search.gap <= GAP:
+        if search.clock.is_close():
             return
         if search.proved_impossible:
             search.run("smallest", find_smallest)
@@ -96,10 +97,10 @@ class Portfolio(AbstractPlanner):
     def _thoroughly(self, search: Search, starts: list[Taus] | None = None) -> None:
         """What takes longer, where the quick part did not come close to the bound."""
         starts = [] if starts is None else starts
-        if search.gap <= GAP:
+        if search.clock.is_close():
             return
         search.run("chain", lambda s: _note(starts, chain_start(s)))
-        if search.gap <= GAP:
+        if search.clock.is_close():
             return
         twins = twin_gaps(search.program)
         if search.taus is not None and not _work(search):
@@ -127,7 +128,7 @@ class Portfolio(AbstractPlanner):
             try:
                 lane = Lane(_first(search, starts), (_PLAIN, _WINDOW), _seed(search, 0))
                 anneal_lanes(search, [lane], _work(search) // (2 * self.annealing_rounds + 1), twins)
-                starts[:0] = take(search, concurrent.result(search.tick))[:2]
+                starts[:0] = take(search, concurrent.result(search.clock.tick))[:2]
             except OutOfTime:  # what the cuts have proved by now holds
                 if (found := concurrent.stopped()) is not None:
                     take(search, found)
@@ -138,7 +139,7 @@ class Portfolio(AbstractPlanner):
         idle = 0
         for number in range(self.annealing_rounds):
             work = _work(search) // (self.annealing_rounds - number)
-            if work < 2 or search.gap <= GAP or idle == 2:
+            if work < 2 or search.clock.is_close() or idle == 2:
                 return
             before_ps = search.time_ps
             best = _first(search, starts)
@@ -158,7 +159,7 @@ def _work(search: Search) -> int:
     """What is left of the work; a small graph is searched through with less, and so is a short step."""
     work = min(search.problem.work, _PER_STAGE * len(search.program.stages))
     if search.time_ps is not None:
-        work = min(work, int(worth_s(search.time_ps, search.bound_ps, search.problem.work) * _PER_s))
+        work = min(work, int(worth_s(search.time_ps, search.clock.bound_ps, search.problem.work) * _PER_s))
     return max(0, work - search.work)
 
 
@@ -180,16 +181,15 @@ def _seed(search: Search, number: int) -> int:
 
 def _limits(search: Search) -> Callable[[threading.Event], CutLimits]:
     """How far to go with cuts: as far as the work allows, compared with the default, and as can pay for itself."""
-    until_s = search.until_s
     effort = min(4.0, search.problem.work / DEFAULT_WORK)
     if search.time_ps is not None:
-        effort = min(effort, worth_s(search.time_ps, search.bound_ps, search.problem.work) / _CUTS_s)
+        effort = min(effort, worth_s(search.time_ps, search.clock.bound_ps, search.problem.work) / _CUTS_s)
 
     def limits(stop: threading.Event) -> CutLimits:
         return CutLimits(
             columns=int(CutLimits.columns * effort),
             nodes=max(1, int(CutLimits.nodes * effort)),
-            until_s=until_s,
+            deadline=search.clock.deadline,
             stop=stop,
         )
 

@@ -25,8 +25,8 @@ def begin(search: Search, schedule: Schedule) -> None:
 
     O(schedule), and where it has to be shrunk O(steps * candidates * change).
     """
-    search.stage = STAGE
-    began_s = search.elapsed_s
+    search.clock.stage = STAGE
+    began_s = search.clock.elapsed_s
     find_floor(search)
     state = search.program.keep_all(search.budget_B)
     if not search.proved_impossible and state.assign(read_back(search.program, schedule)):
@@ -36,4 +36,4 @@ def begin(search: Search, schedule: Schedule) -> None:
             search.work += kernel.tried
             search.stats["start_tried"] = kernel.tried
         search.offer(state)
-    search.stats["start_s"] = search.elapsed_s - began_s
+    search.stats["start_s"] = search.clock.elapsed_s - began_s

@@ -202,9 +202,7 @@ class CutModel:
         self.milp = milp = Milp()
         self._spent: list[Entry] = []  # ms of options' first runs and of recomputations, where a row adds them up
         self._choice = {} if choices is None else self._choose(choices)
-        self.resident = [{v: milp.column() for v in scene.values} for scene in scenes]
-        self._fetch = {} if copies is None else {v: self._copied(size_B[v], copies) for v in scenes[0].values}
-        self._again = [{r.key: self._timed(r.time_ps) for r in scene.recomputations} for scene in scenes]
+        self._provide(scenes)
         self._makers = [_makers(scene.recomputations) for scene in scenes]
         self._matters = [scene.matters for scene in scenes]
         self._knapsacks: list[tuple[int, int, int]] = []  # rows, what they leave of a budget of nothing, their maxima
@@ -271,6 +269,19 @@ class CutModel:
 
     # columns
 
+    def _provide(self, scenes: Sequence[Scene]) -> None:
+        """S, F, X. In another order it is the same model, in which a solver with few nodes finds other solutions."""
+        self.resident: list[dict[int, int]] = [{}]
+        self._fetch: dict[int, int] = {}
+        if self.copies is None:
+            self.resident = [{v: self.milp.column() for v in scene.values} for scene in scenes]
+        self._again = [{r.key: self._timed(r.time_ps) for r in scene.recomputations} for scene in scenes]
+        if self.copies is not None:
+            copied_ms_per_B = self.copies.send_ms_per_B + self.copies.fetch_ms_per_B
+            for v in scenes[0].values:
+                self.resident[0][v] = self.milp.column()
+                self._fetch[v] = self.milp.column(_tie_ms(self.size_B[v] * copied_ms_per_B))
+
     def _timed(self, time_ps: int) -> int:
         """A column for what takes compute time: with copies a row adds it up, else it is its cost."""
         if self.copies is None:
@@ -279,9 +290,6 @@ class CutModel:
         if time_ps:
             self._spent.append((column, -time_ps / PS_PER_MS))
         return column
-
-    def _copied(self, size_B: int, copies: Copies) -> int:
-        return self.milp.column(_TIE * size_B * (copies.send_ms_per_B + copies.fetch_ms_per_B))
 
     def _choose(self, choices: Choices) -> dict[Owner, int]:
         """One option of every group."""
@@ -380,13 +388,13 @@ class CutModel:
         self._hosted: dict[int, int] = {}
         for w in copies.host_resident:
             size_ms = w.size_B * fetch_ms
-            hosted = self._hosted[w.value] = self.milp.column(_TIE * size_ms)
+            hosted = self._hosted[w.value] = self.milp.column(_tie_ms(size_ms))
             if not w.is_read:
                 resident = self.milp.column()
                 on_device.append((resident, w.size_B))
                 self.milp.row([(resident, 1.0), (hosted, 1.0)], 1.0)
                 if w.next_read is not None:
-                    again = self.milp.column(_TIE * size_ms)
+                    again = self.milp.column(_tie_ms(size_ms))
                     self.milp.row([(resident, 1.0), (again, 1.0)], 1.0)
                     fetches.append((w.next_read, (again, -size_ms)))
             if w.read_before:
@@ -415,10 +423,10 @@ class CutModel:
         behind = [milp.measure() for _ in copies.behind_ms]
         own = [] if copies.own_ms is None else [milp.measure()]
         total = [*behind, *own] if copies.is_total_behind else [*before, *behind, *own]
-        milp.row([*((c, 1.0) for c in total), *self._spent], copies.total_ms)
         least_ms = (*copies.before_ms, *copies.behind_ms, *(() if copies.own_ms is None else (copies.own_ms,)))
         for column, runs_ms in zip((*before, *behind, *own), least_ms, strict=True):
             milp.row([(column, 1.0)], runs_ms)
+        milp.row([*((c, 1.0) for c in total), *self._spent], copies.total_ms)
         for k in range(len(before)):
             milp.row([*((c, 1.0) for c in before[k:]), *(e for made, e in sends if made >= k and e[1])])
         for k in range(len(behind)):
@@ -426,6 +434,11 @@ class CutModel:
         for measures, entries in ((before, fetched_before), (behind, sent_behind)):
             if entries:
                 milp.row([*((c, 1.0) for c in measures), *(e for e in entries if e[1])])
+
+
+def _tie_ms(link_ms: float) -> float:
+    """What so long a copy costs, in whole picoseconds."""
+    return round(_TIE * link_ms * PS_PER_MS) / PS_PER_MS
 
 
 def _makers(recomputations: Iterable[Recomputation]) -> dict[int, list[Key]]:

@@ -59,7 +59,7 @@ class Scene:
         values: what may be there, as far as it matters. Increasing.
         needs: for what runs or is handed over from the cut point on, until the next one.
         all_needs: the same up to the end of the step.
-        recomputations: what may be recomputed afterwards, to rematerialise such values. Increasing.
+        recomputations: what may be recomputed afterwards, to rematerialise such values.
         free_B: what is left of a budget of nothing, whatever is chosen and kept: a negative number.
         there: further values that are there in every schedule, or weigh nothing.
         absent: values that some best solution does without: only one recipe would read them, to rematerialise what
@@ -160,14 +160,14 @@ def stage_scene(
         elif program.last_use[v] > stage and v not in weightless:
             needed.append(v)
     there.update(v for v in weightless if program.producer[v] < stage)
-    reached = {r for r in later if r < stage}
+    reached = dict.fromkeys(sorted(r for r in later if r < stage))
     seen = {v for r in reached for v in program.read_ids[r] if v not in there}.union(needed)
     stack = sorted(seen)
     while stack:
         recipe = program.producer[stack.pop()]
         if recipe in reached or program.stages[recipe].recompute_through <= stage:
             continue
-        reached.add(recipe)
+        reached[recipe] = None
         fresh = [v for v in program.read_ids[recipe] if v not in seen and v not in there]
         seen.update(fresh)
         stack.extend(fresh)
@@ -185,7 +185,7 @@ def stage_scene(
         all_needs=all_needs,
         recomputations=tuple(
             Recomputation((r, ALWAYS), tuple(made[r]), program.read_ids[r], program.stages[r].recompute_ps)
-            for r in sorted(reached)
+            for r in (reached if may_fetch else sorted(reached))  # another order, other solutions of equal worth
         ),
         free_B=free_B,
         there=frozenset(there),

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from lowtide._core import ChainTable, Greedy, Retention
 from lowtide.planners.chain.chain_costs import ChainCosts
 from lowtide.planners.chain.links import Links, links_of
-from lowtide.planners.search import GAP, Search
+from lowtide.planners.search import Search
 
 MOST_LINKS = (160, 100)  # other cuts give other plans
 SLOTS = 400
@@ -128,7 +128,7 @@ class _Walk:
 
         The best that fits may be a mended one: the table takes some memory for scarcer than it is.
         """
-        self.search.tick()
+        self.search.clock.tick()
         if tables.least is None:
             return
         least, most = tables.least, tables.most
@@ -140,7 +140,7 @@ class _Walk:
                 most = middle - 1
         step = min(_COARSEST, max(_FINEST, len(self.search.program.stages) // 150))
         for slots in range(max(least, tables.least), tables.most + 1, step):
-            if self.search.gap <= GAP or self.mended > self.search.problem.work // _SHARE:
+            if self.search.clock.is_close() or self.mended > self.search.problem.work // _SHARE:
                 return
             self._try(tables, slots, _REPAIRS)
 
@@ -158,5 +158,5 @@ class _Walk:
         search.offer(state)
         if self.lowest is None or state.peak_B < self.lowest.peak_B:
             self.lowest = state
-        search.tick()
+        search.clock.tick()
         return state.fits

@@ -62,7 +62,7 @@ class Checkmate(AbstractPlanner):
         for number in range(self.rounds):
             model = CheckmateModel(search.program, budget_B)
             nodes = max(1, (search.problem.work - search.work) // _WORK_PER_NODE)
-            solution = model.solve(nodes=nodes, limit_s=search.left_s, start=start)
+            solution = model.solve(nodes=nodes, limit_s=search.clock.left_s, start=start)
             search.work += solution.nodes * _WORK_PER_NODE
             search.stats["ilp_nodes"] = search.stats.get("ilp_nodes", 0) + solution.nodes
             search.stats |= {"columns": model.milp.columns, "none_in_class": solution.impossible}
@@ -75,7 +75,7 @@ class Checkmate(AbstractPlanner):
             if over_B <= 0:
                 break
             budget_B, start = budget_B - over_B, None
-        search.tick()
+        search.clock.tick()
 
 
 def refuses_size(problem: Problem, most: int) -> str | None:
@@ -96,5 +96,5 @@ def offer(search: Search, plan: Residence) -> int:
 
 def prove(search: Search, recomputations_ps: float) -> None:
     """Notes a bound on the recomputations that holds for the class, and that the bound is now for it."""
-    search.prove(search.program.time_ps + recomputations_ps)
+    search.clock.prove(search.program.time_ps + recomputations_ps)
     search.bound_class = RESIDENCE_CLASS

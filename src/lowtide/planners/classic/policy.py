@@ -48,7 +48,7 @@ def attempt(search: Search, taus: NDArray[np.int32]) -> Retention | None:
     if possible:
         search.offer(state)
         note_peak(search, state.peak_B + search.program.reserve_B)
-    search.tick()
+    search.clock.tick()
     return state if possible else None
 
 

@@ -93,7 +93,7 @@ class _Table:
         for length in range(count):
             for first in range(count - length):
                 self._fill(first, first + length)
-            search.tick()
+            search.clock.tick()
 
     def _count(self, bytes_B: int) -> int:
         return int(-(-bytes_B // self.unit_B))

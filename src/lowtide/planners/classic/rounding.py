@@ -90,8 +90,8 @@ def _relax(search: Search) -> There:
     """Solves the relaxation for less than the budget; where that is impossible, for the budget."""
     for share in (_SHARE, 1.0):
         budget_B = int(search.problem.budget_B * share)
-        solution = CheckmateModel(search.program, budget_B).relax(search.left_s)
-        search.tick()
+        solution = CheckmateModel(search.program, budget_B).relax(search.clock.left_s)
+        search.clock.tick()
         if solution.there is not None:
             search.stats["relaxed_ps"] = solution.bound_ps
             if share == 1.0:
@@ -111,4 +111,4 @@ def _try(search: Search, choices: Iterable[list[set[int]]]) -> None:
         if plan is not None and plan.recompute_lists not in seen:
             seen.add(plan.recompute_lists)
             offer(search, plan)
-        search.tick()
+        search.clock.tick()

@@ -91,7 +91,7 @@ def haul(search: Search, schedule: Schedule, plan: Plan) -> int:
             search.offer_schedule(found, round(time_s * 1e12))
             if search.time_ps != before_ps:
                 search.stats |= moved_B(search, found)
-    search.tick()
+    search.clock.tick()
     return least_B
 
 

@@ -18,18 +18,18 @@ Units: `_B` bytes, `_s` seconds, `_ps` picoseconds.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from msgspec.structs import replace
 
 from lowtide.ir.graph import Graph
-from lowtide.ir.plan import Outcome, Problem, Status
+from lowtide.ir.plan import Outcome, Problem
 from lowtide.ir.schedule import Run
 from lowtide.planners.base import Watch
 from lowtide.planners.bounds.classes import ANY_IMPLEMENTATION, CHOSEN_ORDER, PROGRAM_ORDER
 from lowtide.planners.bounds.cut_points import CutPoint
 from lowtide.planners.bounds.floors import joint_floor
+from lowtide.planners.clock import Deadline, OutOfTime
 from lowtide.planners.cuts import cut_and_replay
 from lowtide.planners.greedy import descend
 from lowtide.planners.implementations.candidates import all_candidates
@@ -39,7 +39,7 @@ from lowtide.planners.implementations.first_option import fixes_choices
 from lowtide.planners.implementations.flips import flips
 from lowtide.planners.implementations.joint_search import Deep, JointSearch
 from lowtide.planners.reductions.base_order import base_order
-from lowtide.planners.search import GAP, OutOfTime, Search
+from lowtide.planners.search import Search
 from lowtide.planners.start import begin
 
 _SINGLES = 5  # cuts over all choices, one by one
@@ -51,7 +51,6 @@ _REPLAYS = 5  # with smaller budgets, where a choice is planned thoroughly
 _POLISHES = 2  # times that other options are tried in the best plan
 _PROBES = 60  # each time at most
 _IDLE = 5e-4  # as a fraction of the step: what gains less is not repeated
-_EQUAL = 1e-6  # relative
 
 
 def has_choices(graph: Graph) -> bool:
@@ -79,22 +78,13 @@ def first_jointly(problem: Problem, watch: Watch | None, solver: str, smallest: 
 
 
 def _conduct(problem: Problem, watch: Watch | None, solver: str, script: Callable[[JointSearch], None]) -> Outcome:
-    began_s = time.monotonic()
+    deadline = Deadline(problem.time_limit_s)
     graph = base_order(problem.graph)
     order = PROGRAM_ORDER if graph is problem.graph else CHOSEN_ORDER
-    joint = JointSearch(replace(problem, graph=graph), all_candidates(graph), watch, began_s, order)
-    joint.prove(joint.candidates.least_ps)
+    joint = JointSearch(replace(problem, graph=graph), all_candidates(graph), deadline, watch, order)
     _find_floor(joint)
-    interrupted = out_of_time = False
-    try:
-        script(joint)
-    except OutOfTime:
-        out_of_time = True
-    except KeyboardInterrupt:
-        if joint.time_ps is None:
-            raise
-        interrupted = True
-    return _outcome(joint, solver, interrupted, out_of_time)
+    joint.clock.conduct(lambda: script(joint))
+    return _outcome(joint, solver)
 
 
 def _first(joint: JointSearch, smallest: Callable[[Search], object]) -> None:
@@ -172,7 +162,7 @@ def _finish_exact(joint: JointSearch, deep: Deep) -> None:
     try:
         _solve(smaller, deep)
     except OutOfTime:  # of its share
-        joint.stats["exact_out_of_time"] = True
+        joint.clock.stats["exact_out_of_time"] = True
     finally:
         joint.take(smaller, _MORE)
 
@@ -181,7 +171,7 @@ def _solve(joint: JointSearch, deep: Deep) -> None:
     """From the choices that come first to the finish."""
     for choice in (joint.settled(joint.core.fastest), {}):
         joint.keep(choice)
-    if joint.gap <= GAP or joint.impossible:
+    if joint.clock.is_close() or joint.impossible:
         return
     _choose(joint)
     _finish_exact(joint, deep)
@@ -194,12 +184,12 @@ def _finish(joint: JointSearch, deep: Deep) -> None:
     for share, candidate in zip(_SHARES, joint.promising(), strict=False):
         if joint.is_done:
             return
-        candidate.grant(joint.bound_ps, int(share * work), joint.problem.time_limit_s)
+        candidate.grant(joint.clock, int(share * work))
         if candidate.thorough:
             deep.anneal(candidate.search)
             continue
         candidate.thorough = True
-        if candidate.search.gap > GAP:
+        if not candidate.search.clock.is_close():
             candidate.search.run("single_cut", lambda s: cut_and_replay(s, _REPLAYS))
         deep.thoroughly(candidate.search)
     for _ in range(_POLISHES):
@@ -210,7 +200,7 @@ def _finish(joint: JointSearch, deep: Deep) -> None:
         _flip(joint)
         best = joint.best
         assert best is not None
-        best.grant(joint.bound_ps, (joint.problem.work - joint.work) // 2, joint.problem.time_limit_s)
+        best.grant(joint.clock, (joint.problem.work - joint.work) // 2)
         deep.anneal(best.search)
         if (best.search.time_ps or 0) > (1.0 - _IDLE) * before_ps:
             return
@@ -226,7 +216,7 @@ def _flip(joint: JointSearch) -> None:
             if probes == _PROBES or joint.is_done:
                 return
             probes += 1
-            joint.stats["flips"] = joint.stats.get("flips", 0) + 1
+            joint.clock.stats["flips"] = joint.clock.stats.get("flips", 0) + 1
             if schedule is not None and joint.probe(choice, schedule, best.search.time_ps):
                 break
         else:
@@ -234,23 +224,20 @@ def _flip(joint: JointSearch) -> None:
         best = joint.best
 
 
-def _outcome(joint: JointSearch, solver: str, interrupted: bool, out_of_time: bool) -> Outcome:
+def _outcome(joint: JointSearch, solver: str) -> Outcome:
     """The best plan, with what is proved for all choices."""
     best = joint.best
     assert best is not None, "the program's own choice is always tried"
-    found = best.search.outcome(solver, interrupted)
+    found = best.search.outcome(solver)
     graph = joint.problem.graph
     chosen = {graph.groups[g].name: graph.groups[g].options[k].name for g, k in best.choice.items()}
-    stats = found.stats | joint.stats | {"chosen": chosen, "choices_tried": len(joint.tried), "work": joint.work}
-    if out_of_time:
-        stats["out_of_time"] = True
+    stats = found.stats | joint.clock.stats | {"chosen": chosen, "choices_tried": len(joint.tried), "work": joint.work}
     bound_class = f"any recomputation; first runs in {joint.order}; {ANY_IMPLEMENTATION}"
     lowest = _lowest(joint)
-    bound_ps = max(0.0, joint.bound_ps - len(joint.candidates.candidates))
     return replace(
         found,
-        status=_status(joint, found, interrupted),
-        bound_s=bound_ps * 1e-12 * (1.0 - 1e-9),
+        status=joint.clock.status(impossible=joint.impossible),
+        bound_s=joint.clock.proved_s(len(joint.candidates.candidates)),
         bound_class=bound_class,
         floor_B=joint.floor_B,
         floor_class=bound_class,
@@ -265,11 +252,3 @@ def _lowest(joint: JointSearch) -> Search | None:
     """The search that came lowest. Only choices count that are always asked, so that the answer is always the same."""
     asked = [joint.tried[key].search for key in joint.thrifty if key in joint.tried]
     return min((s for s in asked if s.smallest_B is not None), key=lambda s: s.smallest_B or 0, default=None)
-
-
-def _status(joint: JointSearch, found: Outcome, interrupted: bool) -> Status:
-    if found.schedule is None or joint.time_ps is None:
-        return Status.INFEASIBLE if joint.impossible else Status.UNSOLVED
-    if joint.time_ps <= joint.bound_ps * (1.0 + _EQUAL):
-        return Status.OPTIMAL
-    return Status.INTERRUPTED if interrupted else Status.FEASIBLE

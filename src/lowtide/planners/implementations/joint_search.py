@@ -5,10 +5,8 @@ Units: `_B` bytes, `_s` seconds, `_ps` picoseconds.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import InitVar, dataclass, field
 
 from msgspec.structs import replace
 
@@ -16,11 +14,12 @@ from lowtide._core import Retention
 from lowtide.errors import PlanError
 from lowtide.ir.plan import DEFAULT_WORK, Problem
 from lowtide.ir.schedule import Schedule
-from lowtide.planners.base import Progress, Watch
+from lowtide.planners.base import Watch
 from lowtide.planners.bounds.cut_model import choice_cut
 from lowtide.planners.bounds.cut_points import CutPoint, cut_point_of, end_of
 from lowtide.planners.bounds.milp import PS_PER_MS, Effort
 from lowtide.planners.chain.chain_start import chain_start
+from lowtide.planners.clock import Clock, Deadline, worth_s
 from lowtide.planners.cuts import cut_and_replay
 from lowtide.planners.greedy import descend, mend
 from lowtide.planners.implementations.candidates import Candidates
@@ -29,7 +28,7 @@ from lowtide.planners.implementations.dominance import better_options, reduced, 
 from lowtide.planners.keep_all import find_floor, keep_all
 from lowtide.planners.reductions.begun import read_back
 from lowtide.planners.reductions.stage import EXIT
-from lowtide.planners.search import GAP, Search, worth_s
+from lowtide.planners.search import Search
 
 _COLUMNS = 2500  # of a model of several cut points
 _NODES, _NODES_OF_TWO = 10, 3  # of the tree of a model of one cut point, and of two
@@ -75,14 +74,15 @@ class Candidate:
     lowest: Retention | None = None
     thorough: bool = False
 
-    def grant(self, bound_ps: float, work: int, limit_s: float | None) -> None:
+    def grant(self, clock: Clock, work: int) -> None:
         """Lets the search go on for so many proposals; what is proved for all choices holds for this one.
 
         Arguments:
-            limit_s: since the solve began.
+            clock: of all choices.
         """
-        self.search.prove(bound_ps)
-        self.search.problem = replace(self.search.problem, work=self.search.work + work, time_limit_s=limit_s)
+        self.search.clock.prove(clock.bound_ps)
+        self.search.clock.deadline = clock.deadline
+        self.search.problem = replace(self.search.problem, work=self.search.work + work)
 
     @property
     def rank(self) -> tuple[float, int]:
@@ -101,25 +101,26 @@ class Candidate:
 class JointSearch:
     """One solve over all choices.
 
-    Invariant: `tried` has every choice that was planned; `bound_ps` holds for every schedule of every choice.
+    Invariant: `tried` has every choice that was planned; the clock's bound holds for every schedule of every choice.
     """
 
     problem: Problem  # its first runs in the order of the class
     candidates: Candidates
-    watch: Watch | None
-    began_s: float
+    deadline: InitVar[Deadline]
+    watch: InitVar[Watch | None]
     order: str
-    bound_ps: float = 0.0
     floor_B: int = 0
     floor_recipes: tuple[int, ...] = ()
     impossible: bool = False
     tried: dict[Key, Candidate] = field(default_factory=dict)
     cut_points: list[CutPoint] = field(default_factory=list)
     singles: dict[CutPoint, float] = field(default_factory=dict)  # what one cut alone proves
-    stats: dict[str, Any] = field(default_factory=dict)
     asked: int = 0  # work that cuts and probes stand for
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, deadline: Deadline, watch: Watch | None) -> None:
+        plain_ps = sum(self.problem.graph.recipes[r].time_s for r in self.problem.graph.program) * 1e12
+        self.clock = Clock(deadline, self, plain_ps, watch)
+        self.clock.prove(self.candidates.least_ps)
         self.core, self.alone = reduced(self.candidates)
         self.better = better_options(self.candidates)
 
@@ -134,20 +135,13 @@ class JointSearch:
         return None if self.best is None else self.best.search.time_ps
 
     @property
-    def gap(self) -> float:
-        """How much slower than the bound the fastest plan may be."""
-        if self.time_ps is None:
-            return float("inf")
-        return max(0.0, self.time_ps / self.bound_ps - 1.0) if self.bound_ps > 0 else 0.0
-
-    @property
     def is_done(self) -> bool:
         """Whether there is a plan, and it is close enough to the bound, or the work is done, or more would not pay."""
         if self.time_ps is None:
             return False
         work = max(self.problem.work, DEFAULT_WORK)
-        done = self.asked >= self.problem.work or worth_s(self.time_ps, self.bound_ps, work) < _LEAST_s
-        return done or self.gap <= GAP
+        done = self.asked >= self.problem.work or worth_s(self.time_ps, self.clock.bound_ps, work) < _LEAST_s
+        return done or self.clock.is_close()
 
     @property
     def work(self) -> int:
@@ -160,13 +154,9 @@ class JointSearch:
         Arguments:
             candidates: some of these.
         """
-        limit_s = self.problem.time_limit_s
-        if limit_s is not None:
-            elapsed_s = time.monotonic() - self.began_s
-            limit_s = elapsed_s + share * max(0.0, limit_s - elapsed_s)
-        smaller = replace(self.problem, time_limit_s=limit_s, start=None)
-        found = JointSearch(smaller, candidates, self.tell, self.began_s, self.order)
-        found.prove(max(self.bound_ps, candidates.least_ps))
+        problem, deadline = replace(self.problem, start=None), self.clock.deadline.rest(share)
+        found = JointSearch(problem, candidates, deadline, self.clock.relay, self.order)
+        found.clock.prove(self.clock.bound_ps)
         return found
 
     def take(self, smaller: JointSearch, share: float) -> None:
@@ -176,34 +166,6 @@ class JointSearch:
             if mine is None or found.rank < mine.rank:
                 self.tried[key] = found
         self.problem = replace(self.problem, work=self.work + int(share * self.problem.work))
-
-    def tell(self, progress: Progress) -> None:
-        """What the search of one choice says, told of all of them."""
-        if self.watch is None:
-            return
-        times = [t for t in (progress.time_s, *(self._times_s())) if t is not None]
-        self.watch(
-            Progress(
-                progress.stage,
-                progress.elapsed_s,
-                min(times, default=None),
-                self.bound_ps * 1e-12,
-                self.work,
-                self.plain_s,
-            )
-        )
-
-    @property
-    def plain_s(self) -> float:
-        """Of the program without recomputation."""
-        return sum(self.problem.graph.recipes[r].time_s for r in self.problem.graph.program)
-
-    def _times_s(self) -> Iterator[float]:
-        return (c.search.time_ps * 1e-12 for c in self.tried.values() if c.search.time_ps is not None)
-
-    def prove(self, bound_ps: float) -> None:
-        """Notes a proved lower bound on the time of any schedule of any choice."""
-        self.bound_ps = max(self.bound_ps, bound_ps)
 
     def candidate(self, choice: Choice) -> Candidate | None:
         """A choice that was not tried yet, its search begun; None if it was, or if it goes round in a circle."""
@@ -222,9 +184,9 @@ class JointSearch:
             return None
         work = max(0, self.problem.work - self.work)
         problem = replace(self.problem, graph=graph, work=work, start=None)
-        found = Candidate(dict(key), Search(problem, self.tell, self.began_s))
-        found.search.prove(self.bound_ps)
-        return found
+        search = Search(problem, deadline=self.clock.deadline, watch=self.clock.relay)
+        search.clock.prove(self.clock.bound_ps)
+        return Candidate(dict(key), search)
 
     def keep(self, choice: Choice) -> Candidate | None:
         """Tries whether everything fits with a choice."""
@@ -249,8 +211,8 @@ class JointSearch:
             return False
         self.asked += _PROBE
         search = found.search
-        search.stage = "flips"
-        search.tick()
+        search.clock.stage = "flips"
+        search.clock.tick()
         state = search.program.keep_all(search.budget_B)
         if not state.assign(read_back(search.program, schedule)):
             return False
@@ -281,10 +243,14 @@ class JointSearch:
             found.search.run("chain", lambda s: _note(found, chain_start(s)))
 
     @property
+    def looking(self) -> Deadline:
+        """Until when choices are looked for."""
+        return self.clock.deadline.part(_LOOKING)
+
+    @property
     def is_late(self) -> bool:
         """Whether the share of the time is over in which choices are looked for."""
-        limit_s = self.problem.time_limit_s
-        return limit_s is not None and time.monotonic() - self.began_s > _LOOKING * limit_s
+        return self.looking.is_over
 
     def cut(self, cut_points: Sequence[CutPoint]) -> Choice | None:
         """Proves what cuts over all choices prove; returns what the best solution chooses."""
@@ -294,14 +260,12 @@ class JointSearch:
             return None
         close_ms = _CLOSE * self.candidates.least_ps / PS_PER_MS
         nodes = _NODES if len(cut_points) == 1 else _NODES_OF_TWO
-        limit_s = self.problem.time_limit_s
-        left_s = None if limit_s is None else _LOOKING * limit_s + self.began_s - time.monotonic()
-        solution = model.solve(self.problem.budget_B, Effort(close_ms, nodes, left_s))
-        self.prove(solution.bound_ps)
+        solution = model.solve(self.problem.budget_B, Effort(close_ms, nodes, self.looking.left_s))
+        self.clock.prove(solution.bound_ps)
         if len(cut_points) == 1:
             self.singles[cut_points[0]] = solution.bound_ps
         self.impossible = self.impossible or solution.impossible
-        self.stats["joint_cuts"] = self.stats.get("joint_cuts", 0) + 1
+        self.clock.stats["joint_cuts"] = self.clock.stats.get("joint_cuts", 0) + 1
         return None if solution.kept is None else self.settled(dict(solution.choice))
 
     def with_best(self) -> CutPoint | None:
@@ -326,7 +290,7 @@ class JointSearch:
         """The choice of which least is proved, then the one with the best plan so far."""
         possible = [c for c in self.tried.values() if not c.search.proved_impossible]
         ranked = sorted(possible, key=lambda c: c.rank)
-        first = sorted(ranked, key=lambda c: round(c.search.bound_ps / (self.bound_ps * _CLOSE)))[:1]
+        first = sorted(ranked, key=lambda c: round(c.search.clock.bound_ps / (self.clock.bound_ps * _CLOSE)))[:1]
         return [*first, *(c for c in ranked if c not in first)]
 
     def settled(self, choice: Choice) -> Choice:

@@ -67,9 +67,9 @@ def cut_and_move(pool: OffloadSearch, graph: Graph, program: StageProgram) -> No
     earlier: list[Cut] = []
     stages, stage = list[int](), program.keep_all(0).peak_stage
     most = _CUT_POINTS if pool.problem.work >= _THOROUGH else 1
-    while 0 <= stage not in stages and len(stages) < most and not pool.is_close:
+    while 0 <= stage not in stages and len(stages) < most and not pool.clock.is_close():
         stages.append(stage)
-        stage = pool.run("cut", partial(_cut, pool, graph, program, stage, earlier))
+        stage = pool.clock.run("cut", partial(_cut, pool, graph, program, stage, earlier))
 
 
 def prove(pool: OffloadSearch) -> None:
@@ -79,12 +79,12 @@ def prove(pool: OffloadSearch) -> None:
     program, problem = pool.still, pool.problem
     model = offload_cut(program, program.keep_all(0).peak_stage, pool.machine, problem.host_budget_B)
     bound_ps = model.solve(problem.budget_B, effort_for(pool, program)).bound_ps
-    pool.prove(max(0.0, bound_ps - len(program.stages)) * 1e-12 * (1.0 - 1e-9))
+    pool.clock.prove(max(0.0, bound_ps - len(program.stages)))
 
 
 def effort_for(pool: OffloadSearch, program: StageProgram) -> Effort:
     """How exactly a cut is solved."""
-    return Effort(_CLOSE * program.time_ps / PS_PER_MS, _NODES, pool.left_s)
+    return Effort(_CLOSE * program.time_ps / PS_PER_MS, _NODES, pool.clock.left_s)
 
 
 def _cut(pool: OffloadSearch, graph: Graph, program: StageProgram, stage: int, earlier: list[Cut]) -> int:
@@ -95,7 +95,7 @@ def _cut(pool: OffloadSearch, graph: Graph, program: StageProgram, stage: int, e
         cut = Cut(program, stage, model, model.solve(pool.problem.budget_B, effort_for(pool, program)))
         pool.stats["cuts"] = pool.stats.get("cuts", 0) + 1
         if slower == 1.0 and not fixes_choices(pool.graph):
-            pool.prove(max(0.0, cut.solution.bound_ps - len(program.stages)) * 1e-12 * (1.0 - 1e-9))
+            pool.clock.prove(max(0.0, cut.solution.bound_ps - len(program.stages)))
         if cut.solution.kept is None:
             return fuller
         if slower == 1.0:
@@ -107,7 +107,7 @@ def _cut(pool: OffloadSearch, graph: Graph, program: StageProgram, stage: int, e
             if state.assign(taus) and not state.fits:
                 fuller = state.peak_stage
             timed = _go_on(pool, graph, candidate, taus) or timed
-            if pool.is_close:
+            if pool.clock.is_close():
                 return fuller
         if timed is not None and timed.stall_s <= _LATE * timed.time_s:
             break
@@ -122,9 +122,9 @@ def _go_on(pool: OffloadSearch, graph: Graph, candidate: OffloadCandidate, taus:
     if found is None:
         return None
     timed = pool.consider(candidate, found)
-    if not pool.is_close:
+    if not pool.clock.is_close():
         timed = anneal_candidate(pool, candidate, found.taus) or timed
-    pool.tick()
+    pool.clock.tick()
     return timed
 
 
@@ -179,8 +179,8 @@ def anneal_candidate(pool: OffloadSearch, candidate: OffloadCandidate, taus: Tau
     """
     search = pool.search(candidate, int(_ANNEAL_SHARE * pool.problem.work))
     search.budget_B = int(share * pool.problem.budget_B) - candidate.program.reserve_B
-    search.stage = pool.stage
-    search.prove(pool.bound_s * 1e12)
+    search.clock.stage = pool.clock.stage
+    search.clock.prove(pool.clock.bound_ps)
     if share < 1.0:
         state = candidate.program.keep_all(search.budget_B)
         if state.assign(taus) and mend(search, state, _DROPS):

@@ -6,11 +6,10 @@ Units: `_B` bytes, `_s` seconds, `_ps` picoseconds.
 from __future__ import annotations
 
 import dataclasses
-import time
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import InitVar, dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -23,16 +22,16 @@ from lowtide.ir.machine import Machine
 from lowtide.ir.plan import Problem
 from lowtide.ir.schedule import Schedule
 from lowtide.planners.base import Progress, Watch
+from lowtide.planners.clock import Clock, Deadline
 from lowtide.planners.greedy import mend
 from lowtide.planners.offload.movement import LEAST_B
 from lowtide.planners.offload.rates import Rates
 from lowtide.planners.offload.transfers import Timing, estimated_s, measured, timing
 from lowtide.planners.offload.waits import with_waits
 from lowtide.planners.reductions.stages import StageProgram, stage_program
-from lowtide.planners.search import OutOfTime, Search
+from lowtide.planners.search import Search
 
 Taus = NDArray[np.int32]
-Result = TypeVar("Result")
 
 CLOSE = 1e-3  # closer to the bound than other solves stop: a cut proves more here, and a plan is soon better
 _DROPS = 400  # drops that make a start fit
@@ -81,21 +80,28 @@ class OffloadCandidate:
 class OffloadSearch:
     """The mutable state of one solve.
 
-    Invariant: `best` is legal within both budgets and the fastest plan seen; `bound_s` holds for every schedule of
-    `bound_class` within them.
+    Invariant: `best` is legal within both budgets and the fastest plan seen; the clock's bound holds for every schedule
+    of `bound_class` within them.
     """
 
     problem: Problem  # its first runs in the order of the class
-    watch: Watch | None
-    began_s: float
+    deadline: InitVar[Deadline]
+    watch: InitVar[Watch | None]
     bound_class: str
     best: Found | None = None
-    bound_s: float = 0.0
     lowest_B: int | None = None  # least device bytes that a plan was found to need
     lowest: tuple[Schedule, tuple[int, ...]] | None = None  # that plan, and its host-resident values
-    stage: str = ""
     work: int = 0
-    stats: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self, deadline: Deadline, watch: Watch | None) -> None:
+        plain_ps = sum(self.graph.recipes[r].time_s for r in self.graph.program) * 1e12
+        self.clock = Clock(deadline, self, plain_ps, watch, CLOSE)
+        self.stats: dict[str, Any] = self.clock.stats
+
+    @property
+    def time_ps(self) -> float | None:
+        """Of the best plan."""
+        return None if self.best is None else self.best.timing.time_s * 1e12
 
     @property
     def machine(self) -> Machine:
@@ -111,64 +117,9 @@ class OffloadSearch:
         """The graph's own program, in which nothing is offloaded."""
         return stage_program(self.graph)
 
-    @property
-    def elapsed_s(self) -> float:
-        """Seconds since the solve began."""
-        return time.monotonic() - self.began_s
-
-    @property
-    def left_s(self) -> float | None:
-        """Seconds until the time limit; None without one."""
-        limit_s = self.problem.time_limit_s
-        return None if limit_s is None else limit_s - self.elapsed_s
-
-    @property
-    def gap(self) -> float:
-        """How much slower than the bound the best plan may be; infinite without one."""
-        if self.best is None:
-            return float("inf")
-        return max(0.0, self.best.timing.time_s / self.bound_s - 1.0) if self.bound_s > 0 else 0.0
-
-    @property
-    def is_close(self) -> bool:
-        """Whether the best plan is close enough to the bound to stop."""
-        return self.gap <= CLOSE
-
-    def tick(self) -> None:
-        """Tells the watcher, and stops the solve when its time is over.
-
-        Raises:
-            OutOfTime: then.
-        """
-        if self.watch is not None:
-            plain_s = sum(self.graph.recipes[r].time_s for r in self.graph.program)
-            time_s = None if self.best is None else self.best.timing.time_s
-            self.watch(Progress(self.stage, self.elapsed_s, time_s, self.bound_s, self.work, plain_s))
-        if self.left_s is not None and self.left_s <= 0:
-            raise OutOfTime
-
     def tell(self, progress: Progress) -> None:
-        """What a search for one candidate says, told of the whole solve."""
-        if self.watch is None:
-            return
-        time_s = None if self.best is None else self.best.timing.time_s
-        work = self.work + progress.work
-        self.watch(Progress(self.stage, self.elapsed_s, time_s, self.bound_s, work, progress.plain_s))
-
-    def run(self, name: str, stage: Callable[[], Result]) -> Result:
-        """Runs one stage of the solve and notes its seconds."""
-        self.stage = name
-        start_s = self.elapsed_s
-        try:
-            self.tick()
-            return stage()
-        finally:
-            key = f"{name}_s"
-            self.stats[key] = self.stats.get(key, 0.0) + self.elapsed_s - start_s
-
-    def prove(self, bound_s: float) -> None:
-        """Notes a proved lower bound on the time of any schedule."""
-        self.bound_s = max(self.bound_s, bound_s)
+        """What a search for one candidate says, told of the whole solve: to it copies take no time."""
+        self.clock.relay(progress, counts=False)
 
     @property
     def least_B(self) -> int:
@@ -187,7 +138,7 @@ class OffloadSearch:
     def search(self, candidate: OffloadCandidate, work: int) -> Search:
         """A search for retentions of a candidate, within the limits of this solve."""
         problem = replace(self.problem, graph=candidate.program.graph, work=max(0, work), start=None)
-        return Search(problem, self.tell, self.began_s, candidate.program)
+        return Search(problem, candidate.program, deadline=self.clock.deadline, watch=self.tell)
 
     def settle(self, candidate: OffloadCandidate, taus: Taus) -> Retention | None:
         """A retention that fits, by a few drops if need be; None if it does not come to that."""
@@ -214,7 +165,7 @@ class OffloadSearch:
         if not self._fits(timed):
             return None
         if self.best is None or timed.time_s < self.best.timing.time_s * (1.0 - _EQUAL):
-            self.best = Found(timed, candidate.hosted, candidate, state.taus, self.stage)
+            self.best = Found(timed, candidate.hosted, candidate, state.taus, self.clock.stage)
         return timed
 
     def estimate_s(self, candidate: OffloadCandidate, state: Retention) -> float:
@@ -226,13 +177,13 @@ class OffloadSearch:
         """Takes a plan that offloads nothing."""
         timed = measured(self.graph, with_waits(self.graph, schedule.steps), self.machine)
         if self._fits(timed) and (self.best is None or timed.time_s < self.best.timing.time_s):
-            self.best = Found(dataclasses.replace(timed, schedule=schedule), (), None, None, self.stage)
+            self.best = Found(dataclasses.replace(timed, schedule=schedule), (), None, None, self.clock.stage)
 
     def offer(self, schedule: Schedule, hosted: tuple[int, ...]) -> None:
         """Takes a plan that another search found, if it is the best."""
         timed = measured(housed(self.graph, hosted), schedule, self.machine)
         if self._fits(timed) and (self.best is None or timed.time_s < self.best.timing.time_s * (1.0 - _EQUAL)):
-            self.best = Found(dataclasses.replace(timed, schedule=schedule), hosted, None, None, self.stage)
+            self.best = Found(dataclasses.replace(timed, schedule=schedule), hosted, None, None, self.clock.stage)
 
     def _fits(self, timed: Timing) -> bool:
         host_B = self.problem.host_budget_B

@@ -23,7 +23,7 @@ def polish(pool: OffloadSearch) -> None:
     least = _LEAST * pool.problem.work if len(pool.graph.program) <= _SMALL else 0
     trials = min(_TRIALS, int(max(least, pool.problem.work - pool.work)) // _PROPOSALS)
     refused: set[tuple[int, bool]] = set()
-    while pool.best is not None and pool.best.candidate is not None and not pool.is_close:
+    while pool.best is not None and pool.best.candidate is not None and not pool.clock.is_close():
         best = pool.best
         candidate = _wide(pool, best)
         found = False
@@ -36,7 +36,7 @@ def polish(pool: OffloadSearch) -> None:
             found = _try(pool, best, candidate, value, by_fetch=by_fetch)
             if not found:
                 refused.add((value, by_fetch))
-            pool.tick()
+            pool.clock.tick()
         if not found:
             return
 

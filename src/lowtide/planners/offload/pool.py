@@ -20,7 +20,6 @@ Units: `_B` bytes, `_s` seconds, `_ps` picoseconds.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 
@@ -30,7 +29,7 @@ from lowtide._core import Greedy
 from lowtide.errors import PlanError
 from lowtide.ir.graph import Graph
 from lowtide.ir.housing import housed, movable_values
-from lowtide.ir.plan import Outcome, Problem, Status
+from lowtide.ir.plan import Outcome, Problem
 from lowtide.ir.schedule import HOST_ENGINE, Fetch, Run, Send
 from lowtide.planners.base import Watch
 from lowtide.planners.bounds.classes import (
@@ -45,6 +44,7 @@ from lowtide.planners.bounds.classes import (
 from lowtide.planners.bounds.cut_model import choice_cut
 from lowtide.planners.bounds.cut_points import cut_point_of, end_of
 from lowtide.planners.bounds.floors import joint_floor, least_options, op_floor, working_set
+from lowtide.planners.clock import Deadline
 from lowtide.planners.implementations.candidates import Candidates, all_candidates
 from lowtide.planners.implementations.choice import choose, chosen_options
 from lowtide.planners.implementations.first_option import fixes_choices
@@ -60,7 +60,6 @@ from lowtide.planners.offload.waits import with_waits
 from lowtide.planners.reductions.base_order import base_order
 from lowtide.planners.reductions.begun import read_back
 from lowtide.planners.reductions.stages import refuses_stages, stage_program
-from lowtide.planners.search import OutOfTime
 
 Plain = Callable[[Problem, Watch | None], Outcome]
 
@@ -73,7 +72,6 @@ _HOST_RESIDENT = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the bytes that may be host-re
 _PRICES = (0.5, 2.0)  # of a second of the link, in seconds of compute
 _WAITS = 0.02  # of the step: more waiting than that asks for the higher price
 _CANDIDATES, _SLICE = 6, 32  # values examined exactly per drop, and drops between two looks at the clock
-_EQUAL = 1e-6
 
 
 def plan_offload(problem: Problem, watch: Watch | None, solver: str, plain: Plain) -> Outcome:
@@ -88,62 +86,55 @@ def plan_offload(problem: Problem, watch: Watch | None, solver: str, plain: Plai
         KeyboardInterrupt: on Ctrl-C before there is a plan.
     """
     assert problem.machine is not None
-    began_s = time.monotonic()
+    deadline = Deadline(problem.time_limit_s)
     graph = housed(problem.graph, ())
     graph = graph if len(graph.program) > _LARGE else base_order(graph)
     order = PROGRAM_ORDER if graph.program == problem.graph.program else CHOSEN_ORDER
     candidates = ANY_IMPLEMENTATION if fixes_choices(graph) else ONE_IMPLEMENTATION
     bound_class = f"{offload_class(problem.machine)}; first runs in {order}; {candidates}"
-    pool = OffloadSearch(replace(problem, graph=graph), watch, began_s, bound_class)
-    interrupted = False
-    try:
-        _script(pool, plain)
-    except OutOfTime:
-        pool.stats["out_of_time"] = True
-    except KeyboardInterrupt:
-        if pool.best is None:
-            raise
-        interrupted = True
-    return _outcome(pool, solver, interrupted)
+    pool = OffloadSearch(replace(problem, graph=graph), deadline, watch, bound_class)
+    pool.clock.conduct(lambda: _script(pool, plain))
+    return _outcome(pool, solver)
 
 
 def _script(pool: OffloadSearch, plain: Plain) -> None:
     graph, problem = pool.graph, pool.problem
     candidates = all_candidates(graph) if fixes_choices(graph) else None
-    pool.prove((pool.still.time_ps - len(pool.still.stages) if candidates is None else candidates.least_ps) * 1e-12)
+    pool.clock.prove(pool.still.time_ps - len(pool.still.stages) if candidates is None else candidates.least_ps)
+    is_small = len(graph.program) <= _LARGE
     floor = working_set(graph, persistent_may_move=True, candidates=candidates)
     impossible = candidates is None and floor.floor_B > problem.budget_B
     pool.stats["floor"] = floor
-    if not impossible and problem.start is not None and pool.run("start", lambda: _begin(pool)):
-        if len(graph.program) <= _LARGE and not pool.is_close:
-            pool.run("cut", lambda: prove(pool))
-        if not pool.is_close:
-            pool.run("polish", lambda: polish(pool))
+    if not impossible and problem.start is not None and pool.clock.run("start", lambda: _begin(pool)):
+        if is_small and not pool.clock.is_close():
+            pool.clock.run("cut", lambda: prove(pool))
+        if not pool.clock.is_close():
+            pool.clock.run("polish", lambda: polish(pool))
         return
     if not impossible:
         floor_B = op_floor(pool.still).floor_B if candidates is None else joint_floor(candidates).floor_B
         still_fits = floor_B <= problem.budget_B and not problem.host_resident
         if still_fits:
-            pool.run("plain", lambda: _plain(pool, plain, _SHARE))
+            pool.clock.run("plain", lambda: _plain(pool, plain, _SHARE))
         graphs = _choices(pool)
-        if candidates is not None and not pool.is_close and len(graph.program) <= _LARGE:
-            graphs = pool.run("joint_cut", partial(_with_choice, pool, candidates, graphs))
+        if candidates is not None and not pool.clock.is_close() and is_small:
+            graphs = pool.clock.run("joint_cut", partial(_with_choice, pool, candidates, graphs))
         for chosen in graphs:
-            if not pool.is_close:
+            if not pool.clock.is_close():
                 _move(pool, chosen)
         for chosen in _frugal(graph, candidates) if pool.best is None else ():
             _move(pool, chosen)
-        if pool.best is not None and not pool.is_close and len(graph.program) <= _LARGE:
-            pool.run("prices", lambda: _at_prices(pool))
-        if pool.best is not None and pool.best.candidate is not None and not pool.is_close:
-            pool.run("polish", lambda: polish(pool))
-        if still_fits and not pool.is_close and _may_win_without_offload(pool):
-            pool.run("plain", lambda: _plain(pool, plain, 1.0))
-        if pool.best is not None and not pool.is_close and not problem.host_resident and len(graph.program) <= _LARGE:
-            pool.run("once", lambda: _once(pool, plain))
+        if pool.best is not None and not pool.clock.is_close() and is_small:
+            pool.clock.run("prices", lambda: _at_prices(pool))
+        if pool.best is not None and pool.best.candidate is not None and not pool.clock.is_close():
+            pool.clock.run("polish", lambda: polish(pool))
+        if still_fits and not pool.clock.is_close() and _may_win_without_offload(pool):
+            pool.clock.run("plain", lambda: _plain(pool, plain, 1.0))
+        if pool.best is not None and not pool.clock.is_close() and not problem.host_resident and is_small:
+            pool.clock.run("once", lambda: _once(pool, plain))
     if pool.best is None:
         for chosen in (graph, *_frugal(graph, candidates)):
-            pool.run("smallest", partial(_smallest, pool, chosen))
+            pool.clock.run("smallest", partial(_smallest, pool, chosen))
 
 
 def _frugal(graph: Graph, candidates: Candidates | None) -> tuple[Graph, ...]:
@@ -179,7 +170,7 @@ def _begin(pool: OffloadSearch) -> bool:
     candidate = pool.candidate(chosen, hosted, fetchable_values(graph, pool.least_B) | fetched)
     candidate.price(pool.machine, _PRICED[0][0])
     state = pool.settle(candidate, read_back(candidate.program, start))
-    if state is not None and pool.consider(candidate, state) is not None and not pool.is_close:
+    if state is not None and pool.consider(candidate, state) is not None and not pool.clock.is_close():
         anneal_candidate(pool, candidate, state.taus)
     return pool.best is not None
 
@@ -198,7 +189,7 @@ def _plain(pool: OffloadSearch, plain: Plain, share: float) -> None:
         if state.fits:
             pool.offer_plain(pool.still.lift(state))
         return
-    limit_s = None if pool.left_s is None else share * pool.left_s
+    limit_s = None if pool.clock.left_s is None else share * pool.clock.left_s
     work = int(share * problem.work)
     asked = replace(problem, machine=None, host_budget_B=0, work=work, time_limit_s=limit_s)
     outcome = plain(asked, pool.tell)
@@ -221,7 +212,7 @@ def _once(pool: OffloadSearch, plain: Plain) -> None:
         return
     if copies_least_s(graph, pool.problem.budget_B, pool.machine) >= best.timing.time_s:
         return
-    asked = replace(pool.problem, graph=graph, start=None, time_limit_s=pool.left_s)
+    asked = replace(pool.problem, graph=graph, start=None, time_limit_s=pool.clock.left_s)
     outcome = plan_offload(asked, pool.tell, "", plain)
     pool.work += int(outcome.stats.get("work", 0))
     if outcome.schedule is not None:
@@ -246,7 +237,7 @@ def _with_choice(pool: OffloadSearch, candidates: Candidates, graphs: list[Graph
     cut_point = cut_point_of(candidates, stage.recipe) if stage.recipe >= 0 else end_of(candidates, stage.segment)
     cut = choice_cut(candidates, (cut_point,), pool.problem.budget_B, pool.machine)
     solution = cut.solve(pool.problem.budget_B, effort_for(pool, program))
-    pool.prove(max(0.0, solution.bound_ps - len(candidates.candidates)) * 1e-12 * (1.0 - 1e-9))
+    pool.clock.prove(max(0.0, solution.bound_ps - len(candidates.candidates)))
     if solution.kept is None:
         return graphs
     try:
@@ -260,8 +251,8 @@ def _move(pool: OffloadSearch, graph: Graph) -> None:
     """Everything that offloads something, for one choice of options."""
     if len(graph.program) <= _LARGE and refuses_stages(graph) is None:
         cut_and_move(pool, graph, pool.still if graph is pool.graph else stage_program(graph))
-    if pool.gap > (_FAR if len(graph.program) <= _LARGE else CLOSE):
-        pool.run("away", lambda: _away(pool, graph))
+    if pool.clock.gap > (_FAR if len(graph.program) <= _LARGE else CLOSE):
+        pool.clock.run("away", lambda: _away(pool, graph))
 
 
 # prices
@@ -274,7 +265,7 @@ def _at_prices(pool: OffloadSearch) -> None:
     """
     for price, budget_share in _PRICED:
         best = pool.best
-        if best is None or pool.is_close:
+        if best is None or pool.clock.is_close():
             return
         if budget_share < 1.0 and best.timing.stall_s < _WAITS * best.timing.time_s:
             return
@@ -289,7 +280,7 @@ def _at_prices(pool: OffloadSearch) -> None:
             taus = best.taus
         candidate.price(pool.machine, price)
         anneal_candidate(pool, candidate, taus, budget_share)
-        pool.tick()
+        pool.clock.tick()
 
 
 # without cuts
@@ -315,7 +306,7 @@ def _away(pool: OffloadSearch, graph: Graph) -> None:
                 break
         if pool.best is None:
             _everything_away(pool, candidate)
-            pool.tick()
+            pool.clock.tick()
         if pool.best is not None and pool.best.candidate is not None:
             return
 
@@ -326,7 +317,7 @@ def _descend(pool: OffloadSearch, candidate: OffloadCandidate, price: float) -> 
     state = candidate.program.keep_all(pool.problem.budget_B - candidate.program.reserve_B)
     kernel = Greedy(state, _CANDIDATES)
     while not kernel.run(_SLICE):
-        pool.tick()
+        pool.clock.tick()
     pool.work += kernel.tried
     found = pool.settle(candidate, state.taus) if state.fits else None
     return None if found is None else pool.consider(candidate, found)
@@ -353,10 +344,10 @@ def _updates_away(pool: OffloadSearch, candidate: OffloadCandidate) -> None:
 # the result
 
 
-def _outcome(pool: OffloadSearch, solver: str, interrupted: bool) -> Outcome:
+def _outcome(pool: OffloadSearch, solver: str) -> Outcome:
     floor = pool.stats.pop("floor", None)
     best, problem = pool.best, pool.problem
-    stats = pool.stats | {"work": pool.work, "elapsed_s": pool.elapsed_s}
+    stats = pool.stats | {"work": pool.work, "elapsed_s": pool.clock.elapsed_s}
     if best is not None:
         timed = best.timing
         stats |= {
@@ -370,15 +361,11 @@ def _outcome(pool: OffloadSearch, solver: str, interrupted: bool) -> Outcome:
     floor_B = 0 if floor is None else floor.floor_B
     lowest = pool.lowest if best is None else None
     impossible = best is None and not fixes_choices(problem.graph) and floor_B > problem.budget_B
-    status = Status.INFEASIBLE if impossible else Status.UNSOLVED
-    if best is not None:
-        status = Status.INTERRUPTED if interrupted else Status.FEASIBLE
-        status = Status.OPTIMAL if best.timing.time_s <= pool.bound_s * (1.0 + _EQUAL) else status
     return Outcome(
         None if best is None else best.timing.schedule,
-        status,
+        pool.clock.status(impossible=impossible),
         solver,
-        bound_s=pool.bound_s * (1.0 - 1e-9),
+        bound_s=pool.clock.proved_s(),
         bound_class=pool.bound_class,
         floor_B=floor_B,
         floor_class=OFFLOAD_JOINT_CLASS if fixes_choices(problem.graph) else OFFLOAD_CLASS,
