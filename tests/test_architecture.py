@@ -45,7 +45,6 @@ TORCH_FREE_FILES = {
         "eager_engine/policy_names.py",
         "eager_engine/recorder.py",
         "eager_engine/replay.py",
-        "eager_engine/tape.py",
         "eager_engine/wrong_schemas.py",
         "api/plan_file.py",
         "api/frontier_file.py",

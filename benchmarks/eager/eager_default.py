@@ -17,7 +17,7 @@ from benchmarks.eager.replaying import recorded, trace_file
 from benchmarks.eager.unseen import HELD_BACK, STUDIED
 from benchmarks.results_file import table, write
 from lowtide.eager_engine.replay import Rules, compiled_replay, compiled_tape
-from lowtide.eager_engine.tape import Ran, Tape, load_tape
+from lowtide.ir.tape import Ran, Tape, load_tape
 
 RESULTS = "eager_default"
 DEFAULT = "tide-memory"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from lowtide.eager_engine.tape import Died, Leaf, Ran, Tape
+from lowtide.ir.tape import Died, Leaf, Ran, Tape
 
 ALIGNMENT_B = 64
 

@@ -18,7 +18,7 @@ from benchmarks.parts import Row
 from benchmarks.problem_set import TRACES
 from lowtide.eager_engine.policy_names import COPYING
 from lowtide.eager_engine.replay import Rules, compiled_replay, compiled_tape
-from lowtide.eager_engine.tape import Ran, Tape, load_tape
+from lowtide.ir.tape import Ran, Tape, load_tape
 
 RECORDED = TRACES / "recorded"
 LIMIT = 2.0

@@ -18,7 +18,7 @@ from lowtide.profile import bandwidth as bandwidth_module
 from lowtide.profile.bandwidth import Bandwidth, bandwidth
 from lowtide.profile.cache import ProfileCache
 from lowtide.session.compile_sessions import compiled_sessions
-from lowtide.session.options import links_named, moving
+from lowtide.session.options import links_named, offload_options
 from lowtide.units import Budget, format_Bps, parse_rate
 
 LINK = "2 GB/s"
@@ -94,7 +94,7 @@ def test_a_fitted_model_moves_what_pays_and_keeps_its_bits() -> None:
     assert (stats.misplaced_allocations, stats.host_in_use_B) == (0, 0)
     assert 0 < stats.host_peak_B <= stats.host_budget_B == 2**26
     said = plan.explain(100)
-    assert "moved to the host once" in said
+    assert "offloaded once" in said
     assert "copies to the host" in said
 
 
@@ -180,15 +180,15 @@ def test_rates_for_people() -> None:
 
 
 def test_what_may_be_moved() -> None:
-    assert moving(None) == moving(0) == {"host_budget_B": 0, "link_Bps": None}
-    assert moving("1GiB", "3GB/s") == {"host_budget_B": 2**30, "link_Bps": 3e9}
-    assert moving(Budget(size_B=5)) == {"host_budget_B": 5, "link_Bps": None}
+    assert offload_options(None) == offload_options(0) == {"host_budget_B": 0, "link_Bps": None}
+    assert offload_options("1GiB", "3GB/s") == {"host_budget_B": 2**30, "link_Bps": 3e9}
+    assert offload_options(Budget(size_B=5)) == {"host_budget_B": 5, "link_Bps": None}
     with pytest.raises(BudgetError, match="host_budget: cannot read"):
-        moving("much")
+        offload_options("much")
     with pytest.raises(BudgetError, match="host budget cannot be 50% of the device"):
-        moving("50%")
+        offload_options("50%")
     with pytest.raises(BudgetError, match="say with host_budget="):
-        moving(None, "3GB/s")
+        offload_options(None, "3GB/s")
     assert links_named(None, None, None) == ()
     with pytest.raises(LinkError, match="no link between device and host"):
         links_named("1GiB", None, "cpu")

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from lowtide.cli.main import app
 from lowtide.eager_engine.replay import Rules, compiled_replay
-from lowtide.eager_engine.tape import load_tape
+from lowtide.ir.tape import load_tape
 from tests.ir.traces import network
 
 UNET = TRACES / "unet.jsonl.gz"

@@ -7,7 +7,7 @@ from functools import cache
 import msgspec
 from benchmarks.problem_set import TRACES
 
-from lowtide.eager_engine.tape import Leaf, Ran, Tape, load_tape, read_tape
+from lowtide.ir.tape import Leaf, Ran, Tape, load_tape, read_tape
 from lowtide.ir.trace_lines import TraceLines
 from tests.ir.traces import Eager, random_program
 

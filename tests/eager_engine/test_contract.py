@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowtide.eager_engine.replay import ReplayResult, Rules, compiled_replay
-from lowtide.eager_engine.tape import Tape
+from lowtide.ir.tape import Tape
 from tests.eager_engine import tapes
 from tests.oracle.eviction_manager import refusal
 from tests.oracle.ledger import Call, Value

@@ -12,7 +12,7 @@ from lowtide import _core
 from lowtide.device import shim
 from lowtide.eager_engine.policy_names import COPYING, OFFLOADING, policy_names
 from lowtide.eager_engine.replay import PUBLISHED, Rules, compiled_replay, compiled_tape
-from lowtide.eager_engine.tape import Ran, Tape, load_tape
+from lowtide.ir.tape import Ran, Tape, load_tape
 from tests.eager_engine import tapes
 from tests.eager_engine.networks import NETWORKS
 from tests.oracle.policies.catalogue import POLICIES, policy_of

@@ -77,9 +77,7 @@ def test_without_compiled_code_it_is_refused_before_anything_changes(
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-@pytest.mark.parametrize(
-    "first", ["lowtide", "lowtide.eager_engine.runtime", "lowtide.eager_engine.tape", "lowtide.api.eager"]
-)
+@pytest.mark.parametrize("first", ["lowtide", "lowtide.eager_engine.runtime", "lowtide.ir.tape", "lowtide.api.eager"])
 def test_it_is_the_function_whatever_is_imported_first(first: str) -> None:
     """A folder of the engine that was called `eager` would take its place."""
     code = f"""

@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import lowtide
 from lowtide.api.eager import Eager
 from lowtide.device import shim
-from lowtide.eager_engine.tape import Ran, load_tape
+from lowtide.ir.tape import Ran, load_tape
 
 pytestmark = pytest.mark.skipif(not shim.available(), reason="no arena here")
 BUDGET_B = 400_000

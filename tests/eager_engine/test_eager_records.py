@@ -10,8 +10,8 @@ import torch
 import lowtide
 from lowtide.device import shim
 from lowtide.eager_engine.replay import compiled_replay
-from lowtide.eager_engine.tape import load_tape
 from lowtide.ir import trace_lines as lines
+from lowtide.ir.tape import load_tape
 
 pytestmark = pytest.mark.skipif(not shim.available(), reason="no arena here")
 SIZE = 4096

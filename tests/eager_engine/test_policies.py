@@ -8,7 +8,7 @@ import pytest
 import lowtide
 from lowtide import _core
 from lowtide.eager_engine.replay import ReplayResult, Rules, compiled_replay, compiled_tape
-from lowtide.eager_engine.tape import Died, Event, Leaf, Ran, Tape
+from lowtide.ir.tape import Died, Event, Leaf, Ran, Tape
 from tests.eager_engine import tapes
 from tests.eager_engine.networks import NETWORKS
 from tests.oracle.eviction_manager import OutOfCapacity

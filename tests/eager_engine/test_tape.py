@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lowtide.eager_engine.tape import Died, Leaf, Ran, Tape, load_tape
 from lowtide.errors import PlanFileError
+from lowtide.ir.tape import Died, Leaf, Ran, Tape, load_tape
 from tests.eager_engine import tapes
 from tests.ir.traces import Eager, network, random_program
 

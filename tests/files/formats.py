@@ -17,7 +17,6 @@ import pytest
 from lowtide._core import eager_policies
 from lowtide.constraints import Constraints, PlanOptions, PlanRequest
 from lowtide.device.fingerprint import fingerprint
-from lowtide.eager_engine.tape import load_tape
 from lowtide.errors import LowtideError
 from lowtide.ir.bundle import Part, merge
 from lowtide.ir.geometry import Geometry
@@ -29,6 +28,7 @@ from lowtide.ir.machine import Link, Machine
 from lowtide.ir.packing_csv import read_table
 from lowtide.ir.plan import Covers, Environment, Outcome, PlanRecord, Problem
 from lowtide.ir.schedule import Schedule
+from lowtide.ir.tape import load_tape
 from lowtide.ir.text import dumps, load_frontier, loads
 from lowtide.placers.portfolio import place
 from lowtide.plan_cache.store import Header, PlanCache

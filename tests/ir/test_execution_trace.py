@@ -21,6 +21,7 @@ START = '{"INSTRUCTION": "ANNOTATE", "ANNOTATION": "START"}\n'
 CONSTANT = '{"INSTRUCTION": "CONSTANT", "NAME": "c"}\n{"INSTRUCTION": "MEMORY", "NAME": "c", "MEMORY": "8"}\n'
 CALL = '{"INSTRUCTION": "CALL", "NAME": "f", "ARGS": ["c"], "RESULT": ["r"], "TIME": "5"}\n'
 MEMORY = '{"INSTRUCTION": "MEMORY", "NAME": "r", "MEMORY": "8"}\n'
+ALIAS = '{"INSTRUCTION": "ALIAS", "NAME": "r", "ALIAS": "-1"}\n'
 BACKWARD = '{"INSTRUCTION": "ANNOTATE", "ANNOTATION": "BACKWARD"}\n'
 
 
@@ -102,7 +103,7 @@ DAMAGED = {
     "negative bytes": (START + CONSTANT.replace('"8"', '"-8"'), "damaged at line 3"),
     "no bytes": (START + CONSTANT.splitlines()[0] + "\n" + CALL, "line 2: MEMORY of c does not follow"),
     "ends early": (START + CONSTANT + CALL + MEMORY, "line 4: ALIAS of r does not follow"),
-    "unknown argument": (START + CALL, "line 2: c is not there"),
+    "unknown argument": (START + CALL + MEMORY + ALIAS, "line 2: c is not there"),
     "released": (START + '{"INSTRUCTION": "RELEASE", "NAME": "c"}', "line 2: c is not there"),
     "made twice": (START + CONSTANT + CONSTANT, "line 4: c is there already"),
     "alias of nothing": (

@@ -144,7 +144,7 @@ def convolved(
     return factory
 
 
-_BESIDE = ("lowtide.convolution_backward_beside_input",)
+_BESIDE = ("lowtide.convolution_backward_with_input",)
 
 EXAMPLES: list[Example] = [
     Example("relu", ("activations",), _RELU, normal(9, 37), (F32, BF16, F64), ("lowtide.masked_gradient",)),

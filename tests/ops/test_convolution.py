@@ -20,7 +20,7 @@ from lowtide.ops.convolution_algorithms import ConvolutionAlgorithms
 from lowtide.profile.flops import flops
 from tests.ops.offers import difference, offered, read_by
 
-BESIDE = "lowtide.convolution_backward_beside_input"
+BESIDE = "lowtide.convolution_backward_with_input"
 
 
 class _Between(nn.Module):
@@ -96,7 +96,7 @@ def test_every_gradient_costs_what_its_share_of_the_whole_costs(case: str) -> No
     whole, weight, beside = (graph.recipes[r] for r in (*group.options[0].recipes, *group.options[1].recipes))
     reads = [r.geometry for r in whole.reads]
     results = [graph.values[v].geometry for v in whole.outputs]
-    cost = Convolution.kernels["convolution_backward_beside_input"].flops
+    cost = Convolution.kernels["convolution_backward_with_input"].flops
     assert cost is not None
     assert cost(graph, beside) == flops(weight, reads, []) == flops(whole, reads, results) / 2 > 0
 
@@ -110,7 +110,7 @@ def test_what_stands_for_the_input_takes_no_memory() -> None:
     x, w = torch.randn(4, 8, 32, 32), torch.randn(8, 8, 3, 3)
     y = torch.ops.aten.convolution(x, w, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
     rest = (None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, False, False])
-    run = Convolution.kernels["convolution_backward_beside_input"].run
+    run = Convolution.kernels["convolution_backward_with_input"].run
     for layout in (torch.contiguous_format, torch.channels_last):
         given = x.contiguous(memory_format=layout)
         gradient = y.contiguous(memory_format=layout)

@@ -11,7 +11,7 @@ from typing import final
 
 from lowtide._core import Arena
 from lowtide.eager_engine.replay import ReplayResult, Rules
-from lowtide.eager_engine.tape import Died, Leaf, Ran, Tape
+from lowtide.ir.tape import Died, Leaf, Ran, Tape
 from lowtide.units import format_percent
 from tests.oracle.capacity import NOBODY, AbstractCapacity, Addresses, End, Move, Tank
 from tests.oracle.eviction_manager import EvictionManager, OutOfCapacity

@@ -59,7 +59,7 @@ def test_rectangles_say_what_they_hold() -> None:
     assert ("temporary", "", "aten.sum.default", "net.sum model.py:13") in found
     assert ("backward", "grad_a", "aten.mul.default", "net.mul model.py:11") in found
     assert ("gradient", "grad_weight", "aten.mm.default", "net.mm model.py:10") in found
-    assert ("home", "weight", "", "") in found
+    assert ("persistent", "weight", "", "") in found
     assert {kind for kind, _, _, _ in found} == set(KINDS)
     (held,) = [r for r in drawn().rectangles if r.name.startswith("a tensor of an earlier")]
     assert (held.offset_B, held.size_B) == (HELD.offset_B, HELD.size_B)

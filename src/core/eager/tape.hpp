@@ -1,4 +1,4 @@
-// Tape: what an eager program did, with its names resolved; what a replay runs. src/lowtide/eager_engine/tape.py
+// Tape: what an eager program did, with its names resolved; what a replay runs. src/lowtide/ir/tape.py
 // reads traces as such.
 //
 // Contents are numbered from 1 in the order in which they come: a leaf is one, a call makes one per output. A content

@@ -18,7 +18,7 @@ from lowtide.pipeline import SHAPE_LIMIT_s
 from lowtide.record import PlanOptions
 from lowtide.session.budget_scope import BudgetScope
 from lowtide.session.compile_sessions import session_for
-from lowtide.session.options import moving, wanted
+from lowtide.session.options import implementation_options, offload_options
 from lowtide.session.session import Session
 from lowtide.units import parse_budget
 
@@ -85,8 +85,8 @@ def _read(options: dict[str, Any]) -> PlanOptions:
         work=options.get("work", DEFAULT_WORK),
         time_limit_s=options.get("time_limit_s"),
         shape_limit_s=options.get("shape_limit_s", SHAPE_LIMIT_s),
-        **wanted(options.get("numerics", Numerics.EXACT), options.get("without", ())),
-        **moving(options.get("host_budget"), options.get("link")),
+        **implementation_options(options.get("numerics", Numerics.EXACT), options.get("without", ())),
+        **offload_options(options.get("host_budget"), options.get("link")),
     )
 
 

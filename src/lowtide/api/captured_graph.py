@@ -18,7 +18,7 @@ from lowtide.session.dynamo_call import compiled_call, run_loudly
 from lowtide.session.inputs import Inputs
 from lowtide.session.member import member_of
 from lowtide.session.meta_models import StandIns, in_place_of, with_addresses
-from lowtide.session.options import wanted
+from lowtide.session.options import implementation_options
 from lowtide.session.planning import MeasuredStep, step_of
 from lowtide.session.session import Session
 from lowtide.units import Budget
@@ -67,7 +67,7 @@ def captured_graph(
         LowtideError: if there is no such machine.
     """
     stand_ins = StandIns()
-    options = PlanOptions(budget=Budget(of_plain=1.0), machine=machine, **wanted(numerics, without))
+    options = PlanOptions(budget=Budget(of_plain=1.0), machine=machine, **implementation_options(numerics, without))
     with with_addresses(model, stand_ins):
         inputs: Inputs = in_place_of((tuple(args), dict(kwargs or {})), stand_ins)
         session = Session(options, BudgetScope("none", [member_of(model, None)]), whole_model=True)

@@ -30,7 +30,7 @@ from lowtide.profile.cache import ProfileCache
 from lowtide.profile.optimizer import optimizer_needs
 from lowtide.runtime.persistent_storages import state_tensors
 from lowtide.session.eager_guard import place
-from lowtide.session.options import HostBudget, Rate, moving
+from lowtide.session.options import HostBudget, Rate, offload_options
 from lowtide.units import Budget, format_B, parse_budget
 
 Models = torch.nn.Module | Iterable[torch.nn.Module] | None
@@ -195,7 +195,7 @@ def eager(
     budget_B = _budget_B(budget)
     text("policy", policy, '"tide-memory"')
     path("record", record, '"step.jsonl.gz"')
-    moves = moving(host_budget, link)
+    moves = offload_options(host_budget, link)
     names = policy_names()
     if policy not in names:
         raise EagerError(f"there is no policy {policy!r}: write one of {', '.join(sorted({*names} - COPYING))}")

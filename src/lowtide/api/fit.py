@@ -31,7 +31,14 @@ from lowtide.session.dynamo_call import WholeCall, compiled_call, run_loudly
 from lowtide.session.eager_guard import refuse_in_eager
 from lowtide.session.handle import Fitted, keep
 from lowtide.session.member import Member, check_model, check_module, member_of
-from lowtide.session.options import HostBudget, ImplementationOptions, OffloadOptions, Rate, moving, wanted
+from lowtide.session.options import (
+    HostBudget,
+    ImplementationOptions,
+    OffloadOptions,
+    Rate,
+    implementation_options,
+    offload_options,
+)
 from lowtide.session.session import Session, inexact
 from lowtide.units import Budget, parse_budget
 
@@ -156,10 +163,10 @@ def _budgets(
         BudgetError, LinkError: see `fit`.
     """
     if plan is None:
-        return budget, moving(host_budget, link)
+        return budget, offload_options(host_budget, link)
     if host_budget is None:
         host_budget, link = plan.record.host_budget_B, plan.record.link_Bps if link is None else link
-    return (plan.budget_B if budget is None else budget), moving(host_budget, link)
+    return (plan.budget_B if budget is None else budget), offload_options(host_budget, link)
 
 
 def _in_budget_scope(
@@ -188,7 +195,7 @@ def _menu(numerics: str | Numerics | None, without: Collection[str] | None, plan
             f"the plan file was made for numerics={saved.value!r}, and a file does not decide that results may differ "
             f"from plain PyTorch's: say numerics={saved.value!r} to lowtide.fit if they may, or plan again."
         )
-    menu = wanted(saved if numerics is None else numerics, () if without is None else without)
+    menu = implementation_options(saved if numerics is None else numerics, () if without is None else without)
     level = menu["numerics"]
     if not level.admits(saved):
         raise PlanMismatch(

@@ -37,7 +37,7 @@ from lowtide.session.covers import NO_OPTIMIZER, covers_of
 from lowtide.session.inputs import Inputs, vary
 from lowtide.session.member import check_model, check_optimizer, member_of
 from lowtide.session.meta_models import StandIns, in_place_of, with_addresses
-from lowtide.session.options import wanted
+from lowtide.session.options import implementation_options
 from lowtide.session.planning import MeasuredStep
 from lowtide.session.session import Session
 from lowtide.units import Budget, format_B, format_percent, parse_budget
@@ -154,7 +154,7 @@ def fits(
         seed=seed,
         work=work,
         machine=card.machine,
-        **wanted(numerics, without),
+        **implementation_options(numerics, without),
     )
     stand_ins = StandIns()
     with with_addresses(model, stand_ins):

@@ -19,7 +19,7 @@ from lowtide.results.frontier import Frontier as Frontier
 from lowtide.results.make_frontier import Effort, traced
 from lowtide.session.budget_scope import BudgetScope, Scope
 from lowtide.session.member import member_of
-from lowtide.session.options import HostBudget, Rate, moving, wanted
+from lowtide.session.options import HostBudget, Rate, implementation_options, offload_options
 from lowtide.session.planning import constraints_of, covers_within, measure_step
 from lowtide.session.session import Session
 from lowtide.units import Budget
@@ -83,7 +83,7 @@ def frontier(
     yes_or_no("dynamic", dynamic, or_none=True)
     args, kwargs = call_arguments(args, kwargs)
     effort = Effort(points=points, baselines=baselines, seed=seed, work=work, time_limit_s=time_limit_s, watch=watch)
-    menu, moves = wanted(numerics, without), moving(host_budget, link)
+    menu, moves = implementation_options(numerics, without), offload_options(host_budget, link)
     options = PlanOptions(budget=Budget(of_plain=1.0), seed=seed, work=work, machine=machine, **menu, **moves)
     budget_scope = BudgetScope(scope, [member_of(model, optimizer)])
     session = Session(options, budget_scope, whole_model=True)

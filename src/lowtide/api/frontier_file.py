@@ -17,7 +17,7 @@ from lowtide.planners.implementations.menu import restricted
 from lowtide.record import Constraints, PlanOptions
 from lowtide.results.frontier import Frontier
 from lowtide.results.make_frontier import Effort, traced
-from lowtide.session.options import HostBudget, Rate, links_named, moving, wanted
+from lowtide.session.options import HostBudget, Rate, implementation_options, links_named, offload_options
 from lowtide.units import Budget
 
 
@@ -53,9 +53,9 @@ def frontier_file(
     """
     check_file(path)
     effort = Effort(points=points, baselines=baselines, seed=seed, work=work, time_limit_s=time_limit_s, watch=watch)
-    menu = wanted(numerics, without)
+    menu = implementation_options(numerics, without)
     links = links_named(host_budget, link, machine)
-    options = PlanOptions(budget=Budget(of_plain=1.0), links=links, **menu, **moving(host_budget, link))
+    options = PlanOptions(budget=Budget(of_plain=1.0), links=links, **menu, **offload_options(host_budget, link))
     return traced(
         restricted(read_graph(path), **menu),
         effort,

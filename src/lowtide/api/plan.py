@@ -19,7 +19,7 @@ from lowtide.session.budget_scope import BudgetScope, Scope
 from lowtide.session.dynamo_call import compiled_call, run_loudly
 from lowtide.session.graph_discovery import Call
 from lowtide.session.member import member_of
-from lowtide.session.options import HostBudget, Rate, moving, wanted
+from lowtide.session.options import HostBudget, Rate, implementation_options, offload_options
 from lowtide.session.session import Session
 from lowtide.units import Budget, parse_budget
 
@@ -87,8 +87,8 @@ def plan(
         work=work,
         time_limit_s=time_limit_s,
         machine=machine,
-        **wanted(numerics, without),
-        **moving(host_budget, link),
+        **implementation_options(numerics, without),
+        **offload_options(host_budget, link),
     )
 
     budget_scope = BudgetScope(scope, [member_of(model, optimizer)])

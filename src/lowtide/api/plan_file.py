@@ -20,7 +20,7 @@ from lowtide.planners.base import Watch
 from lowtide.planners.implementations.menu import restricted
 from lowtide.record import PlanOptions, PlanRequest, make_record
 from lowtide.results.plan import Plan
-from lowtide.session.options import HostBudget, Rate, links_named, moving, wanted
+from lowtide.session.options import HostBudget, Rate, implementation_options, links_named, offload_options
 from lowtide.units import Budget, parse_budget
 
 COVERS = Covers(
@@ -81,8 +81,8 @@ def plan_file(
         seed=seed,
         work=work,
         time_limit_s=time_limit_s,
-        **wanted(numerics, without),
-        **moving(host_budget, link),
+        **implementation_options(numerics, without),
+        **offload_options(host_budget, link),
         links=links_named(host_budget, link, machine),
     )
     if options.budget.of_device is not None:

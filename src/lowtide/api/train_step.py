@@ -41,7 +41,7 @@ from lowtide.session.live_optimizer import LiveOptimizer
 from lowtide.session.member import Member, check_model, check_optimizer
 from lowtide.session.objective import Objective
 from lowtide.session.optimizer_hooks import STEPPING
-from lowtide.session.options import HostBudget, Rate, moving, wanted
+from lowtide.session.options import HostBudget, Rate, implementation_options, offload_options
 from lowtide.session.session import Session, SeveralGraphs
 from lowtide.session.whole_step import Steps
 from lowtide.units import Budget, parse_budget
@@ -128,7 +128,7 @@ class TrainStep:
         if verify and master_weights:
             raise VerificationError(_NO_MASTERS)
         function("watch", watch, "watch=print")
-        moves, menu = moving(host_budget, link), wanted(numerics, without)
+        moves, menu = offload_options(host_budget, link), implementation_options(numerics, without)
         options = PlanOptions(
             budget=parse_budget(budget), seed=seed, work=work, time_limit_s=time_limit_s, **menu, **moves
         )
@@ -402,13 +402,13 @@ def session_of(step: TrainStep) -> Session:
     return step._handle.session
 
 
-def house(step: TrainStep, host_resident: frozenset[tuple[int, str]] | None) -> None:
+def set_host_resident(step: TrainStep, host_resident: frozenset[tuple[int, str]] | None) -> None:
     """Has a step keep on the host what a plan of the same step of another model has put there.
 
     Arguments:
         host_resident: by the parameter's place in the objective, and the name.
     """
-    step._steps.house(host_resident)
+    step._steps.set_host_resident(host_resident)
 
 
 def _parameters(objective: weakref.ref[Objective]) -> tuple[torch.Tensor, ...]:

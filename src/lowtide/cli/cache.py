@@ -51,7 +51,7 @@ def clear(
     ] = None,
     as_json: _Json = False,
 ) -> None:
-    """Delete what lowtide keeps on disk; all of it, or the named parts. It is made again when it is needed."""
+    """Delete what lowtide keeps on disk; all of it, or the named parts. What is needed is found out anew."""
     with told():
         age_s = _age_s(older_than)
         everything = not (profiles or plans or shim)

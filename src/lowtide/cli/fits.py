@@ -48,14 +48,14 @@ def _ask(target: str, device: str, reserve: str | None, vary: list[str], numeric
 
     console = Terminal(stderr=True)
     with console.status("calling your function"):
-        wanted = load_target(target)
+        loaded = load_target(target)
     with console.status("capturing and planning"):
         return lowtide.fits(
-            wanted.model,
-            wanted.args,
-            wanted.kwargs,
+            loaded.model,
+            loaded.args,
+            loaded.kwargs,
             device=device,
-            optimizer=wanted.optimizer,
+            optimizer=loaded.optimizer,
             reserve=reserve,
             vary_only=vary,
             numerics=numerics,

@@ -14,7 +14,7 @@ from lowtide.cli.progress import line
 from lowtide.ir.graph_file import is_graph_file
 from lowtide.ir.numerics import parse_numerics
 from lowtide.report.terminal import Terminal
-from lowtide.session.options import moving
+from lowtide.session.options import offload_options
 from lowtide.units import format_B
 
 _STDOUT = "-"
@@ -52,7 +52,7 @@ def frontier(
                 f"--machine: of no effect, {target} says what operators cost; give MODULE:FUNCTION"
             )
         parse_numerics(numerics)
-        moving(host_budget, link)
+        offload_options(host_budget, link)
         given: dict[str, Any] = {"points": points, "machine": machine, "work": work, "time_limit_s": time_limit}
         given |= {"numerics": numerics, "without": without, "host_budget": host_budget, "link": link}
         found = _trace(target, baselines=baselines, seed=seed, **{k: v for k, v in given.items() if v is not None})
@@ -67,7 +67,7 @@ def frontier(
 
 
 def _show(found: Any, json: str | None) -> None:
-    """Prints the tables, or the JSON in their place; saves it where it is wanted."""
+    """Prints the tables, or the JSON in their place; saves it where it is loaded."""
     from lowtide.report.frontier import explain_frontier
 
     if json == _STDOUT:
@@ -91,13 +91,13 @@ def _trace(target: str, **options: Any) -> Any:
     from lowtide.cli.target import load_target
 
     with console.status("calling your function"):
-        wanted = load_target(target)
+        loaded = load_target(target)
     with console.status("capturing and measuring") as status:
         return lowtide.frontier(
-            wanted.model,
-            args=wanted.args,
-            kwargs=wanted.kwargs,
-            optimizer=wanted.optimizer,
+            loaded.model,
+            args=loaded.args,
+            kwargs=loaded.kwargs,
+            optimizer=loaded.optimizer,
             watch=lambda pace: status.update(_line(pace)),
             **options,
         )

@@ -29,21 +29,21 @@ class Variation:
     verify: bool = True
 
 
-def find(wanted: Any, variation: Variation, watch: Any, options: dict[str, Any]) -> Any:
+def find(loaded: Any, variation: Variation, watch: Any, options: dict[str, Any]) -> Any:
     """Looks for the largest batch of a target.
 
     Arguments:
-        wanted: the target.
+        loaded: the target.
         options: budget, machine, seed, work; those that were given.
     """
     import lowtide
     from lowtide.session.inputs import vary
 
-    make = vary(wanted.model, (wanted.args, wanted.kwargs), dim=variation.dim, only=variation.only)
+    make = vary(loaded.model, (loaded.args, loaded.kwargs), dim=variation.dim, only=variation.only)
     return lowtide.max_batch(
         make,
-        wanted.model,
-        optimizer=wanted.optimizer,
+        loaded.model,
+        optimizer=loaded.optimizer,
         multiple_of=variation.multiple_of,
         overhead_limit=variation.overhead_limit,
         verify=variation.verify,

@@ -17,7 +17,7 @@ from lowtide.cli.progress import line
 from lowtide.ir.graph_file import is_graph_file
 from lowtide.ir.numerics import parse_numerics
 from lowtide.report.terminal import Terminal
-from lowtide.session.options import moving
+from lowtide.session.options import offload_options
 from lowtide.units import parse_budget
 
 
@@ -71,7 +71,7 @@ def plan(
     with told():
         parse_budget(budget)  # a typing error should not cost the import of torch
         parse_numerics(numerics)
-        moves = moving(host_budget, link)["host_budget_B"] > 0
+        moves = offload_options(host_budget, link)["host_budget_B"] > 0
         _refuse_idle_options(variation, batch_dim, vary, overhead_limit, as_json, time_limit, moves)
         _refuse_for_files(target, variation, None if moves else machine, save_graph)
         layers = _layers(target, repeat)
@@ -173,17 +173,17 @@ def _plan(target: str, variation: Variation | None, **options: Any) -> Any:
     if is_graph_file(target):
         return _plan_file(target, console, **given)
     with console.status("calling your function"):
-        wanted = load_target(target)
+        loaded = load_target(target)
     with console.status("capturing and measuring") as status:
 
         def watch(progress: Any) -> None:
             status.update(line(progress))
 
         if variation is not None:
-            return find(wanted, variation, watch, given)
-        if wanted.optimizer is not None:
-            given["optimizer"] = wanted.optimizer
-        return lowtide.plan(wanted.model, args=wanted.args, kwargs=wanted.kwargs, watch=watch, **given)
+            return find(loaded, variation, watch, given)
+        if loaded.optimizer is not None:
+            given["optimizer"] = loaded.optimizer
+        return lowtide.plan(loaded.model, args=loaded.args, kwargs=loaded.kwargs, watch=watch, **given)
 
 
 def _plan_file(target: str, console: Terminal, save_graph: Path | None = None, **given: Any) -> Any:

@@ -17,7 +17,7 @@ from lowtide.units import format_B, format_percent, format_s, parse_budget
 
 if TYPE_CHECKING:
     from lowtide.eager_engine.replay import ReplayResult, Rules
-    from lowtide.eager_engine.tape import Tape
+    from lowtide.ir.tape import Tape
 
 _STDOUT = "-"
 _HALF = ("50%",)
@@ -50,7 +50,7 @@ def replay(
         import msgspec
 
         from lowtide.eager_engine.replay import PUBLISHED, Rules
-        from lowtide.eager_engine.tape import load_tape
+        from lowtide.ir.tape import load_tape
 
         rules = PUBLISHED if published else Rules(accounting=accounting)
         rules = msgspec.structs.replace(rules, limit=None if limit == float("inf") else limit)
@@ -109,7 +109,7 @@ def _row(trace: Path, tape: Tape, name: str, budgets_B: Sequence[int], rules: Ru
 
     from lowtide.eager_engine.policy_names import COPYING
     from lowtide.eager_engine.replay import compiled_replay, compiled_tape
-    from lowtide.eager_engine.tape import load_tape
+    from lowtide.ir.tape import load_tape
 
     if rules.in_place and name in COPYING:
         rules = msgspec.structs.replace(rules, in_place=False)

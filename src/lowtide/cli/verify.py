@@ -26,7 +26,7 @@ from lowtide.cli.target import load_target
 from lowtide.errors import LowtideError
 from lowtide.ir.numerics import parse_numerics
 from lowtide.results.verification import Taken, Task
-from lowtide.session.options import moving
+from lowtide.session.options import offload_options
 from lowtide.units import parse_budget
 
 _WORDS = {
@@ -61,7 +61,7 @@ def verify(
     with told():
         parse_budget(budget)  # a typing error should not cost the import of torch
         level = parse_numerics(numerics)
-        moving(host_budget, link)
+        offload_options(host_budget, link)
         planned = {
             "budget": budget, "host_budget": host_budget, "link": link, "numerics": numerics, "without": without,
             "seed": seed, "work": work, "time_limit_s": time_limit,
@@ -117,8 +117,8 @@ def _taken(target: str, task: Task, planned: dict[str, Any]) -> Taken:
     from lowtide.api.verify.taking_steps import Subject, seed_generators, take
 
     seed_generators()
-    wanted = load_target(target)
-    subject = Subject(wanted.model, wanted.args, wanted.kwargs, wanted.optimizer)
+    loaded = load_target(target)
+    subject = Subject(loaded.model, loaded.args, loaded.kwargs, loaded.optimizer)
     try:
         return take(subject, task, planned)
     except LowtideError:

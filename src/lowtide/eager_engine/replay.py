@@ -16,7 +16,7 @@ import numpy as np
 from lowtide._core import Replayed
 from lowtide._core import Tape as CompiledTape
 from lowtide._core import replay as replay_compiled
-from lowtide.eager_engine.tape import Leaf, Ran, Tape
+from lowtide.ir.tape import Leaf, Ran, Tape
 from lowtide.units import format_B, format_percent
 
 _LEAF, _RAN, _DIED = range(3)  # as in src/core/eager/tape.hpp
@@ -27,7 +27,7 @@ class Rules(msgspec.Struct, frozen=True):
 
     Arguments:
         accounting: bytes in a row of addresses, or only their sum.
-        in_place: how the tape was read: see `eager_engine/tape.py`.
+        in_place: how the tape was read: see `ir/tape.py`.
         forgets: what nothing can need again leaves the ledger.
         alignment_B: of addresses.
         small_B: blocks up to this size lie in a zone of their own, as in Coop's allocator.

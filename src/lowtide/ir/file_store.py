@@ -118,7 +118,7 @@ class FileStore(Generic[About]):
         return found
 
     def write(self, name: str, about: About, content: bytes) -> State | None:
-        """Makes or replaces a file in one step, and lets others go where all together are too much.
+        """Makes or replaces a file in one step, and evicts others where all together are too much.
 
         Arguments:
             content: one line.

@@ -91,7 +91,7 @@ def of_input(builder: GraphBuilder, backward: Backward, parts: int = 1) -> int:
     sizes = (Items(given.geometry.shape), Items(given.geometry.stride))
     return builder.recipe(
         backward.recipe,
-        "lowtide.convolution_backward_beside_input" if parts == 1 else "lowtide.convolution_input_in_parts",
+        "lowtide.convolution_backward_with_input" if parts == 1 else "lowtide.convolution_input_in_parts",
         outputs=[v for v, _ in made],
         reads=(gradient, weight),
         args=(
@@ -106,7 +106,7 @@ def of_input(builder: GraphBuilder, backward: Backward, parts: int = 1) -> int:
     )
 
 
-def _beside_input(
+def _with_input(
     gradient: Tensor, weight: Tensor, shape: Sequence[int], stride: Sequence[int], *constants: object
 ) -> tuple[Tensor, None, Tensor | None]:
     """The gradients of a convolution that do not need its input's content; see `of_input`."""
@@ -124,7 +124,7 @@ def _input_in_parts(
     assert isinstance(parts, int)
     whole = gradient.new_empty_strided(shape, stride)
     for ours, theirs in zip(whole.tensor_split(parts), gradient.tensor_split(parts), strict=True):
-        ours.copy_(_beside_input(theirs, weight, ours.shape, ours.stride(), *constants)[0])
+        ours.copy_(_with_input(theirs, weight, ours.shape, ours.stride(), *constants)[0])
     return (whole,)
 
 
@@ -199,7 +199,7 @@ class Convolution(AbstractFamily):
     name: ClassVar[str] = "convolution"
     kind: ClassVar[str] = SAVED
     kernels: ClassVar[Mapping[str, Kernel]] = {
-        "convolution_backward_beside_input": Kernel(_beside_input, flops=_flops, workspace_B=_workspace_B),
+        "convolution_backward_with_input": Kernel(_with_input, flops=_flops, workspace_B=_workspace_B),
         "convolution_input_in_parts": Kernel(_input_in_parts, flops=_flops, workspace_B=_workspace_B, by_size=True),
     }
 

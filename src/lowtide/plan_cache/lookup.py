@@ -150,7 +150,7 @@ class PlanLookup:
             self.plans.put(header_of(cache_key, record, _neighbourhood(cache_key, request)), record)
 
     def _start(self, request: PlanRequest, limit_s: float) -> Start | None:
-        """The plan for the nearest shape: this session's (perhaps for less room), or one on the disk for another."""
+        """The plan for the nearest shape: this session's (perhaps for fewer bytes), or one on the disk for another."""
         graph, program = request.graph, structure(request.graph)
         records = {id(r.graph): r for r in self._records.get(program, {}).values()}
         near = _nearest(graph, [r.graph for r in records.values()])

@@ -41,8 +41,8 @@ class Row:
 
     Arguments:
         name: of the value in the captured graph.
-        fate: "kept", "short-lived", "given", "handed over", "rematerialised n times", "replayed n times", "moved to the
-            host n times" or "lives on the host".
+        fate: "kept", "short-lived", "given", "handed over", "rematerialised n times", "replayed n times",
+            "offloaded n times" or "lives on the host".
         because: why, in a sentence without a verb to spare.
         cost_s: seconds that the plan pays to recompute or fetch it, waits for its copies included; 0 for what it keeps.
         module: qualified name of the submodule that made it.
@@ -136,7 +136,7 @@ def _verdict(graph: Graph, fate: Fate, head: Headline, cuts: tuple[int, ...]) ->
     if value.persistent and value.memory != DEVICE:
         return "lives on the host", f"comes {_times(fate.fetches)}; {_away(fate, peak, 'copied')}"
     if fate.fetches:
-        return f"moved to the host {_times(fate.fetches)}", _away(fate, peak, "copied back")
+        return f"offloaded {_times(fate.fetches)}", _away(fate, peak, "copied back")
     if fate.recomputations:
         verb = "replayed" if fate.replays == len(fate.recomputations) else "rematerialised"
         return f"{verb} {_times(len(fate.recomputations))}", _away(fate, peak, f"{format_s(fate.redo_s)} to redo")

@@ -84,7 +84,7 @@ def fates(graph: Graph, schedule: Schedule) -> tuple[Fate, ...]:
     segment: int | None = None
     for index, step in enumerate(schedule.steps):
         if isinstance(step, Boundary):
-            _let_go(graph, logs, segment, index)
+            _freed(graph, logs, segment, index)
             segment = step.segment
             for value in graph.values:
                 host_resident = value.persistent and value.memory != DEVICE
@@ -102,7 +102,7 @@ def fates(graph: Graph, schedule: Schedule) -> tuple[Fate, ...]:
     return tuple(_fate(graph, value, log) for value, log in enumerate(logs))
 
 
-def _let_go(graph: Graph, logs: list[_Log], segment: int | None, index: int) -> None:
+def _freed(graph: Graph, logs: list[_Log], segment: int | None, index: int) -> None:
     """At the end of a segment the caller releases what left there without being held."""
     for value in graph.values:
         if segment is not None and value.leaves == segment and not value.held and not value.persistent:

@@ -17,7 +17,7 @@ from string import ascii_uppercase
 
 from lowtide.ir.frontier import FrontierRecord
 from lowtide.report.markup import escape
-from lowtide.report.svg import Picture, document, level, polygon, polyline, rectangle, text, upright
+from lowtide.report.svg import Picture, document, level, polygon, polyline, rectangle, round_step, text, upright
 from lowtide.units import format_B, format_percent
 
 Corner = tuple[int, float]
@@ -231,7 +231,7 @@ def _grid(record: FrontierRecord, scale: _Scale) -> list[str]:
         parts.append(level("grid", y, _LEFT, _RIGHT))
         parts.append(text(_LEFT - 6, y + 4, f"{100 * overhead:g} %", "end"))
     whole_B = record.keep_all_B
-    step = _round_step((scale.right_B - scale.left_B) / whole_B, 10)
+    step = round_step((scale.right_B - scale.left_B) / whole_B, 10)
     first, last = math.ceil(scale.left_B / whole_B / step), math.floor(scale.right_B / whole_B / step)
     for number in range(first, last + 1):
         size_B = number * step * whole_B
@@ -243,12 +243,6 @@ def _grid(record: FrontierRecord, scale: _Scale) -> list[str]:
     parts.append(text(middle, _HEIGHT - 8, "budget, in bytes and (above) in percent of keeping everything", "middle"))
     parts.append(text(_LEFT, 12, "extra time over keeping everything (square-root scale)", "start"))
     return parts
-
-
-def _round_step(span: float, most: int) -> float:
-    """The smallest round step with at most so many in a span."""
-    size = 10.0 ** math.floor(math.log10(span / most))
-    return next(size * factor for factor in (1, 2, 5, 10) if span / (size * factor) <= most)
 
 
 def _edges(record: FrontierRecord, scale: _Scale) -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from lowtide.ir.plan import PlanRecord
 from lowtide.report.markup import script_data
-from lowtide.report.svg import Picture, document, level, polygon, polyline, rectangle, text, upright
+from lowtide.report.svg import Picture, document, level, polygon, polyline, rectangle, round_step, text, upright
 from lowtide.report.timeline import MemoryCurve, Point, keep_all_curve, plan_curve
 from lowtide.units import format_B, format_percent
 
@@ -168,12 +168,18 @@ def _segments(plan: MemoryCurve, scale: _Scale) -> list[str]:
 
 
 def _grid(scale: _Scale) -> list[str]:
+    """Round bytes at the left, round times below."""
     parts: list[str] = []
-    for fifth in range(6):
-        size_B = scale.top_B * fifth / 5
+    unit_B = next((u for u in (2**30, 2**20, 2**10) if scale.top_B >= 2 * u), 1)
+    step_B = max(1.0, round_step(scale.top_B / unit_B, 6)) * unit_B
+    for number in range(int(scale.top_B / step_B) + 1):
+        size_B = int(number * step_B)
         y = scale.y(size_B)
         parts += [level("grid", y, _LEFT, _RIGHT), text(_LEFT - 6, y + 4, format_B(size_B), "end")]
-    for fifth in range(6):
-        time_s = scale.span_s * fifth / 5
-        parts.append(text(scale.x(time_s), _BOTTOM + 19, f"{time_s * 1e3:.4g} ms", "end" if fifth == 5 else "middle"))
+    span_ms = scale.span_s * 1e3
+    step_ms = round_step(span_ms, 7)
+    for number in range(int(span_ms / step_ms) + 1):
+        time_ms = number * step_ms
+        x = scale.x(time_ms * 1e-3)
+        parts.append(text(x, _BOTTOM + 19, f"{time_ms:.4g} ms", "end" if x > _RIGHT - 20 else "middle"))
     return parts

@@ -19,7 +19,7 @@ from lowtide.ir.simulate import simulate
 from lowtide.report.recomputations import recompute_steps
 
 KINDS = {
-    "home": "persistent: parameters, buffers",
+    "persistent": "persistent: parameters, buffers",
     "activation": "values of the forward",
     "again": "values recomputed or fetched",
     "backward": "values of the backward",
@@ -128,8 +128,8 @@ def _fixed(record: PlanRecord, layout: Layout, ticks: int) -> Iterator[Rectangle
     for live_block in layout.live_blocks:
         yield _lasting("outside", "a tensor of an earlier step", ticks, live_block.offset_B, live_block.size_B)
     at_B = layout.height_B
-    persistent = [("home", v.name, v.size_B) for v in record.graph.values if v.persistent]
-    persistent.append(("home", "persistent tensors that the graph does not read", record.outside_B))
+    persistent = [("persistent", v.name, v.size_B) for v in record.graph.values if v.persistent]
+    persistent.append(("persistent", "persistent tensors that the graph does not read", record.outside_B))
     persistent.append(("outside", "reserve: tiny blocks, worker threads, code between the segments", record.reserve_B))
     for kind, name, size_B in persistent:
         if size_B:

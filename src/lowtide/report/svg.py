@@ -5,6 +5,7 @@ Colours are those of `picture.css`, for pages and for files; nothing refers to t
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -101,6 +102,12 @@ def _legend(picture: Picture) -> tuple[list[str], float]:
 def text(x: float, y: float, told: str, anchor: str, name: str = "") -> str:
     """A line of text."""
     return f'<text class="{name}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(told)}</text>'
+
+
+def round_step(span: float, most: int) -> float:
+    """The smallest round step with at most so many in a span."""
+    size = 10.0 ** math.floor(math.log10(span / most))
+    return next(size * factor for factor in (1, 2, 5, 10) if span / (size * factor) <= most)
 
 
 def rectangle(name: str, x: float, y: float, width: float, height: float, title: str) -> str:

@@ -30,7 +30,7 @@ from lowtide.ir.graph import Graph
 from lowtide.ir.interface import Interface, Token
 from lowtide.ir.schedule import Schedule
 from lowtide.runtime.codegen import Observer, Segment, generate
-from lowtide.runtime.hard_budget import BackwardLease, Walled
+from lowtide.runtime.hard_budget import BackwardLease, PlacedSegments
 
 Key = tuple[int | float | bool | str, ...]
 _RECENT = 64  # plans kept alive for backwards whose token lost its attribute (a saved-tensor hook that clones)
@@ -51,14 +51,14 @@ class Loaded:
     Arguments:
         segments: one function per segment of the graph.
         token: an integer tensor whose value is `number`; it also refers to this object.
-        walled: where the segments' allocations are served; None where nothing is enforced.
+        placed: where the segments' allocations are served; None where nothing is enforced.
         token_result: index of the token among the first segment's results; None where there is no backward.
     """
 
     number: int
     segments: tuple[Segment, ...]
     token: torch.Tensor
-    walled: Walled | None = None
+    placed: PlacedSegments | None = None
     token_result: int | None = None
 
     def run(
@@ -70,18 +70,18 @@ class Loaded:
             lease: what the forward handed on to the backward, if it arrived.
             slots: how many of the arguments it handed on.
         """
-        if self.walled is None:
+        if self.placed is None:
             results: Sequence[Any] = self.segments[segment](arguments)
         else:
-            results = self.walled.run(segment, self.segments[segment], arguments, lease, slots)
+            results = self.placed.run(segment, self.segments[segment], arguments, lease, slots)
         if segment == 0 and self.token_result is not None:
             # A token of its own for every call: the budget holds for the caller's code until the last one dies.
             token = results[self.token_result]
             if token is self.token:
                 token = self.token.detach()
                 token._lowtide_plan = self
-            if self.walled is not None:
-                token._lowtide_lease = self.walled.lease()
+            if self.placed is not None:
+                token._lowtide_lease = self.placed.lease()
             results = (*results[: self.token_result], token, *results[self.token_result + 1 :])
         return results
 
@@ -91,14 +91,14 @@ def load(
     schedule: Schedule,
     interfaces: Sequence[Interface],
     held: Sequence[Any],
-    walled: Walled | None = None,
+    placed: PlacedSegments | None = None,
     engines: Engines | None = None,
     observer: Observer | None = None,
 ) -> Loaded:
     """Generates the code of a schedule.
 
     Arguments:
-        walled: where its allocations are served; None to leave them to torch.
+        placed: where its allocations are served; None to leave them to torch.
         engines: carry out its copies; None where it has none.
         observer: is shown what every run reads and makes; None for none.
     """
@@ -111,12 +111,12 @@ def load(
         held,
         token,
         torch.empty(0),
-        marked=walled is not None,
+        marked=placed is not None,
         engines=engines,
         observer=observer,
     )
     tokens = [i for i, result in enumerate(interfaces[0].results) if isinstance(result, Token)]
-    loaded = Loaded(number, segments, token, walled, tokens[0] if tokens else None)
+    loaded = Loaded(number, segments, token, placed, tokens[0] if tokens else None)
     token._lowtide_plan = loaded  # type: ignore[attr-defined]
     return loaded
 

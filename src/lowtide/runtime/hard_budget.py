@@ -265,7 +265,7 @@ class BackwardLease:
 
 
 @dataclass(frozen=True, eq=False)
-class Walled:
+class PlacedSegments:
     """How one plan's segments allocate.
 
     Arguments:
@@ -348,7 +348,7 @@ class Walled:
         assert self.replacement is not None
         return self.replacement(self.numbers[segment], taken, passing, retained)
 
-    def part(self, segments: Iterable[int]) -> Walled:
+    def part(self, segments: Iterable[int]) -> PlacedSegments:
         """The same for some of the segments: one graph of several."""
         chosen = list(segments)
         return replace(

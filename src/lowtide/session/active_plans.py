@@ -24,7 +24,7 @@ from lowtide.ir.replay import carried_by, replay_tables
 from lowtide.ir.schedule import Schedule
 from lowtide.record import place_around
 from lowtide.runtime.executor import Key, Loaded, PlannedExecutor, load
-from lowtide.runtime.hard_budget import HardBudget, Walled, make_tables, places_of
+from lowtide.runtime.hard_budget import HardBudget, PlacedSegments, make_tables, places_of
 from lowtide.runtime.persistent_storages import move_together
 from lowtide.session.backward_placement import BackwardPlacements
 from lowtide.session.budget_scope import BudgetScope
@@ -35,16 +35,18 @@ _LOG = logging.getLogger("lowtide")
 ACTIVE_STEPS = 64  # whose plans are active: those used last
 _KEPT = 32  # plans whose code is kept for when they become active again
 Step = tuple[tuple[int, Key], ...]  # the graphs of one step: number of the executor, and shape, of each
-Loader = Callable[[Call, Graph, Schedule, Walled | None, Engines | None], Loaded]
+Loader = Callable[[Call, Graph, Schedule, PlacedSegments | None, Engines | None], Loaded]
 
 
 def _forwards(calls: Sequence[Call]) -> list[tuple[object, Key]]:
     return [(call.specialised.captured.program, call.key) for call in calls]
 
 
-def load_call(call: Call, graph: Graph, schedule: Schedule, walled: Walled | None, engines: Engines | None) -> Loaded:
+def load_call(
+    call: Call, graph: Graph, schedule: Schedule, placed: PlacedSegments | None, engines: Engines | None
+) -> Loaded:
     """The code of a schedule for one of the graphs of a step."""
-    return load(graph, schedule, call.interfaces, call.specialised.held, walled, engines)
+    return load(graph, schedule, call.interfaces, call.specialised.held, placed, engines)
 
 
 class StepPlanner(Protocol):
@@ -211,7 +213,7 @@ class ActivePlans:
         if step is not None:
             self._note_use(step)
         hard_budget = self.budget_scope.hard_budget
-        if hard_budget is None or loaded.walled is None:
+        if hard_budget is None or loaded.placed is None:
             return loaded
         if step is None:  # a later graph of a step that the first one has settled
             if (id(self), first) not in hard_budget.begun:
@@ -224,25 +226,25 @@ class ActivePlans:
         if self.budget_scope.reserve.learn(self.plans[step].graph, hard_budget):
             self._plan_with_larger_reserve(step)
         plan, now = self.plans[step], self._now.get(step)
-        self._house(step, plan)
+        self._set_host_resident(step, plan)
         assert plan.layout is not None
         hard_budget.free_place(plan.layout.height_B)
         trains = len(plan.graph.segments) > 1
         if not (trains and hard_budget.is_awaited) and not hard_budget.arena.in_use_below(plan.layout.height_B):
-            wanted = plan
+            active = plan
         else:  # what computes without gradients is done before a backward that waits needs its places
             live_blocks = hard_budget.live_blocks(self.budget_scope.free_B(plan), promises=trains)
-            wanted = self._plan_around(step, hard_budget, live_blocks, arguments)
-        if wanted is not now:
-            self._put(step, wanted)
-        if wanted is not plan:
-            self._house(step, wanted)
+            active = self._plan_around(step, hard_budget, live_blocks, arguments)
+        if active is not now:
+            self._put(step, active)
+        if active is not plan:
+            self._set_host_resident(step, active)
         return executor.active(first[1])
 
-    def _house(self, step: Step, record: PlanRecord) -> None:
+    def _set_host_resident(self, step: Step, record: PlanRecord) -> None:
         host_resident = self.planner.host_resident(self._measured[step], record)
         if host_resident is not None:
-            self.budget_scope.house(host_resident)
+            self.budget_scope.set_host_resident(host_resident)
 
     def _forget_code(self) -> None:
         for known in (self._code, self._around, self._now):
@@ -253,7 +255,7 @@ class ActivePlans:
         self._now[step] = record
         code = self._code.get((step, id(record)))
         if code is None or code[0] is not record:
-            walled, engines = self._walled(step, record), self.budget_scope.engines_for(record)
+            placed, engines = self._placed_segments(step, record), self.budget_scope.engines_for(record)
             parts = []
             bundle = unmerged(record.graph) if len(measured.calls) > 1 else None
             for index, call in enumerate(measured.calls):
@@ -262,7 +264,7 @@ class ActivePlans:
                 if bundle is not None:
                     graph, schedule = bundle.graph_of(index), bundle.schedule_of(schedule, index)
                     segments = bundle.segments[index]
-                part = None if walled is None else walled.part(segments)
+                part = None if placed is None else placed.part(segments)
                 parts.append(self.loader(call, graph, schedule, part, engines))
             code = self._code[step, id(record)] = (record, tuple(parts))
             while len(self._code) > _KEPT:
@@ -270,7 +272,7 @@ class ActivePlans:
         for call, loaded in zip(measured.calls, code[1], strict=True):
             call.executor.install(call.key, loaded)
 
-    def _walled(self, step: Step, record: PlanRecord) -> Walled | None:
+    def _placed_segments(self, step: Step, record: PlanRecord) -> PlacedSegments | None:
         if record.layout is None:
             self.budget_scope.limit(record)
             return None
@@ -278,7 +280,7 @@ class ActivePlans:
         hard_budget = self.budget_scope.enclose(record, away or ())
         tables = replay_tables(record.graph, record.schedule, record.layout)
         inputs_B = self.budget_scope.inputs_B(record)
-        return Walled(
+        return PlacedSegments(
             hard_budget,
             make_tables(tables),
             record.layout.reach_B if record.layout.live_blocks else record.layout.height_B,

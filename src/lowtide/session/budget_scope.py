@@ -239,16 +239,16 @@ class BudgetScope:
         if self.hard_budget is not None:
             bring_in(self.residents(), self.hard_budget.arena)
 
-    def house(self, host_resident: Iterable[torch.Tensor]) -> None:
+    def set_host_resident(self, host_resident: Iterable[torch.Tensor]) -> None:
         """Relocates persistent storages between arena and host, where another plan had them elsewhere.
 
         Arguments:
             host_resident: what is placed on the host now.
         """
-        wanted = {id(t): weakref.ref(t) for t in host_resident}
-        if self.hard_budget is None or wanted == self._host_resident:
+        chosen = {id(t): weakref.ref(t) for t in host_resident}
+        if self.hard_budget is None or chosen == self._host_resident:
             return
-        arena, self._host_resident = self.hard_budget.arena, wanted
+        arena, self._host_resident = self.hard_budget.arena, chosen
         send_away(self.persistent(), arena)  # all of them, so that their zone has no holes afterwards
         model = outside_arena(self.residents())
         arena.persistent_B = self.state_B + sum(rounded_B(s.nbytes()) for s in model)

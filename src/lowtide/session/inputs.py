@@ -89,7 +89,7 @@ def vary(model: torch.nn.Module, inputs: Inputs, *, dim: int = 0, only: Sequence
     Raises:
         LowtideError: if tensors disagree about the size, or there is none of that name and dimension.
     """
-    wanted = dict(_read(text) for text in only)
+    named = dict(_read(text) for text in only)
     dims: dict[str, int] = {}
     extents: dict[str, int] = {}
     names = _names(model, inputs)
@@ -99,8 +99,8 @@ def vary(model: torch.nn.Module, inputs: Inputs, *, dim: int = 0, only: Sequence
             continue
         name = names[written(path[:2])]
         seen.add(name)
-        chosen = wanted.get(name) if wanted else dim
-        if chosen is None or (not wanted and leaf.dim() == 0):
+        chosen = named.get(name) if named else dim
+        if chosen is None or (not named and leaf.dim() == 0):
             continue
         if not -leaf.dim() <= chosen < leaf.dim():
             raise LowtideError(
@@ -108,7 +108,7 @@ def vary(model: torch.nn.Module, inputs: Inputs, *, dim: int = 0, only: Sequence
                 f"{name}:0, or leave {name} out"
             )
         dims[written(path)], extents[name] = chosen % leaf.dim(), leaf.shape[chosen]
-    if unknown := set(wanted) - seen:
+    if unknown := set(named) - seen:
         raise LowtideError(f"no tensor argument {', '.join(sorted(unknown))}; there are: {', '.join(sorted(seen))}")
     if len(set(extents.values())) != 1 or 0 in extents.values():
         said = ", ".join(f"{name} {extent}" for name, extent in extents.items()) or "there is no tensor argument"

@@ -27,7 +27,7 @@ class OffloadOptions(TypedDict):
     link_Bps: float | None
 
 
-def moving(host_budget: HostBudget, link: Rate = None) -> OffloadOptions:
+def offload_options(host_budget: HostBudget, link: Rate = None) -> OffloadOptions:
     """Reads how many bytes of the host may be used, and how fast the link is to be.
 
     Arguments:
@@ -61,7 +61,7 @@ def links_named(host_budget: HostBudget, link: Rate, machine: str | None) -> tup
         LinkError: if nothing says how fast they are.
         LowtideError: if there is no such machine.
     """
-    asked = moving(host_budget, link)
+    asked = offload_options(host_budget, link)
     if asked["host_budget_B"] == 0:
         return ()
     if machine is not None:
@@ -78,7 +78,7 @@ class ImplementationOptions(TypedDict):
     without: frozenset[str]
 
 
-def wanted(numerics: str | Numerics, without: Collection[str]) -> ImplementationOptions:
+def implementation_options(numerics: str | Numerics, without: Collection[str]) -> ImplementationOptions:
     """Reads a level, and what is to be left out.
 
     Raises:

@@ -65,10 +65,10 @@ class Stepping:
         """The tensors that the backward is given besides."""
         return self._tensors(self.added)
 
-    def _tensors(self, wanted: Iterable[tuple[Updater, str]]) -> list[torch.Tensor]:
+    def _tensors(self, which: Iterable[tuple[Updater, str]]) -> list[torch.Tensor]:
         known: dict[int, dict[str, torch.Tensor]] = {}
         found: list[torch.Tensor] = []
-        for updater, name in wanted:
+        for updater, name in which:
             if name == WEIGHT:
                 found.append(updater.parameter)
             elif name == GATHERED:
@@ -180,7 +180,7 @@ class Steps:
             else frozenset((place[p], name) for p, name in self._host_resident if p in place)
         )
 
-    def house(self, host_resident: frozenset[tuple[int, str]] | None) -> None:
+    def set_host_resident(self, host_resident: frozenset[tuple[int, str]] | None) -> None:
         """Takes what another model's plan has chosen, by the parameter's place and name."""
         order = [id(p) for p in self.order()]
         self._host_resident = (

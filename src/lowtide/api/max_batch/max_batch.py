@@ -30,7 +30,7 @@ from lowtide.session.budget_scope import BudgetScope, Scope
 from lowtide.session.handle import Fitted
 from lowtide.session.inputs import Inputs, read_batch
 from lowtide.session.member import member_of
-from lowtide.session.options import wanted
+from lowtide.session.options import implementation_options
 from lowtide.session.session import Session
 from lowtide.units import Budget, format_B, format_percent, format_s, parse_budget
 
@@ -125,7 +125,9 @@ def max_batch(
     low, high = _bounds(low, high, multiple_of)
     if isinstance(getattr(model, "lowtide", None), Fitted):
         raise LowtideError("the model is fitted, and max_batch fits it itself: call lowtide.unfit(model) first")
-    options = PlanOptions(budget=size, seed=seed, work=work, machine=machine, **wanted(numerics, without))
+    options = PlanOptions(
+        budget=size, seed=seed, work=work, machine=machine, **implementation_options(numerics, without)
+    )
     session = Session(options, BudgetScope(scope, [member_of(model, optimizer)]), watch=watch, whole_model=True)
 
     def make(size: int) -> Inputs:
@@ -233,11 +235,11 @@ def _budget_B(budget: int | str | Budget, machine: str | None) -> int:
     Raises:
         BudgetError: if it is a share of something that grows with the batch.
     """
-    wanted = parse_budget(budget)
+    asked = parse_budget(budget)
 
     def plain_B() -> NoReturn:
         raise BudgetError(
-            f"a budget of {wanted} grows with the batch, so that every batch fits it: write bytes, "
+            f"a budget of {asked} grows with the batch, so that every batch fits it: write bytes, "
             '"6GiB", or "60%" of the device'
         )
 
@@ -249,7 +251,7 @@ def _budget_B(budget: int | str | Budget, machine: str | None) -> int:
             raise BudgetError(f"the machine {machine!r} does not say how much memory it has: write the budget in bytes")
         return memory_B
 
-    return wanted.in_B(plain_B, device_B)
+    return asked.in_B(plain_B, device_B)
 
 
 def _bounds(low: int, high: int | None, multiple_of: int) -> tuple[int, int | None]:

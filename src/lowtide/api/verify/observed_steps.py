@@ -22,7 +22,7 @@ from lowtide.ir.keep_all import keep_all_schedule
 from lowtide.ir.schedule import Run, Schedule
 from lowtide.results.verification import Content, Ran, Spot, Task
 from lowtide.runtime.executor import Loaded, load
-from lowtide.runtime.hard_budget import Walled
+from lowtide.runtime.hard_budget import PlacedSegments
 from lowtide.session.active_plans import ActivePlans
 from lowtide.session.graph_discovery import Call
 
@@ -133,13 +133,13 @@ class ObservedRuns:
             self._times[key] += 1
 
     def _load(
-        self, call: Call, graph: Graph, schedule: Schedule, walled: Walled | None, engines: Engines | None
+        self, call: Call, graph: Graph, schedule: Schedule, placed: PlacedSegments | None, engines: Engines | None
     ) -> Loaded:
         if self._task.kind == "captured":
-            graph, walled, engines = call.specialised.graph, None, None
+            graph, placed, engines = call.specialised.graph, None, None
             schedule = keep_all_schedule(graph)
         observer = _Part(self, graph)
-        return load(graph, schedule, call.interfaces, call.specialised.held, walled, engines, observer)
+        return load(graph, schedule, call.interfaces, call.specialised.held, placed, engines, observer)
 
 
 class _Part:

@@ -300,8 +300,8 @@ def _backward(outputs: Any, subject: Subject) -> None:
 
 def guessed_layouts(outputs: Any) -> GradientLayouts:
     """The gradients that outputs get where nothing is known of the loss."""
-    wanted = {id(t) for t in _loss_of(outputs) if t.requires_grad}
-    named = {id(t): (name, t) for name, t in reversed(list(_named_outputs(outputs))) if id(t) in wanted}
+    losses = {id(t) for t in _loss_of(outputs) if t.requires_grad}
+    named = {id(t): (name, t) for name, t in reversed(list(_named_outputs(outputs))) if id(t) in losses}
     return frozenset((name, GradientLayout(tuple(range(t.dim())))) for name, t in named.values())
 
 

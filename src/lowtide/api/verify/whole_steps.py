@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from lowtide.api.train_step import TrainStep, house
+from lowtide.api.train_step import TrainStep, set_host_resident
 from lowtide.errors import BudgetWarning
 from lowtide.session.objective import Objective
 
@@ -93,5 +93,5 @@ def planned(
             accumulate=recipe.accumulate,
             **options,
         )
-    house(step, recipe.host_resident)
+    set_host_resident(step, recipe.host_resident)
     return step

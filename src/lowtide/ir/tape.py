@@ -1,4 +1,4 @@
-"""Reads a recorded trace as a tape, its events with names resolved, which replays run. Torch-free.
+"""Reads a recorded trace as a tape: its events with names resolved, for replays and for graphs. Torch-free.
 
 Contents are numbered from 1 in the order in which they come; a view may have a number too. Two readings of one trace:
 
@@ -87,6 +87,9 @@ class Tape(msgspec.Struct, frozen=True):
         kept: contents that are named at the end, in the order in which they are asked for then.
         time_ns: of all calls.
         peak_B: the most bytes that contents with names have at once, with what the call that runs makes.
+        names: per content in the order of numbers, the name that it came with.
+        lines: of the trace, per event.
+        backward: how many events precede the backward, where the trace says when it begins.
     """
 
     name: str
@@ -96,6 +99,9 @@ class Tape(msgspec.Struct, frozen=True):
     kept: tuple[int, ...]
     time_ns: int
     peak_B: int
+    names: tuple[str, ...] = ()
+    lines: tuple[int, ...] = ()
+    backward: int | None = None
 
 
 def load_tape(path: str | os.PathLike[str], *, in_place: bool = True) -> Tape:
@@ -119,18 +125,26 @@ def read_tape(trace: TraceLines, *, in_place: bool = True) -> Tape:
     lines = iter(trace)
     line = 0
     try:
-        for number, instruction in lines:
-            line = number
+        for line, instruction in lines:
             reader.take(instruction, lines)
+            reader.lines += [line] * (len(reader.events) - len(reader.lines))
     except Damaged as error:
         raise trace.damaged(line, error) from error
     if not reader.calls:
         raise PlanFileError(f"{trace.source} calls nothing after START. {REMEDY}")
     if reader.meter.peak_B > MOST_B or reader.meter.time_ns > _MOST_NS:
         raise PlanFileError(f"{trace.source} takes more bytes or more time than there is. {REMEDY}")
-    name = trace.name.split(".")[0]
     return Tape(
-        name, trace.key, in_place, tuple(reader.events), reader.kept(), reader.meter.time_ns, reader.meter.peak_B
+        name=trace.name.split(".")[0],
+        key=trace.key,
+        in_place=in_place,
+        events=tuple(reader.events),
+        kept=reader.kept(),
+        time_ns=reader.meter.time_ns,
+        peak_B=reader.meter.peak_B,
+        names=tuple(reader.names),
+        lines=tuple(reader.lines),
+        backward=reader.backward,
     )
 
 
@@ -157,9 +171,11 @@ class _AbstractReader(abc.ABC):
 
     def __init__(self) -> None:
         self.events: list[Event] = []
+        self.lines: list[int] = []
+        self.names: list[str] = []
+        self.backward: int | None = None
         self.meter = _Meter()
         self.calls = 0
-        self._next = 1
 
     @abc.abstractmethod
     def kept(self) -> tuple[int, ...]: ...
@@ -179,8 +195,10 @@ class _AbstractReader(abc.ABC):
     def take(self, instruction: Instruction, lines: Iterator[tuple[int, Instruction]]) -> None:
         """Carries out one instruction, with the lines that say what its results are."""
         match instruction:
-            case Annotate(annotation="BACKWARD"):
-                pass
+            case Annotate(annotation="BACKWARD") if self.backward is None:
+                self.backward = len(self.events)
+            case Annotate():
+                raise Damaged(f"the annotation {instruction.annotation!r} does not belong here")
             case Constant(name):
                 self.constant(name, following(lines, Memory, name).memory)
             case Call():
@@ -209,12 +227,12 @@ class _AbstractReader(abc.ABC):
             case Release(name):
                 self.release(name)
             case _:
-                raise Damaged(f"{instruction} does not belong here")
+                raise Damaged(f"{type(instruction).__name__.upper()} without the instruction that it belongs to")
 
-    def number(self) -> int:
-        """The next one."""
-        number, self._next = self._next, self._next + 1
-        return number
+    def number(self, name: str) -> int:
+        """The next one, for a content that comes with a name."""
+        self.names.append(name)
+        return len(self.names)
 
     def died(self, number: int) -> None:
         self.meter.died(number)
@@ -233,13 +251,13 @@ class _Storage:
 class _InPlace(_AbstractReader):
     def __init__(self) -> None:
         super().__init__()
-        self._names: dict[str, _Storage] = {}
+        self._storages: dict[str, _Storage] = {}
 
     def kept(self) -> tuple[int, ...]:
-        return tuple(dict.fromkeys(storage.number for storage in self._names.values()))
+        return tuple(dict.fromkeys(storage.number for storage in self._storages.values()))
 
     def constant(self, name: str, size_B: int) -> None:
-        self._bind(name, self._fresh(size_B))
+        self._bind(name, self._fresh(name, size_B))
         self.events.append(Leaf(size_B))
 
     def call(self, call: Call, results: Sequence[tuple[str, int, int]]) -> None:
@@ -249,18 +267,18 @@ class _InPlace(_AbstractReader):
         for name, size_B, alias in results:
             if alias == FRESH:
                 sizes_B.append(size_B)
-            self._bind(name, self._fresh(size_B) if alias == FRESH else arguments[alias])
+            self._bind(name, self._fresh(name, size_B) if alias == FRESH else arguments[alias])
         self.events.append(Ran(call.name, inputs if sizes_B else (), tuple(sizes_B), call.time))
 
     def mutate(self, mutation: Mutate) -> None:
         arguments = [self._storage(name) for name in mutation.args]
         inputs = tuple(dict.fromkeys(storage.number for storage in arguments))
-        changed = list(dict.fromkeys(arguments[i] for i in mutation.mutate))
+        changed = {arguments[i]: mutation.args[i] for i in mutation.mutate}
         consumes = tuple((inputs.index(storage.number), i) for i, storage in enumerate(changed))
         sizes_B = tuple(self.meter.sizes_B[storage.number] for storage in changed)
-        for storage, size_B in zip(changed, sizes_B, strict=True):
+        for (storage, name), size_B in zip(changed.items(), sizes_B, strict=True):
             self.meter.died(storage.number)
-            storage.number = self.number()
+            storage.number = self.number(name)
             self.meter.made(storage.number, size_B)
         self.events.append(Ran(mutation.name, inputs, sizes_B, mutation.time, consumes=consumes))
 
@@ -271,30 +289,30 @@ class _InPlace(_AbstractReader):
         storage = self._storage(src)
         storage.names += 1
         self.release(dst)
-        self._names[dst] = storage
+        self._storages[dst] = storage
 
     def release(self, name: str) -> None:
         storage = self._storage(name)
-        del self._names[name]
+        del self._storages[name]
         storage.names -= 1
         if not storage.names:
             self.died(storage.number)
 
-    def _fresh(self, size_B: int) -> _Storage:
-        storage = _Storage(self.number())
+    def _fresh(self, name: str, size_B: int) -> _Storage:
+        storage = _Storage(self.number(name))
         self.meter.made(storage.number, size_B)
         return storage
 
     def _bind(self, name: str, storage: _Storage) -> None:
-        if name in self._names:
+        if name in self._storages:
             raise Damaged(f"{name} is there already")
-        self._names[name] = storage
+        self._storages[name] = storage
         storage.names += 1
 
     def _storage(self, name: str) -> _Storage:
-        if name not in self._names:
+        if name not in self._storages:
             raise Damaged(f"{name} is not there: nothing since START has made it, or it is released")
-        return self._names[name]
+        return self._storages[name]
 
 
 @final
@@ -304,17 +322,17 @@ class _Copies(_AbstractReader):
 
     def __init__(self) -> None:
         super().__init__()
-        self._names: dict[str, int] = {}
+        self._tensors: dict[str, int] = {}
         self._released: set[str] = set()
         self._roots: dict[int, int] = {}
         self._tensor_names: Counter[int] = Counter()
         self._root_names: Counter[int] = Counter()
 
     def kept(self) -> tuple[int, ...]:
-        return tuple(dict.fromkeys(number for number in self._names.values() if self._tensor_names[number]))
+        return tuple(dict.fromkeys(number for number in self._tensors.values() if self._tensor_names[number]))
 
     def constant(self, name: str, size_B: int) -> None:
-        self._name(name, self._fresh(size_B))
+        self._name(name, self._fresh(name, size_B))
         self.events.append(Leaf(size_B))
 
     def call(self, call: Call, results: Sequence[tuple[str, int, int]]) -> None:
@@ -322,9 +340,9 @@ class _Copies(_AbstractReader):
         sizes_B, views = [], []
         for i, (name, size_B, alias) in enumerate(results):
             if alias == FRESH:
-                number = self._fresh(size_B)
+                number = self._fresh(name, size_B)
             else:
-                number = self.number()
+                number = self.number(name)
                 self._roots[number] = self._roots[inputs[alias]]
                 views.append((i, self._roots[number]))
             sizes_B.append(size_B if alias == FRESH else 0)
@@ -334,11 +352,11 @@ class _Copies(_AbstractReader):
     def mutate(self, mutation: Mutate) -> None:
         inputs = tuple(self._tensor(name) for name in mutation.args)
         sizes_B = tuple(self.meter.sizes_B[self._roots[inputs[i]]] for i in mutation.mutate)
-        made = [self._fresh(size_B) for size_B in sizes_B]
+        made = [self._fresh(mutation.args[i], size_B) for i, size_B in zip(mutation.mutate, sizes_B, strict=True)]
         self.events.append(Ran(mutation.name, inputs, sizes_B, mutation.time))
         for i, number in zip(mutation.mutate, made, strict=True):
-            old = self._names[mutation.args[i]]
-            self._names[mutation.args[i]] = number
+            old = self._tensors[mutation.args[i]]
+            self._tensors[mutation.args[i]] = number
             self._count(number)
             self._discount(old)
 
@@ -347,7 +365,7 @@ class _Copies(_AbstractReader):
 
     def copy_from(self, src: str, dst: str) -> None:
         old, new = self._tensor(dst), self._tensor(src)
-        self._names[dst] = new
+        self._tensors[dst] = new
         self._count(new)
         self._discount(old)
 
@@ -355,18 +373,18 @@ class _Copies(_AbstractReader):
         self._discount(self._tensor(name))
         self._released.add(name)
 
-    def _fresh(self, size_B: int) -> int:
-        number = self.number()
+    def _fresh(self, name: str, size_B: int) -> int:
+        number = self.number(name)
         self._roots[number] = number
         self.meter.made(number, size_B)
         return number
 
     def _name(self, name: str, number: int) -> None:
-        if name in self._names and name not in self._released:
+        if name in self._tensors and name not in self._released:
             raise Damaged(f"{name} is there already")
         self._released.discard(name)
-        self._names.pop(name, None)
-        self._names[name] = number
+        self._tensors.pop(name, None)
+        self._tensors[name] = number
         self._count(number)
 
     def _count(self, number: int) -> None:
@@ -381,6 +399,6 @@ class _Copies(_AbstractReader):
             self.died(root)
 
     def _tensor(self, name: str) -> int:
-        if name not in self._names or name in self._released:
+        if name not in self._tensors or name in self._released:
             raise Damaged(f"{name} is not there: nothing since START has made it, or it is released")
-        return self._names[name]
+        return self._tensors[name]
