@@ -112,6 +112,7 @@ def load(
         token,
         torch.empty(0),
         marked=walled is not None,
+        device="cpu" if walled is None else walled.hard_budget.arena.device,
         engines=engines,
         observer=observer,
     )
