@@ -240,7 +240,7 @@ def plain_B(graph: Graph, constraints: Constraints) -> int:
     live_B = simulate(graph, keep_all).peak_B
     if not constraints.enforced:
         return live_B + constraints.outside_B
-    layout = lay_out(graph, keep_all, after_B=constraints.optimizer_B)
+    layout = lay_out(graph, keep_all, after_B=constraints.optimizer_B, alignment_B=constraints.alignment_B)
     placed_B = graph.persistent_B + constraints.outside_B + constraints.reserve_B + layout.height_B
     return max(placed_B, live_B + constraints.fixed_B(graph))  # a planner counts tiny tensors, which have no place
 

@@ -1,5 +1,5 @@
 // A simulated GPU: streams are queues of numbered work that ends when the test says so, events are places in queues, and
-// memory is addresses that fault when they are touched.
+// memory is addresses that fault when they are touched, or, where a test asks for it, pages of the host.
 //
 // Every piece of work knows what it comes after: the work of its own stream, what its stream was told to wait for, and
 // whatever had ended when it was issued. So a test can ask whether one use of a byte surely comes after another.
@@ -19,7 +19,7 @@ namespace fake {
 using lowtide::shim::Event;
 using lowtide::shim::Stream;
 using Clock = std::map<Stream, std::int64_t>;  // per stream, how much of its work comes before
-constexpr int OK = 0, INVALID = 1, NO_MEMORY = 2, LOST = 719, NOT_READY = 600;
+constexpr int OK = 0, INVALID = 1, NO_MEMORY = 2, LOST = 719, NOT_READY = 600, CAPTURED = 900;
 
 struct Mark {
   Clock after;
@@ -33,7 +33,7 @@ struct Gpu {
   std::map<Stream, Clock> known;  // what the stream's next work comes after
   std::set<Mark*> marks;
   int device = 0, records = 0, waits_by_streams = 0, waits_by_threads = 0;
-  bool is_lost = false, refuses_events = false;
+  bool is_lost = false, refuses_events = false, is_touchable = false, is_captured = false;
 };
 
 inline Gpu& gpu() {
@@ -73,7 +73,7 @@ inline void reset() {
   g.issued.clear();
   g.done.clear();
   g.records = g.waits_by_streams = g.waits_by_threads = 0;
-  g.is_lost = g.refuses_events = false;
+  g.is_lost = g.refuses_events = g.is_captured = false;
 }
 
 inline int get_device(int* device) { return *device = gpu().device, OK; }
@@ -83,7 +83,8 @@ inline int reserve(void** p, std::size_t size) {
   Gpu& g = gpu();
   const std::lock_guard<std::mutex> hold(g.mutex);
   if (g.used + size > g.total) return NO_MEMORY;
-  *p = ::mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  const int rights = g.is_touchable ? PROT_READ | PROT_WRITE : PROT_NONE;
+  *p = ::mmap(nullptr, size, rights, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   g.reserved[*p] = size;
   g.used += size;
   return OK;
@@ -131,6 +132,7 @@ inline int record(Event event, Stream stream) {
 inline int query(Event event) {
   Gpu& g = gpu();
   const std::lock_guard<std::mutex> hold(g.mutex);
+  if (g.is_captured) return CAPTURED;
   if (g.is_lost) return LOST;
   for (const auto& [stream, count] : mark_of(event)->after)
     if (g.done[stream] < count) return NOT_READY;
@@ -140,6 +142,7 @@ inline int query(Event event) {
 inline int wait(Event event) {
   Gpu& g = gpu();
   const std::lock_guard<std::mutex> hold(g.mutex);
+  if (g.is_captured) return CAPTURED;
   if (g.is_lost) return LOST;
   ++g.waits_by_threads;
   join(g.done, mark_of(event)->after);
@@ -158,6 +161,7 @@ inline int stream_wait(Stream stream, Event event, unsigned) {
 inline int device_wait() {
   Gpu& g = gpu();
   const std::lock_guard<std::mutex> hold(g.mutex);
+  if (g.is_captured) return CAPTURED;
   if (g.is_lost) return LOST;
   ++g.waits_by_threads;
   join(g.done, g.issued);

@@ -24,3 +24,9 @@ FAKE const char* cudaGetErrorString(int status) { return fake::text(status); }
 
 FAKE std::int64_t fake_issue(std::uintptr_t stream) { return fake::issue(fake::stream(stream)); }
 FAKE void fake_finish(std::uintptr_t stream) { fake::finish(fake::stream(stream)); }
+FAKE void fake_make_touchable() { fake::gpu().is_touchable = true; }
+FAKE void fake_capture(bool is_captured) { fake::gpu().is_captured = is_captured; }
+FAKE bool fake_comes_after(std::uintptr_t stream, std::uintptr_t other, std::int64_t number) {
+  return fake::comes_after(fake::stream(stream), fake::stream(other), number);
+}
+FAKE std::size_t fake_used() { return fake::gpu().used; }

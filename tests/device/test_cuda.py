@@ -232,7 +232,7 @@ def test_installing_asks_torch_for_everything(gpu: CudaModule, monkeypatch: pyte
         with pytest.raises(ArenaError, match="already"):
             cuda.install_cuda("64MiB")
         with pytest.raises(ArenaError, match="second one"):
-            cuda.cap(64 * MiB)
+            cuda.cap(64 * MiB, object())
     finally:
         cuda._answers.close()
     assert torch.cuda.mem_get_info is plain

@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 #include <pthread.h>
 
+#include <cstring>
 #include <limits>
 #include <stdexcept>
 
@@ -74,7 +75,7 @@ class Allocator final : public c10::Allocator {
     // A negative size has become a huge one; the stock allocator says so.
     const bool is_ours = n != 0 && n <= static_cast<std::size_t>(std::numeric_limits<std::int64_t>::max());
     void* p = is_ours ? serve(static_cast<Bytes>(n)) : nullptr;
-    return p != nullptr ? adopt(p, static_cast<Bytes>(n)) : allocate_outside(n);
+    return p != nullptr ? adopt(p, static_cast<Bytes>(n)) : allocate_outside(n, c10::Device(c10::DeviceType::CPU));
   }
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
   void copy_data(void* to, const void* from, std::size_t size) const override { default_copy_data(to, from, size); }
@@ -120,9 +121,17 @@ bool is_installed() { return stock != nullptr; }
 
 bool is_in_force() { return c10::GetAllocator(c10::DeviceType::CPU) == &mine(); }
 
+c10::DeviceType device_type() { return c10::DeviceType::CPU; }
+const char* device_words() { return "CPU"; }
+c10::Allocator* torch_allocator() { return c10::GetAllocator(c10::DeviceType::CPU); }
+
 c10::DataPtr allocate(std::size_t size) { return mine().allocate(size); }
 
-c10::DataPtr allocate_outside(std::size_t size) {
+void* take_place(Slab& slab, Bytes where_B, Bytes size_B) { return slab.serve_place(where_B, size_B); }
+
+void copy_bytes(void* to, const void* from, std::size_t size) { std::memcpy(to, from, size); }
+
+c10::DataPtr allocate_outside(std::size_t size, c10::Device) {
   void* p = stock->raw_allocate(size);
   if (p != nullptr && event_log().is_on()) event_log().allocated(p, static_cast<std::int64_t>(size));
   return {p, p, &release, c10::Device(c10::DeviceType::CPU)};

@@ -10,11 +10,7 @@
 // it, so one that is not engaged works for somebody else.
 // torch's profiler is told of every block as the stock allocator tells it.
 #pragma once
-#include <c10/core/Allocator.h>
-
-#include <cstddef>
-
-#include "slab.hpp"
+#include "torch_memory.hpp"
 
 namespace lowtide::shim {
 
@@ -23,14 +19,5 @@ void install();
 bool is_installed();
 // Whether torch still asks it: another library may have put its own in front since.
 bool is_in_force();
-
-// A block for a storage, as torch would ask for one. Throws c10::OutOfMemoryError.
-c10::DataPtr allocate(std::size_t size);
-// The same from the stock allocator, whoever is engaged.
-c10::DataPtr allocate_outside(std::size_t size);
-// Memory of a slab as torch holds it; `p` is a fresh block of size_B.
-c10::DataPtr adopt(void* p, Bytes size_B);
-// Whether the deleter is this allocator's or the stock one's: then the bytes are nobody else's.
-bool is_plain(const c10::DataPtr& data);
 
 }  // namespace lowtide::shim

@@ -8,11 +8,11 @@
 
 #include "allocator.hpp"
 #include "bind_slabs.hpp"
+#include "bind_storages.hpp"
 #include "fast_calls.hpp"
 #include "gates.hpp"
 #include "handle.hpp"
 #include "slabs.hpp"
-#include "surgery.hpp"
 #include "thread.hpp"
 
 namespace py = pybind11;
@@ -20,59 +20,6 @@ using namespace lowtide;
 using namespace lowtide::shim;
 
 namespace {
-
-// Places that are no offset.
-constexpr Bytes GENERAL = -1;
-constexpr Bytes PERSISTENT = -2;
-
-Storage& storage_at(std::uintptr_t address) { return *reinterpret_cast<Storage*>(address); }
-
-// A fresh block, or an empty pointer where it does not fit. No handle: from the stock allocator.
-c10::DataPtr block_at(const Handle* handle, Bytes where_B, Bytes size_B) {
-  if (handle == nullptr) return allocate_outside(static_cast<std::size_t>(size_B));
-  Slab& slab = *handle->slab();
-  void* p = where_B == GENERAL ? slab.serve_quietly(size_B)
-            : where_B == PERSISTENT  ? slab.serve_persistent(size_B)
-                               : slab.serve_at(where_B, size_B);
-  return p == nullptr ? c10::DataPtr() : adopt(p, size_B);
-}
-
-bool restore_at(std::uintptr_t storage, const Handle* handle, Bytes where_B) {
-  const auto size_B = static_cast<Bytes>(storage_at(storage).nbytes());
-  c10::DataPtr block = block_at(handle, where_B, size_B);
-  if (block == nullptr && size_B > 0) return false;
-  restore(storage_at(storage), std::move(block));
-  return true;
-}
-
-bool relocate(std::uintptr_t storage, const Handle* handle, Bytes where_B) {
-  const std::string why = objection(storage_at(storage));
-  if (!why.empty()) throw std::invalid_argument(why);
-  const auto size_B = static_cast<Bytes>(storage_at(storage).nbytes());
-  if (size_B == 0) return true;
-  c10::DataPtr block = block_at(handle, where_B, size_B);
-  if (block == nullptr) return false;
-  move_into(storage_at(storage), std::move(block));
-  return true;
-}
-
-bool fill_at(std::uintptr_t storage, Bytes size_B, const Handle& handle, Bytes where_B) {
-  c10::DataPtr block = block_at(&handle, where_B, size_B);
-  if (block == nullptr) return false;
-  fill(storage_at(storage), std::move(block), size_B);
-  return true;
-}
-
-// Gives a storage of 0 bytes the block that was left when another one's storage died.
-void take_over(std::uintptr_t storage, Bytes size_B, const Handle& handle, Bytes offset_B) {
-  fill(storage_at(storage), adopt(static_cast<char*>(handle.slab()->base()) + offset_B, size_B), size_B);
-}
-
-// Offset in the handle's slab, or -1: elsewhere, or dropped.
-Bytes offset_in(std::uintptr_t storage, const Handle& handle) {
-  const void* p = storage_at(storage)._mutable_data_ptr_no_checks().get();
-  return p != nullptr && slabs().owner_of(p) == handle.slab() ? handle.slab()->offset_of(p) : -1;
-}
 
 // Slides the blocks of these storages, given by offset, until a hole of need_B is there, if sliding can make one. The
 // slides made, the requested bytes moved, and the hole's offset or -1.
@@ -107,24 +54,6 @@ Bytes raw_cycles(std::size_t size, std::int64_t count, bool stock) {
   return taken_B;
 }
 
-void add_storages(py::module_& m) {
-  m.def("drop", [](std::uintptr_t s, const std::string& message) { drop(storage_at(s), message); });
-  m.def("drop_value", [](std::uintptr_t s, const std::string& message, const Handle& handle, std::uint64_t value) {
-    drop(storage_at(s), message, *handle.slab(), value);
-  });
-  m.def("slide_for", &slide_for);
-  m.def("restore", [](std::uintptr_t s) { restore(storage_at(s), allocate(storage_at(s).nbytes())); });
-  m.def("restore_at", &restore_at);
-  m.def("steal", [](std::uintptr_t target, std::uintptr_t source) { steal(storage_at(target), storage_at(source)); });
-  m.def("relocate", &relocate);
-  m.def("fill_at", &fill_at);
-  m.def("take_over", &take_over);
-  m.def("is_dropped", [](std::uintptr_t s) { return is_dropped(storage_at(s)); });
-  m.def("objection", [](std::uintptr_t s) { return objection(storage_at(s)); });
-  m.def("offset_in", &offset_in);
-  m.def("use_count", [](std::uintptr_t s) { return c10::raw::intrusive_ptr::use_count(&storage_at(s)); });
-}
-
 }  // namespace
 
 PYBIND11_MODULE(_lowtide_shim, m) {
@@ -135,9 +64,11 @@ PYBIND11_MODULE(_lowtide_shim, m) {
     return std::make_unique<Handle>(Slab::Options{capacity_B, alignment_B, small_zone_B, persistent_B, all_threads, values});
   }), py::arg("capacity_B"), py::arg("alignment_B"), py::arg("small_zone_B"), py::arg("persistent_B"), py::arg("all_threads"),
                     py::arg("values") = false);
-  m.attr("GENERAL") = GENERAL;
-  m.attr("PERSISTENT") = PERSISTENT;
   add_storages(m);
+  m.def("drop_value", [](std::uintptr_t s, const std::string& message, const Handle& handle, std::uint64_t value) {
+    drop(storage_at(s), message, *handle.slab(), value);
+  });
+  m.def("slide_for", &slide_for);
   if (!add_fast_calls(m.ptr(), &is_in_force)) throw py::error_already_set();
   m.attr("gates") = py::capsule(&gates(), GATES);
   m.def("install", &install);

@@ -25,7 +25,7 @@ const Gates& gates() {
       &objection,
       [](Slab& slab, Bytes size_B) { return held(slab.serve_quietly(size_B), size_B); },
       [](Slab& slab, Bytes size_B) { return held(slab.serve_persistent(size_B), size_B); },
-      &allocate_outside,
+      [](std::size_t size_B) { return allocate_outside(size_B, c10::Device(c10::DeviceType::CPU)); },
       &adopt,
       [](Slab& slab, Bytes persistent_B) { slab.set_place(persistent_B); },
       [] { Thread::mine().suspend(); },

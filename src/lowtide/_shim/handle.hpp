@@ -8,7 +8,7 @@ namespace lowtide::shim {
 class Handle {
  public:
   explicit Handle(const Slab::Options& options) : slab_(Slab::open(options)), is_borrowed_(false) {}
-  explicit Handle(Slab& borrowed) : slab_(&borrowed), is_borrowed_(true) {}
+  explicit Handle(Slab& slab, bool is_borrowed = true) : slab_(&slab), is_borrowed_(is_borrowed) {}
   Handle(const Handle&) = delete;
   Handle& operator=(const Handle&) = delete;
   ~Handle() {

@@ -50,6 +50,9 @@
 
 namespace lowtide::shim {
 
+// Places that are no offset: by best fit, and in the zone of persistent storages.
+constexpr Bytes GENERAL = -1, PERSISTENT = -2;
+
 enum class Reason : std::uint8_t { size, occupied, unexpected };
 
 // An allocation of a segment that was not served at a planned place.
@@ -103,6 +106,12 @@ class Slab {
   void* serve_persistent(Bytes size_B);
   // Exactly there, or nullptr.
   void* serve_at(Bytes offset_B, Bytes size_B);
+  // One of the three.
+  void* serve_place(Bytes where_B, Bytes size_B) {
+    return where_B == GENERAL      ? serve_quietly(size_B)
+           : where_B == PERSISTENT ? serve_persistent(size_B)
+                                   : serve_at(where_B, size_B);
+  }
   // p must be a block of this slab.
   void release(void* p);
   // Why a request cannot be served, and what to do.

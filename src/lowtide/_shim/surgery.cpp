@@ -2,13 +2,12 @@
 
 #include <c10/core/CPUAllocator.h>
 
-#include <cstring>
 #include <memory>
 #include <stdexcept>
 
-#include "allocator.hpp"
 #include "guard.hpp"
 #include "slabs.hpp"
+#include "torch_memory.hpp"
 
 namespace lowtide::shim {
 
@@ -31,9 +30,7 @@ void forget_dropped(void* context) {
   if (mourner->value != 0) mourner->slab->report_death(mourner->value);
 }
 
-c10::Device cpu() { return c10::Device(c10::DeviceType::CPU); }
-
-c10::DataPtr nothing() { return {nullptr, &dropped_context, &forget_dropped, cpu()}; }
+c10::DataPtr nothing(const Storage& storage) { return {nullptr, &dropped_context, &forget_dropped, storage.device()}; }
 
 void require(const Storage& storage) {
   const std::string why = objection(storage);
@@ -57,7 +54,7 @@ void disown(const c10::DataPtr& data) {
 // The old pointer leaves last: releasing it may run code of other libraries. From now on the storage grows by the
 // active allocator: what torch made in a copy or from a file asks another one.
 void replace(Storage& storage, c10::DataPtr block) {
-  storage.set_allocator(c10::GetAllocator(c10::DeviceType::CPU));
+  storage.set_allocator(torch_allocator());
   c10::DataPtr old = std::move(storage._mutable_data_ptr_no_checks());
   storage.set_data_ptr_noswap(std::move(block));
   disown(old);
@@ -90,24 +87,24 @@ bool is_dropped(const Storage& storage) { return pointer(storage).get_deleter() 
 
 std::string objection(const Storage& storage) {
   const c10::DataPtr& data = pointer(storage);
-  if (data.device().type() != c10::DeviceType::CPU) return "the storage is not on the CPU";
+  if (data.device().type() != device_type()) return std::string("the storage is not on the ") + device_words();
   if (storage.sym_nbytes().is_heap_allocated()) return "the storage's size is a symbol";
   if (!storage.resizable())
     return "the storage's bytes are shared (a numpy array, another process, or memory that torch did not allocate)";
   if (is_dropped(storage) || (data.get() == nullptr && storage.nbytes() == 0)) return "";
   if (data.get() == nullptr) return "the storage has a size but no bytes (resized, fake, or freed by somebody else)";
-  if (!is_plain(data)) return "the storage's bytes are shared, copy-on-write, or not from torch's CPU allocator";
+  if (!is_plain(data)) return "the storage's bytes are shared, copy-on-write, or not from torch's allocator";
   return "";
 }
 
 void drop(Storage& storage, const std::string& message) {
   require_bytes(storage);
-  take_away(storage, message, nothing());
+  take_away(storage, message, nothing(storage));
 }
 
 void drop(Storage& storage, const std::string& message, Slab& slab, std::uint64_t value) {
   require_bytes(storage);
-  take_away(storage, message, {nullptr, new Mourner{&slab, value}, &forget_dropped, cpu()});
+  take_away(storage, message, {nullptr, new Mourner{&slab, value}, &forget_dropped, storage.device()});
 }
 
 void restore(Storage& storage, c10::DataPtr block) {
@@ -130,13 +127,13 @@ void steal(Storage& target, Storage& source) {
   if (target.nbytes() != source.nbytes()) throw std::invalid_argument("the storages differ in size");
   c10::DataPtr block = std::move(source._mutable_data_ptr_no_checks());
   disown(block);
-  take_away(source, MOVED, nothing());
+  take_away(source, MOVED, nothing(source));
   give(target, std::move(block));
 }
 
 void move_into(Storage& storage, c10::DataPtr block) {
   require_bytes(storage);
-  if (storage.nbytes() > 0) std::memcpy(block.get(), pointer(storage).get(), storage.nbytes());
+  if (storage.nbytes() > 0) copy_bytes(block.get(), pointer(storage).get(), storage.nbytes());
   hand_down(pointer(storage).get(), block.get());
   replace(storage, std::move(block));
 }
@@ -145,7 +142,7 @@ void rebase(Storage& storage, void* p) {
   c10::DataPtr old = std::move(storage._mutable_data_ptr_no_checks());
   c10::profiledCPUMemoryReporter().Delete(old.get());
   c10::profiledCPUMemoryReporter().New(p, storage.nbytes());
-  storage.set_data_ptr_noswap({p, p, old.get_deleter(), cpu()});
+  storage.set_data_ptr_noswap({p, p, old.get_deleter(), storage.device()});
   old.release_context();
 }
 

@@ -1,4 +1,7 @@
-"""An arena for torch's CPU tensors: a hard budget, planned addresses, and who holds which bytes.
+"""An arena for torch's tensors: a hard budget, planned addresses, and who holds which bytes.
+
+On CPU it is the process's own memory (`_shim/allocator.hpp`), on a GPU a block of torch's own allocator
+(`_shim/cuda_tenant/tenant.hpp`).
 
 The address map of an arena, from the bottom: planned places up to `plan_top_B`; the general zone, carved from its high
 end; the persistent zone; a zone for requests below 512 B. `_shim/slab.hpp` says how a request finds its place.
@@ -18,13 +21,27 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 import torch
 
-from lowtide.device import shim
-from lowtide.device.shim_module import SlabHandle
+from lowtide.device import shim, tenant_shim
+from lowtide.device.shim_module import ShimModule, SlabHandle
+from lowtide.device.tenant_module import TenantModule
 from lowtide.errors import ArenaError
+from lowtide.ir.layout import ALIGNMENT_B as ALIGNMENT_B
+from lowtide.ir.layout import alignment_of
 
-ALIGNMENT_B = 64
 SMALL_B = 512
 """Requests below it are served from the small zone and never planned; as in `_shim/table.hpp`."""
+
+
+def module_for(device: str) -> ShimModule | TenantModule:
+    """The compiled module for a device's memory.
+
+    Arguments:
+        device: torch device type, `"cpu"` or `"cuda"`.
+
+    Raises:
+        ShimUnavailable: if there is none.
+    """
+    return tenant_shim.load() if device == "cuda" else shim.load()
 
 
 class ArenaStats(msgspec.Struct, frozen=True):
@@ -116,9 +133,10 @@ class Table:
 
     Arguments:
         sizes_B: of each allocation as it is requested, at least `SMALL_B`; statement by statement, in order.
-        offsets_B: of each, a multiple of `ALIGNMENT_B`.
+        offsets_B: of each, a multiple of the device's alignment.
         first: entries first[i] .. first[i + 1] belong to statement i.
         names: of the statements, for messages and snapshots.
+        device: torch device type of the memory.
 
     Raises:
         ArenaError: if the four do not fit together.
@@ -128,10 +146,16 @@ class Table:
     __slots__ = ("handle", "height_B")
 
     def __init__(
-        self, sizes_B: Sequence[int], offsets_B: Sequence[int], first: Sequence[int], names: Sequence[str]
+        self,
+        sizes_B: Sequence[int],
+        offsets_B: Sequence[int],
+        first: Sequence[int],
+        names: Sequence[str],
+        device: str = "cpu",
     ) -> None:
+        module, alignment_B = module_for(device), alignment_of(device)
         with _reported("this table of places is none"):
-            self.handle = shim.load().Table(list(sizes_B), list(offsets_B), list(first), list(names), ALIGNMENT_B)
+            self.handle = module.Table(list(sizes_B), list(offsets_B), list(first), list(names), alignment_B)
         self.height_B = self.handle.height_B
 
 
@@ -149,13 +173,16 @@ def at(statement: int, /) -> None:
     shim.load().at(statement)
 
 
-def fast_at() -> Callable[[int], None]:
+def fast_at(device: str = "cpu") -> Callable[[int], None]:
     """The compiled `at`: 25 ns a call.
+
+    Arguments:
+        device: torch device type of the arena's memory.
 
     Raises:
         ShimUnavailable: if there is no compiled module.
     """
-    return shim.load().at
+    return module_for(device).at
 
 
 def leave() -> int:
@@ -167,10 +194,10 @@ def leave() -> int:
 
 
 class Arena:
-    """Memory of a fixed size from which the CPU tensors of threads that engage it are served, and none beyond it.
+    """Memory of a fixed size from which the tensors of threads that engage it are served, and none beyond it.
 
-    The memory is reserved at once and touched as it is used. It is given back when the arena is closed (or its object
-    dies) and the last tensor in it is gone.
+    The memory is reserved at once, and on CPU touched as it is used. It is given back when the arena is closed (or its
+    object dies) and the last tensor in it is gone.
 
     Arguments:
         capacity_B: the hard limit; rounded down to whole alignment units.
@@ -178,8 +205,9 @@ class Arena:
         persistent_B: below it, for what persists; see `device.storage.relocate`.
         all_threads: while any thread is engaged, every thread is served from it; otherwise the engaged threads and the
             workers of parallel operators.
-        values: for programs without a plan: blocks get the numbers of values, the deaths of values are reported, and
-            the engine of `lowtide.eager` frees bytes under pressure. `_shim/slab.hpp` says how.
+        values: on CPU, for programs without a plan: blocks get the numbers of values, the deaths of values are
+            reported, and the engine of `lowtide.eager` frees bytes under pressure. `_shim/slab.hpp` says how.
+        device: torch device type of the tensors; on `"cuda"`, the current GPU's.
 
     Raises:
         ArenaError: if the zones do not fit, or the system refuses the memory.
@@ -187,19 +215,40 @@ class Arena:
     """
 
     def __init__(
-        self, capacity_B: int, *, small_zone_B: int, persistent_B: int, all_threads: bool = False, values: bool = False
+        self,
+        capacity_B: int,
+        *,
+        small_zone_B: int,
+        persistent_B: int,
+        all_threads: bool = False,
+        values: bool = False,
+        device: str = "cpu",
     ) -> None:
-        module = shim.load()
+        self.device, self.alignment_B = device, alignment_of(device)
+        module = self._module = module_for(device)
+        self.capacity_B = capacity_B // self.alignment_B * self.alignment_B
+        self.small_zone_B = self._up(small_zone_B)
+        sizes_B = (self.capacity_B, self.alignment_B, self.small_zone_B, self._up(persistent_B))
         with _reported("the arena cannot be made so"):
-            self.slab: SlabHandle = module.Slab(
-                _down(capacity_B), ALIGNMENT_B, _up(small_zone_B), _up(persistent_B), all_threads, values
+            self.slab: SlabHandle = (
+                tenant_shim.load().Slab(*sizes_B, all_threads)
+                if device == "cuda"
+                else shim.load().Slab(*sizes_B, all_threads, values)
             )
-        self.capacity_B = _down(capacity_B)
-        self.small_zone_B = _up(small_zone_B)
+        self.leave = module.leave
+        """Ends the segment of this thread, like the function of that name."""
         self.engage = functools.partial(module.engage, self.slab)
-        """Serves this thread's CPU tensors from here, until `disengage`; nests."""
+        """Serves this thread's tensors of the device from here, until `disengage`; nests."""
         self.disengage = functools.partial(module.disengage, self.slab)
         """Undoes one `engage` of this thread; with the last one, its segments end too."""
+
+    def enter(self, table: Table) -> None:
+        """Begins a segment in this thread, like the function of that name.
+
+        Raises:
+            RuntimeError: if no arena is engaged in this thread, or the table does not fit into it.
+        """
+        self._module.enter(table.handle)
 
     @contextlib.contextmanager
     def engaged(self) -> Iterator[Arena]:
@@ -218,7 +267,7 @@ class Arena:
     @plan_top_B.setter
     def plan_top_B(self, top_B: int) -> None:
         with _reported("the plan does not fit"):
-            self.slab.plan_top_B = _up(top_B)
+            self.slab.plan_top_B = self._up(top_B)
 
     @property
     def strict(self) -> bool:
@@ -246,7 +295,7 @@ class Arena:
     @persistent_B.setter
     def persistent_B(self, persistent_B: int) -> None:
         with _reported("the persistent zone does not fit"):
-            self.slab.persistent_B = _up(persistent_B)
+            self.slab.persistent_B = self._up(persistent_B)
 
     def in_use_below(self, limit_B: int) -> int:
         """Bytes in use below an offset; one look-up where there are none."""
@@ -290,15 +339,18 @@ class Arena:
 
     def new_place(self, size_B: int) -> torch.UntypedStorage | None:
         """A fresh storage in the zone of persistent storages, its content undefined; None if it does not fit."""
-        return self._new(size_B, shim.load().PERSISTENT)
+        return self._new(size_B, self._module.PERSISTENT)
 
     def set_aside(self, size_B: int) -> torch.UntypedStorage | None:
         """Bytes of the general zone that nobody is to use while the storage lives; None if they do not fit."""
-        return self._new(size_B, shim.load().GENERAL)
+        return self._new(size_B, self._module.GENERAL)
 
     def _new(self, size_B: int, where_B: int) -> torch.UntypedStorage | None:
-        storage = torch.UntypedStorage(0, device="cpu")  # type: ignore[no-untyped-call]
-        return storage if shim.load().fill_at(storage._cdata, size_B, self.slab, where_B) else None
+        storage = torch.UntypedStorage(0, device=self.device)  # type: ignore[no-untyped-call]
+        return storage if self._module.fill_at(storage._cdata, size_B, self.slab, where_B) else None
+
+    def _up(self, size_B: int) -> int:
+        return -(-size_B // self.alignment_B) * self.alignment_B
 
     def retire(self) -> None:
         """Like `close`, as soon as no thread is engaged any more."""
@@ -318,23 +370,14 @@ class Arena:
 @contextlib.contextmanager
 def nothing_engaged() -> Iterator[None]:
     """A context in which this thread allocates as if it had engaged no arena."""
-    module = shim.loaded()
-    if module is None:
-        yield
-        return
-    module.suspend()
+    modules = [module for module in (shim.loaded(), tenant_shim.loaded()) if module is not None]
+    for module in modules:
+        module.suspend()
     try:
         yield
     finally:
-        module.resume()
-
-
-def _up(size_B: int) -> int:
-    return -(-size_B // ALIGNMENT_B) * ALIGNMENT_B
-
-
-def _down(size_B: int) -> int:
-    return size_B // ALIGNMENT_B * ALIGNMENT_B
+        for module in modules:
+            module.resume()
 
 
 @contextlib.contextmanager

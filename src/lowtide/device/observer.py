@@ -25,9 +25,10 @@ import torch
 from torch._C._profiler import _EventType
 from torch.autograd.profiler import profile as _profile
 
-from lowtide.device import cuda, shim
+from lowtide.device import cuda, shim, tenant_shim
 from lowtide.device.cuda_module import CudaModule
 from lowtide.device.shim_module import ShimModule
+from lowtide.device.tenant_module import TenantModule
 from lowtide.errors import LowtideError
 
 # One above the severity of the lines that announce start and stop; kineto's default shows only those.
@@ -79,7 +80,7 @@ class Observer:
     def __init__(self, device: str = "cpu", *, yields: bool = False) -> None:
         self._device, self._yields = device, yields
         self._session: _profile | None = None
-        self._log: ShimModule | CudaModule | None = None
+        self._log: ShimModule | TenantModule | CudaModule | None = None
         self.sees_workers = False
         """Whether events of a parallel operator's worker threads are among the observed ones."""
         self._observation: Observation | None = None
@@ -116,7 +117,7 @@ class Observer:
         _end_yielding()
         if torch._C._autograd._profiler_enabled():
             raise LowtideError(_RUNNING)
-        module = shim.loaded() if self._device == "cpu" else cuda.active_module()
+        module = _module_for(self._device)
         if module is not None:
             if not module.log_start():
                 raise LowtideError(_RUNNING)
@@ -172,17 +173,23 @@ def _end_yielding() -> None:
         observer.__exit__(None, None, None)
 
 
-def observe_if_free(*, yields: bool = False) -> Observer | None:
-    """Like `observe` on CPU, by lowtide's own allocator; None where it is not loaded, or somebody observes already.
+def _module_for(device: str) -> ShimModule | TenantModule | CudaModule | None:
+    """lowtide's own code behind a device's allocator; None where torch's is alone."""
+    return shim.loaded() if device == "cpu" else cuda.active_module() or tenant_shim.loaded()
+
+
+def observe_if_free(device: str = "cpu", *, yields: bool = False) -> Observer | None:
+    """Like `observe`, by lowtide's own allocator; None where it is not loaded, or somebody observes already.
 
     Arguments:
+        device: `"cpu"` or `"cuda"`.
         yields: see `Observer`.
     """
     _end_yielding()
-    module = shim.loaded()
+    module = _module_for(device)
     if module is None or torch._C._autograd._profiler_enabled() or module.is_logging():
         return None
-    return Observer("cpu", yields=yields)
+    return Observer(device, yields=yields)
 
 
 class _quiet_start:

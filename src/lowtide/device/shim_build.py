@@ -18,6 +18,7 @@ import importlib.util
 import logging
 import os
 import platform
+import re
 import shutil
 import stat
 import subprocess
@@ -55,6 +56,8 @@ class Kit:
         as_one: the folder whose units are compiled as one: they include torch's operators, which take ten times longer
             to read than the units themselves.
         what, duration: what people know it as, and about how long it takes to build.
+        probes: macros, each 1 where torch's header of its CUDA allocator has a function of that name.
+        cuda: whether it includes CUDA's headers.
     """
 
     name: str
@@ -64,6 +67,8 @@ class Kit:
     what: str = "memory arena"
     duration: str = "ten seconds"
     as_one: str = ""
+    probes: tuple[tuple[str, str], ...] = ()
+    cuda: bool = False
 
 
 _SLABS = (
@@ -90,6 +95,26 @@ EAGER = Kit(
     as_one="eager",
 )
 CUDA = Kit("cuda", (*(f"{name}.cpp" for name in _SLABS), "cuda/*.cpp"), ("-lc10",))
+_DEVICE = ("device", "events", "parking", "runtime", "stream_order")
+TENANT = Kit(
+    "tenant",
+    (
+        *(f"{name}.cpp" for name in (*_SLABS, "bind_storages", "surgery")),
+        *(f"cuda/{name}.cpp" for name in _DEVICE),
+        "cuda_tenant/*.cpp",
+    ),
+    ("-lc10", "-lc10_cuda"),
+    probes=(
+        ("LOWTIDE_TORCH_OBSERVES_REJECTIONS", "attachOomRejectionObserver"),
+        ("LOWTIDE_TORCH_TELLS_CONTEXTS", "getContextForPointer"),
+        ("LOWTIDE_TORCH_MARKS_CAPTURES", "markCaptureBegin"),
+        ("LOWTIDE_TORCH_PLACES", "allocateWithAddress"),
+        ("LOWTIDE_TORCH_ANNOTATES", "annotateMemory"),
+    ),
+    cuda=True,
+    what="memory arena for GPUs",
+    duration="twenty seconds",
+)
 
 
 def default_folder() -> Path:
@@ -167,13 +192,14 @@ def _headers(kit: Kit) -> set[Path]:
     return found | {file for pattern in core for file in core_folder().glob(pattern)}
 
 
-def find_or_build(folder: Path | None = None, kit: Kit = CPU) -> Path:
+def find_or_build(folder: Path | None = None, kit: Kit = CPU, libraries: Sequence[Path] = ()) -> Path:
     """A compiled module for this torch, Python and compiler.
 
     Arguments:
         folder: the cache; `default_folder()` when None. If it cannot be written to, a folder of this process is used
             and a warning says so.
         kit: which module.
+        libraries: folders in which what it is linked with, and headers in `include`, are looked for before torch's own.
 
     Raises:
         ShimUnavailable: if there is no compiler, or the build fails.
@@ -187,7 +213,7 @@ def find_or_build(folder: Path | None = None, kit: Kit = CPU) -> Path:
             if built := intact(place):
                 return built
             with FileLock(place / "build.lock"):
-                return intact(place) or _build(command, place, kit)
+                return intact(place) or _build(command, place, kit, libraries)
         _LOG.warning(
             "%s can be written to by others (%s), so no compiled code is loaded from it, and every process builds "
             "lowtide's memory arena anew: take that right away (chmod go-w), or set LOWTIDE_CACHE_DIR to a folder of "
@@ -207,7 +233,7 @@ def find_or_build(folder: Path | None = None, kit: Kit = CPU) -> Path:
         )
     temporary = Path(tempfile.mkdtemp(prefix="lowtide-shim-"))
     atexit.register(shutil.rmtree, temporary, ignore_errors=True)
-    return _build(command, temporary, kit)
+    return _build(command, temporary, kit, libraries)
 
 
 def _stranger(place: Path) -> str:
@@ -258,17 +284,17 @@ def _name_of(content: bytes) -> str:
     return f"shim-{hashlib.sha256(content).hexdigest()[:16]}.so"
 
 
-def _build(command: Sequence[str], place: Path, kit: Kit) -> Path:
+def _build(command: Sequence[str], place: Path, kit: Kit, libraries: Sequence[Path]) -> Path:
     """Compiles in a folder of its own inside `place`, whose lock is held, and moves the result into place."""
     for stale in place.glob("building-*"):  # of a build that was killed: its lock is free
         shutil.rmtree(stale, ignore_errors=True)
     _LOG.warning("building lowtide's %s (once per torch and compiler; about %s) ...", kit.what, kit.duration)
     with _unfinished_folder(place) as unfinished:
-        objects = _compile(command, unfinished, kit)
+        objects = _compile(command, unfinished, kit, libraries)
         module = unfinished / "module.so"
-        libraries = Path(torch.__file__).parent / "lib"
+        folders = (f"-L{folder}" for folder in (*libraries, Path(torch.__file__).parent / "lib"))
         _run(
-            [*command, "-shared", *map(str, objects), f"-L{libraries}", *kit.libraries, "-ldl", "-o", str(module)],
+            [*command, "-shared", *map(str, objects), *folders, *kit.libraries, "-ldl", "-o", str(module)],
             f"lowtide's {kit.what} cannot be linked",
         )
         if not module.is_file():
@@ -287,15 +313,16 @@ def _unfinished_folder(place: Path) -> Iterator[Path]:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _compile(command: Sequence[str], unfinished: Path, kit: Kit) -> list[Path]:
+def _compile(command: Sequence[str], unfinished: Path, kit: Kit, libraries: Sequence[Path]) -> list[Path]:
     """Every unit into an object file, as many at once as there are cores."""
     include = Path(torch.__file__).parent / "include"
     lifts = "clear_data_ptr_access_error_msg_" in _guard_header().read_text(encoding="utf-8")
+    folders = [core_folder(), _SOURCES, *(place / "include" for place in libraries), *cuda_headers(kit)]
     common = [
-        *command, *_FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
-        f"-DLOWTIDE_TORCH_LIFTS_GUARD={int(lifts)}", f"-I{core_folder()}", f"-I{_SOURCES}", "-isystem", str(include),
-        "-isystem", sysconfig.get_paths()["include"],
-    ]  # fmt: skip
+        *(*command, *_FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"),
+        *(f"-DLOWTIDE_TORCH_LIFTS_GUARD={int(lifts)}", *probed(kit), *(f"-I{folder}" for folder in folders)),
+        *("-isystem", str(include), "-isystem", sysconfig.get_paths()["include"]),
+    ]
     jobs = [(file, unfinished / f"{file.stem}-{i}.o") for i, file in enumerate(_sources(kit, unfinished))]
     waiting, running = jobs[::-1], list[subprocess.Popen[str]]()
     try:
@@ -311,6 +338,81 @@ def _compile(command: Sequence[str], unfinished: Path, kit: Kit) -> list[Path]:
     if not all(target.is_file() for _, target in jobs):
         raise _no_compiler(command)
     return [target for _, target in jobs]
+
+
+def probed(kit: Kit) -> list[str]:
+    """What of torch's allocator differs between releases, as macros.
+
+    Raises:
+        ShimUnavailable: if torch's allocator has functions that nobody has looked at: they would be answered wrongly.
+    """
+    if not kit.probes:
+        return []
+    header = (Path(torch.__file__).parent / "include" / ALLOCATOR_HEADER).read_text(encoding="utf-8")
+    if strangers := allocator_functions(header) - KNOWN_FUNCTIONS:
+        raise ShimUnavailable(
+            f"the CUDA allocator of torch {torch.__version__} has functions that this lowtide does not know "
+            f"({', '.join(sorted(strangers))}): use a torch that lowtide was tested with; budgets on a GPU are capped "
+            "until then"
+        )
+    return [f"-D{macro}={int(re.search(rf'{name}[(]', header) is not None)}" for macro, name in kit.probes]
+
+
+ALLOCATOR_HEADER = "c10/cuda/CUDACachingAllocator.h"
+_KNOWN = (
+    "allocateWithAddress annotateMemory attachAllocatorTraceTracker attachOomRejectionObserver "
+    "attachOutOfMemoryObserver beginAllocateToPool cacheInfo checkPoolLiveAllocations createOrIncrefPool "
+    "emptyCache enable enablePeerAccess endAllocateToPool getBaseAllocation getCheckpointState "
+    "getContextForPointer getDeviceStats getExpandableSegmentSizes getIpcDevPtr getMemoryFraction "
+    "getMemoryInfo getPoolUseCount getUserMetadata init initialized isEnabled isHistoryEnabled "
+    "markCaptureBegin markCaptureEnd memcpyAsync name popCompileContext pushCompileContext raw_alloc "
+    "raw_alloc_with_stream raw_delete recordAnnotation recordHistory recordStream releasePool "
+    "resetAccumulatedStats resetPeakStats setCheckpointPoolState setMemoryFraction setNoSplit setUseOnOOM "
+    "setUserMetadata shareIpcHandle snapshot supportsUserMetadata"
+)
+KNOWN_FUNCTIONS = frozenset(_KNOWN.split())
+"""Virtual functions of `CUDAAllocator` that `_shim/cuda_tenant/tenant.cpp` hands on, of torch 2.11 to 2.14."""
+
+
+def allocator_functions(header: str) -> frozenset[str]:
+    """Names of the virtual functions of torch's `CUDAAllocator`.
+
+    Arguments:
+        header: text of `ALLOCATOR_HEADER`.
+    """
+    start = header.index("CUDAAllocator : public")
+    body = header[start : header.index("CUDAAllocator* get()", start)]
+    return frozenset(re.findall(r"virtual\s+[^;{(]*?([A-Za-z_]+)\s*\(", body))
+
+
+def cuda_headers(kit: Kit) -> list[Path]:
+    """Where CUDA's own headers are: with torch's wheels from pip, or in a toolkit.
+
+    Raises:
+        ShimUnavailable: if a module needs them and they are nowhere.
+    """
+    if not kit.cuda:
+        return []
+    packages = Path(torch.__file__).parents[1]
+    compiler_ = shutil.which("nvcc")
+    places = [
+        *sorted(packages.glob("nvidia/cu*/include")),
+        packages / "nvidia" / "cuda_runtime" / "include",
+        packages / "triton" / "backends" / "nvidia" / "include",
+        *(Path(root) / "include" for name in ("CUDA_HOME", "CUDA_PATH") if (root := os.environ.get(name))),
+        *([Path(compiler_).resolve().parents[1] / "include"] if compiler_ else []),
+        Path("/usr/local/cuda/include"),
+    ]
+    chosen: list[Path] = []
+    for wanted in ("cuda_runtime_api.h", "cuda.h"):
+        found = next((place for place in places if (place / wanted).is_file()), None)
+        if found is None:
+            raise ShimUnavailable(
+                f"CUDA's header {wanted} was not found, and lowtide's memory arena for GPUs is compiled on first use: "
+                "pip install nvidia-cuda-runtime, which torch's own wheels bring, or name a toolkit in CUDA_HOME"
+            )
+        chosen += [found] if found not in chosen else []
+    return chosen
 
 
 def _sources(kit: Kit, unfinished: Path) -> list[Path]:

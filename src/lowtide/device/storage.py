@@ -1,11 +1,11 @@
 """Relocates the bytes of storages, under everything that sees them, and says where they lie.
 
-Every tensor, view and saved tensor over a storage sees what happens to it; no version counter changes. Only plain CPU
+Every tensor, view and saved tensor over a storage sees what happens to it; no version counter changes. Only plain
 storages are touched: bytes that are shared with numpy or another process, copy-on-write, or made by somebody else
 raise StorageError and are left as they are. Nobody may use a storage, a kernel included, while it is operated on. What
 evicts and rematerialises bytes is the engine of `lowtide.eager`, by the same compiled functions (`_shim/surgery.hpp`).
 
-Storages are given as `tensor.untyped_storage()`, or by its address `_cdata` if the caller keeps it alive.
+Storages are given as `tensor.untyped_storage()`, or, on CPU, by its address `_cdata` if the caller keeps it alive.
 
 Units: `_B` bytes.
 """
@@ -18,8 +18,9 @@ from collections.abc import Iterator
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from lowtide.device import shim
-from lowtide.device.arena import Arena
+from lowtide.device.arena import Arena, module_for
+from lowtide.device.shim_module import ShimModule
+from lowtide.device.tenant_module import TenantModule
 from lowtide.errors import StorageError
 
 Storage = torch.UntypedStorage | int
@@ -75,23 +76,27 @@ def relocate(storage: Storage, arena: Arena | None, where_B: int = GENERAL) -> b
         StorageError: if its bytes are not the storage's own, or were dropped.
     """
     with reported():
-        return shim.load().relocate(_address(storage), None if arena is None else arena.slab, where_B)
+        return _module(storage).relocate(_address(storage), None if arena is None else arena.slab, where_B)
 
 
 def objection(storage: Storage) -> str:
     """Why a storage's bytes may not be dropped or moved; empty if they may."""
-    return shim.load().objection(_address(storage))
+    return _module(storage).objection(_address(storage))
 
 
 def place_of(storage: Storage, arena: Arena) -> int | None:
     """The offset of a storage's bytes in an arena; None if they lie elsewhere, or were dropped."""
-    offset_B = shim.load().offset_in(_address(storage), arena.slab)
+    offset_B = module_for(arena.device).offset_in(_address(storage), arena.slab)
     return None if offset_B < 0 else offset_B
 
 
 def use_count(storage: Storage) -> int:
     """How many owners a storage has: tensors, views, saved tensors, and the Python object if there is one."""
-    return shim.load().use_count(_address(storage))
+    return _module(storage).use_count(_address(storage))
+
+
+def _module(storage: Storage) -> ShimModule | TenantModule:
+    return module_for("cpu" if isinstance(storage, int) else storage.device.type)
 
 
 def _address(storage: Storage) -> int:

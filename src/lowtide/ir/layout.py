@@ -6,7 +6,7 @@ import msgspec
 
 SMALL_B = 512  # requests below this are a thousandth of the bytes and a third of the count: they are not planned
 ALIGNMENT_B = 64  # of every address on CPU
-_CUDA_ALIGNMENT_B = 512
+_ALIGNMENTS_B = {"cuda": 512}  # by device type; below it a library of CUDA's may choose other kernels, and other bits
 
 
 class Residency(msgspec.Struct, frozen=True):
@@ -86,7 +86,7 @@ def alignment_of(device: str) -> int:
     Arguments:
         device: torch device type, `"cpu"` or `"cuda"`.
     """
-    return _CUDA_ALIGNMENT_B if device == "cuda" else ALIGNMENT_B
+    return _ALIGNMENTS_B.get(device, ALIGNMENT_B)
 
 
 def rounded_B(size_B: int, alignment_B: int = ALIGNMENT_B) -> int:

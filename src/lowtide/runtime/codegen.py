@@ -63,6 +63,7 @@ def generate(
     empty: torch.Tensor,
     *,
     marked: bool = False,
+    device: str = "cpu",
     engines: Engines | None = None,
     observer: Observer | None = None,
 ) -> tuple[Segment, ...]:
@@ -74,6 +75,7 @@ def generate(
         token: the tensor that names the plan.
         empty: what fills unused slots.
         marked: whether every run says its number to the arena.
+        device: torch device type of the arena.
         engines: carry out the schedule's copies; None where it has none.
         observer: is shown what every run on the device reads and makes; None for code that shows nothing.
 
@@ -101,7 +103,7 @@ def generate(
         statements = _without_idle_drops(graph, statements, carried[index], index)
         _arguments(writer, interface, statements, carried[index], graph, index, host_saved if index else ())
         if marked:
-            writer.scope["_at"] = arena.fast_at()
+            writer.scope["_at"] = arena.fast_at(device)
         if observer is not None:
             writer.scope |= _shown_to(observer, statements)
         moves = None if engines is None or not moving else Moves(engines, _names(graph, statements))

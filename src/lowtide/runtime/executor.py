@@ -112,6 +112,7 @@ def load(
         token,
         torch.empty(0),
         marked=placed is not None,
+        device="cpu" if placed is None else placed.hard_budget.arena.device,
         engines=engines,
         observer=observer,
     )

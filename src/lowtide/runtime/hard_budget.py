@@ -167,7 +167,9 @@ class HardBudget:
                 self.arena.plan_top_B = 0
                 self._free = self.arena.set_aside(size_B)
             if self._free is None:
-                enough_B = self.budget_B + rounded_B(size_B)  # with so much more, the same tensors leave that free
+                enough_B = self.budget_B + rounded_B(
+                    size_B, self.arena.alignment_B
+                )  # with so much more, the same tensors leave that free
                 raise InfeasibleBudget(
                     f"the inputs of this step take {format_B(size_B)} of the budget of {format_B(self.budget_B)}, and "
                     "tensors of earlier steps, or of forwards that wait for their backwards, leave no space for them. "
@@ -288,8 +290,6 @@ class PlacedSegments:
     carried: tuple[frozenset[int], ...] = ()
     numbers: tuple[int, ...] = ()
     replacement: Replacement | None = None
-    _enter: Callable[[arenas.Table], None] = field(default_factory=lambda: arenas.enter)
-    _leave: Callable[[], int] = field(default_factory=lambda: arenas.leave)
 
     def run(
         self,
@@ -316,14 +316,14 @@ class PlacedSegments:
             table, height_B = self._around(segment, arguments, lease, slots)
         self.hard_budget.begin(height_B)
         try:
-            self._enter(table)
+            self.hard_budget.arena.enter(table)
             try:
                 return code(arguments)
             except BaseException:
                 self.hard_budget.abandon()
                 raise
             finally:
-                self._leave()
+                self.hard_budget.arena.leave()
         finally:
             self.hard_budget.end()
 
@@ -332,13 +332,14 @@ class PlacedSegments:
     ) -> tuple[arenas.Table, int]:
         """The table of a segment: the planned one, unless somebody lies where it is going to allocate."""
         retained = segment > 0 and backward_is_retained()
+        device = self.hard_budget.arena.device
         step, turns = (0, 0) if lease is None else lease.origin
         if not self.hard_budget.resume(step, turns, retained=retained) and not retained:
             return self.tables[segment], self.height_B
         given = {
             storages.place_of(a.untyped_storage(), self.hard_budget.arena)
             for a in itertools.islice(arguments, slots)
-            if isinstance(a, torch.Tensor) and a.layout is torch.strided and a.device.type == "cpu"
+            if isinstance(a, torch.Tensor) and a.layout is torch.strided and a.device.type == device
         }
         passing = frozenset() if retained else frozenset(o for o in self.carried[segment] if o in given)
         blocks = [b for b in self.hard_budget.arena.blocks() if b.offset_B not in passing]
@@ -391,14 +392,14 @@ def _touch(one: Sequence[LiveBlock], other: Sequence[LiveBlock]) -> bool:
     return False
 
 
-def places_of(tables: Sequence[ReplayTable]) -> tuple[tuple[LiveBlock, ...], ...]:
-    """Per segment, the stretches of the arena that it uses."""
+def places_of(tables: Sequence[ReplayTable], alignment_B: int) -> tuple[tuple[LiveBlock, ...], ...]:
+    """Per segment, the stretches of an arena of that alignment that it uses."""
     return tuple(
-        united(LiveBlock(o, rounded_B(s)) for o, s in zip(t.offsets_B, t.sizes_B, strict=True) if o >= 0)
+        united(LiveBlock(o, rounded_B(s, alignment_B)) for o, s in zip(t.offsets_B, t.sizes_B, strict=True) if o >= 0)
         for t in tables
     )
 
 
-def make_tables(tables: Sequence[ReplayTable]) -> tuple[arenas.Table, ...]:
-    """Hands the tables to the arena's own code."""
-    return tuple(arenas.Table(t.sizes_B, t.offsets_B, t.first, t.names) for t in tables)
+def make_tables(tables: Sequence[ReplayTable], device: str) -> tuple[arenas.Table, ...]:
+    """Hands the tables to the code of that device's arenas."""
+    return tuple(arenas.Table(t.sizes_B, t.offsets_B, t.first, t.names, device) for t in tables)

@@ -17,20 +17,24 @@ from lowtide.ir.layout import rounded_B
 _OWNERS = 2  # of a storage that nobody else sees: one tensor, and the Python object that names the storage here
 
 
-def outside_arena(tensors: Iterable[torch.Tensor], arena: Arena | None = None) -> list[torch.UntypedStorage]:
+def outside_arena(
+    tensors: Iterable[torch.Tensor], arena: Arena | None = None, device: str = "cpu"
+) -> list[torch.UntypedStorage]:
     """Storages that could be relocated to the persistent zone, each once.
 
     Those that others see through a tensor, a view or a numpy array of their own, and those too small to fence anything,
     are left out; so are those in that zone already.
 
     Arguments:
-        tensors: any; only plain ones on CPU count.
-        arena: whose zone; None before there is one.
+        tensors: any; only plain ones on the device count.
+        arena: whose zone, and device; None before there is one.
+        device: torch device type, before there is an arena.
     """
+    device = device if arena is None else arena.device
     persistent_lo_B = 0 if arena is None else arena.capacity_B - arena.small_zone_B - arena.persistent_B
     found: dict[int, torch.UntypedStorage] = {}
     for tensor in tensors:
-        if tensor.device.type != "cpu" or tensor.layout is not torch.strided or tensor.numel() == 0:
+        if tensor.device.type != device or tensor.layout is not torch.strided or tensor.numel() == 0:
             continue
         storage = tensor.untyped_storage()
         if (
@@ -51,7 +55,7 @@ def bring_in(tensors: Iterable[torch.Tensor], arena: Arena) -> int:
     Returns: bytes moved, as the arena reserves them. What does not fit stays where it is.
     """
     moved = (s for s in outside_arena(tensors, arena) if storages.relocate(s, arena, storages.PERSISTENT))
-    return sum(rounded_B(storage.nbytes()) for storage in moved)
+    return sum(rounded_B(storage.nbytes(), arena.alignment_B) for storage in moved)
 
 
 def send_away(tensors: Iterable[torch.Tensor], arena: Arena) -> int:
@@ -61,6 +65,8 @@ def send_away(tensors: Iterable[torch.Tensor], arena: Arena) -> int:
     """
     found: dict[int, torch.UntypedStorage] = {}
     for tensor in tensors:
+        if tensor.device.type != arena.device:
+            continue
         storage = tensor.untyped_storage()
         if not storages.objection(storage) and storages.place_of(storage, arena) is not None:
             found[storage.data_ptr()] = storage
@@ -81,6 +87,8 @@ def move_together(gradients: Iterable[torch.Tensor], arena: Arena) -> int:
     """
     found: dict[int, torch.UntypedStorage] = {}
     for gradient in gradients:
+        if gradient.device.type != arena.device:
+            continue
         storage = gradient.untyped_storage()
         if storage.nbytes() < SMALL_B or storages.objection(storage):
             continue

@@ -282,13 +282,13 @@ class ActivePlans:
         inputs_B = self.budget_scope.inputs_B(record)
         return PlacedSegments(
             hard_budget,
-            make_tables(tables),
+            make_tables(tables, hard_budget.arena.device),
             record.layout.reach_B if record.layout.live_blocks else record.layout.height_B,
             inputs_B,
-            places_of(tables),
+            places_of(tables, hard_budget.arena.alignment_B),
             carried_by(record.schedule, record.layout, len(tables)),
             tuple(range(len(tables))),
-            BackwardPlacements(record, self).around,
+            BackwardPlacements(record, self, hard_budget.arena.device).around,
         )
 
     def whole_free_B(self, record: PlanRecord) -> int:

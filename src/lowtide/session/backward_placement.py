@@ -41,10 +41,12 @@ class BackwardPlacements:
     Arguments:
         record: the plan, with addresses.
         plans: knows how much of the arena it may use, and hears of how many bytes there were too few.
+        device: torch device type of the arena.
     """
 
     record: PlanRecord
     plans: Reserves
+    device: str
     _known: dict[tuple[int, tuple[LiveBlock, ...], frozenset[int]], tuple[Table, int]] = field(default_factory=dict)
 
     def around(
@@ -86,7 +88,7 @@ class BackwardPlacements:
             self.plans.ask_for(self.record, layout.height_B - free_B)
             raise self._refusal(sum(o.size_B for o in taken), layout.height_B - free_B, retained)
         table = replay_tables(record.graph, record.schedule, layout)[segment]
-        return make_tables([table])[0], height_B
+        return make_tables([table], self.device)[0], height_B
 
     def _refusal(self, taken_B: int, lacking_B: int, retained: bool) -> InfeasibleBudget:
         budget_B = self.record.budget_B

@@ -23,13 +23,13 @@ from weakref import WeakKeyDictionary
 import torch
 from msgspec.structs import replace
 
-from lowtide.device import cuda, shim
+from lowtide.device import cuda, shim, tenant_shim
 from lowtide.device.arena import Arena
 from lowtide.device.engines import Engines
 from lowtide.device.fingerprint import device_memory_B
 from lowtide.errors import ArenaError, BudgetError, BudgetWarning
 from lowtide.ir.graph import Graph, Role
-from lowtide.ir.layout import ALIGNMENT_B, LiveBlock, rounded_B
+from lowtide.ir.layout import LiveBlock, alignment_of, rounded_B
 from lowtide.ir.plan import PlanRecord
 from lowtide.profile.optimizer import OptimizerNeeds
 from lowtide.record import Constraints
@@ -76,13 +76,32 @@ class BudgetScope:
     _adopted_B: int = 0  # parameters and buffers that lie in the arena, as it reserves them
     _agreed_B: dict[str, int] = field(default_factory=dict)  # graph key -> budget, as it came out first
     _has_said_why: bool = False
+    _device: str | None = None  # once there is an arena
     _watches: WeakKeyDictionary[torch.optim.Optimizer, OptimizerWatch] = field(default_factory=WeakKeyDictionary)
 
     def __post_init__(self) -> None:
         if self.scope not in SCOPES:
             raise BudgetError(f"a scope of {self.scope!r}: it is one of {', '.join(map(repr, SCOPES))}")
         updates_B = lambda: max((m.updates_B() for m in self.members), default=0)  # noqa: E731
-        self.reserve = Reserve(lambda: optimizers_of(self.members), updates_B)
+        self.reserve = Reserve(lambda: optimizers_of(self.members), updates_B, lambda: self.alignment_B)
+
+    @property
+    def device(self) -> str:
+        """The torch device type whose memory the budget is about: where most of the members' bytes lie, else CPU."""
+        if self._device is None:
+            count: dict[str, int] = {}
+            for tensor in self.persistent():
+                count[tensor.device.type] = count.get(tensor.device.type, 0) + tensor.nbytes
+            found = max(count, key=lambda d: count[d], default="cpu")
+            if self.hard_budget is None:  # a model may be moved before its first step
+                return found
+            self._device = found
+        return self._device
+
+    @property
+    def alignment_B(self) -> int:
+        """What every address and size in the arena is a multiple of."""
+        return alignment_of(self.device)
 
     def persistent(self) -> tuple[torch.Tensor, ...]:
         """Parameters and buffers of all members: they live through every step, whether or not it reads them."""
@@ -102,12 +121,15 @@ class BudgetScope:
 
     def encloses(self, device: str) -> bool:
         """Whether allocations on a device are held inside an arena of ours."""
-        if self.scope == "none" or device != "cpu":
+        if self.scope == "none" or device != self.device or device not in ("cpu", "cuda"):
             return False
-        reason = shim.refusal()
+        if device == "cuda" and cuda.active_module() is not None:
+            return False  # the process has one arena of its own, for all
+        reason = shim.refusal() if device == "cpu" else tenant_shim.refusal()
         if reason and not self._has_said_why:
             self._has_said_why = True
-            warnings.warn(f"the budget is accounted and not enforced: {reason}.", BudgetWarning, stacklevel=2)
+            kind = "accounted" if device == "cpu" else "capped"
+            warnings.warn(f"the budget is {kind} and not enforced: {reason}.", BudgetWarning, stacklevel=2)
         return not reason
 
     def said(self, record: PlanRecord, device: str) -> PlanRecord:
@@ -157,6 +179,7 @@ class BudgetScope:
             optimizer_B=self.reserve.temporaries_B(graph),
             live_blocks=live_blocks,
             ceiling_B=None if self.hard_budget is None or self.rehouses else self._free_B(reserve_B),
+            alignment_B=self.alignment_B,
         )
 
     @property
@@ -164,12 +187,15 @@ class BudgetScope:
         """Bytes by which parameters and buffers grow when they are relocated into the arena."""
         if self.hard_budget is not None:
             return self._grown_B
-        return sum(rounded_B(s.nbytes()) - s.nbytes() for s in outside_arena(self.residents()))
+        return self._growth_B(outside_arena(self.residents(), device=self.device))
+
+    def _growth_B(self, storages: Iterable[torch.UntypedStorage]) -> int:
+        return sum(rounded_B(s.nbytes(), self.alignment_B) - s.nbytes() for s in storages)
 
     def free_B(self, record: PlanRecord) -> int:
         """End of the part of the arena that a plan may use."""
         free_B = min(record.budget_B - record.fixed_B, self._free_B(record.reserve_B))
-        return max(0, free_B // ALIGNMENT_B * ALIGNMENT_B)
+        return max(0, free_B // self.alignment_B * self.alignment_B)
 
     def _free_B(self, reserve_B: int) -> int:
         assert self.hard_budget is not None
@@ -193,13 +219,13 @@ class BudgetScope:
             return self.hard_budget
         on_host = {id(t): t for t in host_resident}
         self._host_resident = {key: weakref.ref(t) for key, t in on_host.items()}
-        model = outside_arena(self.residents())
+        model = outside_arena(self.residents(), device=self.device)
         model_B = sum(s.nbytes() for s in model)
-        grown_B = sum(rounded_B(s.nbytes()) for s in model) - model_B
+        grown_B = self._growth_B(model)
         inside_B = record.budget_B - self._model_B(record) + model_B + grown_B
         persistent_B = self.state_B + model_B + grown_B
         least_B = record.reserved_B + inside_B - record.budget_B  # more than the machine has, nobody could use
-        arena = self._new_arena(min(inside_B, max(least_B, device_memory_B("cpu"))), persistent_B)
+        arena = self._new_arena(min(inside_B, max(least_B, device_memory_B(self.device))), persistent_B)
         arena.strict = self.scope == "process"
         before, self.hard_budget = self.hard_budget, HardBudget(arena, record.budget_B, record.budget_B - inside_B)
         self.reserve.begin_anew()
@@ -226,6 +252,7 @@ class BudgetScope:
                 small_zone_B=self.reserve.small_B,
                 persistent_B=persistent_B,
                 all_threads=self.scope == "process",
+                device=self.device,
             )
 
         try:
@@ -250,9 +277,9 @@ class BudgetScope:
             return
         arena, self._host_resident = self.hard_budget.arena, chosen
         send_away(self.persistent(), arena)  # all of them, so that their zone has no holes afterwards
-        model = outside_arena(self.residents())
-        arena.persistent_B = self.state_B + sum(rounded_B(s.nbytes()) for s in model)
-        self._grown_B = sum(rounded_B(s.nbytes()) - s.nbytes() for s in model)
+        model = outside_arena(self.residents(), device=self.device)
+        self._grown_B = self._growth_B(model)
+        arena.persistent_B = self.state_B + sum(s.nbytes() for s in model) + self._grown_B
         self._adopted_B = bring_in(self.residents(), arena)
 
     def inputs_B(self, record: PlanRecord) -> int:
@@ -287,7 +314,7 @@ class BudgetScope:
             engines.close()
         cuda.uncap(self)
         self._agreed_B.clear()
-        before, self.hard_budget = self.hard_budget, None
+        before, self.hard_budget, self._device = self.hard_budget, None, None
         if before is not None:
             self._former = before.arena
             before.retire()

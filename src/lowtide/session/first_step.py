@@ -48,6 +48,7 @@ class FirstStep:
     Arguments:
         calls: of the graphs met so far, in order.
         between_B: most bytes that code between the graphs held at once.
+        device: torch device type of those bytes.
     """
 
     calls: list[Call] = field(default_factory=list)
@@ -55,6 +56,7 @@ class FirstStep:
     _largest_B: int = 0  # of one allocation of such code in the forward
     _held_B: int = 0  # by code between the graphs, at the end of the forward or so far
     _forward_has_ended: bool = False
+    device: str = "cpu"
     _observer: Observer | None = None
 
     def note_results(self, results: Sequence[Any], count: int) -> None:
@@ -63,7 +65,7 @@ class FirstStep:
 
     def graph_ended(self, *, observes: bool) -> None:
         """Code between two graphs begins."""
-        self._observer = observe_if_free(yields=True) if observes else None
+        self._observer = observe_if_free(self.device, yields=True) if observes else None
         if self._observer is not None:
             self._observer.__enter__()
 

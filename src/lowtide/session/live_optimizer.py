@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from lowtide.device.optimizer_hooks import has_hooks, is_wrapped_by_scheduler
-from lowtide.ir.layout import ALIGNMENT_B, rounded_B
+from lowtide.ir.layout import alignment_of, rounded_B
 from lowtide.ops.updates import SEPARABLE, Separable, flags_of, options_of, overwrites_gradient, twin_for
 from lowtide.profile.optimizer import optimizer_needs
 from lowtide.profile.signature import geometry_of
@@ -99,9 +99,11 @@ class LiveOptimizer:
         if alike not in self._updates_B:
             alone = stepped.detach().requires_grad_()
             twin = twin_for(self.optimizer, group, alone, {})
-            needs = optimizer_needs(twin, device=alone.device.type, alignment_B=ALIGNMENT_B)
-            widened_B = 0 if updater.master is None else rounded_B(stepped.nbytes)  # the gradient, in as many bits
-            copied_B = rounded_B(stepped.nbytes) if overwrites_gradient(group, stepped) else 0
+            unit_B = alignment_of(alone.device.type)
+            needs = optimizer_needs(twin, device=alone.device.type, alignment_B=unit_B)
+            stepped_B = rounded_B(stepped.nbytes, unit_B)
+            widened_B = 0 if updater.master is None else stepped_B  # the gradient, in as many bits
+            copied_B = stepped_B if overwrites_gradient(group, stepped) else 0
             self._updates_B[alike] = needs.temporaries_B + widened_B + copied_B
         return self._updates_B[alike]
 

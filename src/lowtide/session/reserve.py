@@ -35,11 +35,13 @@ class Reserve:
     Arguments:
         optimizers: gives those whose state and temporaries count.
         updates_B: gives the temporary bytes of updates that follow a step and stand in no plan.
+        alignment: gives what every size in the arena is a multiple of.
         small_B: zone for requests too small to be planned; fixed when there is an arena.
     """
 
     optimizers: Callable[[], Sequence[torch.optim.Optimizer]]
     updates_B: Callable[[], int] = lambda: 0
+    alignment: Callable[[], int] = lambda: ALIGNMENT_B
     small_B: int = 0
     _needs: WeakKeyDictionary[torch.optim.Optimizer, OptimizerNeeds] = field(default_factory=WeakKeyDictionary)
     _between_B: dict[str, int] = field(default_factory=dict)  # graph key -> what the caller's code really took
@@ -61,7 +63,7 @@ class Reserve:
         found = []
         for optimizer in self.optimizers():
             if optimizer not in self._needs:
-                self._needs[optimizer] = known_needs(optimizer, alignment_B=ALIGNMENT_B)
+                self._needs[optimizer] = known_needs(optimizer, alignment_B=self.alignment())
             found.append(self._needs[optimizer])
         return joined_needs(found)
 
@@ -69,33 +71,33 @@ class Reserve:
     def state_B(self) -> int:
         """Bytes of the optimizers' state, as the arena reserves them."""
         needs = self.needs
-        return 0 if needs is None else sum(rounded_B(size_B) for size_B in needs.state_sizes_B)
+        return 0 if needs is None else sum(self._rounded_B(size_B) for size_B in needs.state_sizes_B)
 
     def temporaries_B(self, graph: Graph) -> int:
         """Bytes for the optimizer's step after a step of a graph; none where it has no backward."""
         if not graph.trains:
             return 0
         needs = self.needs
-        return rounded_B(max(0 if needs is None else needs.temporaries_B, self.updates_B()))
+        return self._rounded_B(max(0 if needs is None else needs.temporaries_B, self.updates_B()))
 
     def reserve_B(self, graph: Graph) -> int:
         """Bytes for tiny tensors, worker threads and the caller's code between the segments.
 
         Tiny tensors that the arena's zone is too small for, since it was made for another graph, lie above the plan.
         """
-        small_B = max(self.small_B, _small_zone_B(graph, self.needs))
+        small_B = max(self.small_B, _small_zone_B(graph, self.needs, self.alignment()))
         workers_B = max((r.trace.workers_B for r in graph.recipes), default=0)
-        uneven_B = ALIGNMENT_B  # a budget that is no whole number of units loses a part of one
+        uneven_B = self.alignment()  # a budget that is no whole number of units loses a part of one
         concurrent_B = 0 if self._spends else self.concurrent_B(graph)
-        return small_B + rounded_B(workers_B) + self._between(graph) + uneven_B + concurrent_B
+        return small_B + self._rounded_B(workers_B) + self._between(graph) + uneven_B + concurrent_B
 
     def set_small_zone(self, graph: Graph) -> None:
         """Sizes the zone for requests too small to be planned after a step of a graph."""
-        self.small_B = _small_zone_B(graph, self.needs)
+        self.small_B = _small_zone_B(graph, self.needs, self.alignment())
 
     def expect_between(self, graph: Graph, between_B: int) -> None:
         """Says what code between the segments was seen to take, before any step."""
-        self._between_B.setdefault(graph.key, rounded_B(between_B) + self._usual_between_B(graph))
+        self._between_B.setdefault(graph.key, self._rounded_B(between_B) + self._usual_between_B(graph))
 
     def share(self, variants: Sequence[Graph]) -> None:
         """Says that one forward is captured as several graphs, for gradients that come otherwise.
@@ -114,7 +116,7 @@ class Reserve:
 
         Returns: whether the reserve of the graph's plans has been raised, so that they should be sought anew.
         """
-        wanted_B = rounded_B(between_B) + self._usual_between_B(graph)
+        wanted_B = self._rounded_B(between_B) + self._usual_between_B(graph)
         if not between_B or graph.key in self._frozen or wanted_B <= self._between(graph):
             return False
         self._note(graph)
@@ -124,7 +126,9 @@ class Reserve:
     def ask(self, graph: Graph, concurrent_B: int) -> None:
         """Says what a graph's plans are to leave free from its next step on: when asked again, more."""
         self._note(graph)
-        self._concurrent_B[graph.key] = max(rounded_B(concurrent_B), rounded_B(self.concurrent_B(graph) * 3 // 2))
+        self._concurrent_B[graph.key] = max(
+            self._rounded_B(concurrent_B), self._rounded_B(self.concurrent_B(graph) * 3 // 2)
+        )
         self._asked.add(graph.key)
 
     def concurrent_B(self, graph: Graph) -> int:
@@ -186,7 +190,7 @@ class Reserve:
         if not (spilled_B or crowded > before) or graph.key in self._frozen:
             return False
         self._note(graph)
-        self._between_B[graph.key] = max(2 * self._between(graph), rounded_B(spilled_B), _LEAST_BETWEEN_B)
+        self._between_B[graph.key] = max(2 * self._between(graph), self._rounded_B(spilled_B), _LEAST_BETWEEN_B)
         return True
 
     def hold(self, graph: Graph) -> None:
@@ -205,6 +209,9 @@ class Reserve:
         if between_B is not None:
             self._between_B[graph.key] = between_B
 
+    def _rounded_B(self, size_B: int) -> int:
+        return rounded_B(size_B, self.alignment())
+
     def _note(self, graph: Graph) -> None:
         self._before.setdefault(graph.key, (self._between_B.get(graph.key), self.concurrent_B(graph)))
 
@@ -220,21 +227,22 @@ class Reserve:
         inside = any(v.size_B < SMALL_B for v in tangents if v.arrives == begin)  # the loss is the model's own
         copies = 1 if inside else _LOSS_COPIES
         large = [v for v in tangents if v.size_B >= SMALL_B]
-        own_B = sum(rounded_B(v.size_B) * (copies if v.arrives == begin else 1) for v in large)
+        own_B = sum(self._rounded_B(v.size_B) * (copies if v.arrives == begin else 1) for v in large)
         return max(own_B, self._variants_B.get(graph.key, 0))
 
 
-def _small_zone_B(graph: Graph, needs: OptimizerNeeds | None) -> int:
+def _small_zone_B(graph: Graph, needs: OptimizerNeeds | None, alignment_B: int) -> int:
     """Bytes for requests too small to be planned: those of a step that keeps everything, the optimizer's, and slack.
 
     A plan may serve groups by options that save tiny values instead of large ones: bits instead of a mask.
     """
-    step_B = small_peak_B(blocks_of(graph, keep_all_schedule(graph), small_B=0)) + _saved_by_options_B(graph)
-    state_B = sum(rounded_B(s) for s in (() if needs is None else needs.state_sizes_B) if s < SMALL_B)
-    return rounded_B(step_B + step_B // 8 + state_B + _SLACK_B)
+    step_B = small_peak_B(blocks_of(graph, keep_all_schedule(graph), small_B=0), granule_B=alignment_B)
+    step_B += _saved_by_options_B(graph, alignment_B)
+    state_B = sum(rounded_B(s, alignment_B) for s in (() if needs is None else needs.state_sizes_B) if s < SMALL_B)
+    return rounded_B(step_B + step_B // 8 + state_B + _SLACK_B * alignment_B // ALIGNMENT_B, alignment_B)
 
 
-def _saved_by_options_B(graph: Graph) -> int:
+def _saved_by_options_B(graph: Graph, alignment_B: int) -> int:
     """Tiny bytes that the options of all groups can add to what a forward saves, each group by its worst. O(reads)."""
     programs = {v for r in graph.program for v in graph.recipes[r].outputs}
     made = {v: r.segment for r in graph.recipes for v in r.outputs if v not in programs}
@@ -243,5 +251,5 @@ def _saved_by_options_B(graph: Graph) -> int:
     total_B = 0
     for group in graph.groups:
         options = ({v for r in o.recipes for v in graph.recipes[r].outputs} & tiny for o in group.options)
-        total_B += max(sum(rounded_B(graph.values[v].size_B) for v in option) for option in options)
+        total_B += max(sum(rounded_B(graph.values[v].size_B, alignment_B) for v in option) for option in options)
     return total_B

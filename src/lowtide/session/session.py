@@ -205,7 +205,11 @@ class Session(AbstractPlans, AbstractSteps):
                 unchanged_generators(),
                 nothing_engaged(),
             ):
-                seen = observe_if_free() if self.budget_scope.encloses("cpu") else None
+                seen = (
+                    observe_if_free(self.budget_scope.device)
+                    if self.budget_scope.encloses(self.budget_scope.device)
+                    else None
+                )
                 with seen or contextlib.nullcontext():
                     yield calls
             # What code between the graphs takes; the graphs' own zeros are among it.
@@ -252,7 +256,7 @@ class Session(AbstractPlans, AbstractSteps):
         self._first = None
         self._enlarge(first.calls)
         self.plan_calls(first.calls, begun=True)
-        if self.budget_scope.encloses("cpu"):
+        if self.budget_scope.encloses(self.budget_scope.device):
             self._latest_first = first
 
     def _shown_between_B(self) -> int:
@@ -465,7 +469,7 @@ class Session(AbstractPlans, AbstractSteps):
             raise
         if self._first is not None:
             self._first.note_results(results, len(captured.joint.forward_outputs))
-            self._first.graph_ended(observes=self.budget_scope.encloses("cpu"))
+            self._first.graph_ended(observes=self.budget_scope.encloses(self.budget_scope.device))
         return results
 
     def _occasion(self, executor: PlannedExecutor) -> Key:
@@ -513,7 +517,7 @@ class Session(AbstractPlans, AbstractSteps):
     def _provisional(self, executor: PlannedExecutor, captured: Captured, arguments: Sequence[Any]) -> Loaded:
         """A plan for a graph by itself, in a step whose other graphs are not all known."""
         if self._first is None:
-            self._first = FirstStep()
+            self._first = FirstStep(device=self.budget_scope.device)
             if self._undo is not None:  # code between the graphs may overwrite any buffer
                 self._undo.keep(self.budget_scope.persistent())
         self._first.graph_begins()
@@ -535,7 +539,7 @@ class Session(AbstractPlans, AbstractSteps):
         with nothing_engaged():
             found = measure_step([call], self.budget_scope.persistent, self.options, self.cache, self.lookup)
             loaded = load(found.graph, provisional_schedule(found.graph), call.interfaces, call.specialised.held)
-        if first is not None and len(loaded.segments) > 1 and self.budget_scope.encloses("cpu"):
+        if first is not None and len(loaded.segments) > 1 and self.budget_scope.encloses(self.budget_scope.device):
             forward, backward = loaded.segments
             loaded.segments = (forward, first.watching(backward))
         call.executor.remember(loaded)

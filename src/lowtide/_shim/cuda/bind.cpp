@@ -1,4 +1,5 @@
 // Python's view of the GPU's arena: conversions only.
+#include <pthread.h>
 #include <pybind11/pybind11.h>
 
 #include "bind_slabs.hpp"
@@ -69,6 +70,8 @@ PYBIND11_MODULE(_lowtide_cuda, m) {
   add_slabs(m);
   add_log(m);
   if (!add_fast_calls(m.ptr(), [] { return true; })) throw py::error_already_set();
+  ::pthread_atfork([] { devices().before_fork(); }, [] { devices().after_fork(false); },
+                   [] { devices().after_fork(true); });
   m.def("use_runtime", [](const std::string& library) { use(library.empty() ? loaded_runtime() : runtime_of(library)); });
   m.def("set_budget", [](int device, Bytes size_B, double share, Bytes small_zone_B) {
     devices().set_budget(device, {size_B, share, small_zone_B});

@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "event_log.hpp"
+#include "slabs.hpp"
 #include "thread.hpp"
 
 namespace lowtide::shim {
@@ -53,28 +54,39 @@ Slab* open(const Device::Budget& budget) {
 
 }  // namespace
 
-Device::Device(int index, const Budget& budget)
-    : index_(index), slab_(open(budget)), order_(slab_->arena().capacity_B(), events_) {}
+Device::Device(int index, const Budget& budget) : Device(index, *open(budget)) {}
+
+Device::Device(int index, Slab& slab) : index_(index), slab_(&slab), order_(slab.arena().capacity_B(), events_) {}
 
 Bytes Device::end_of(void* p, Bytes size_B) const {
   const Bytes unit = ALIGNMENT_B;
   return slab_->offset_of(p) + (size_B + unit - 1) / unit * unit;
 }
 
-void* Device::serve(Bytes size_B) {
+void* Device::allocate(Bytes size_B, Stream stream) {
   Thread& thread = Thread::mine();
-  return slab_->serve(size_B, thread.slab() == nullptr ? nullptr : thread.run());
+  Run* const run = thread.slab() == nullptr ? nullptr : thread.run();
+  return served(size_B, stream, [&] { return slab_->serve(size_B, run); });
 }
 
-void* Device::allocate(Bytes size_B, Stream stream) {
+void* Device::allocate_worker(Bytes size_B, Stream stream) {
+  return served(size_B, stream, [&] { return slab_->serve_worker(size_B); });
+}
+
+void* Device::place(Bytes where_B, Bytes size_B, Stream stream) {
+  return served(size_B, stream, [&] { return slab_->serve_place(where_B, size_B); });
+}
+
+template <class Serve>
+void* Device::served(Bytes size_B, Stream stream, const Serve& serve) {
   const Guard hold(mutex_);
   const OnDevice here(index_);
   reap(false);
-  void* p = serve(size_B);
-  if (p == nullptr && parking_.size() > 0) {
+  void* p = serve();
+  if (p == nullptr && parking_.size() > 0 && !is_capturing_.load()) {
     ++counts_.retries;
     reap(true);
-    p = serve(size_B);
+    p = serve();
   }
   if (p == nullptr) {
     ++counts_.refusals;
@@ -117,7 +129,7 @@ void Device::give_back(void* p, Stream stream) {
 }
 
 void Device::reap(bool wait) {
-  if (parking_.size() == 0) return;
+  if (parking_.size() == 0 || is_capturing_.load()) return;
   for (const Parking::Car& car : parking_.leaving(wait)) give_back(car.p, car.owner);
 }
 
@@ -217,6 +229,26 @@ Device* Devices::owner_of(const void* p) {
     if (device != nullptr && device->slab().owns(p)) return device;
   }
   return nullptr;
+}
+
+// A child must not inherit a lock that a thread holds which it does not have.
+void Devices::before_fork() {
+  book().mutex.lock();
+  for (auto& entry : book().devices)
+    if (Device* device = entry.load()) device->before_fork();
+  slabs().before_fork();
+  event_log().before_fork();
+  lock_names();
+}
+
+void Devices::after_fork(bool child) {
+  unlock_names();
+  event_log().after_fork(child);
+  slabs().after_fork(child);
+  for (auto& entry : book().devices)
+    if (Device* device = entry.load()) device->after_fork();
+  book().mutex.unlock();
+  if (child) Thread::mine().forget_everything();
 }
 
 Devices& devices() {

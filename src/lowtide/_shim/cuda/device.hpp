@@ -1,17 +1,21 @@
-// Device: one GPU's memory as torch asks for it: one slab of it, and the order of the streams that use it.
+// Device: a slab of a GPU's memory as torch asks for it, and the order of the streams that use it.
 //
-// The slab is reserved whole at the first request and never touched by the processor. It is the hard limit: there is
-// nothing behind it, so a request that does not fit is refused, after the parked blocks have been waited for.
+// Devices below has one for each GPU of a process whose whole memory is an arena (lowtide.install_cuda); cuda_tenant/
+// has one for each arena inside torch's own allocator.
+// The slab is reserved whole and never touched by the processor. It is the hard limit: a request that does not fit is
+// refused, after the parked blocks have been waited for.
 // A request of a thread that runs a segment takes its planned place; everybody else's is served by best fit. Engagement
 // (thread.hpp) decides nothing here but whether a segment may be entered: every thread is served from its device's
 // slab.
 // Streams: a released block is reusable at once where its own stream is concerned; another stream is told to wait
 // (stream_order.hpp); while a third one still uses it, it is parked (parking.hpp).
 // Not for CUDA graphs: a captured stream replays its addresses later, when they may be somebody else's. entries.cpp
-// refuses the pools that a capture asks for.
+// refuses the pools that a capture asks for, the tenant leaves them to torch. While anything is captured no event is
+// asked and nobody waits, which CUDA forbids then: parked blocks stay parked.
 //
 // THREADS. Every member may be called from any thread: one mutex guards all that is not the slab's.
 #pragma once
+#include <atomic>
 #include <mutex>
 #include <string>
 
@@ -55,11 +59,15 @@ class Device {
     Bytes small_zone_B;
   };
 
-  // Reserves the memory of the device. Throws std::runtime_error where the device does not have it.
+  // With a slab of its own on the device's memory. Throws std::runtime_error where the device does not have it.
   Device(int index, const Budget& budget);
+  Device(int index, Slab& slab);
 
   // A block, or nullptr: see refusal().
   void* allocate(Bytes size_B, Stream stream);
+  void* allocate_worker(Bytes size_B, Stream stream);
+  // At an offset, or GENERAL or PERSISTENT (torch_memory.hpp).
+  void* place(Bytes where_B, Bytes size_B, Stream stream);
   void release(void* p, Stream stream);
   void used(void* p, Stream stream);
   std::string refusal(Bytes size_B);
@@ -72,17 +80,25 @@ class Device {
   // Releases what nobody uses any more; with `wait`, waits for everybody.
   void settle(bool wait);
   std::size_t parked();
+  void set_capturing(bool is_capturing) { is_capturing_.store(is_capturing); }
+  // Whether a stream other than this one has used the slab. For when nobody uses it any more.
+  bool has_other_users(Stream stream) const { return order_.has_others(stream); }
+
+  void before_fork() { mutex_.lock(); }
+  void after_fork() { mutex_.unlock(); }
 
  private:
   using Guard = std::lock_guard<std::mutex>;
 
-  void* serve(Bytes size_B);
+  template <class Serve>
+  void* served(Bytes size_B, Stream stream, const Serve& serve);
   void give_back(void* p, Stream stream);
   void reap(bool wait);
   Bytes end_of(void* p, Bytes size_B) const;
 
   const int index_;
   Slab* slab_;
+  std::atomic<bool> is_capturing_{false};
   std::mutex mutex_;
   Events events_;
   Parking parking_{events_};
@@ -104,6 +120,9 @@ class Devices {
   // nullptr: not alive yet.
   Device* alive(int device);
   Device* owner_of(const void* p);
+
+  void before_fork();
+  void after_fork(bool child);
 };
 
 Devices& devices();

@@ -27,6 +27,7 @@ class StreamOrder {
 
   std::int64_t waits() const { return waits_; }  // that streams were told to make
   std::size_t marks() const { return marks_.size(); }
+  bool has_others(Stream stream) const { return is_shared_ || (is_used_ && sole_ != stream); }
 
  private:
   struct Mark {
