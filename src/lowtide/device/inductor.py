@@ -173,8 +173,8 @@ def _program(code: Any, compile_s: float) -> InductorProgram | None:
         names = next((vars(m) for m in PyCodeCache.modules if getattr(m, "key", None) == code.cache_key), None)
     if names is None or "call" not in names:
         raise CaptureError(
-            f"torch {torch.__version__}'s Inductor returned a program whose module cannot be found, so that its kernels "
-            'cannot be planned: use compiler="eager".'
+            f"torch {torch.__version__}'s Inductor returned a program whose module is not found, so that its "
+            'kernels cannot be planned: use compiler="eager".'
         )
     traces = json.loads(getattr(code, "inductor_provenance_stack_traces_str", None) or "{}")
     return InductorProgram(source, names, traces, compile_s)
