@@ -135,7 +135,7 @@ class CompiledKernel:
         self.name = _word(launches[-1].kernel.name)
         self.op = f"{NAMESPACE}.{self.name}.{_digest(launches, buffers)}"
         # What `torch.fx` writes in a graph's code.
-        self.__name__ = self.__qualname__ = f"{self.name}_{self.op.rpartition('.')[2]}"
+        self.__name__ = self.__qualname__ = self.name
         self.__module__ = __name__
         self.run = _function(launches, buffers, given, over={})
 
