@@ -21,7 +21,7 @@ LAYERS = [
     {"ops"},
     {"device"},
     {"capture", "profile", "planners", "placers", "runtime", "report", "eager_engine"},
-    {"constraints"},
+    {"compiled", "constraints"},
     {"tightening"},
     {"record"},
     {"pipeline"},
@@ -32,7 +32,19 @@ LAYERS = [
     {"cli"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
-MAY_USE_TORCH = {"device", "capture", "profile", "runtime", "ops", "eager_engine", "pipeline", "session", "api", "demo"}
+MAY_USE_TORCH = {
+    "device",
+    "capture",
+    "compiled",
+    "profile",
+    "runtime",
+    "ops",
+    "eager_engine",
+    "pipeline",
+    "session",
+    "api",
+    "demo",
+}
 TORCH_FREE = {"ir", "planners", "placers", "report", "results"}
 TORCH_FREE_FILES = {
     PACKAGE / name

@@ -75,8 +75,8 @@ class PlanOptions:
             raise ArgumentError(f"compiler={shown(self.compiler)}: there is {' and '.join(map(repr, COMPILERS))}")
         if self.compiler != EAGER and self.machine is not None:
             raise ArgumentError(
-                f"compiler={self.compiler!r} with machine={self.machine!r}: compiled kernels are measured, and can only "
-                'be here. Leave machine= out, or plan for it with compiler="eager".'
+                f"compiler={self.compiler!r} with machine={self.machine!r}: compiled kernels are measured, which is "
+                'done here. Leave machine= out, or plan for it with compiler="eager".'
             )
 
     @property

@@ -9,6 +9,7 @@ from typing import Any
 from torch import fx
 
 from lowtide.arguments import shown
+from lowtide.constraints import EAGER
 from lowtide.device.dynamo_settings import never_run_eagerly
 from lowtide.device.graph_breaks import ends_at_a_break
 from lowtide.errors import ArgumentError, BudgetError, BudgetWarning, LowtideError
@@ -24,6 +25,7 @@ from lowtide.units import parse_budget
 
 _KNOWN = {
     "budget",
+    "compiler",
     "scope",
     "host_budget",
     "link",
@@ -47,7 +49,7 @@ def lowtide(
     where it would otherwise go on in eager, outside the budget.
 
     Arguments:
-        options: `budget` (required), `scope`, `host_budget`, `link`, `numerics`, `without`, `seed`, `work`,
+        options: `budget` (required), `compiler`, `scope`, `host_budget`, `link`, `numerics`, `without`, `seed`, `work`,
             `time_limit_s`, `shape_limit_s`, as for `fit`. Models that are given the same dictionary share its budget.
 
     Returns: what runs in the graph's place. A missing or malformed budget, or an unknown option, is a `BudgetError`
@@ -85,6 +87,7 @@ def _read(options: dict[str, Any]) -> PlanOptions:
         work=options.get("work", DEFAULT_WORK),
         time_limit_s=options.get("time_limit_s"),
         shape_limit_s=options.get("shape_limit_s", SHAPE_LIMIT_s),
+        compiler=options.get("compiler", EAGER),
         **implementation_options(options.get("numerics", Numerics.EXACT), options.get("without", ())),
         **offload_options(options.get("host_budget"), options.get("link")),
     )

@@ -215,8 +215,8 @@ def _install(model: M, handle: Fitted, dynamic: bool | None, first: FirstSteps |
 
     def make() -> WholeCall:
         check_model(model)  # it may have been sharded since
-        compiler = session.options.compiler
-        return compiled_call(model, session.backend, dynamic, exact=session.is_exact, compiler=compiler)
+        options = session.options
+        return compiled_call(model, session.backend, dynamic, exact=session.is_exact, compiler=options.compiler)
 
     compiled = Compiled(make)
 

@@ -9,6 +9,7 @@ import torch
 
 from lowtide.api.plan import captured_calls
 from lowtide.arguments import call_arguments, yes_or_no
+from lowtide.constraints import EAGER
 from lowtide.device.arena import nothing_engaged
 from lowtide.ir.numerics import Numerics
 from lowtide.pipeline import environment, linked
@@ -43,6 +44,7 @@ def frontier(
     work: int = WORK,
     time_limit_s: float | None = None,
     dynamic: bool | None = None,
+    compiler: str = EAGER,
     watch: Watch | None = None,
 ) -> Frontier:
     """Finds the least time of a model's training step at every budget, from keep-all to the floor.
@@ -69,6 +71,7 @@ def frontier(
             budgets need less.
         time_limit_s: for planning altogether. What was found until then is the result, and says so.
         dynamic: as in `torch.compile`.
+        compiler: whose kernels run, as for `fit`.
         watch: told which budget is planned, and of that planning's progress.
 
     Returns: the points so far, and a mark that says so, if interrupted with Ctrl-C.
@@ -84,7 +87,9 @@ def frontier(
     args, kwargs = call_arguments(args, kwargs)
     effort = Effort(points=points, baselines=baselines, seed=seed, work=work, time_limit_s=time_limit_s, watch=watch)
     menu, moves = implementation_options(numerics, without), offload_options(host_budget, link)
-    options = PlanOptions(budget=Budget(of_plain=1.0), seed=seed, work=work, machine=machine, **menu, **moves)
+    options = PlanOptions(
+        budget=Budget(of_plain=1.0), seed=seed, work=work, machine=machine, compiler=compiler, **menu, **moves
+    )
     budget_scope = BudgetScope(scope, [member_of(model, optimizer)])
     session = Session(options, budget_scope, whole_model=True)
     calls = captured_calls(session, model, args, kwargs, dynamic)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from lowtide.arguments import call_arguments, function, path, yes_or_no
+from lowtide.constraints import EAGER
 from lowtide.errors import CaptureError
 from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import DEFAULT_WORK
@@ -41,6 +42,7 @@ def plan(
     work: int = DEFAULT_WORK,
     time_limit_s: float | None = None,
     dynamic: bool | None = None,
+    compiler: str = EAGER,
     save_graph: str | Path | None = None,
     watch: Watch | None = None,
 ) -> Plan:
@@ -65,6 +67,7 @@ def plan(
             by family.
         seed, work, time_limit_s: see `Problem`.
         dynamic: as in `torch.compile`.
+        compiler: whose kernels run, as for `fit`.
         save_graph: where to write the profiled graph, before it is planned: what does not fit is written, too.
         watch: told of planning's progress.
 
@@ -87,6 +90,7 @@ def plan(
         work=work,
         time_limit_s=time_limit_s,
         machine=machine,
+        compiler=compiler,
         **implementation_options(numerics, without),
         **offload_options(host_budget, link),
     )
@@ -111,7 +115,7 @@ def captured_calls(
         CaptureError: if there are none.
     """
     args, kwargs = call_arguments(args, kwargs)
-    call = compiled_call(model, session.backend, dynamic, exact=session.is_exact)
+    call = compiled_call(model, session.backend, dynamic, exact=session.is_exact, compiler=session.options.compiler)
     with session.dry() as calls:
         run_loudly(call, args, kwargs)
     if not calls:

@@ -18,6 +18,7 @@ from lowtide.api.memory import MemoryStats, memory_stats
 from lowtide.api.transfers import Transfers, transfers
 from lowtide.arguments import function, number, shown, whole, yes_or_no
 from lowtide.capture.whole_step import GATHERED
+from lowtide.constraints import EAGER
 from lowtide.errors import (
     ArgumentError,
     BudgetError,
@@ -81,7 +82,8 @@ class TrainStep:
             `.grad`. Their mean is the step's if `loss_fn` divides by that number.
         master_weights: whether parameters of fewer than 32 bits are roundings of float32 copies, which the optimizer
             steps. They are saved with `TrainStep.state_dict`.
-        scope, numerics, without, seed, work, time_limit_s, shape_limit_s, dynamic, watch: as for `lowtide.fit`.
+        scope, numerics, without, seed, work, time_limit_s, shape_limit_s, dynamic, compiler, watch: as for
+            `lowtide.fit`.
         verify: whether the first step of every shape is compared with that of a plain loop, bit by bit, before it is
             taken: losses, parameters, buffers, the optimizer's state, generators. Copies take the steps, which needs
             memory for a copy and a plain step. Where bits differ that should not, `VerificationError` is raised, and
@@ -119,6 +121,7 @@ class TrainStep:
         time_limit_s: float | None = None,
         shape_limit_s: float | None = SHAPE_LIMIT_s,
         dynamic: bool | None = None,
+        compiler: str = EAGER,
         verify: bool = False,
         watch: Watch | None = None,
     ) -> None:
@@ -130,7 +133,13 @@ class TrainStep:
         function("watch", watch, "watch=print")
         moves, menu = offload_options(host_budget, link), implementation_options(numerics, without)
         options = PlanOptions(
-            budget=parse_budget(budget), seed=seed, work=work, time_limit_s=time_limit_s, **menu, **moves
+            budget=parse_budget(budget),
+            seed=seed,
+            work=work,
+            time_limit_s=time_limit_s,
+            compiler=compiler,
+            **menu,
+            **moves,
         )
         options = dataclasses.replace(options, shape_limit_s=shape_limit_s)
         if moves["host_budget_B"]:
@@ -149,7 +158,7 @@ class TrainStep:
         self._handle = keep(Fitted(session, member))
         self._objective.lowtide = self._handle  # type: ignore[assignment]
         self._compiled: Compiled | None = Compiled(
-            lambda: compiled_call(self._objective, session.backend, dynamic, exact=session.is_exact)
+            lambda: compiled_call(self._objective, session.backend, dynamic, exact=session.is_exact, compiler=compiler)
         )
         self._turn = threading.RLock()
         self._layouts: dict[tuple[Any, ...], int] = {}

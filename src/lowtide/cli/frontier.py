@@ -8,9 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from lowtide.cli.failure import INTERRUPTED, told
-from lowtide.cli.implementations import Level, Without
+from lowtide.cli.implementations import Compiler, Level, Without, named_compiler
 from lowtide.cli.movement import HostBudget, Link
 from lowtide.cli.progress import line
+from lowtide.constraints import EAGER
 from lowtide.ir.graph_file import is_graph_file
 from lowtide.ir.numerics import parse_numerics
 from lowtide.report.terminal import Terminal
@@ -40,6 +41,7 @@ def frontier(
     link: Link = None,
     numerics: Level = "exact",
     without: Without = None,
+    compiler: Compiler = "eager",
     baselines: Annotated[bool, typer.Option(help="Whether to ask the quick classical methods, too.")] = True,
     work: Annotated[int | None, typer.Option(min=1, help="Effort at each budget: roughly that many changes.")] = None,
     time_limit: Annotated[float | None, typer.Option(min=0.0, help="Stop after that many seconds altogether.")] = None,
@@ -55,6 +57,10 @@ def frontier(
         offload_options(host_budget, link)
         given: dict[str, Any] = {"points": points, "machine": machine, "work": work, "time_limit_s": time_limit}
         given |= {"numerics": numerics, "without": without, "host_budget": host_budget, "link": link}
+        if named_compiler(compiler) != EAGER:
+            if is_graph_file(target):
+                raise typer.BadParameter(f"--compiler: of no effect, {target} says what runs; give MODULE:FUNCTION")
+            given["compiler"] = compiler
         found = _trace(target, baselines=baselines, seed=seed, **{k: v for k, v in given.items() if v is not None})
         _show(found, json)
         console = Terminal(stderr=json == _STDOUT)

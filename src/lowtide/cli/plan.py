@@ -9,11 +9,12 @@ import typer
 
 from lowtide.cli.explain import VERBOSE
 from lowtide.cli.failure import INTERRUPTED, told
-from lowtide.cli.implementations import Level, Without
+from lowtide.cli.implementations import Compiler, Level, Without, named_compiler
 from lowtide.cli.max_batch import Variation, find, show
 from lowtide.cli.max_batch import as_json as to_json
 from lowtide.cli.movement import HostBudget, Link
 from lowtide.cli.progress import line
+from lowtide.constraints import EAGER
 from lowtide.ir.graph_file import is_graph_file
 from lowtide.ir.numerics import parse_numerics
 from lowtide.report.terminal import Terminal
@@ -47,6 +48,7 @@ def plan(
     link: Link = None,
     numerics: Level = "exact",
     without: Without = None,
+    compiler: Compiler = "eager",
     work: Annotated[int | None, typer.Option(min=1, help="Effort: roughly that many proposed changes.")] = None,
     time_limit: Annotated[float | None, typer.Option(min=0.0, help="Stop searching after that many seconds.")] = None,
     seed: Annotated[int, typer.Option(help="The same seed and work give the same plan.")] = 0,
@@ -73,10 +75,12 @@ def plan(
         parse_numerics(numerics)
         moves = offload_options(host_budget, link)["host_budget_B"] > 0
         _refuse_idle_options(variation, batch_dim, vary, overhead_limit, as_json, time_limit, moves)
-        _refuse_for_files(target, variation, None if moves else machine, save_graph)
+        _refuse_for_files(target, variation, None if moves else machine, save_graph, compiler)
         layers = _layers(target, repeat)
         options = {"budget": budget, "machine": machine, "work": work, "time_limit_s": time_limit, "seed": seed}
-        menu = {"numerics": numerics, "without": without, "host_budget": host_budget, "link": link}
+        menu: dict[str, Any] = {"numerics": numerics, "without": without, "host_budget": host_budget, "link": link}
+        if named_compiler(compiler) != EAGER:
+            menu["compiler"] = compiler
         found = _plan(target, variation, save_graph=save_graph, repeat=layers, **options, **menu)
         if variation is not None:
             typer.echo(to_json(found)) if as_json else show(found)
@@ -124,7 +128,9 @@ def _refuse_idle_options(
         raise typer.BadParameter("--max-batch plans many sizes: bound each by --work, not by --time-limit")
 
 
-def _refuse_for_files(target: str, variation: Variation | None, machine: str | None, save_graph: Path | None) -> None:
+def _refuse_for_files(
+    target: str, variation: Variation | None, machine: str | None, save_graph: Path | None, compiler: str
+) -> None:
     """Refuses what cannot be done with a file, and a graph's name that would not be read again.
 
     Raises:
@@ -138,6 +144,8 @@ def _refuse_for_files(target: str, variation: Variation | None, machine: str | N
         return
     if variation is not None:
         raise typer.BadParameter(f"--max-batch: {target} holds one batch; give MODULE:FUNCTION")
+    if compiler != EAGER:
+        raise typer.BadParameter(f"--compiler: of no effect, {target} says what runs; give MODULE:FUNCTION")
     if machine is not None:
         raise typer.BadParameter(f"--machine: of no effect, {target} says what operators cost; give MODULE:FUNCTION")
 

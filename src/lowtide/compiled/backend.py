@@ -102,15 +102,16 @@ class _Capture:
             self.trip = RoundTrip(self.captured, self.executor_for(self.captured))
             return honest_modules(found, self.captured.slots)
 
-        def compile_forward(module: fx.GraphModule, _: object) -> Callable[..., Any]:
+        def compile_forward(_module: fx.GraphModule, _inputs: object) -> Callable[..., Any]:
             forbid_donation()
-            assert self.captured is not None and self.trip is not None
+            assert self.captured is not None
+            assert self.trip is not None
             positions = tangent_positions()
             if positions is not None and len(positions) == len(self.captured.joint.tangents):
                 self.captured.positions = tuple(positions)
             return boxed(self.trip.forward)
 
-        def compile_backward(module: fx.GraphModule, _: object) -> Callable[..., Any]:
+        def compile_backward(_module: fx.GraphModule, _inputs: object) -> Callable[..., Any]:
             assert self.trip is not None
             return boxed(self.trip.backward)
 

@@ -135,7 +135,7 @@ class CompiledKernel:
         self.name = _word(launches[-1].kernel.name)
         self.op = f"{NAMESPACE}.{self.name}.{_digest(launches, buffers)}"
         # What `torch.fx` writes in a graph's code.
-        self.__name__ = self.__qualname__ = f"{self.name}_{self.op.rpartition('.')[2]}"
+        self.__name__ = self.__qualname__ = self.name
         self.__module__ = __name__
         self.run = _function(launches, buffers, given, over={})
 
@@ -193,9 +193,7 @@ def _function(
     Arguments:
         over: buffers that lie over tensors that are given, with the number of each.
     """
-    from torch._C._dynamo.guards import _reinterpret_tensor
-
-    scope: dict[str, Any] = {"_window": _reinterpret_tensor}
+    scope: dict[str, Any] = {"_window": torch._C._dynamo.guards._reinterpret_tensor}  # type: ignore[attr-defined]
     lines = [f"def run({', '.join(f'a{i}' for i in range(given))}):"]
     for index, buffer in enumerate(buffers):
         extent = f"({_numbers(buffer.size)}), ({_numbers(buffer.stride)})"
@@ -220,11 +218,9 @@ def _function(
 
 def _allocator(buffer: Buffer) -> Callable[..., Any]:
     """What makes a buffer: torch's short way to an uninitialised tensor, where there is one for the device."""
-    from torch._C._dynamo import guards
-
-    return {"cpu": guards._empty_strided_cpu, "cuda": guards._empty_strided_cuda}.get(
-        buffer.device.partition(":")[0], torch.empty_strided
-    )
+    guards: Any = torch._C._dynamo.guards
+    short: dict[str, Callable[..., Any]] = {"cpu": guards._empty_strided_cpu, "cuda": guards._empty_strided_cuda}
+    return short.get(buffer.device.partition(":")[0], torch.empty_strided)
 
 
 def _tail(scope: dict[str, Any], index: int, buffer: Buffer) -> str:

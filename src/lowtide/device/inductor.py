@@ -173,8 +173,8 @@ def _program(code: Any, compile_s: float) -> InductorProgram | None:
         names = next((vars(m) for m in PyCodeCache.modules if getattr(m, "key", None) == code.cache_key), None)
     if names is None or "call" not in names:
         raise CaptureError(
-            f"torch {torch.__version__}'s Inductor returned a program whose module cannot be found, so that its kernels "
-            'cannot be planned: use compiler="eager".'
+            f"torch {torch.__version__}'s Inductor returned a program whose module is not found, so that its "
+            'kernels cannot be planned: use compiler="eager".'
         )
     traces = json.loads(getattr(code, "inductor_provenance_stack_traces_str", None) or "{}")
     return InductorProgram(source, names, traces, compile_s)
@@ -183,18 +183,18 @@ def _program(code: Any, compile_s: float) -> InductorProgram | None:
 @contextlib.contextmanager
 def _one_kernel_per_loop_nest() -> Iterator[None]:
     """Has the CPU backend end its kernel behind every loop nest (and not only where another kind of call follows)."""
-    from torch._inductor.codegen import common
+    from torch._inductor.codegen.common import device_codegens, init_backend_registration
 
-    common.init_backend_registration()
-    before = common.device_codegens["cpu"]
+    init_backend_registration()
+    before = device_codegens["cpu"]
 
     def scheduling(scheduler: Any) -> Any:
         made = before.scheduling(scheduler)
         made.ready_to_flush = lambda: True  # type: ignore[method-assign]
         return made
 
-    common.device_codegens["cpu"] = dataclasses.replace(before, scheduling=scheduling)
+    device_codegens["cpu"] = dataclasses.replace(before, scheduling=scheduling)
     try:
         yield
     finally:
-        common.device_codegens["cpu"] = before
+        device_codegens["cpu"] = before

@@ -198,6 +198,23 @@ Functions of torch's surface are here where lowtide puts others in their place.
 | `torch._C._accelerator_resetAccumulatedStats` | 2.11 to 2.15 | the same |
 | `torch.cuda.mem_get_info` | 2.11 to 2.15 | the same |
 | `torch.cuda._utils._get_device_index` | 2.11 to 2.15 | the same: of which GPU |
+| `torch._inductor.compile_fx.compile_fx` | 2.13 to 2.13 | compiled: Inductor prepares a graph, partitions it and compiles both halves |
+| `torch._inductor.compile_fx.partition_fn` | 2.13 to 2.13 | the same: handed to AOTAutograd, like its compilers |
+| `CompiledFxGraph.source_code` | 2.13 to 2.13 | compiled: the text of a program |
+| `CompiledFxGraph.current_callable` | 2.13 to 2.13 | compiled: its kernels |
+| `CompiledFxGraph.inductor_provenance_stack_traces_str` | 2.13 to 2.13 | compiled: lines behind a kernel |
+| `torch._inductor.codecache.PyCodeCache.modules` | 2.13 to 2.13 | compiled: where a program was wrapped |
+| `torch._inductor.codegen.common.device_codegens` | 2.13 to 2.13 | compiled: one kernel per loop nest |
+| `torch._inductor.codegen.common.init_backend_registration` | 2.13 to 2.13 | the same |
+| `ready_to_flush` | 2.13 to 2.13 | the same |
+| `torch._functorch.config.enable_autograd_cache` | 2.13 to 2.13 | compiled: our compilers are asked in every process |
+| `TracingContext.report_output_strides` | 2.13 to 2.13 | compiled: how what is saved lies in memory |
+| `fw_metadata.num_mutated_inp_runtime_indices` | 2.13 to 2.13 | compiled: which results are the caller's |
+| `torch._C._DisableAutocast` | 2.13 to 2.13 | compiled: programs are compiled as AOTAutograd does |
+| `torch._C._dynamo.guards._empty_strided_cpu` | 2.13 to 2.13 | compiled: a kernel's results |
+| `torch._C._dynamo.guards._empty_strided_cuda` | 2.13 to 2.13 | the same |
+| `torch._C._dynamo.guards._reinterpret_tensor` | 2.13 to 2.13 | compiled: how a kernel sees its arguments |
+| `torch._C._cuda_getCurrentRawStream` | 2.13 to 2.13 | compiled: where a GPU's kernels run |
 
 What concerns CUDA was seen in builds for CUDA: one for processors alone lacks it. Up to torch 2.12 a captured backward
 holds the gradients that it is given, because `boxed_grads_call` is missing.

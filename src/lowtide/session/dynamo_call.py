@@ -165,11 +165,9 @@ class WholeCall:
         with queries_answered(self._truth_at), known_branches():
             return variant.call(*args, **kwargs)
 
-    @contextlib.contextmanager
-    def surroundings(self) -> Iterator[None]:
+    def surroundings(self) -> AbstractContextManager[None]:
         """What torch is told about how to capture, for as long as the call lasts."""
-        with captured_as_eager(), real_layouts(), calls_kept(), geometries_learnt():
-            yield
+        return _as_eager()
 
     def _frees_place(self, failure: Exception, answers: Answers) -> bool:
         """Changes what prevented one graph, if it can be changed; returns whether to try again."""
@@ -201,8 +199,14 @@ class CompiledCall(WholeCall):
         refuse_where_nothing_is_captured(self._module, args, kwargs)
         return self._variants[0].call(*args, **kwargs)
 
-    def surroundings(self) -> AbstractContextManager[Any]:
+    def surroundings(self) -> AbstractContextManager[None]:
         return captured_as_compiled()
+
+
+@contextlib.contextmanager
+def _as_eager() -> Iterator[None]:
+    with captured_as_eager(), real_layouts(), calls_kept(), geometries_learnt():
+        yield
 
 
 def _where(failure: BaseException) -> str:

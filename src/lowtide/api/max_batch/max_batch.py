@@ -17,6 +17,7 @@ from lowtide.api.max_batch.sized_steps import Family
 from lowtide.api.max_batch.trial_step import LossOf, try_step
 from lowtide.api.plan import plan as plan_of
 from lowtide.arguments import function, number, shown, whole, yes_or_no
+from lowtide.constraints import EAGER
 from lowtide.device.fingerprint import device_memory_B
 from lowtide.device.generator_guard import unchanged_generators
 from lowtide.errors import ArgumentError, BudgetError, InfeasibleBudget, LowtideError
@@ -85,6 +86,7 @@ def max_batch(
     without: Collection[str] = (),
     seed: int = 0,
     work: int = DEFAULT_WORK,
+    compiler: str = EAGER,
     watch: Watch | None = None,
 ) -> MaxBatch:
     """Finds the largest batch (or sequence) whose training step has a plan inside a budget, and tries it.
@@ -111,9 +113,10 @@ def max_batch(
             else every output is given a gradient of ones, which takes the bytes of a loss outside the model.
         machine: predict for a machine that is not here, by name or file.
         scope, numerics, without, seed, work, watch: as for `fit`.
+        compiler: "eager". With Inductor's kernels there is no capture for sizes that vary.
 
     Raises:
-        ArgumentError: if an argument is of the wrong kind or out of range.
+        ArgumentError: if an argument is of the wrong kind or out of range; if `compiler` is "inductor".
         BudgetError: if the budget is malformed, or a share of what plain PyTorch needs, which grows with the batch.
         InfeasibleBudget: if not even the least size fits; it names floor, smallest budget and operators.
         CaptureError, OptimizerError: if nothing could be captured; if the optimizer is none.
@@ -126,8 +129,15 @@ def max_batch(
     if isinstance(getattr(model, "lowtide", None), Fitted):
         raise LowtideError("the model is fitted, and max_batch fits it itself: call lowtide.unfit(model) first")
     options = PlanOptions(
-        budget=size, seed=seed, work=work, machine=machine, **implementation_options(numerics, without)
+        budget=size,
+        seed=seed,
+        work=work,
+        machine=machine,
+        compiler=compiler,
+        **implementation_options(numerics, without),
     )
+    if options.compiler != EAGER:
+        raise ArgumentError(_COMPILED)
     session = Session(options, BudgetScope(scope, [member_of(model, optimizer)]), watch=watch, whole_model=True)
 
     def make(size: int) -> Inputs:
@@ -137,6 +147,13 @@ def max_batch(
     with unchanged_generators():  # `make_batch` may draw from them
         family = Family(model, make, session, _two(low, high, multiple_of), times=overhead_limit is not None)
         return _confirmed(FitSearch(family, options, low, high, multiple_of, overhead_limit), trial, start_s)
+
+
+_COMPILED = (
+    'max_batch with compiler="inductor": sizes are looked at in one capture for all, and the kernels of Inductor '
+    'are planned for fixed sizes. Find the size with compiler="eager", and ask lowtide.plan(..., compiler="inductor") '
+    "whether a larger one fits as well: fused kernels need fewer bytes."
+)
 
 
 @dataclass(frozen=True)
