@@ -18,8 +18,14 @@ from lowtide.capture.fidelity import Read, fidelity_of
 from lowtide.capture.joint import Joint, joint_from
 from lowtide.capture.origin import module_name, primal_path
 from lowtide.capture.regions import expand_regions
-from lowtide.capture.rewrite import drop_everything_as_eager, dropout_as_eager, rewrite
+from lowtide.capture.rewrite import (
+    drop_everything_as_eager,
+    dropout_as_eager,
+    rewrite,
+    share_what_is_handed_out,
+)
 from lowtide.capture.rrelu import order_inputs_of_rrelu
+from lowtide.capture.shared_outputs import divide_shared_outputs, shared_outputs
 from lowtide.capture.slots import Slots, honest_modules, slots_of
 from lowtide.device.ambient import Ambient
 from lowtide.device.aot_tracing import (
@@ -77,7 +83,8 @@ def make_backend(
     def backend(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         expand_regions(gm)
         order_inputs_of_rrelu(gm)
-        program, read = object(), Read.now(gm)
+        divide_shared_outputs(gm)
+        program, read = object(), Read.now()
         try:
             first = _capture(gm, inputs, executor_for, several, program, read)
         except errors_left_to_eager() as error:
@@ -140,10 +147,12 @@ def _capture(
         kept, unshared = share_casts(joint, gm, casts, edges)
         if several is not None and len(joint.primals) == len(gm.graph.find_nodes(op="placeholder")):
             joint = divide_gradients(joint, edges, several=ended is not None or several())
+        shared = shared_outputs(joint)
         joint = rewrite(joint)
-        from_tensors = any(joint.tangents[i].meta["val"].ndim for i in traces.begun_from)
-        fidelity = fidelity_of(read, traced, from_tensors=from_tensors).doubted(unshared)
-        captured = Captured(joint, slots_of(joint), ended, program=program, fidelity=fidelity, kept_casts=kept)
+        fidelity = fidelity_of(read, traced).doubted(unshared)
+        captured = Captured(
+            joint, slots_of(joint), ended, program=program, fidelity=fidelity, kept_casts=kept, shared_results=shared
+        )
         captured.slots = replace(captured.slots, spares=_spares(captured))
         captures.append(captured)
         forward, backward = honest_modules(joint, captured.slots)
@@ -166,6 +175,7 @@ def _capture(
 
     def compile_inference(module: fx.GraphModule, _: object) -> Callable[..., Any]:
         joint = joint_from(module, None, static_primals(), names)
+        share_what_is_handed_out(joint)
         drop_everything_as_eager(joint)
         dropout_as_eager(joint)
         captured = Captured(joint, Slots((), (), ()), break_after(gm), fidelity=fidelity_of(read, traced))

@@ -23,6 +23,7 @@ from lowtide.device.arrivals import Arrivals, arrivals_of, come_as, no_zeros_for
 from lowtide.device.autocast_cache import period_of_caller, refuse_casts_of_several_calls
 from lowtide.device.contributions import behind, hand_over, in_at_most
 from lowtide.device.generator_guard import TorchGenerators
+from lowtide.device.handed_out import as_views
 from lowtide.device.in_place_layouts import copy_with_gaps
 from lowtide.device.versions import version_of
 from lowtide.errors import BackwardError, InexactCapture
@@ -119,9 +120,9 @@ class RoundTrip:
     def forward(self, arguments: list[Any]) -> Sequence[Any]:
         """Runs the forward, and hands on with its token what it was given."""
         if self.call is None or self.captured.arrivals is None:
-            return self.executor.forward(arguments)
+            return as_views(self.executor.forward(arguments), self.captured.shared_results)
         given = self.call.given(self.captured, arguments)
-        results = self.executor.forward(arguments)
+        results = as_views(self.executor.forward(arguments), self.captured.shared_results)
         given.key = self.executor.latest_key
         results[self.captured.token_result]._lowtide_given = given
         return results
