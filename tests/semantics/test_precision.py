@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint
 from torch import nn
 
 import lowtide
-from tests.semantics.pairs import WORK, Wide, batches, gradients, same, steps
+from tests.semantics.pairs import WORK, Wide, batches, gradients, same, seeded, steps
 
 
 class Mixed(nn.Module):
@@ -85,6 +86,89 @@ def test_autocast_switched_between_steps() -> None:
         return seen
 
     same(lambda: Wide(Mixed()), scenario, spare=1.0, recomputes=False)
+
+
+class Tied(nn.Module):
+    """One layer used twice, in an autocast context of the model's own or of its caller's.
+
+    Arguments:
+        own: whether the model enters one; it is left for a while in between, and entered once more at the end.
+    """
+
+    def __init__(self, own: bool) -> None:
+        super().__init__()
+        self.layer, self.other, self.own = nn.Linear(32, 32), nn.Linear(32, 32), own
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        if not self.own:
+            return self.layer(F.gelu(self.layer(h)))
+        with torch.autocast("cpu", torch.bfloat16):
+            h = F.gelu(self.layer(h))
+            with torch.autocast("cpu", enabled=False):
+                h = self.other(h.float())
+            h = torch.utils.checkpoint.checkpoint(self.layer, h, use_reentrant=False)
+            h = (
+                h
+                + F.linear(h, self.other.weight.to(torch.bfloat16))
+                + F.linear(h, self.other.weight.to(torch.bfloat16))
+            )
+        with torch.autocast("cpu", torch.bfloat16):
+            return (self.layer(h) + (self.layer.weight**2).sum()).float()
+
+
+def _under_autocast(module: nn.Module, x: torch.Tensor, **options: Any) -> torch.Tensor:
+    with torch.autocast("cpu", torch.bfloat16, **options):
+        return module(x).float()
+
+
+def test_a_layer_that_autocast_casts_once_for_two_uses() -> None:
+    """Its gradient is added up in the lower precision, by eager: an earlier capture added up what was cast back."""
+    same(lambda: Wide(Tied(own=True)), steps(2))
+    same(lambda: Wide(Tied(own=False)), steps(2, _under_autocast))
+
+
+def test_autocast_that_keeps_nothing() -> None:
+    same(lambda: Wide(Tied(own=False)), steps(2, lambda m, x: _under_autocast(m, x, cache_enabled=False)))
+
+
+def _two_calls(module: nn.Module) -> None:
+    x = batches(1)[0]
+    with torch.autocast("cpu", torch.bfloat16):
+        (module(x) - module(2 * x)).float().square().backward()
+
+
+def test_two_calls_in_one_autocast_context_and_one_backward_are_refused() -> None:
+    fitted = lowtide.fit(seeded(lambda: Wide(nn.Linear(32, 32))), "1MiB", work=WORK)
+    with pytest.raises(lowtide.BackwardError, match=r"cache_enabled=False"):
+        _two_calls(fitted)
+    _two_calls(lowtide.fit(seeded(lambda: Wide(nn.Linear(32, 32))), "1MiB", work=WORK, numerics="reassociated"))
+
+
+def test_two_calls_in_one_autocast_context_with_a_backward_each() -> None:
+    def scenario(module: nn.Module) -> list[Any]:
+        with torch.autocast("cpu", torch.bfloat16):
+            for x in batches(2):
+                module(x).backward()
+        return gradients(module)
+
+    same(lambda: Wide(nn.Linear(32, 32)), scenario, spare=1.0, recomputes=False)
+
+
+def test_a_layer_on_both_sides_of_a_break_inside_one_autocast_context_is_refused() -> None:
+    class Broken(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(32, 32)
+
+        def forward(self, h: torch.Tensor) -> torch.Tensor:
+            with torch.autocast("cpu", torch.bfloat16):
+                h = self.layer(h)
+                torch._dynamo.graph_break()
+                return self.layer(h).float()
+
+    fitted = lowtide.fit(seeded(lambda: Wide(Broken())), "1MiB", work=WORK)
+    with pytest.raises(lowtide.BackwardError, match="casts it once"):
+        fitted(batches(1)[0]).backward()
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16], ids=str)

@@ -9,16 +9,23 @@ from typing import Any
 
 from torch import fx
 
+from lowtide.capture.autocast_casts import share_casts
 from lowtide.capture.breaks import break_after, break_instead_of
 from lowtide.capture.captured import Captured, Executor
 from lowtide.capture.captured_call import AbstractSteps, Capture, CapturedCall, RoundTrip
-from lowtide.capture.contributions import divide_gradients
+from lowtide.capture.contributions import divide_gradients, edges_of
 from lowtide.capture.fidelity import Read, fidelity_of
 from lowtide.capture.joint import Joint, joint_from
 from lowtide.capture.origin import module_name, primal_path
 from lowtide.capture.regions import expand_regions
-from lowtide.capture.rewrite import drop_everything_as_eager, dropout_as_eager, rewrite
+from lowtide.capture.rewrite import (
+    drop_everything_as_eager,
+    dropout_as_eager,
+    rewrite,
+    share_what_is_handed_out,
+)
 from lowtide.capture.rrelu import order_inputs_of_rrelu
+from lowtide.capture.shared_outputs import divide_shared_outputs, shared_outputs
 from lowtide.capture.slots import Slots, honest_modules, slots_of
 from lowtide.device.ambient import Ambient
 from lowtide.device.aot_tracing import (
@@ -31,6 +38,7 @@ from lowtide.device.aot_tracing import (
     unused_draws_kept,
 )
 from lowtide.device.arrivals import Arrivals, GradientLayout
+from lowtide.device.autocast_cache import autocast_cache_noted
 from lowtide.device.backward_traces import backward_traces, take_layouts
 from lowtide.device.capture_errors import errors_left_to_eager
 from lowtide.device.contributions import use_by_use
@@ -75,7 +83,8 @@ def make_backend(
     def backend(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         expand_regions(gm)
         order_inputs_of_rrelu(gm)
-        program, read = object(), Read.now(gm)
+        divide_shared_outputs(gm)
+        program, read = object(), Read.now()
         try:
             first = _capture(gm, inputs, executor_for, several, program, read)
         except errors_left_to_eager() as error:
@@ -134,12 +143,16 @@ def _capture(
         take_layouts(joint_gm)
         joint = joint_from(joint_gm, num_fwd_outputs, statics or static_lifetime_input_indices or (), names)
         ended = break_after(gm)
+        edges = edges_of(joint, traces.edges)
+        kept, unshared = share_casts(joint, gm, casts, edges)
         if several is not None and len(joint.primals) == len(gm.graph.find_nodes(op="placeholder")):
-            joint = divide_gradients(joint, traces.edges, several=ended is not None or several())
+            joint = divide_gradients(joint, edges, several=ended is not None or several())
+        shared = shared_outputs(joint)
         joint = rewrite(joint)
-        from_tensors = any(joint.tangents[i].meta["val"].ndim for i in traces.begun_from)
-        fidelity = fidelity_of(read, traced, from_tensors=from_tensors)
-        captured = Captured(joint, slots_of(joint), ended, program=program, fidelity=fidelity)
+        fidelity = fidelity_of(read, traced).doubted(unshared)
+        captured = Captured(
+            joint, slots_of(joint), ended, program=program, fidelity=fidelity, kept_casts=kept, shared_results=shared
+        )
         captured.slots = replace(captured.slots, spares=_spares(captured))
         captures.append(captured)
         forward, backward = honest_modules(joint, captured.slots)
@@ -162,6 +175,7 @@ def _capture(
 
     def compile_inference(module: fx.GraphModule, _: object) -> Callable[..., Any]:
         joint = joint_from(module, None, static_primals(), names)
+        share_what_is_handed_out(joint)
         drop_everything_as_eager(joint)
         dropout_as_eager(joint)
         captured = Captured(joint, Slots((), (), ()), break_after(gm), fidelity=fidelity_of(read, traced))
@@ -179,6 +193,7 @@ def _capture(
         unused_draws_kept(),
         composites_traced_as_eager() as traced,
         real_layouts(),
+        autocast_cache_noted() as casts,
         backward_traces(arrivals, scalars_alone=break_after(gm) is None) as traces,
     ):
         call = compiled(gm, inputs)

@@ -51,6 +51,8 @@ class Captured:
         positions: per tangent, its place among the gradients of the forward's results; None where that is not known.
         arrivals: how the gradients come for which the backward was captured; None where they are laid out on arrival.
         program: the same object for every capture of one graph.
+        kept_casts: inputs of which eager's autocast makes one cast for all uses, in other calls too.
+        shared_results: of the forward's results, those that share memory and have gradients of their own.
         fidelity: what is known of how its results compare with those of the same code without lowtide.
     """
 
@@ -60,6 +62,8 @@ class Captured:
     positions: tuple[int, ...] | None = None
     arrivals: Arrivals | None = None
     program: object = field(default_factory=object)
+    kept_casts: frozenset[int] = frozenset()
+    shared_results: frozenset[int] = frozenset()
     fidelity: Fidelity = field(default_factory=Fidelity)
 
     @cached_property

@@ -20,8 +20,10 @@ import torch
 from lowtide.capture.captured import Captured, Executor
 from lowtide.device.arena import nothing_engaged
 from lowtide.device.arrivals import Arrivals, arrivals_of, come_as, no_zeros_for_absent
-from lowtide.device.contributions import hand_over, in_at_most
+from lowtide.device.autocast_cache import period_of_caller, refuse_casts_of_several_calls
+from lowtide.device.contributions import behind, hand_over, in_at_most
 from lowtide.device.generator_guard import TorchGenerators
+from lowtide.device.handed_out import as_views
 from lowtide.device.in_place_layouts import copy_with_gaps
 from lowtide.device.versions import version_of
 from lowtide.errors import BackwardError, InexactCapture
@@ -57,6 +59,7 @@ class Given:
         versions: of those that are tensors and no copies.
         generators: the states of the random generators before it; None where it draws nothing.
         ran: the graphs of its step, in the order in which they run.
+        period: the time in which autocast keeps what it casts; None where it keeps nothing.
     """
 
     place: Hashable
@@ -65,6 +68,13 @@ class Given:
     generators: TorchGenerators | None
     ran: Sequence[Captured] = ()
     key: Any = None
+    period: object = None
+
+    def cast(self, captured: Captured) -> list[torch.Tensor]:
+        """The arguments of which autocast has kept a cast."""
+        found = (self.arguments[i] for i in captured.kept_casts)
+        alive = (a() if isinstance(a, weakref.ref) else a for a in found)
+        return [behind(a) for a in alive if a is not None]
 
     def again(self, captured: Captured) -> list[Any]:
         """The arguments.
@@ -110,9 +120,9 @@ class RoundTrip:
     def forward(self, arguments: list[Any]) -> Sequence[Any]:
         """Runs the forward, and hands on with its token what it was given."""
         if self.call is None or self.captured.arrivals is None:
-            return self.executor.forward(arguments)
+            return as_views(self.executor.forward(arguments), self.captured.shared_results)
         given = self.call.given(self.captured, arguments)
-        results = self.executor.forward(arguments)
+        results = as_views(self.executor.forward(arguments), self.captured.shared_results)
         given.key = self.executor.latest_key
         results[self.captured.token_result]._lowtide_given = given
         return results
@@ -127,6 +137,8 @@ class RoundTrip:
         if expected is None:  # outputs that only code without a gradient has read
             arguments[token]._lowtide_lease = None
             return [None] * len(self.captured.joint.gradients)
+        if given is not None and given.period is not None:
+            refuse_casts_of_several_calls(given.cast(self.captured), given.period, given)
         if not expected:
             return self.call.again(self, given, arguments)
         self.has_come = True
@@ -177,6 +189,11 @@ class AbstractSteps:
         return 0
 
     @property
+    def is_exact(self) -> bool:
+        """Whether results have to be those of plain PyTorch, bit for bit."""
+        return True
+
+    @property
     def keeps_inputs(self) -> bool:
         """Whether what a graph is given may be kept alive until its backward, at all times."""
         return True
@@ -216,6 +233,7 @@ class CapturedCall:
         # At a place, which capture came after which: losses may alternate.
         self._after: dict[tuple[Hashable, Capture], Capture] = {}
         self._step, self._calls = -1, 0
+        self._period: object = None
         self._keeps = False  # whether losses have changed here when inputs were gone: then they are kept alive
         self._recent = self._known(first)
         captured = first.trip.captured
@@ -231,10 +249,19 @@ class CapturedCall:
         self._step = number
         capture = self._latest.get(self._calls, self._recent)
         capture = self._after.get((self._calls, capture), capture)
+        self._period = self._period_of(capture.trip.captured, arguments)
         results = capture.call(*arguments)
         if capture.trip.captured.arrivals is not None:
             no_zeros_for_absent(results)
         return results
+
+    def _period_of(self, captured: Captured, arguments: Sequence[Any]) -> object:
+        """What stands for the time in which eager's autocast would keep what a forward casts."""
+        if not captured.kept_casts or not self._steps.is_exact or not torch.is_grad_enabled():
+            return None
+        period = period_of_caller(next(arguments[i].device for i in captured.kept_casts))
+        # Where a model breaks inside its own autocast context, each graph enters that anew, and eager does not.
+        return period or (None if self._steps.keeps_inputs else self._step)
 
     def given(self, captured: Captured, arguments: Sequence[Any]) -> Given:
         """Notes what a forward is given.
@@ -265,7 +292,7 @@ class CapturedCall:
         versions = tuple(
             _version(a) if a is h or isinstance(h, weakref.ref) else 0 for a, h in zip(arguments, held, strict=True)
         )
-        return Given(place, held, versions, generators, self._steps.graphs_run)
+        return Given(place, held, versions, generators, self._steps.graphs_run, period=self._period)
 
     def came(self, given: Given, trip: RoundTrip) -> None:
         """Gradients have come for a forward as a capture was made for."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,23 @@ from lowtide.device.contributions import is_accumulation
 _ADDITION, _EMBEDDING = torch.ops.aten.add.Tensor, torch.ops.aten.embedding_dense_backward.default
 
 
-def divide_gradients(joint: Joint, traces: Sequence[Sequence[int]], *, several: bool) -> Joint:
+def edges_of(joint: Joint, traces: Sequence[Sequence[int]]) -> dict[int, int] | None:
+    """Along how many edges gradients come to each input that needs one; None where no trace tells.
+
+    Arguments:
+        traces: per trace of a backward, the edges that lead to each input that needs a gradient, in order.
+    """
+    needed = _needed(joint)
+    edges = next((counts for counts in reversed(traces) if len(counts) == len(needed)), None)
+    return None if edges is None else dict(zip(needed, edges, strict=True))
+
+
+def _needed(joint: Joint) -> list[int]:
+    described = (joint.module.graph.output_node().meta.get("desc") or [])[len(joint.forward_outputs) :]
+    return [i for i, descriptor in enumerate(described) if descriptor is not None]
+
+
+def divide_gradients(joint: Joint, edges: Mapping[int, int] | None, *, several: bool) -> Joint:
     """Takes sums over the uses of an input out of the backward, where other code may use the input as well.
 
     A parameter that a graph uses more than twice keeps its sum if the model is one graph: else an unrolled network
@@ -24,22 +40,19 @@ def divide_gradients(joint: Joint, traces: Sequence[Sequence[int]], *, several: 
 
     Arguments:
         joint: as traced; its module is changed.
-        traces: per trace of a backward, the edges that lead to each input that needs a gradient.
+        edges: per input that needs a gradient, along how many it comes; None if that is not known.
         several: whether the model has other graphs.
 
     Returns: the joint graph with `shares`, and with further gradients behind those of the inputs.
     """
-    described = (joint.module.graph.output_node().meta.get("desc") or [])[len(joint.forward_outputs) :]
-    needed = [i for i, descriptor in enumerate(described) if descriptor is not None]
-    edges = next((counts for counts in reversed(traces) if len(counts) == len(needed)), None)
     shares: list[tuple[int, tuple[int, ...]]] = []
     undivided: list[int] = []
     gradients = list(joint.backward_outputs)
     count = len(gradients)
-    for position, index in enumerate(needed):
+    for index in _needed(joint):
         if joint.primals[index] in joint.mutated or index >= count:
             continue
-        parts = _contributions(gradients[index], None if edges is None else edges[position])
+        parts = contributions_to(gradients[index], None if edges is None else edges[index])
         if len(parts) < 2:
             continue
         if edges is None or not (several or index not in joint.statics or _are_few(parts)):
@@ -53,7 +66,7 @@ def divide_gradients(joint: Joint, traces: Sequence[Sequence[int]], *, several: 
     return replace(joint, backward_outputs=gradients, shares=tuple(shares), undivided=tuple(undivided))
 
 
-def _contributions(gradient: Any, edges: int | None) -> list[fx.Node]:
+def contributions_to(gradient: Any, edges: int | None) -> list[fx.Node]:
     """What autograd's engine added up to a gradient, in order.
 
     Arguments:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import fx
-
 from lowtide.capture.origin import place
-from lowtide.capture.shared_outputs import doubts_of_shared_outputs
 from lowtide.device.compile_queries import Answers, Place, answers_so_far, line_of
 from lowtide.device.known_branches import Fact, facts_so_far
 from lowtide.device.python_kernels import Traced
@@ -23,30 +20,23 @@ class Read:
     Arguments:
         answers: to the model's questions; None where `torch.compile` called the backend.
         facts: what the graph takes for granted of the call's arguments.
-        sharing: doubts about the graph that the code became, where gradients come of more than the loss.
     """
 
     answers: Answers | None
     facts: tuple[Fact, ...]
-    sharing: tuple[Doubt, ...]
 
     @classmethod
-    def now(cls, gm: fx.GraphModule) -> Read:
-        """Of the code that has been read on this thread.
-
-        Arguments:
-            gm: what it became.
-        """
-        return cls(answers_so_far(), facts_so_far(), doubts_of_shared_outputs(gm))
+    def now(cls) -> Read:
+        """Of the code that has been read on this thread."""
+        return cls(answers_so_far(), facts_so_far())
 
 
-def fidelity_of(read: Read, traced: Traced, *, from_tensors: bool = False) -> Fidelity:
+def fidelity_of(read: Read, traced: Traced) -> Fidelity:
     """The record of a graph that is being captured.
 
     Arguments:
         read: what was found when its code was read.
         traced: what happened to its operators.
-        from_tensors: whether gradients come of results that are no single number.
     """
     answers = read.answers
     doubts = tuple(
@@ -56,8 +46,6 @@ def fidelity_of(read: Read, traced: Traced, *, from_tensors: bool = False) -> Fi
         )
         for name in traced.in_python
     )
-    if from_tensors:
-        doubts = (*read.sharing, *doubts)
     if answers is None:  # torch.compile called the backend: there every model hears the truth
         return Fidelity(("the model hears that it is being compiled, as there",), doubts, COMPILED_EAGER)
     told = tuple(Doubt(_TOLD, _MEND, _line(p)) for p in dict.fromkeys(answers.told))

@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from lowtide.capture.joint import Joint, bind, is_getitem, overload, picked_index
+from lowtide.device.handed_out import HANDED_OUT
 from lowtide.device.in_place_layouts import LAID_OUT, has_gaps
 from lowtide.device.operators import CONVERT, arguments_of
 from lowtide.device.recurrence import EAGER_RECURRENT_LAYER, RECURRENT_LAYER
@@ -63,6 +64,15 @@ def snapshot_mutated_inputs(joint: Joint) -> None:
         copy.meta["partitioner_tag"] = "is_forward"
         for user in users:
             user.replace_input_with(primal, copy)
+
+
+def share_what_is_handed_out(joint: Joint) -> None:
+    """Results that seem to be copies share the memory that they are of; see `device/handed_out.py`."""
+    for node in joint.module.graph.find_nodes(op="call_function", target=HANDED_OUT):
+        (source,) = node.args
+        node.target = aten.alias.default
+        with source.meta["val"].fake_mode:
+            node.meta["val"] = aten.alias.default(source.meta["val"])
 
 
 def dropout_as_eager(joint: Joint) -> None:
@@ -197,6 +207,7 @@ def _like(
 PASSES: tuple[Callable[[Joint], None], ...] = (
     drop_running_statistics,
     snapshot_mutated_inputs,
+    share_what_is_handed_out,
     drop_everything_as_eager,
     dropout_as_eager,
     keep_recurrent_workspaces,

@@ -23,6 +23,11 @@ Functions of torch's surface are here where lowtide puts others in their place.
 | `torch._inductor.config.patch` | 2.11 to 2.15 | capture: such options for a while |
 | `torch._functorch.config.patch` | 2.11 to 2.15 | the same |
 | `torch._dynamo.config.patch` | 2.11 to 2.15 | the same |
+| `torch.clear_autocast_cache` | 2.11 to 2.15 | capture: replaced: when autocast forgets what it has cast |
+| `torch.set_autocast_cache_enabled` | 2.11 to 2.15 | the same: whether it keeps it |
+| `proxy_tensor.disable_autocast_cache` | 2.11 to 2.15 | the same |
+| `torch._functorch._aot_autograd.collect_metadata_analysis` | 2.11 to 2.15 | the same |
+| `torch._C._autograd._get_sequence_nr` | 2.11 to 2.15 | the same: which casts were before and after |
 | `torch.autograd.grad` | 2.11 to 2.15 | capture: replaced: gradients are traced as they come |
 | `CompiledFunctionBackward` | 2.11 to 2.15 | capture: the node of a captured graph; no zeros for absent gradients |
 | `Node._sequence_nr` | 2.11 to 2.15 | the same |
