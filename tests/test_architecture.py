@@ -28,11 +28,24 @@ LAYERS = [
     {"plan_cache", "results"},
     {"session"},
     {"api"},
+    {"integrations"},
     {"demo"},
     {"cli"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
-MAY_USE_TORCH = {"device", "capture", "profile", "runtime", "ops", "eager_engine", "pipeline", "session", "api", "demo"}
+MAY_USE_TORCH = {
+    "device",
+    "capture",
+    "profile",
+    "runtime",
+    "ops",
+    "eager_engine",
+    "pipeline",
+    "session",
+    "api",
+    "demo",
+    "integrations",
+}
 TORCH_FREE = {"ir", "planners", "placers", "report", "results"}
 TORCH_FREE_FILES = {
     PACKAGE / name
