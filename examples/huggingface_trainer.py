@@ -7,9 +7,10 @@ import tempfile
 from pathlib import Path
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments, set_seed
 
 import lowtide
+from lowtide.integrations.transformers import LowtideCallback
 
 BUDGET = "80% of plain"
 Result = tuple[list[float], dict[str, torch.Tensor]]  # what was logged, and the weights at the end
@@ -33,7 +34,7 @@ def make_data(count: int) -> list[dict[str, torch.Tensor]]:
     return [{"input_ids": row, "labels": row} for row in tokens]
 
 
-def make_trainer(model: GPT2LMHeadModel, optimizer: torch.optim.Optimizer, folder: Path) -> Trainer:
+def make_trainer(model: GPT2LMHeadModel, folder: Path, *callbacks: TrainerCallback) -> Trainer:
     """An ordinary trainer: it accumulates gradients, clips them, evaluates, and saves as it goes."""
     arguments = TrainingArguments(
         output_dir=str(folder),
@@ -49,9 +50,7 @@ def make_trainer(model: GPT2LMHeadModel, optimizer: torch.optim.Optimizer, folde
         use_cpu=True,
         seed=2,
     )
-    return Trainer(
-        model, arguments, train_dataset=make_data(32), eval_dataset=make_data(8), optimizers=(optimizer, None)
-    )
+    return Trainer(model, arguments, train_dataset=make_data(32), eval_dataset=make_data(8), callbacks=[*callbacks])
 
 
 def results(trainer: Trainer) -> Result:
@@ -63,22 +62,19 @@ def results(trainer: Trainer) -> Result:
 
 def plain(folder: Path) -> Result:
     """Without lowtide."""
-    model = make_model()
-    trainer = make_trainer(model, torch.optim.AdamW(model.parameters()), folder)
+    trainer = make_trainer(make_model(), folder)
     trainer.train()
     return results(trainer)
 
 
 def fitted(folder: Path) -> Result:
-    """`lowtide.fit`, with the optimizer made before the trainer, so that its state lies inside the budget too."""
-    model = make_model()
-    optimizer = torch.optim.AdamW(model.parameters())
-    lowtide.fit(model, budget=BUDGET, optimizer=optimizer)
-    trainer = make_trainer(model, optimizer, folder)
+    """By a callback: the trainer's own optimizer and its state lie inside the budget too."""
+    callback = LowtideCallback(BUDGET)
+    trainer = make_trainer(make_model(), folder, callback)
     trainer.train()
-    print("lowtide.fit:", model.lowtide.plan)
-    print("lowtide.fit:", lowtide.memory_stats(model))
-    lowtide.unfit(model)
+    print("LowtideCallback:", trainer.model.lowtide.plan)
+    print("LowtideCallback:", lowtide.memory_stats(trainer.model))
+    callback.release()
     return results(trainer)
 
 
@@ -86,7 +82,7 @@ def compiled(folder: Path) -> Result:
     """`model.compile` in torch's own words; here it resumes from the checkpoint that `fitted` saved half way."""
     model = make_model()
     model.compile(backend="lowtide", options={"budget": BUDGET})
-    trainer = make_trainer(model, torch.optim.AdamW(model.parameters()), folder)
+    trainer = make_trainer(model, folder)
     trainer.train(resume_from_checkpoint=str(folder / "checkpoint-1"))
     print("model.compile:", lowtide.memory_stats())
     return results(trainer)
@@ -102,7 +98,7 @@ def check(name: str, found: Result, wanted: Result) -> None:
 
 with tempfile.TemporaryDirectory() as home:
     expected = plain(Path(home) / "plain")
-    check("lowtide.fit", fitted(Path(home) / "inside"), expected)
+    check("LowtideCallback", fitted(Path(home) / "inside"), expected)
     check("model.compile", compiled(Path(home) / "inside"), expected)
 
     saved = GPT2LMHeadModel.from_pretrained(Path(home) / "inside" / "checkpoint-2")

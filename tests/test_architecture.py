@@ -28,6 +28,7 @@ LAYERS = [
     {"plan_cache", "results"},
     {"session"},
     {"api"},
+    {"integrations"},
     {"demo"},
     {"cli"},
 ]
@@ -44,6 +45,7 @@ MAY_USE_TORCH = {
     "session",
     "api",
     "demo",
+    "integrations",
 }
 TORCH_FREE = {"ir", "planners", "placers", "report", "results"}
 TORCH_FREE_FILES = {

@@ -19,7 +19,10 @@ import pytest
 import torch
 from torch import nn
 
+from tests import torchvision_shim
 from tests.docs.pages import PAGES, Block, blocks, name_of
+
+torchvision_shim.install()
 
 WITH_CODE = [page for page in PAGES if blocks(page, "python")]
 _LONG = ("choosing", "largest-batch")
@@ -49,6 +52,8 @@ def module(page: Path) -> Iterator[types.ModuleType]:
     [pytest.param(p, marks=pytest.mark.breadth) if p.stem in _LONG else p for p in WITH_CODE],
     ids=name_of,
 )
+@pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:.*treespec, LeafSpec")
+@pytest.mark.filterwarnings("ignore:.*number of training batches", "ignore:.*validation_step. but have no")
 def test_code_runs_and_prints_what_is_shown(
     page: Path, module: types.ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

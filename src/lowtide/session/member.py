@@ -46,6 +46,7 @@ def member_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -
     if optimizer is None:
         return Member(tensors)
     check_optimizer(optimizer)
+    optimizer = innermost(optimizer)
     mine = {id(p) for p in model.parameters()}
     if not any(id(p) in mine for group in optimizer.param_groups for p in group["params"]):
         warnings.warn(
@@ -107,10 +108,23 @@ def check_optimizer(optimizer: object) -> None:
     Raises:
         OptimizerError: then.
     """
-    if not isinstance(optimizer, torch.optim.Optimizer):
+    if not isinstance(optimizer, torch.optim.Optimizer) and not isinstance(
+        getattr(optimizer, "optimizer", None), torch.optim.Optimizer
+    ):
         raise OptimizerError(
             f"optimizer={optimizer!r:.60} is no torch.optim.Optimizer: pass the object whose step() trains the model"
         )
+
+
+def innermost(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """The optimizer that steps, inside the wrappers that Accelerate and Lightning put around it.
+
+    Arguments:
+        optimizer: wrapped or not; a wrapper names the one inside `.optimizer`.
+    """
+    while isinstance(inside := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
+        optimizer = inside
+    return optimizer
 
 
 def tensors_of(members: Iterable[Member]) -> tuple[torch.Tensor, ...]:
