@@ -130,12 +130,8 @@ bool Arena::set_tag(Bytes offset_B, std::uint64_t tag) {
 }
 
 std::vector<Block> Arena::blocks(Bytes lo_B, Bytes hi_B) const {
-  const Guard guard(mutex_);
-  const Range range = clipped(lo_B, hi_B);
   std::vector<Block> blocks;
-  if (range.lo_B == range.hi_B) return blocks;
-  for (SpanId id = spans_.covering(range.lo_B); id != NO_SPAN && spans_[id].offset_B < range.hi_B; id = spans_[id].next)
-    if (!spans_[id].is_hole()) blocks.push_back(spans_.block(id));
+  visit_blocks(lo_B, hi_B, [&](const Block& block) { blocks.push_back(block); });
   return blocks;
 }
 

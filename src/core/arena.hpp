@@ -21,7 +21,7 @@
 // it is the peak of. Compiled with LOWTIDE_CHECK, every change is followed by check(), and a break aborts.
 //
 // THREADS. Every member may be called from any thread: one mutex guards all. The callbacks of compact(), slide_for(),
-// cheapest_window() and visit_holes() run under that mutex, must not call the arena, and must not wait for a thread
+// cheapest_window(), visit_blocks() and visit_holes() run under that mutex, must not call the arena, and must not wait for a thread
 // that does. lock() and unlock() are for pthread_atfork alone, so that a child never inherits a mutex held by a thread
 // that it does not have.
 //
@@ -111,7 +111,15 @@ class Arena {
   // Every block, by address; those of a range are those that share a byte with it.
   std::vector<Block> blocks() const { return blocks(0, capacity_B()); }
   std::vector<Block> blocks(Bytes lo_B, Bytes hi_B) const;
-  // Bytes and blocks in use within a range; one look-up when it is empty.
+  template <class Visit>
+  void visit_blocks(Bytes lo_B, Bytes hi_B, const Visit& visit) const {
+    const Guard guard(mutex_);
+    const Range range = clipped(lo_B, hi_B);
+    if (range.lo_B == range.hi_B) return;
+    for (SpanId id = spans_.covering(range.lo_B); id != NO_SPAN && spans_[id].offset_B < range.hi_B; id = spans_[id].next)
+      if (!spans_[id].is_hole()) visit(spans_.block(id));
+  }
+  // Bytes and blocks in use within a range; one look-up when it is empty, or all there is.
   Usage in_use_within(Bytes lo_B, Bytes hi_B) const;
   void visit_holes(const VisitHole& visit) const;
 

@@ -36,11 +36,6 @@ Spans::Spans(Bytes capacity_B, Bytes alignment_B)
   holes_ = 1;
 }
 
-Block Spans::block(SpanId id) const {
-  const Span& span = (*this)[id];
-  return {span.offset_B, span.requested_B, span.reserved_B, span.tag};
-}
-
 Bytes Spans::largest_hole_B() const {
   const SpanId id = by_size_.last();
   return id == NO_SPAN ? 0 : (*this)[id].reserved_B;
@@ -53,6 +48,7 @@ SpanId Spans::block_at(Bytes offset_B) const {
 }
 
 Usage Spans::usage(Bytes lo_B, Bytes hi_B) const {
+  if (lo_B <= 0 && hi_B >= capacity_B_) return {in_use_B_, blocks_};
   Usage usage{0, 0};
   if (lo_B >= hi_B) return usage;
   for (SpanId id = covering(lo_B); id != NO_SPAN && (*this)[id].offset_B < hi_B; id = (*this)[id].next) {

@@ -65,7 +65,10 @@ class Spans {
   Spans& operator=(const Spans&) = delete;
 
   const Span& operator[](SpanId id) const { return spans_[static_cast<std::size_t>(id)]; }
-  Block block(SpanId id) const;
+  Block block(SpanId id) const {
+    const Span& span = (*this)[id];
+    return {span.offset_B, span.requested_B, span.reserved_B, span.tag};
+  }
   void set_tag(SpanId id, std::uint64_t tag) { at(id).tag = tag; }
   void set_end(SpanId id, End end) { at(id).end = end; }
 

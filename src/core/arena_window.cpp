@@ -4,10 +4,10 @@
 
 namespace lowtide {
 
-Run cheapest_run(const std::vector<Stretch>& stretches, Bytes need_B) {
+Run cheapest_run(const std::vector<Stretch>& stretches, Bytes need_B, std::vector<double>& sum_from) {
   // The run is first .. last. Costs of first .. middle - 1 are summed from middle - 1 down in `sum_from`, those of
   // middle .. last in `tail`: dropping the first stretch takes one entry of `sum_from` off and subtracts nothing.
-  std::vector<double> sum_from(stretches.size());
+  sum_from.resize(stretches.size());
   std::size_t first = 0, middle = 0;
   double tail = 0;
   Bytes yield_B = 0, evicted_B = 0;

@@ -28,6 +28,11 @@ struct Run {
 };
 
 // The run that yields need_B (> 0) at the least sum of costs; of equals the fewest evicted bytes, then the first.
-Run cheapest_run(const std::vector<Stretch>& stretches, Bytes need_B);
+// `sums` is for whoever searches often: it is overwritten, and keeps its memory.
+Run cheapest_run(const std::vector<Stretch>& stretches, Bytes need_B, std::vector<double>& sums);
+inline Run cheapest_run(const std::vector<Stretch>& stretches, Bytes need_B) {
+  std::vector<double> sums;
+  return cheapest_run(stretches, need_B, sums);
+}
 
 }  // namespace lowtide

@@ -90,11 +90,11 @@ Slide slide_values(Arena& arena, Bytes need_B, Bytes lo_B, Bytes hi_B, const Cap
 void pieces_of(const Arena& arena, Bytes lo_B, Bytes hi_B, std::vector<Piece>& pieces) {
   pieces.clear();
   Bytes at_B = lo_B;
-  for (const Block& block : arena.blocks(lo_B, hi_B)) {
+  arena.visit_blocks(lo_B, hi_B, [&](const Block& block) {
     if (block.offset_B > at_B) pieces.push_back({at_B, block.offset_B, NO_VALUE, true});
     at_B = block.offset_B + block.reserved_B;
     pieces.push_back({block.offset_B, at_B, block.tag == NO_TAG ? NO_VALUE : value_of(block.tag), false});
-  }
+  });
   if (at_B < hi_B) pieces.push_back({at_B, hi_B, NO_VALUE, true});
 }
 

@@ -84,6 +84,7 @@ void EvictionManager::leave(Slice<ValueId> inputs) {
 void EvictionManager::died(ValueId root) {
   ledger_.set_alive(root, false);
   for (ValueId view : ledger_[root].views) ledger_.set_alive(view, false);
+  neighbourhood_.died(root);
   policy_.died(scene_, root);
   if (ledger_[root].pins == 0) let_go(root, true);
 }
@@ -98,6 +99,7 @@ void EvictionManager::vanished(ValueId root) {
 void EvictionManager::commit(ValueId root) {
   const bool is_new = !ledger_[root].is_leaf();
   if (is_new) policy_.settled(scene_, root);
+  if (is_new) neighbourhood_.becomes_leaf(root);
   ledger_.commit(root);
 }
 
@@ -117,7 +119,7 @@ void EvictionManager::value_leaves(ValueId value) {
     neighbourhood_.leaves(value);
     if (v.is_resident() && v.size_B > 0) executor_.release(value);
   } else {
-    neighbourhood_.view_leaves(v.root);
+    neighbourhood_.view_leaves(value);
   }
   executor_.forget_value(value);
 }

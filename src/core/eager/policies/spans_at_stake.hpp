@@ -24,7 +24,7 @@ class SpansAtStake {
     }
   }
   // O(pieces).
-  Run cheapest(Bytes need_B) const { return cheapest_run(stretches_, need_B); }
+  Run cheapest(Bytes need_B) { return cheapest_run(stretches_, need_B, sums_); }
   // The least bytes that sliding moves to make a hole of need_B, once the values that leave are gone; -1: none does.
   template <class Leaves, class Movable>
   Bytes moved_for(Bytes need_B, const Leaves& leaves, const Movable& movable) {
@@ -36,7 +36,7 @@ class SpansAtStake {
       else
         slid_.push_back({0, piece.value != NO_VALUE && movable(piece.value) ? static_cast<double>(size_B) : INFINITE_COST, 0});
     }
-    const Run run = cheapest_run(slid_, need_B);
+    const Run run = cheapest_run(slid_, need_B, sums_);
     return run.found() ? static_cast<Bytes>(run.cost) : -1;
   }
   // The values of a run, by address; nothing where none was found.
@@ -50,6 +50,7 @@ class SpansAtStake {
   static constexpr double INFINITE_COST = std::numeric_limits<double>::infinity();
   std::vector<Piece> pieces_;
   std::vector<Stretch> stretches_, slid_;
+  std::vector<double> sums_;
 };
 
 }  // namespace lowtide::eager

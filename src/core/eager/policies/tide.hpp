@@ -17,7 +17,7 @@ namespace lowtide::eager {
 class AbstractTide : public Policy {
  public:
   explicit AbstractTide(const PolicyOptions& options) : options_(options) {}
-  Neighbourhood::Kept neighbourhood() const override { return {true, false}; }
+  Neighbourhood::Kept neighbourhood() const override { return {true, false, true}; }
   bool sheds() const override { return false; }
   bool slides_at_last() const override { return true; }
   void ended(Scene& scene, CallId id) override { density_.learn(scene.ledger.call(id)); }
@@ -48,15 +48,21 @@ class AbstractTide : public Policy {
   struct Ranked {
     double per_byte;
     std::int64_t filed;
+    Bytes size_B;
     ValueId id;
   };
+  class Scattered;
+  void forget_minds(const Scene& scene);
+  void look_at_uncertain(const Scene& scene);
   double moves(const Scene& scene, const Run& window, Bytes moved_B, const std::vector<ValueId>& victims) const;
   bool is_sendable(const Scene& scene, const Value& v) const;
   double copies_ns(const Value& v) const;
 
   PolicyOptions options_;
-  std::vector<double> minds_;  // by ValueId
-  std::vector<char> leaving_;  // by ValueId
+  std::vector<double> minds_;  // by ValueId; infinite: it is no candidate
+  std::vector<ValueId> minded_, doubtful_;  // whose entries in minds_ and leaving_, or made_of_uncertain_, are set
+  std::vector<char> leaving_, made_of_uncertain_;  // by ValueId
+  Bytes dust_B_ = 0;
   std::vector<Ranked> ranked_;
   Density density_;
   SpansAtStake spans_;
