@@ -1,13 +1,13 @@
 // Tide with memory: a step is recorded, rehearsed, and the next one guided by what was found.
 //
 // Simulations do not know everything that a step does. So the candidates that a rehearsal found to spend less than tide
-// are choices, and so is tide: each is worth what the last step that it guided spent, or else what its rehearsal did.
-// The one of least worth guides the next step. Where a step spends more than was foreseen, candidates for fewer bytes
-// join.
+// are choices, and so is tide: each is worth what the last step that it guided spent, or else what its rehearsal did,
+// and more by as much as steps spent more than was foreseen of their candidates, at the least. The one of least worth
+// guides the next step. Where a step spends more than was foreseen, candidates for fewer bytes join.
 //
-// A step that runs like the record, with as many bytes of others, needs no new one. One that diverges goes on as tide
-// where the record says nothing; it is rehearsed once a step like it has come twice, so that programs whose steps never
-// repeat do not pay for rehearsals.
+// A step is rehearsed once it has come twice, one after the other: programs whose steps never repeat go as by tide, and
+// do not pay for rehearsals. A step that runs like the record, with as many bytes of others, needs no new one; one that
+// diverges goes on as tide where the record says nothing, and so does the one after it.
 #include <algorithm>
 #include <iterator>
 #include <limits>
@@ -30,7 +30,7 @@ class TideMemory final : public Guided {
  public:
   explicit TideMemory(const PolicyOptions& options) : Guided(options), options_(options) {}
   const char* name() const override { return "tide-memory"; }
-  int passes() const override { return 2; }
+  int passes() const override { return 3; }  // the second is rehearsed, since it is like the first
 
   void began(Scene& scene, std::uint64_t name, Slice<ValueId> inputs) override {
     if (record_.is_empty()) {
@@ -64,13 +64,14 @@ class TideMemory final : public Guided {
       const Nanoseconds spent_ns = scene.recompute_ns - recompute_ns_ + moves_ns(scene.moved_B - moved_B_);
       const Bytes change_B = capacity_B > rehearsed_B_ ? capacity_B - rehearsed_B_ : rehearsed_B_ - capacity_B;
       const bool has_changed = change_B > scene.capacity.capacity_B() / TOLERANCE && rehearsals_ < MOST_REHEARSALS;
+      const bool was_guided = advises() && !is_doubted();
       doubt(departed());
-      if (departed())
-        return_to(step, capacity_B, spent_ns);
-      else if (!foresight() || has_changed)
-        begin(step, capacity_B, advises() ? UNKNOWN : spent_ns);
+      if (!foresight() || departed())
+        look_for_another(step, capacity_B, spent_ns);
+      else if (has_changed)
+        begin(step, capacity_B, was_guided ? UNKNOWN : spent_ns);
       else
-        compare(step, capacity_B, spent_ns);
+        compare(step, capacity_B, spent_ns, was_guided ? followed_choice_ : 0);
     }
     divergences_before_ = divergences();
     calls_ = 0;
@@ -86,9 +87,10 @@ class TideMemory final : public Guided {
     bool advises;            // false: as tide
     Nanoseconds foreseen_ns;
     Nanoseconds spent_ns;    // by the last step that followed it, on recomputations and slides
-    Nanoseconds worth_ns() const {
-      if (spent_ns != UNKNOWN) return spent_ns;
-      return foreseen_ns != UNKNOWN ? foreseen_ns : std::numeric_limits<Nanoseconds>::max();
+    // `excess`: how many times what was foreseen of others they spent.
+    double worth_ns(double excess) const {
+      if (spent_ns != UNKNOWN) return static_cast<double>(spent_ns);
+      return foreseen_ns != UNKNOWN ? static_cast<double>(foreseen_ns) * excess : std::numeric_limits<double>::infinity();
     }
   };
 
@@ -99,8 +101,9 @@ class TideMemory final : public Guided {
 
   static Tape tape_of(const StepRecord::Step& step) { return {step.words, step.kept}; }
 
-  // A step that departed: the next one goes on as tide; if one like it did so before, it is what comes from now on.
-  void return_to(const StepRecord::Step& step, Bytes capacity_B, Nanoseconds spent_ns) {
+  // A first step, or one that departed: the next one goes on as tide. If the last one was like it, it is what comes from
+  // now on.
+  void look_for_another(const StepRecord::Step& step, Bytes capacity_B, Nanoseconds spent_ns) {
     const std::uint64_t digest = Foresight(tape_of(step)).digest();
     if (digest == digest_) {
       rehearsals_ = 0;
@@ -118,7 +121,7 @@ class TideMemory final : public Guided {
     rehearse_for(step, capacity_B);
     choices_.insert(choices_.begin(), {0, {}, false, found_[0].unguided_ns, UNKNOWN});
     follow(cheapest());
-    choices_[0].spent_ns = spent_ns;  // a first step is not like the others: what rehearsals say is compared before
+    choices_[0].spent_ns = spent_ns;  // what rehearsals say is compared before
   }
 
   void rehearse_for(const StepRecord::Step& step, Bytes capacity_B) {
@@ -128,8 +131,18 @@ class TideMemory final : public Guided {
       choices_.push_back({found_.size() - 1, gain.candidate, true, gain.spent_ns, UNKNOWN});
   }
 
+  // How many times what was foreseen of their candidates guided steps have spent, at the least; 1 where one spent less.
+  double excess() const {
+    double least = std::numeric_limits<double>::infinity();
+    for (const Choice& c : choices_)
+      if (c.advises && c.spent_ns != UNKNOWN)
+        least = std::min(least, static_cast<double>(c.spent_ns) / static_cast<double>(std::max<Nanoseconds>(1, c.foreseen_ns)));
+    return least == std::numeric_limits<double>::infinity() ? 1 : std::max(1.0, least);
+  }
+
   std::size_t cheapest() const {
-    const auto is_less = [](const Choice& a, const Choice& b) { return a.worth_ns() < b.worth_ns(); };
+    const double excess = this->excess();
+    const auto is_less = [&](const Choice& a, const Choice& b) { return a.worth_ns(excess) < b.worth_ns(excess); };
     return static_cast<std::size_t>(std::min_element(choices_.begin(), choices_.end(), is_less) - choices_.begin());
   }
 
@@ -140,15 +153,17 @@ class TideMemory final : public Guided {
     guide(found.foresight, next.candidate, next.advises);
   }
 
-  void compare(const StepRecord::Step& step, Bytes capacity_B, Nanoseconds spent_ns) {
-    Choice& last = choices_[followed_choice_];
+  // What a step has spent that followed a choice: perhaps another one is worth more.
+  void compare(const StepRecord::Step& step, Bytes capacity_B, Nanoseconds spent_ns, std::size_t followed) {
+    Choice& last = choices_[followed];
     last.spent_ns = spent_ns;
     const bool is_as_foreseen = last.foreseen_ns >= 0 && spent_ns - last.foreseen_ns <= last.foreseen_ns / TOLERANCE;
     if (!is_as_foreseen && found_.size() < std::size(SHARES) && rehearsals_ < MOST_REHEARSALS)
       rehearse_for(step, static_cast<Bytes>(static_cast<double>(capacity_B) * SHARES[found_.size()]));
     const std::size_t best = cheapest();
-    const Nanoseconds gain_ns = spent_ns - choices_[best].worth_ns();
-    if (gain_ns <= spent_ns / TOLERANCE || changes_ >= MOST_CHANGES) return;
+    if (best == followed_choice_) return;
+    const double gain_ns = static_cast<double>(spent_ns) - choices_[best].worth_ns(excess());
+    if (gain_ns <= static_cast<double>(spent_ns / TOLERANCE) || changes_ >= MOST_CHANGES) return;
     ++changes_;
     follow(best);
   }
