@@ -6,8 +6,8 @@ the next use alone.
 
 Simulations do not know everything that a step does. So the candidates that a rehearsal found to spend less than tide
 are choices, and so is tide: each is worth what the last step that it guided spent on recomputations and slides, or else
-what its rehearsal did, and more by as much as steps spent more than was foreseen of their candidates, at the least. The
-one of least worth guides the next step. Where a step spends more than was foreseen, candidates for fewer bytes join.
+what its rehearsal did. The one of least worth guides the next step. Where a step spends more than was foreseen,
+candidates for fewer bytes join.
 
 A step is rehearsed once it has come twice, one after the other: programs whose steps never repeat go as by tide, and do
 not pay for rehearsals. A step that runs like the record, with as many bytes of others, needs no new one; one that
@@ -46,11 +46,11 @@ class _Choice:
     foreseen_ns: int
     spent_ns: int | None = None
 
-    def worth_ns(self, excess: float) -> float:
-        """`excess`: how many times what was foreseen of others they spent."""
+    @property
+    def worth_ns(self) -> float:
         if self.spent_ns is not None:
-            return float(self.spent_ns)
-        return float(self.foreseen_ns) * excess if self.foreseen_ns >= 0 else math.inf
+            return self.spent_ns
+        return self.foreseen_ns if self.foreseen_ns >= 0 else math.inf
 
 
 @final
@@ -154,15 +154,8 @@ class TideMemory(AbstractGuided):
         found = rehearse(step.tape, capacity_B, self._host_B, self._link_Bps, known.weighted_log, known.weight_B)
         return found, [_Choice(found, gain, spent_ns) for gain, spent_ns in enumerate(found.spent_ns)]
 
-    def _excess(self) -> float:
-        """How many times what was foreseen of their candidates guided steps have spent, at the least; or 1."""
-        tried = [c for c in self._choices if c.gain is not None and c.spent_ns is not None]
-        ratios = [float(c.spent_ns or 0) / float(max(1, c.foreseen_ns)) for c in tried]
-        return max(1.0, min(ratios, default=1.0))
-
     def _cheapest(self) -> _Choice:
-        excess = self._excess()
-        return min(self._choices, key=lambda choice: choice.worth_ns(excess))
+        return min(self._choices, key=lambda choice: choice.worth_ns)
 
     def _follow_choice(self, choice: _Choice) -> None:
         self._followed = choice
@@ -177,8 +170,7 @@ class TideMemory(AbstractGuided):
         best = self._cheapest()
         if best is self._followed:
             return
-        gain_ns = float(spent_ns) - best.worth_ns(self._excess())
-        if gain_ns <= float(spent_ns // _TOLERANCE) or self._changes >= _MOST_CHANGES:
+        if spent_ns - best.worth_ns <= spent_ns // _TOLERANCE or self._changes >= _MOST_CHANGES:
             return
         self._changes += 1
         self._follow_choice(best)

@@ -1,9 +1,9 @@
 // Tide with memory: a step is recorded, rehearsed, and the next one guided by what was found.
 //
 // Simulations do not know everything that a step does. So the candidates that a rehearsal found to spend less than tide
-// are choices, and so is tide: each is worth what the last step that it guided spent, or else what its rehearsal did,
-// and more by as much as steps spent more than was foreseen of their candidates, at the least. The one of least worth
-// guides the next step. Where a step spends more than was foreseen, candidates for fewer bytes join.
+// are choices, and so is tide: each is worth what the last step that it guided spent, or else what its rehearsal did.
+// The one of least worth guides the next step. Where a step spends more than was foreseen, candidates for fewer bytes
+// join.
 //
 // A step is rehearsed once it has come twice, one after the other: programs whose steps never repeat go as by tide, and
 // do not pay for rehearsals. A step that runs like the record, with as many bytes of others, needs no new one; one that
@@ -87,10 +87,9 @@ class TideMemory final : public Guided {
     bool advises;            // false: as tide
     Nanoseconds foreseen_ns;
     Nanoseconds spent_ns;    // by the last step that followed it, on recomputations and slides
-    // `excess`: how many times what was foreseen of others they spent.
-    double worth_ns(double excess) const {
-      if (spent_ns != UNKNOWN) return static_cast<double>(spent_ns);
-      return foreseen_ns != UNKNOWN ? static_cast<double>(foreseen_ns) * excess : std::numeric_limits<double>::infinity();
+    Nanoseconds worth_ns() const {
+      if (spent_ns != UNKNOWN) return spent_ns;
+      return foreseen_ns != UNKNOWN ? foreseen_ns : std::numeric_limits<Nanoseconds>::max();
     }
   };
 
@@ -131,18 +130,8 @@ class TideMemory final : public Guided {
       choices_.push_back({found_.size() - 1, gain.candidate, true, gain.spent_ns, UNKNOWN});
   }
 
-  // How many times what was foreseen of their candidates guided steps have spent, at the least; 1 where one spent less.
-  double excess() const {
-    double least = std::numeric_limits<double>::infinity();
-    for (const Choice& c : choices_)
-      if (c.advises && c.spent_ns != UNKNOWN)
-        least = std::min(least, static_cast<double>(c.spent_ns) / static_cast<double>(std::max<Nanoseconds>(1, c.foreseen_ns)));
-    return least == std::numeric_limits<double>::infinity() ? 1 : std::max(1.0, least);
-  }
-
   std::size_t cheapest() const {
-    const double excess = this->excess();
-    const auto is_less = [&](const Choice& a, const Choice& b) { return a.worth_ns(excess) < b.worth_ns(excess); };
+    const auto is_less = [](const Choice& a, const Choice& b) { return a.worth_ns() < b.worth_ns(); };
     return static_cast<std::size_t>(std::min_element(choices_.begin(), choices_.end(), is_less) - choices_.begin());
   }
 
@@ -162,8 +151,8 @@ class TideMemory final : public Guided {
       rehearse_for(step, static_cast<Bytes>(static_cast<double>(capacity_B) * SHARES[found_.size()]));
     const std::size_t best = cheapest();
     if (best == followed_choice_) return;
-    const double gain_ns = static_cast<double>(spent_ns) - choices_[best].worth_ns(excess());
-    if (gain_ns <= static_cast<double>(spent_ns / TOLERANCE) || changes_ >= MOST_CHANGES) return;
+    const Nanoseconds gain_ns = spent_ns - choices_[best].worth_ns();
+    if (gain_ns <= spent_ns / TOLERANCE || changes_ >= MOST_CHANGES) return;
     ++changes_;
     follow(best);
   }
