@@ -269,17 +269,30 @@ def test_a_candidate_that_spends_more_than_was_foreseen_is_dropped() -> None:
     tape = forward_and_back(24)
     player = _Player(tape, policy, int(tape.peak_B * 0.35), _RULES)
     assert player.play() is None
-    wrong_schema, honest = policy._choices[0], policy._followed
+    flattered, honest = policy._choices[0], policy._followed
     assert honest is not None
-    wrong_schema.spent_ns, wrong_schema.foreseen_ns = None, 0
-    policy._follow_choice(wrong_schema)
-    for expected in (honest, honest):
-        player._leave()
-        assert policy._followed is (wrong_schema if expected is None else policy._cheapest())
+    assert honest is not flattered
+    player._leave()
+    flattered.spent_ns, flattered.foreseen_ns = None, 0
+    policy._follow_choice(flattered)
+    for _ in range(2):
         assert player._pass() is None
+        player._leave()
     assert policy._followed is honest
-    assert wrong_schema.spent_ns is not None
-    assert wrong_schema.spent_ns > honest.worth_ns
+    assert flattered.spent_ns is not None
+    assert honest.spent_ns is not None
+    assert flattered.spent_ns > honest.spent_ns
+
+
+def test_a_step_that_never_repeats_is_not_rehearsed() -> None:
+    """Such programs go as by tide, from the first step on."""
+    policy = TideMemory()
+    player = _Player(forward_and_back(20), policy, int(forward_and_back(20).peak_B * 0.5), _RULES)
+    for length in (21, 22, 23):
+        assert player._pass() is None
+        player._leave()
+        assert policy.found is None
+        player.tape = forward_and_back(length)
 
 
 def test_batch_norms_do_not_depart_from_the_record() -> None:

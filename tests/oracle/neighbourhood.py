@@ -1,6 +1,7 @@
 """Adds up what recovering a value would recompute besides: its evicted neighbours, for policies. Torch-free.
 
-All of it is about roots; a view's parents and readers are its root's.
+All of it is about roots; a view's parents and readers are its root's. What only a view's call reads, and is younger than
+the content itself, is no parent: it may be made of it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ def parents(value: Value) -> Iterator[Value]:
     for tensor in (value, *value.views):
         if tensor.call is not None:
             for source in tensor.call.inputs:
-                if source.root is not value:
+                if source.root is not value and source.root.id < value.id:
                     yield source.root
 
 
@@ -26,7 +27,7 @@ def children(value: Value) -> Iterator[Value]:
     for tensor in (value, *value.views):
         for call in tensor.readers.values():
             for output in call.outputs:
-                if call.makes(output) and output.root is not value:
+                if call.makes(output) and output.root is not value and output.root.id > value.id:
                     yield output.root
 
 

@@ -57,6 +57,10 @@ Slide Addresses::slide_for(Bytes need_B, const Movable& movable, const Relocate&
   return slide_values(arena_, need_B, 0, arena_.capacity_B(), movable, relocate);
 }
 
+Slide Addresses::compact(const Movable& movable, const Relocate& relocate) {
+  return compact_values(arena_, 0, zone_lo_B_, movable, relocate);
+}
+
 Adjacent adjacent_in(const Arena& arena, Bytes offset_B) {
   Adjacent adjacent{0, 0};
   Block block{};
@@ -69,9 +73,11 @@ Adjacent adjacent_in(const Arena& arena, Bytes offset_B) {
   return adjacent;
 }
 
-Slide slide_values(Arena& arena, Bytes need_B, Bytes lo_B, Bytes hi_B, const Capacity::Movable& movable,
-                   const Capacity::Relocate& relocate) {
-  // The arena says where a block goes, not whose it is: that was said when it asked what may move.
+namespace {
+
+// The arena says where a block goes, not whose it is: that was said when it asked what may move.
+template <class SlideBlocks>
+Slide slide_with_owners(const Capacity::Movable& movable, const Capacity::Relocate& relocate, const SlideBlocks& slide) {
   std::unordered_map<Bytes, ValueId> whose;
   const auto may_move = [&](const Block& block) {
     if (block.tag == NO_TAG || !movable(value_of(block.tag))) return false;
@@ -84,7 +90,23 @@ Slide slide_values(Arena& arena, Bytes need_B, Bytes lo_B, Bytes hi_B, const Cap
     whose[to_B] = value;
     return true;
   };
-  return arena.slide_for(need_B, lo_B, hi_B, may_move, move);
+  return slide(may_move, move);
+}
+
+}  // namespace
+
+Slide slide_values(Arena& arena, Bytes need_B, Bytes lo_B, Bytes hi_B, const Capacity::Movable& movable,
+                   const Capacity::Relocate& relocate) {
+  return slide_with_owners(movable, relocate, [&](const Arena::Movable& may_move, const Arena::Relocate& move) {
+    return arena.slide_for(need_B, lo_B, hi_B, may_move, move);
+  });
+}
+
+Slide compact_values(Arena& arena, Bytes lo_B, Bytes hi_B, const Capacity::Movable& movable,
+                     const Capacity::Relocate& relocate) {
+  return slide_with_owners(movable, relocate, [&](const Arena::Movable& may_move, const Arena::Relocate& move) {
+    return arena.compact(lo_B, hi_B, may_move, move);
+  });
 }
 
 void pieces_of(const Arena& arena, Bytes lo_B, Bytes hi_B, std::vector<Piece>& pieces) {

@@ -55,6 +55,8 @@ class Capacity {
   virtual Adjacent adjacent(Bytes offset_B) const = 0;
   // Slides movable values together until there is a hole of need_B; `relocate` moves the bytes. As Arena::slide_for.
   virtual Slide slide_for(Bytes need_B, const Movable& movable, const Relocate& relocate) = 0;
+  // Slides all movable values down, those that persist apart.
+  virtual Slide compact(const Movable& movable, const Relocate& relocate) = 0;
 };
 
 // Bytes alone.
@@ -73,6 +75,7 @@ class Tank final : public Capacity {
   void pieces(std::vector<Piece>& pieces) const override { pieces.clear(); }
   Adjacent adjacent(Bytes) const override { return {0, 0}; }
   Slide slide_for(Bytes need_B, const Movable& movable, const Relocate& relocate) override;
+  Slide compact(const Movable&, const Relocate&) override { return {}; }
 
  private:
   Bytes capacity_B_, in_use_B_ = 0, peak_B_ = 0;
@@ -96,6 +99,7 @@ class Addresses final : public Capacity {
   void pieces(std::vector<Piece>& pieces) const override;
   Adjacent adjacent(Bytes offset_B) const override;
   Slide slide_for(Bytes need_B, const Movable& movable, const Relocate& relocate) override;
+  Slide compact(const Movable& movable, const Relocate& relocate) override;
 
  private:
   Arena arena_;
@@ -107,5 +111,7 @@ void pieces_of(const Arena& arena, Bytes lo_B, Bytes hi_B, std::vector<Piece>& p
 Adjacent adjacent_in(const Arena& arena, Bytes offset_B);
 Slide slide_values(Arena& arena, Bytes need_B, Bytes lo_B, Bytes hi_B, const Capacity::Movable& movable,
                    const Capacity::Relocate& relocate);
+Slide compact_values(Arena& arena, Bytes lo_B, Bytes hi_B, const Capacity::Movable& movable,
+                     const Capacity::Relocate& relocate);
 
 }  // namespace lowtide::eager

@@ -183,18 +183,27 @@ void EvictionManager::evict(ValueId root) {
   policy_.evicted(scene_, root);
 }
 
-bool EvictionManager::slide(Bytes need_B) {
+template <class SlideBlocks>
+void EvictionManager::slide_with(const SlideBlocks& slide_blocks) {
   const auto movable = [&](ValueId id) { return ledger_[id].is_resident() && executor_.is_movable(id); };
   const auto relocate = [&](ValueId id, Bytes from_B, Bytes to_B) {
     if (!executor_.relocate(id, from_B, to_B)) return false;
     ledger_.move(id, to_B);
     return true;
   };
-  const Slide slid = capacity_.slide_for(need_B, movable, relocate);
+  const Slide slid = slide_blocks(movable, relocate);
   statistics_.moves += slid.moves;
   statistics_.moved_B += slid.moved_B;
   scene_.moved_B += slid.moved_B;
+}
+
+bool EvictionManager::slide(Bytes need_B) {
+  slide_with([&](const auto& movable, const auto& relocate) { return capacity_.slide_for(need_B, movable, relocate); });
   return capacity_.fits(need_B);
+}
+
+void EvictionManager::compact() {
+  slide_with([&](const auto& movable, const auto& relocate) { return capacity_.compact(movable, relocate); });
 }
 
 void EvictionManager::give_up(ValueId root) {

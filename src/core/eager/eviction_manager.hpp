@@ -90,6 +90,8 @@ class EvictionManager final : public Witness {
   void evict(ValueId root);
   // Slides blocks together; whether need_B fit then.
   bool slide(Bytes need_B);
+  // Slides everything together that does not persist: to be said before a step, so that steps begin alike.
+  void compact();
 
   Ledger& ledger() { return ledger_; }
   const Ledger& ledger() const { return ledger_; }
@@ -107,6 +109,8 @@ class EvictionManager final : public Witness {
  private:
   friend class Recovery;
 
+  template <class SlideBlocks>
+  void slide_with(const SlideBlocks& slide_blocks);
   void take_over(ValueId old, ValueId made);
   void let_go(ValueId root, bool sheds);
   // For recoveries.

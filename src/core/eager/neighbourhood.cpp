@@ -286,7 +286,7 @@ std::string Neighbourhood::check() const {
     if (v.is_candidate() && is_old(entry.descendants_ns, below_ns)) return "a sum of descendants is out of date";
     bool wanted = false;
     walk<false>(id, [&](const Entry&, ValueId to) { wanted = wanted || (ledger_[to].is_evicted() && has_handle(to)); });
-    if (kept_.wanted && wanted != is_wanted(id)) return "who is wanted is out of date";
+    if (kept_.wanted && !v.is_leaf() && wanted != is_wanted(id)) return "who is wanted is out of date";
     if (!kept_.classes) continue;
     if ((entry.node != NO_CLASS) != v.is_evicted()) return "an evicted value is in no class, or a resident one in one";
     const ClassId root = class_of(id);

@@ -5,14 +5,13 @@ When a step ends, the compiled engine simulates its record under several candida
 the next use alone.
 
 Simulations do not know everything that a step does. So the candidates that a rehearsal found to spend less than tide
-are
-choices, and so is tide: each is worth what the last step that it guided spent on recomputations and slides, or else
+are choices, and so is tide: each is worth what the last step that it guided spent on recomputations and slides, or else
 what its rehearsal did. The one of least worth guides the next step. Where a step spends more than was foreseen,
 candidates for fewer bytes join.
 
-A step that runs like the record, with as many bytes of others, needs no new one. One that diverges goes on as tide
-where the record says nothing, and the log says so, and so does the whole step after it; it is rehearsed once it has
-come twice alike, so that programs whose steps never repeat do not pay.
+A step is rehearsed once it has come twice, one after the other: programs whose steps never repeat go as by tide, and do
+not pay for rehearsals. A step that runs like the record, with as many bytes of others, needs no new one; one that
+diverges goes on as tide where the record says nothing, and so does the one after it.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class TideMemory(AbstractGuided):
     """See the module."""
 
     name: ClassVar[str] = "tide-memory"
-    passes: ClassVar[int] = 2
+    passes: ClassVar[int] = 3  # the second is rehearsed, since it is like the first
 
     def __init__(self, host_B: int = 0, link_Bps: float = 0.0) -> None:
         super().__init__(host_B, link_Bps)
@@ -109,13 +108,16 @@ class TideMemory(AbstractGuided):
         if self._calls and capacity_B > 0:
             spent_ns = scene.recompute_ns - self._recompute_ns + self.moves_ns(scene.moved_B - self._moved_B)
             changed = abs(capacity_B - self._rehearsed_B) > scene.capacity.capacity_B // _TOLERANCE
+            guided = self.advised and not self.doubted
             self.doubted = self._departed()
-            if self.doubted:
-                self._return_to(step, capacity_B, spent_ns)
-            elif self.found is None or (changed and self._rehearsals < _MOST_REHEARSALS):
-                self._begin(step, capacity_B, None if self.advised else spent_ns)
+            if self.found is None or self.doubted:
+                self._look_for_another(step, capacity_B, spent_ns)
+            elif changed and self._rehearsals < _MOST_REHEARSALS:
+                self._begin(step, capacity_B, None if guided else spent_ns)
             else:
-                self._compare(step, capacity_B, spent_ns)
+                followed = self._followed if guided else self._choices[0]
+                assert followed is not None
+                self._compare(step, capacity_B, spent_ns, followed)
         self._record = StepRecord()
         self._divergences, self._calls = self.divergences, 0
         super().step_ended(scene)
@@ -127,8 +129,8 @@ class TideMemory(AbstractGuided):
         divergences, tolerated = self.divergences - self._divergences, self._calls // _TOLERANCE
         return divergences > tolerated or self.found.stages - 2 - self.followed > tolerated
 
-    def _return_to(self, step: Step, capacity_B: int, spent_ns: int) -> None:
-        """A step that departed: if one like it did so before, it is what comes from now on."""
+    def _look_for_another(self, step: Step, capacity_B: int, spent_ns: int) -> None:
+        """A first step, or one that departed: if the last one was like it, it is what comes from now on."""
         digest = step_digest(step.tape)
         if digest == self._digest:
             self._rehearsals = 0
@@ -143,7 +145,7 @@ class TideMemory(AbstractGuided):
         unguided = _Choice(found, None, found.unguided_ns)
         self._choices = [unguided, *candidates]
         self._follow_choice(self._cheapest())
-        unguided.spent_ns = spent_ns  # a first step is not like the others: what rehearsals say is compared before
+        unguided.spent_ns = spent_ns  # what rehearsals say is compared before
 
     def _rehearse(self, step: Step, capacity_B: int) -> tuple[Rehearsed, list[_Choice]]:
         self._rehearsals += 1
@@ -159,15 +161,15 @@ class TideMemory(AbstractGuided):
         self._followed = choice
         self.guide(choice.found, choice.gain)
 
-    def _compare(self, step: Step, capacity_B: int, spent_ns: int) -> None:
+    def _compare(self, step: Step, capacity_B: int, spent_ns: int, last: _Choice) -> None:
         """What a step has spent that followed a choice: perhaps another one is worth more."""
-        last = self._followed
-        assert last is not None
         last.spent_ns = spent_ns
         as_foreseen = last.foreseen_ns >= 0 and spent_ns <= last.foreseen_ns + last.foreseen_ns // _TOLERANCE
         if not as_foreseen and self._rehearsed < len(_SHARES) and self._rehearsals < _MOST_REHEARSALS:
             self._choices += self._rehearse(step, int(capacity_B * _SHARES[self._rehearsed]))[1]
         best = self._cheapest()
+        if best is self._followed:
+            return
         if spent_ns - best.worth_ns <= spent_ns // _TOLERANCE or self._changes >= _MOST_CHANGES:
             return
         self._changes += 1

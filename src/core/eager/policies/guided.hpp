@@ -35,6 +35,7 @@ class Guided : public AbstractTide {
  protected:
   // Whether what it says of values waits until a step is like the record again.
   void doubt(bool is_doubted) { is_doubted_ = is_doubted; }
+  bool is_doubted() const { return is_doubted_; }
   double mind(Scene& scene, ValueId id) override;
   bool advises() const { return advises_; }
   bool is_inside() const { return is_inside_; }  // the call that ended the step by what it wrote began before

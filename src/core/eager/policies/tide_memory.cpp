@@ -5,9 +5,9 @@
 // The one of least worth guides the next step. Where a step spends more than was foreseen, candidates for fewer bytes
 // join.
 //
-// A step that runs like the record, with as many bytes of others, needs no new one. One that diverges goes on as tide
-// where the record says nothing; it is rehearsed once a step like it has come twice, so that programs whose steps never
-// repeat do not pay for rehearsals.
+// A step is rehearsed once it has come twice, one after the other: programs whose steps never repeat go as by tide, and
+// do not pay for rehearsals. A step that runs like the record, with as many bytes of others, needs no new one; one that
+// diverges goes on as tide where the record says nothing, and so does the one after it.
 #include <algorithm>
 #include <iterator>
 #include <limits>
@@ -30,7 +30,7 @@ class TideMemory final : public Guided {
  public:
   explicit TideMemory(const PolicyOptions& options) : Guided(options), options_(options) {}
   const char* name() const override { return "tide-memory"; }
-  int passes() const override { return 2; }
+  int passes() const override { return 3; }  // the second is rehearsed, since it is like the first
 
   void began(Scene& scene, std::uint64_t name, Slice<ValueId> inputs) override {
     if (record_.is_empty()) {
@@ -64,13 +64,14 @@ class TideMemory final : public Guided {
       const Nanoseconds spent_ns = scene.recompute_ns - recompute_ns_ + moves_ns(scene.moved_B - moved_B_);
       const Bytes change_B = capacity_B > rehearsed_B_ ? capacity_B - rehearsed_B_ : rehearsed_B_ - capacity_B;
       const bool has_changed = change_B > scene.capacity.capacity_B() / TOLERANCE && rehearsals_ < MOST_REHEARSALS;
+      const bool was_guided = advises() && !is_doubted();
       doubt(departed());
-      if (departed())
-        return_to(step, capacity_B, spent_ns);
-      else if (!foresight() || has_changed)
-        begin(step, capacity_B, advises() ? UNKNOWN : spent_ns);
+      if (!foresight() || departed())
+        look_for_another(step, capacity_B, spent_ns);
+      else if (has_changed)
+        begin(step, capacity_B, was_guided ? UNKNOWN : spent_ns);
       else
-        compare(step, capacity_B, spent_ns);
+        compare(step, capacity_B, spent_ns, was_guided ? followed_choice_ : 0);
     }
     divergences_before_ = divergences();
     calls_ = 0;
@@ -99,8 +100,9 @@ class TideMemory final : public Guided {
 
   static Tape tape_of(const StepRecord::Step& step) { return {step.words, step.kept}; }
 
-  // A step that departed: the next one goes on as tide; if one like it did so before, it is what comes from now on.
-  void return_to(const StepRecord::Step& step, Bytes capacity_B, Nanoseconds spent_ns) {
+  // A first step, or one that departed: the next one goes on as tide. If the last one was like it, it is what comes from
+  // now on.
+  void look_for_another(const StepRecord::Step& step, Bytes capacity_B, Nanoseconds spent_ns) {
     const std::uint64_t digest = Foresight(tape_of(step)).digest();
     if (digest == digest_) {
       rehearsals_ = 0;
@@ -118,7 +120,7 @@ class TideMemory final : public Guided {
     rehearse_for(step, capacity_B);
     choices_.insert(choices_.begin(), {0, {}, false, found_[0].unguided_ns, UNKNOWN});
     follow(cheapest());
-    choices_[0].spent_ns = spent_ns;  // a first step is not like the others: what rehearsals say is compared before
+    choices_[0].spent_ns = spent_ns;  // what rehearsals say is compared before
   }
 
   void rehearse_for(const StepRecord::Step& step, Bytes capacity_B) {
@@ -140,13 +142,15 @@ class TideMemory final : public Guided {
     guide(found.foresight, next.candidate, next.advises);
   }
 
-  void compare(const StepRecord::Step& step, Bytes capacity_B, Nanoseconds spent_ns) {
-    Choice& last = choices_[followed_choice_];
+  // What a step has spent that followed a choice: perhaps another one is worth more.
+  void compare(const StepRecord::Step& step, Bytes capacity_B, Nanoseconds spent_ns, std::size_t followed) {
+    Choice& last = choices_[followed];
     last.spent_ns = spent_ns;
     const bool is_as_foreseen = last.foreseen_ns >= 0 && spent_ns - last.foreseen_ns <= last.foreseen_ns / TOLERANCE;
     if (!is_as_foreseen && found_.size() < std::size(SHARES) && rehearsals_ < MOST_REHEARSALS)
       rehearse_for(step, static_cast<Bytes>(static_cast<double>(capacity_B) * SHARES[found_.size()]));
     const std::size_t best = cheapest();
+    if (best == followed_choice_) return;
     const Nanoseconds gain_ns = spent_ns - choices_[best].worth_ns();
     if (gain_ns <= spent_ns / TOLERANCE || changes_ >= MOST_CHANGES) return;
     ++changes_;

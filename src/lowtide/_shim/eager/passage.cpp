@@ -113,6 +113,7 @@ void Runtime::run(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, t
   }
   Pass pass(op, keys);
   look_at(pass, stack);
+  if (!is_begun_) look_for_beginning(pass);
   for (ValueId& value : pass.inputs) {
     if (!bodies_.is_stale(value)) continue;
     const ValueId renewed = renew(value, lock);
@@ -147,6 +148,19 @@ void Runtime::run(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, t
   manager_.leave({pass.inputs.data(), pass.inputs.size()});
   if (!is_open_ && !in_optimizer_) is_open_ = is_learning();
   if (!newcomers_.empty()) tell(lock);
+}
+
+// A step begins in earnest with the first operator that reads a parameter: the last step's gradients and batch are gone
+// by then. What there is lies where that step happened to leave it, and a step that begins otherwise goes otherwise. So
+// once bytes are scarce it is slid together: steps that are alike evict alike, as their rehearsals foresee.
+void Runtime::look_for_beginning(const Pass& pass) {
+  if (in_optimizer_ || !is_learning()) return;
+  if (std::none_of(pass.inputs.begin(), pass.inputs.end(), [&](ValueId value) { return bodies_[value].parameter; })) return;
+  is_begun_ = true;
+  if (!was_full() || !policy_->slides_at_last()) return;
+  sweep();
+  manager_.compact();
+  moving_.clear();
 }
 
 // A parameter may be met by a view of it first, which is none.

@@ -224,7 +224,7 @@ void Runtime::optimizer_ended() {
 
 void Runtime::step_ends() {
   if (!is_open_) return;
-  is_open_ = false;
+  is_open_ = is_begun_ = false;
   const Nanoseconds recompute_ns = manager_.statistics().recompute_ns;
   statistics_.steps.push_back({statistics_.cost_ns - step_cost_ns_, recompute_ns - step_recompute_ns_});
   longest_step_ns_ = std::max(longest_step_ns_, statistics_.steps.back().cost_ns);

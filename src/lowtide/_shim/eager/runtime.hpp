@@ -158,6 +158,7 @@ class Runtime final : public eager::Executor {
   Shortage short_of(Bytes need_B);
   bool may_move(ValueId value);
   [[noreturn]] void refuse(Bytes need_B, const std::string& name);
+  void look_for_beginning(const Pass& pass);
   void step_ends();
   void look_for_thrashing(Lock& lock);
   static bool is_learning();  // gradients are on, or a backward runs
@@ -191,7 +192,7 @@ class Runtime final : public eager::Executor {
   std::vector<c10::intrusive_ptr<Storage>> moving_;  // held while blocks slide: none may die then
   const std::string* waits_ = nullptr;  // the operator for which others are recomputed
   std::optional<Shortage> shortage_;  // of the request that was refused last
-  bool is_open_ = false, in_optimizer_ = false, is_over_ = false;
+  bool is_open_ = false, is_begun_ = false, in_optimizer_ = false, is_over_ = false;
   Nanoseconds step_cost_ns_ = 0, step_recompute_ns_ = 0, longest_step_ns_ = 0;
   bool has_thrashed_ = false;
   bool is_spoilt_ = false;  // what is evicted cannot be recomputed: a foreign operator wrote what it came from

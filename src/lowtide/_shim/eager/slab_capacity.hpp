@@ -29,6 +29,9 @@ class SlabCapacity final : public eager::Capacity {
   Slide slide_for(Bytes need_B, const Movable& movable, const Relocate& relocate) override {
     return eager::slide_values(arena(), reserved_for(need_B), 0, capacity_B(), movable, relocate);
   }
+  Slide compact(const Movable& movable, const Relocate& relocate) override {
+    return eager::compact_values(arena(), 0, slab_.persistent_lo(), movable, relocate);
+  }
 
  private:
   Arena& arena() const { return slab_.arena(); }
