@@ -21,8 +21,8 @@ from lowtide.ops.base import IN_PLACE
 from lowtide.planners.implementations.choice import choose
 from lowtide.planners.implementations.menu import restricted
 from lowtide.planners.reductions.base_order import base_order
-from lowtide.planners.reductions.begun import read_back
 from lowtide.planners.reductions.stages import StageProgram, stage_program
+from lowtide.planners.start import read_back
 
 NETWORKS = ("resnet50", "gpt2", "unet")
 PERCENTS = (50, 33)

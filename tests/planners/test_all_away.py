@@ -11,7 +11,7 @@ from lowtide.ir.graph import Graph, MiniTrace, Recipe, Role, Segment, Takeover, 
 from lowtide.ir.housing import housed, movable_values
 from lowtide.ir.plan import Outcome, Problem
 from lowtide.ir.schedule import Run
-from lowtide.planners.offload.all_away import least_away, taus_away
+from lowtide.planners.offload.extremes import least_away, taus_away
 from lowtide.planners.offload.movement import fetchable_values
 from lowtide.planners.portfolio import Portfolio
 from lowtide.planners.reductions.stages import StageProgram, stage_program

@@ -16,8 +16,8 @@ from lowtide.ir.schedule import Drop, Fetch, Run, Schedule
 from lowtide.ir.simulate import simulate
 from lowtide.planners.keep_all import keep_all_schedule
 from lowtide.planners.reductions.stages import StageProgram, stage_program
-from lowtide.planners.retention import evaluate
 from tests.planners.candidates import with_candidates
+from tests.planners.readable_retention import evaluate
 from tests.planners.tape import Tape, chain, gpt, random_graph, resnet, unet
 
 GRAPHS = [

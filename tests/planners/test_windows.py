@@ -7,9 +7,9 @@ import random
 import pytest
 
 from lowtide.ir.plan import Problem
+from lowtide.planners.annealing import window
 from lowtide.planners.greedy import descend
 from lowtide.planners.search import Search
-from lowtide.planners.windows import window
 from tests.planners.tape import NAMED
 
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from lowtide._core import Retention
 from lowtide.ir.plan import DEFAULT_WORK, Outcome, Problem
+from lowtide.planners.annealing import AnnealingRun, Lane, anneal_lanes
 from lowtide.planners.base import AbstractPlanner, Watch
 from lowtide.planners.chain.chain_start import chain_start
 from lowtide.planners.clock import OutOfTime, worth_s
@@ -28,7 +29,6 @@ from lowtide.planners.greedy import descend
 from lowtide.planners.implementations.joint import has_choices, plan_jointly
 from lowtide.planners.implementations.joint_search import Deep
 from lowtide.planners.keep_all import find_floor, keep_all
-from lowtide.planners.lanes import AnnealingRun, Lane, anneal_lanes
 from lowtide.planners.offload.pool import plan_offload
 from lowtide.planners.reductions.stages import refuses_stages
 from lowtide.planners.reductions.twins import twin_gaps

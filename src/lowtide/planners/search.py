@@ -21,7 +21,7 @@ from lowtide.planners.base import Watch
 from lowtide.planners.bounds.classes import BOUND_CLASS, CHOSEN_CLASS
 from lowtide.planners.bounds.cut_model import CutSolution
 from lowtide.planners.clock import Clock, Deadline
-from lowtide.planners.implementations.first_option import fixes_choices
+from lowtide.planners.implementations.choice import fixes_choices
 from lowtide.planners.reductions.base_order import base_order
 from lowtide.planners.reductions.stages import StageProgram, stage_program
 

@@ -10,14 +10,13 @@ from numpy.typing import NDArray
 
 from lowtide.errors import PlanError
 from lowtide.ir.plan import Problem
+from lowtide.planners.annealing import anneal_once
 from lowtide.planners.bounds.floors import op_floor
 from lowtide.planners.chain.chain_start import chain_start
 from lowtide.planners.greedy import descend
 from lowtide.planners.implementations.candidates import all_candidates
-from lowtide.planners.implementations.choice import choose
+from lowtide.planners.implementations.choice import choose, fixes_choices
 from lowtide.planners.implementations.dominance import thrifty
-from lowtide.planners.implementations.first_option import fixes_choices
-from lowtide.planners.local_search import anneal_once
 from lowtide.planners.reductions.base_order import base_order
 from lowtide.planners.reductions.stages import refuses_stages
 from lowtide.planners.search import Search

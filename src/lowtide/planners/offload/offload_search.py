@@ -24,8 +24,7 @@ from lowtide.ir.schedule import Schedule
 from lowtide.planners.base import Progress, Watch
 from lowtide.planners.clock import Clock, Deadline
 from lowtide.planners.greedy import mend
-from lowtide.planners.offload.movement import LEAST_B
-from lowtide.planners.offload.rates import Rates
+from lowtide.planners.offload.movement import LEAST_B, Rates
 from lowtide.planners.offload.transfers import Timing, estimated_s, measured, timing
 from lowtide.planners.offload.waits import with_waits
 from lowtide.planners.reductions.stages import StageProgram, stage_program

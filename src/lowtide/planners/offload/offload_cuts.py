@@ -20,11 +20,11 @@ from msgspec.structs import replace
 from lowtide._core import Retention
 from lowtide.ir.graph import Graph
 from lowtide.ir.machine import Machine
+from lowtide.planners.annealing import AnnealingRun, Lane, anneal_lanes
 from lowtide.planners.bounds.cut_model import CutModel, CutSolution, offload_cut
 from lowtide.planners.bounds.milp import PS_PER_MS, Effort
 from lowtide.planners.greedy import mend
-from lowtide.planners.implementations.first_option import fixes_choices
-from lowtide.planners.lanes import AnnealingRun, Lane, anneal_lanes
+from lowtide.planners.implementations.choice import fixes_choices
 from lowtide.planners.offload.movement import fetchable_values
 from lowtide.planners.offload.offload_search import OffloadCandidate, OffloadSearch, Taus
 from lowtide.planners.offload.transfers import Timing
