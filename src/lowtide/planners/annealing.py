@@ -26,12 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowtide._core import Annealer, Retention
-from lowtide.ir.plan import Outcome, Problem
-from lowtide.planners.base import AbstractPlanner, Watch
 from lowtide.planners.greedy import descend
 from lowtide.planners.keep_all import beyond_keep_all
-from lowtide.planners.reductions.stages import refuses_stages
-from lowtide.planners.search import Search, conduct
+from lowtide.planners.search import AbstractSearchPlanner, Search
 
 _SLICE_s = 0.02  # aim of one call into the core
 _COLD = 0.01  # last temperature as a fraction of the first
@@ -39,7 +36,7 @@ _COLD = 0.01  # last temperature as a fraction of the first
 
 @final
 @dataclass(frozen=True)
-class LocalSearch(AbstractPlanner):
+class LocalSearch(AbstractSearchPlanner):
     """Greedy start, then annealing.
 
     Arguments:
@@ -50,14 +47,9 @@ class LocalSearch(AbstractPlanner):
     temperatures: tuple[float, ...] = (0.5, 3.0)
     name: ClassVar[str] = "local-search"
 
-    def refuses(self, problem: Problem) -> str | None:
-        """Only graphs that have no stage program."""
-        return refuses_stages(problem.graph)
-
-    def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
+    def script(self, search: Search) -> None:
         """FEASIBLE or UNSOLVED, or what the floor and keep-all prove; its bound is the time of the first runs."""
-        script = beyond_keep_all(("greedy", descend), ("annealing", lambda s: anneal(s, self.temperatures)))
-        return conduct(problem, watch, self.name, self.refuses(problem), script)
+        beyond_keep_all(search, ("greedy", descend), ("annealing", lambda s: anneal(s, self.temperatures)))
 
 
 def anneal(search: Search, temperatures: tuple[float, ...]) -> None:

@@ -17,16 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowtide._core import Retention
-from lowtide.ir.plan import Outcome, Problem
-from lowtide.planners.base import AbstractPlanner, Watch
 from lowtide.planners.bounds.cut_model import CutModel, CutSolution, stage_cut, stage_cuts
 from lowtide.planners.bounds.milp import PS_PER_MS, Effort
 from lowtide.planners.chain.ladder import ladder
 from lowtide.planners.clock import Deadline
 from lowtide.planners.greedy import mend
 from lowtide.planners.keep_all import beyond_keep_all
-from lowtide.planners.reductions.stages import StageProgram, refuses_stages
-from lowtide.planners.search import Search, conduct
+from lowtide.planners.reductions.stages import StageProgram
+from lowtide.planners.search import AbstractSearchPlanner, Search
 
 _CLOSE = 1e-3  # as a fraction of the step: closer solutions of a cut cost more than they bring
 _FAR = 1.05  # times the budget: a replay that takes more is not mended but solved anew, with rungs
@@ -96,7 +94,7 @@ class StageCuts:
 
 @final
 @dataclass(frozen=True)
-class SingleCutReplay(AbstractPlanner):
+class SingleCutReplay(AbstractSearchPlanner):
     """Solves the cut at the peak of keep-all and replays it.
 
     Arguments:
@@ -106,14 +104,9 @@ class SingleCutReplay(AbstractPlanner):
     rounds: int = 6
     name: ClassVar[str] = "single-cut"
 
-    def refuses(self, problem: Problem) -> str | None:
-        """Only graphs that have no stage program."""
-        return refuses_stages(problem.graph)
-
-    def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
+    def script(self, search: Search) -> None:
         """OPTIMAL when the replay costs what the bound says, else FEASIBLE or UNSOLVED."""
-        script = beyond_keep_all(("single_cut", lambda s: cut_and_replay(s, self.rounds)))
-        return conduct(problem, watch, self.name, self.refuses(problem), script)
+        beyond_keep_all(search, ("single_cut", lambda s: cut_and_replay(s, self.rounds)))
 
 
 def cut_and_replay(search: Search, rounds: int = 6, cuts: int = 2, *, climb: bool = True) -> Retention | None:
@@ -284,7 +277,7 @@ class CutsFound:
 
 @final
 @dataclass(frozen=True)
-class MultiCutReplay(AbstractPlanner):
+class MultiCutReplay(AbstractSearchPlanner):
     """Cuts at the peak of keep-all, then at the peaks of its own replays.
 
     Arguments:
@@ -294,14 +287,9 @@ class MultiCutReplay(AbstractPlanner):
     limits: CutLimits = CutLimits()
     name: ClassVar[str] = "multi-cut"
 
-    def refuses(self, problem: Problem) -> str | None:
-        """Only graphs that have no stage program."""
-        return refuses_stages(problem.graph)
-
-    def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
+    def script(self, search: Search) -> None:
         """OPTIMAL when a replay costs what the bound says, else FEASIBLE or UNSOLVED; rarely a plan of its own."""
-        script = beyond_keep_all(("multi_cut", self._cut))
-        return conduct(problem, watch, self.name, self.refuses(problem), script)
+        beyond_keep_all(search, ("multi_cut", self._cut))
 
     def _cut(self, search: Search) -> None:
         limits = replace(self.limits, deadline=search.clock.deadline)

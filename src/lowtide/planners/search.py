@@ -5,6 +5,7 @@ Units: `_B` bytes, `_s` seconds, `_ps` picoseconds.
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable
 from typing import Any
 
@@ -17,13 +18,13 @@ from lowtide.errors import PlanError
 from lowtide.ir.plan import Outcome, Problem
 from lowtide.ir.schedule import Schedule
 from lowtide.ir.simulate import simulate
-from lowtide.planners.base import Watch
+from lowtide.planners.base import AbstractPlanner, Watch
 from lowtide.planners.bounds.classes import BOUND_CLASS, CHOSEN_CLASS
 from lowtide.planners.bounds.cut_model import CutSolution
 from lowtide.planners.clock import Clock, Deadline
 from lowtide.planners.implementations.choice import fixes_choices
 from lowtide.planners.reductions.base_order import base_order
-from lowtide.planners.reductions.stages import StageProgram, stage_program
+from lowtide.planners.reductions.stages import StageProgram, refuses_stages, stage_program
 
 BRIEF = 10_000  # proposals: a search for less work does not spend many times as much on cuts and chains
 
@@ -149,6 +150,22 @@ class Search:
 
     def _choices(self) -> str:
         return " (the first option of every group)" if fixes_choices(self.problem.graph) else ""
+
+
+class AbstractSearchPlanner(AbstractPlanner):
+    """A planner that looks for a plan of the problem's own program, step by step: `script` says how."""
+
+    def refuses(self, problem: Problem) -> str | None:
+        """Only graphs that have no stage program; too small a budget is an outcome, not a refusal."""
+        return refuses_stages(problem.graph)
+
+    def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
+        """OPTIMAL where the plan takes what the bound says, else FEASIBLE; UNSOLVED or INFEASIBLE without a plan."""
+        return conduct(problem, watch, self.name, self.refuses(problem), self.script)
+
+    @abc.abstractmethod
+    def script(self, search: Search) -> None:
+        """Runs the steps of a search (`Search.run`), which offer plans and prove bounds; limits may cut it short."""
 
 
 def conduct(

@@ -18,11 +18,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from lowtide.ir.plan import Outcome, Problem
-from lowtide.planners.base import AbstractPlanner, Watch
+from lowtide.ir.plan import Problem
 from lowtide.planners.bounds.checkmate import CheckmateModel
 from lowtide.planners.classic.chen import sweep
-from lowtide.planners.classic.policy import follow, note_peak
+from lowtide.planners.classic.policy import AbstractPolicyPlanner, note_peak
 from lowtide.planners.reductions.residence import RESIDENCE_CLASS, Residence, of_lifetimes, residence
 from lowtide.planners.reductions.stages import refuses_stages
 from lowtide.planners.search import Search
@@ -33,7 +32,7 @@ _WORK_PER_NODE = 20
 
 @final
 @dataclass(frozen=True)
-class Checkmate(AbstractPlanner):
+class Checkmate(AbstractPolicyPlanner):
     """The integer programme. Exponential; O(recipes * reads) columns.
 
     Arguments:
@@ -49,14 +48,11 @@ class Checkmate(AbstractPlanner):
         """Graphs that have no stage program, and those with too many recipes."""
         return refuses_stages(problem.graph) or refuses_size(problem, self.most_recipes)
 
-    def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
+    def attempts(self, search: Search) -> None:
         """OPTIMAL in its class when the tree was exhausted, else FEASIBLE, UNSOLVED or INFEASIBLE.
 
         A solver that says that nothing of its class fits leaves UNSOLVED: another class may hold a plan.
         """
-        return follow(problem, watch, self.name, self.refuses(problem), self._search)
-
-    def _search(self, search: Search) -> None:
         sweep(search, linear=True)
         sweep(search, linear=False)
         start = None
@@ -114,7 +110,7 @@ There = tuple[dict[int, float], ...]
 
 @final
 @dataclass(frozen=True)
-class LpRounding(AbstractPlanner):
+class LpRounding(AbstractPolicyPlanner):
     """Rounds by thresholds. One linear programme of O(recipes * reads) columns.
 
     Arguments:
@@ -128,19 +124,15 @@ class LpRounding(AbstractPlanner):
         """Graphs that have no stage program, and those with too many recipes."""
         return refuses_stages(problem.graph) or refuses_size(problem, self.most_recipes)
 
-    def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
+    def attempts(self, search: Search) -> None:
         """FEASIBLE with the fastest plan that fits, OPTIMAL where everything fits, else UNSOLVED or INFEASIBLE."""
-
-        def policy(search: Search) -> None:
-            there = _relax(search)
-            _try(search, ([{v for v, x in row.items() if x > level} for row in there] for level in _THRESHOLDS))
-
-        return follow(problem, watch, self.name, self.refuses(problem), policy)
+        there = _relax(search)
+        _try(search, ([{v for v, x in row.items() if x > level} for row in there] for level in _THRESHOLDS))
 
 
 @final
 @dataclass(frozen=True)
-class RandomRounding(AbstractPlanner):
+class RandomRounding(AbstractPolicyPlanner):
     """Rounds at random, by the problem's seed. One linear programme of O(recipes * reads) columns.
 
     Arguments:
@@ -156,16 +148,12 @@ class RandomRounding(AbstractPlanner):
         """Graphs that have no stage program, and those with too many recipes."""
         return refuses_stages(problem.graph) or refuses_size(problem, self.most_recipes)
 
-    def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
+    def attempts(self, search: Search) -> None:
         """FEASIBLE with the fastest plan that fits, OPTIMAL where everything fits, else UNSOLVED or INFEASIBLE."""
-
-        def policy(search: Search) -> None:
-            there = _relax(search)
-            dice = random.Random(problem.seed)
-            draws = ([{v for v, x in row.items() if dice.random() < x} for row in there] for _ in range(self.samples))
-            _try(search, draws)
-
-        return follow(problem, watch, self.name, self.refuses(problem), policy)
+        there = _relax(search)
+        dice = random.Random(search.problem.seed)
+        draws = ([{v for v, x in row.items() if dice.random() < x} for row in there] for _ in range(self.samples))
+        _try(search, draws)
 
 
 def _relax(search: Search) -> There:

@@ -17,11 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from lowtide.ir.plan import Outcome, Problem
-from lowtide.planners.base import AbstractPlanner, Watch
 from lowtide.planners.chain.forward import Forward, forwards, taus_of_checkpoints
-from lowtide.planners.classic.policy import attempt, follow
-from lowtide.planners.reductions.stages import refuses_stages
+from lowtide.planners.classic.policy import AbstractPolicyPlanner, attempt
 from lowtide.planners.search import Search
 
 SWEEP = 300  # values of b, in equal steps up to what the whole forward produces
@@ -29,34 +26,26 @@ SWEEP = 300  # values of b, in equal steps up to what the whole forward produces
 
 @final
 @dataclass(frozen=True)
-class ChenGreedy(AbstractPlanner):
+class ChenGreedy(AbstractPolicyPlanner):
     """The candidates are the forward's articulation points. O(sweep * graph)."""
 
     name: ClassVar[str] = "chen-greedy"
 
-    def refuses(self, problem: Problem) -> str | None:
-        """Only graphs that have no stage program."""
-        return refuses_stages(problem.graph)
-
-    def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
+    def attempts(self, search: Search) -> None:
         """FEASIBLE with the fastest plan of the sweep that fits, OPTIMAL where everything fits, else no plan."""
-        return follow(problem, watch, self.name, self.refuses(problem), lambda search: sweep(search, linear=False))
+        sweep(search, linear=False)
 
 
 @final
 @dataclass(frozen=True)
-class ChenGreedyLinear(AbstractPlanner):
+class ChenGreedyLinear(AbstractPolicyPlanner):
     """The candidates are all forward recipes in program order. O(sweep * graph)."""
 
     name: ClassVar[str] = "chen-greedy-linear"
 
-    def refuses(self, problem: Problem) -> str | None:
-        """Only graphs that have no stage program."""
-        return refuses_stages(problem.graph)
-
-    def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
+    def attempts(self, search: Search) -> None:
         """FEASIBLE with the fastest plan of the sweep that fits, OPTIMAL where everything fits, else no plan."""
-        return follow(problem, watch, self.name, self.refuses(problem), lambda search: sweep(search, linear=True))
+        sweep(search, linear=True)
 
 
 def sweep(search: Search, *, linear: bool) -> None:
@@ -85,34 +74,26 @@ def _checkpoints(half: Forward, most_B: int, *, linear: bool) -> list[int]:
 
 @final
 @dataclass(frozen=True)
-class ChenSqrt(AbstractPlanner):
+class ChenSqrt(AbstractPolicyPlanner):
     """The candidates are the forward's articulation points. O(graph)."""
 
     name: ClassVar[str] = "chen-sqrt"
 
-    def refuses(self, problem: Problem) -> str | None:
-        """Only graphs that have no stage program; it does not know budgets, so too small a one is UNSOLVED."""
-        return refuses_stages(problem.graph)
-
-    def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
+    def attempts(self, search: Search) -> None:
         """FEASIBLE with its one plan, OPTIMAL where everything fits, else UNSOLVED or INFEASIBLE."""
-        return follow(problem, watch, self.name, self.refuses(problem), _at_points)
+        _at_points(search)
 
 
 @final
 @dataclass(frozen=True)
-class ChenSqrtLinear(AbstractPlanner):
+class ChenSqrtLinear(AbstractPolicyPlanner):
     """The candidates are all forward recipes in program order. O(graph)."""
 
     name: ClassVar[str] = "chen-sqrt-linear"
 
-    def refuses(self, problem: Problem) -> str | None:
-        """Only graphs that have no stage program; it does not know budgets, so too small a one is UNSOLVED."""
-        return refuses_stages(problem.graph)
-
-    def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
+    def attempts(self, search: Search) -> None:
         """FEASIBLE with its one plan, OPTIMAL where everything fits, else UNSOLVED or INFEASIBLE."""
-        return follow(problem, watch, self.name, self.refuses(problem), _linear)
+        _linear(search)
 
 
 def every_root(candidates: Sequence[int]) -> tuple[int, ...]:
@@ -135,18 +116,14 @@ def _linear(search: Search) -> None:
 
 @final
 @dataclass(frozen=True)
-class CheckpointAll(AbstractPlanner):
+class CheckpointAll(AbstractPolicyPlanner):
     """All articulation points. O(graph)."""
 
     name: ClassVar[str] = "checkpoint-all-points"
 
-    def refuses(self, problem: Problem) -> str | None:
-        """Only graphs that have no stage program; it does not know budgets, so too small a one is UNSOLVED."""
-        return refuses_stages(problem.graph)
-
-    def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
+    def attempts(self, search: Search) -> None:
         """FEASIBLE with its one plan, OPTIMAL where everything fits, else UNSOLVED or INFEASIBLE."""
-        return follow(problem, watch, self.name, self.refuses(problem), _every_point)
+        _every_point(search)
 
 
 def _every_point(search: Search) -> None:

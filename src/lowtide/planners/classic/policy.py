@@ -7,6 +7,7 @@ Units: `_B` bytes.
 
 from __future__ import annotations
 
+import abc
 import re
 from collections.abc import Callable
 
@@ -14,17 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowtide._core import Retention
-from lowtide.ir.plan import Outcome, Problem
+from lowtide.ir.plan import Problem
 from lowtide.ir.schedule import HOST, Fetch, Schedule, Send
 from lowtide.ir.simulate import simulate
-from lowtide.planners.base import Watch
 from lowtide.planners.bounds.classes import OFFLOAD_CLASS
 from lowtide.planners.bounds.floors import working_set
 from lowtide.planners.classic.itinerary import Itinerary, itinerary, refuses_offload
 from lowtide.planners.classic.traffic import NoCapacity, Policy, carried, links_of
-from lowtide.planners.keep_all import beyond_keep_all, keep_all
+from lowtide.planners.keep_all import beyond_keep_all
 from lowtide.planners.reductions.stages import refuses_stages
-from lowtide.planners.search import Search, conduct
+from lowtide.planners.search import AbstractSearchPlanner, Search
 
 HEAVY = re.compile(r"conv(?!ert)|attention|(^|\.|_)(mm|bmm|addmm|baddbmm|matmul|linear|dense)(\.|$|_)")
 """Operators that compute much, by their names: convolutions, matrix products, attention."""
@@ -41,30 +41,61 @@ def refuses_links(problem: Problem) -> str | None:
     return refuses_offload(problem.graph) or refuses_stages(problem.graph)
 
 
-def follow_moves(
-    problem: Problem, watch: Watch | None, name: str, refusal: str | None, script: Callable[[Search], None]
-) -> Outcome:
-    """Conducts a solve whose plans may offload values.
+class AbstractPolicyPlanner(AbstractSearchPlanner):
+    """A planner by rules that know little of budgets: where not everything fits, its plans are tried (`attempts`).
+
+    The outcome is the fastest plan that fits; without one, `smallest_B` is the least budget that one of them meets.
+    """
+
+    def script(self, search: Search) -> None:
+        """Everything kept, else what the rules say."""
+        attempting(search, self.name, self.attempts)
+
+    @abc.abstractmethod
+    def attempts(self, search: Search) -> None:
+        """Calls `attempt` for each of its plans."""
+
+
+class AbstractOffloadPlanner(AbstractSearchPlanner):
+    """The same with plans that offload values: `attempts` calls `haul` for each."""
+
+    def refuses(self, problem: Problem) -> str | None:
+        """Problems without links, bundles, and graphs that have no stage program."""
+        return refuses_links(problem)
+
+    def script(self, search: Search) -> None:
+        """Everything kept, else what the rules say."""
+        offloading(search, self.name, self.attempts)
+
+    @abc.abstractmethod
+    def attempts(self, search: Search) -> None:
+        """Calls `haul` for each of its plans."""
+
+
+def attempting(search: Search, name: str, attempts: Callable[[Search], None]) -> None:
+    """Runs rules where not everything fits.
 
     Arguments:
         name: of the planner.
-        refusal: as for `conduct`.
-        script: offers plans; runs only where not everything fits.
-
-    Returns: the fastest plan that fits; without one, `smallest_B` is the least budget that one of them meets.
+        attempts: calls `attempt` for each plan.
     """
+    beyond_keep_all(search, (name, lambda s: _from_keep_all(s, attempts)))
 
-    def solve(search: Search) -> None:
-        search.bound_class = search.floor_class = OFFLOAD_CLASS
-        search.run("keep_all", keep_all)
-        if search.time_ps is not None:
-            return
-        search.run("floor", _find_floor)
-        if not search.proved_impossible:
-            search.smallest_B = search.stats["keep_all_peak_B"]
-            search.run(name, script)
 
-    return conduct(problem, watch, name, refusal, solve)
+def offloading(search: Search, name: str, attempts: Callable[[Search], None]) -> None:
+    """Runs rules that offload values where not everything fits.
+
+    Arguments:
+        name: of the planner.
+        attempts: calls `haul` for each plan.
+    """
+    search.bound_class = search.floor_class = OFFLOAD_CLASS
+    beyond_keep_all(search, (name, lambda s: _from_keep_all(s, attempts)), floor=_find_floor)
+
+
+def _from_keep_all(search: Search, attempts: Callable[[Search], None]) -> None:
+    search.smallest_B = search.stats["keep_all_peak_B"]
+    attempts(search)
 
 
 def _find_floor(search: Search) -> None:
@@ -116,26 +147,6 @@ def moved_B(search: Search, schedule: Schedule) -> dict[str, int]:
     sent_B = sum(values[s.value].size_B for s in schedule.steps if isinstance(s, Send))
     fetched_B = sum(values[s.value].size_B for s in schedule.steps if isinstance(s, Fetch))
     return {"sent_B": sent_B, "fetched_B": fetched_B}
-
-
-def follow(
-    problem: Problem, watch: Watch | None, name: str, refusal: str | None, policy: Callable[[Search], None]
-) -> Outcome:
-    """Conducts a solve by a policy that knows little of budgets.
-
-    Arguments:
-        name: of the planner.
-        refusal: as for `conduct`.
-        policy: calls `attempt` for each of its plans; runs only where not everything fits.
-
-    Returns: the fastest plan that fits; without one, `smallest_B` is the least budget that one of them meets.
-    """
-
-    def attempts(search: Search) -> None:
-        search.smallest_B = search.stats["keep_all_peak_B"]
-        policy(search)
-
-    return conduct(problem, watch, name, refusal, beyond_keep_all((name, attempts)))
 
 
 def attempt(search: Search, taus: NDArray[np.int32]) -> Retention | None:

@@ -22,11 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowtide._core import KEEP
-from lowtide.ir.plan import Outcome, Problem
-from lowtide.planners.base import AbstractPlanner, Watch
+from lowtide.ir.plan import Problem
 from lowtide.planners.chain.chain import Chain, chain_of, refuses_chain
 from lowtide.planners.chain.forward import AT_ONCE
-from lowtide.planners.classic.policy import attempt, follow
+from lowtide.planners.classic.policy import AbstractPolicyPlanner, attempt
 from lowtide.planners.reductions.stages import refuses_stages, stage_program
 from lowtide.planners.search import Search
 
@@ -36,7 +35,7 @@ _NONE = -2
 
 @final
 @dataclass(frozen=True)
-class Rotor(AbstractPlanner):
+class Rotor(AbstractPolicyPlanner):
     """The links lie between the forward's articulation points. O(links^3 * slots).
 
     Arguments:
@@ -60,11 +59,8 @@ class Rotor(AbstractPlanner):
             return f"the chain has {links} links; the tables of this planner are for {self.most_links} at most"
         return None
 
-    def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
+    def attempts(self, search: Search) -> None:
         """FEASIBLE with the best of its table that fits, OPTIMAL where everything fits, else no plan."""
-        return follow(problem, watch, self.name, self.refuses(problem), self._bisect)
-
-    def _bisect(self, search: Search) -> None:
         table = _Table(chain_of(search.program), search, self.slots)
         least, most = table.least, self.slots
         while least is not None and least <= most:

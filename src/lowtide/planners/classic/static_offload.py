@@ -21,46 +21,36 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from lowtide.ir.plan import Outcome, Problem
 from lowtide.ir.schedule import Run
-from lowtide.planners.base import AbstractPlanner, Watch
 from lowtide.planners.chain.forward import forwards, taus_of_checkpoints
 from lowtide.planners.classic.itinerary import Itinerary
-from lowtide.planners.classic.policy import HEAVY, follow_moves, haul, refuses_links
+from lowtide.planners.classic.policy import HEAVY, AbstractOffloadPlanner, haul
 from lowtide.planners.classic.traffic import Policy
 from lowtide.planners.search import Search
 
 
 @final
 @dataclass(frozen=True)
-class SavedOffload(AbstractPlanner):
+class SavedOffload(AbstractOffloadPlanner):
     """All saved values go to the host. O(graph)."""
 
     name: ClassVar[str] = "offload-saved"
 
-    def refuses(self, problem: Problem) -> str | None:
-        """Problems without links, bundles, and graphs that have no stage program."""
-        return refuses_links(problem)
-
-    def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
+    def attempts(self, search: Search) -> None:
         """FEASIBLE with its one plan, OPTIMAL where everything fits, else UNSOLVED or INFEASIBLE."""
-        return follow_moves(problem, watch, self.name, self.refuses(problem), _everything)
+        _everything(search)
 
 
 @final
 @dataclass(frozen=True)
-class CheckpointOffload(AbstractPlanner):
+class CheckpointOffload(AbstractOffloadPlanner):
     """Articulation points of the forward go to the host, what lies between two of them is recomputed. O(graph)."""
 
     name: ClassVar[str] = "offload-checkpoints"
 
-    def refuses(self, problem: Problem) -> str | None:
-        """Problems without links, bundles, and graphs that have no stage program."""
-        return refuses_links(problem)
-
-    def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
+    def attempts(self, search: Search) -> None:
         """FEASIBLE with its one plan, OPTIMAL where everything fits, else UNSOLVED or INFEASIBLE."""
-        return follow_moves(problem, watch, self.name, self.refuses(problem), _checkpoints)
+        _checkpoints(search)
 
 
 def _everything(search: Search) -> None:
@@ -83,18 +73,14 @@ def saved(trip: Itinerary) -> Policy:
 
 @final
 @dataclass(frozen=True)
-class ConvolutionOffload(AbstractPlanner):
+class ConvolutionOffload(AbstractOffloadPlanner):
     """Convolutions' outputs go to the host, fetched one ahead. O(graph)."""
 
     name: ClassVar[str] = "offload-convolutions"
 
-    def refuses(self, problem: Problem) -> str | None:
-        """Problems without links, bundles, and graphs that have no stage program."""
-        return refuses_links(problem)
-
-    def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
+    def attempts(self, search: Search) -> None:
         """FEASIBLE with its one plan, OPTIMAL where everything fits, else UNSOLVED or INFEASIBLE."""
-        return follow_moves(problem, watch, self.name, self.refuses(problem), _offload)
+        _offload(search)
 
 
 def _offload(search: Search) -> None:
@@ -123,18 +109,14 @@ def after_each_other(trip: Itinerary, values: Iterable[int]) -> dict[int, int]:
 
 @final
 @dataclass(frozen=True)
-class TensorCache(AbstractPlanner):
+class TensorCache(AbstractOffloadPlanner):
     """Evicts what was used least recently. O(steps * values evicted at once)."""
 
     name: ClassVar[str] = "tensor-cache"
 
-    def refuses(self, problem: Problem) -> str | None:
-        """Problems without links, bundles, and graphs that have no stage program."""
-        return refuses_links(problem)
-
-    def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
+    def attempts(self, search: Search) -> None:
         """FEASIBLE with its one plan, OPTIMAL where everything fits, else UNSOLVED or INFEASIBLE."""
-        return follow_moves(problem, watch, self.name, self.refuses(problem), _cached)
+        _cached(search)
 
 
 def _cached(search: Search) -> None:

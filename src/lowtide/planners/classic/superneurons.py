@@ -44,7 +44,15 @@ from lowtide.ops.base import ALGORITHMS
 from lowtide.planners.base import AbstractPlanner, Watch
 from lowtide.planners.chain.forward import AT_ONCE, Forward, forwards, taus_of
 from lowtide.planners.classic.itinerary import Itinerary
-from lowtide.planners.classic.policy import HEAVY, attempt, follow, follow_moves, haul, refuses_links
+from lowtide.planners.classic.policy import (
+    HEAVY,
+    AbstractPolicyPlanner,
+    attempt,
+    attempting,
+    haul,
+    offloading,
+    refuses_links,
+)
 from lowtide.planners.classic.static_offload import after_each_other, cached, heavy_outputs, one_ahead
 from lowtide.planners.classic.traffic import Policy
 from lowtide.planners.implementations.choice import choose
@@ -57,54 +65,38 @@ LayerByLayer = Callable[[Forward, list[list[int]]], set[int]]
 
 @final
 @dataclass(frozen=True)
-class SpeedCentric(AbstractPlanner):
+class SpeedCentric(AbstractPolicyPlanner):
     """A segment is rematerialised once, as a whole, when the backward enters it. O(graph)."""
 
     name: ClassVar[str] = "superneurons-speed"
 
-    def refuses(self, problem: Problem) -> str | None:
-        """Only graphs that have no stage program; it does not know budgets, so too small a one is UNSOLVED."""
-        return refuses_stages(problem.graph)
-
-    def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
+    def attempts(self, search: Search) -> None:
         """FEASIBLE with its one plan, OPTIMAL where everything fits, else UNSOLVED or INFEASIBLE."""
-        return follow(problem, watch, self.name, self.refuses(problem), lambda search: _try(search, lambda *_: set()))
+        _try(search, lambda *_: set())
 
 
 @final
 @dataclass(frozen=True)
-class MemoryCentric(AbstractPlanner):
+class MemoryCentric(AbstractPolicyPlanner):
     """For each need a value is rematerialised from its segment's checkpoint and dropped again. O(graph)."""
 
     name: ClassVar[str] = "superneurons-memory"
 
-    def refuses(self, problem: Problem) -> str | None:
-        """Only graphs that have no stage program; it does not know budgets, so too small a one is UNSOLVED."""
-        return refuses_stages(problem.graph)
-
-    def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
+    def attempts(self, search: Search) -> None:
         """FEASIBLE with its one plan, OPTIMAL where everything fits, else UNSOLVED or INFEASIBLE."""
-
-        def all_of_them(_: Forward, found: list[list[int]]) -> set[int]:
-            return {t for segment in found for t in segment}
-
-        return follow(problem, watch, self.name, self.refuses(problem), lambda search: _try(search, all_of_them))
+        _try(search, lambda _, found: {t for segment in found for t in segment})
 
 
 @final
 @dataclass(frozen=True)
-class CostAware(AbstractPlanner):
+class CostAware(AbstractPolicyPlanner):
     """Speed-centric in segments that fit below the largest layer's bytes, else memory-centric. O(graph)."""
 
     name: ClassVar[str] = "superneurons-cost"
 
-    def refuses(self, problem: Problem) -> str | None:
-        """Only graphs that have no stage program; it does not know budgets, so too small a one is UNSOLVED."""
-        return refuses_stages(problem.graph)
-
-    def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
+    def attempts(self, search: Search) -> None:
         """FEASIBLE with its one plan, OPTIMAL where everything fits, else UNSOLVED or INFEASIBLE."""
-        return follow(problem, watch, self.name, self.refuses(problem), lambda search: _try(search, _too_large))
+        _try(search, _too_large)
 
 
 def _try(search: Search, layer_by_layer: LayerByLayer) -> None:
@@ -230,9 +222,9 @@ class SuperNeurons(AbstractPlanner):
         if LIVENESS not in self.stages:
             outcome = conduct(inner, watch, self.name, refusal, _everything)
         elif POOL in self.stages:
-            outcome = follow_moves(inner, watch, self.name, refusal, self._script)
+            outcome = conduct(inner, watch, self.name, refusal, lambda s: offloading(s, self.name, self._script))
         else:
-            outcome = follow(inner, watch, self.name, refusal, self._script)
+            outcome = conduct(inner, watch, self.name, refusal, lambda s: attempting(s, self.name, self._script))
         return _with_workspaces(problem, inner.graph, outcome) if spaces else outcome
 
     def _script(self, search: Search) -> None:
