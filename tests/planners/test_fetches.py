@@ -61,9 +61,9 @@ def test_kernel_oracle_and_simulator_agree(make) -> None:
     state = reduced.keep_all(stage_program_peak_B(graph) // 2)
     assert_same(reduced, state)
     for _ in range(18):
-        gaps, taus = random_change(reduced.core, dice)
+        gaps, retention = random_change(reduced.core, dice)
         before = state.taus.copy()
-        if not state.apply(gaps, taus):
+        if not state.apply(gaps, retention):
             np.testing.assert_array_equal(state.taus, before)
         elif dice.random() < 0.4:
             state.undo()

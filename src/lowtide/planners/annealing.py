@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from lowtide._core import Annealer, Retention
 from lowtide.planners.greedy import descend
 from lowtide.planners.keep_all import beyond_keep_all
+from lowtide.planners.reductions.stages import GapNumbers
 from lowtide.planners.search import AbstractSearchPlanner, Search
 
 _SLICE_s = 0.02  # aim of one call into the core
@@ -58,7 +59,7 @@ def anneal(search: Search, temperatures: tuple[float, ...]) -> None:
         work = (search.problem.work - search.work) // (len(temperatures) - number)
         if work <= 0 or search.clock.is_close():
             return
-        anneal_once(search, search.retention(), temperature, work, search.problem.seed * 1000 + number)
+        anneal_once(search, search.state(), temperature, work, search.problem.seed * 1000 + number)
 
 
 def anneal_once(
@@ -100,8 +101,6 @@ def _take(search: Search, annealer: Annealer, best: Retention) -> None:
 _MEETING_s = 0.03  # aim of the time between two meetings
 _MOST = 1 << 14  # proposals between two meetings
 
-Taus = NDArray[np.int32]
-
 
 @dataclass(frozen=True)
 class AnnealingRun:
@@ -123,17 +122,17 @@ class Lane:
     """What one core does.
 
     Arguments:
-        taus: the retention at which it begins.
+        retention: the retention at which it begins.
         annealing_runs: in order; they share the lane's proposals evenly.
         seed: of its proposals.
     """
 
-    taus: Taus
+    retention: GapNumbers
     annealing_runs: tuple[AnnealingRun, ...]
     seed: int
 
 
-def anneal_lanes(search: Search, lanes: Sequence[Lane], work: int, twins: Taus | None = None) -> None:
+def anneal_lanes(search: Search, lanes: Sequence[Lane], work: int, twins: GapNumbers | None = None) -> None:
     """Runs the lanes concurrently and offers what they find.
 
     Arguments:
@@ -164,34 +163,34 @@ def anneal_lanes(search: Search, lanes: Sequence[Lane], work: int, twins: Taus |
 
 
 def _take_run(search: Search, run: _Run) -> None:
-    if run.taus is not None and (search.time_ps is None or run.time_ps < search.time_ps):
+    if run.retention is not None and (search.time_ps is None or run.time_ps < search.time_ps):
         state = search.program.keep_all(search.budget_B)
-        if state.assign(run.taus):
+        if state.assign(run.retention):
             search.offer(state)
 
 
 class _Run:
     """A lane in progress. It only reads of the search what no lane changes.
 
-    Invariant: `taus`, if any, fit the budget and take `time_ps`, the least that the lane has found.
+    Invariant: `retention`, if any, fit the budget and take `time_ps`, the least that the lane has found.
     """
 
-    def __init__(self, search: Search, lane: Lane, moves: int, twins: Taus | None) -> None:
+    def __init__(self, search: Search, lane: Lane, moves: int, twins: GapNumbers | None) -> None:
         self.search, self.lane, self.twins = search, lane, twins
         self.enough_ps = search.enough_ps
         self.left = moves
         self.tried = 0
-        self.taus: Taus | None = None
+        self.retention: GapNumbers | None = None
         self.time_ps = 0
         self.number = 0
-        self.begin_at = lane.taus
+        self.begin_at = lane.retention
         self.dice = random.Random(lane.seed)
         self.annealer: Annealer | None = None
 
     @property
     def is_close(self) -> bool:
         """Whether the lane's best is close enough to the bound."""
-        return self.taus is not None and self.time_ps <= self.enough_ps
+        return self.retention is not None and self.time_ps <= self.enough_ps
 
     def run(self, moves: int) -> bool:
         """So many proposals more; whether the lane is over."""
@@ -203,10 +202,10 @@ class _Run:
             done = self.annealer.run(moves)
             moves -= self.annealer.tried - before
             self.tried += self.annealer.tried - before
-            if self.annealer.found and (self.taus is None or self.annealer.best_time_ps < self.time_ps):
-                self.taus, self.time_ps = self.annealer.best_taus, self.annealer.best_time_ps
+            if self.annealer.found and (self.retention is None or self.annealer.best_time_ps < self.time_ps):
+                self.retention, self.time_ps = self.annealer.best_taus, self.annealer.best_time_ps
             if done:
-                self.begin_at = self.annealer.lowest_taus if self.taus is None else self.taus
+                self.begin_at = self.annealer.lowest_taus if self.retention is None else self.retention
                 self.annealer = None
         return self.is_close
 

@@ -46,7 +46,7 @@ def descend(search: Search, candidates: int = _CANDIDATES) -> None:
         search.clock.tick()
     search.stats["greedy_tried"] = kernel.tried
     search.stats["greedy_peak_B"] = state.peak_B
-    search.lowest_taus = state.taus
+    search.lowest_retention = state.taus
     search.offer(state)
 
 

@@ -10,15 +10,12 @@ Nothing here looks at the clock: a plan for a neighbouring shape is worth having
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
 from lowtide._core import Greedy as Kernel
 from lowtide.ir.graph import Effect
 from lowtide.ir.schedule import DEVICE, Boundary, Drop, Fetch, Run, Schedule
 from lowtide.planners.keep_all import find_floor
 from lowtide.planners.reductions.stage import ENTRY
-from lowtide.planners.reductions.stages import StageProgram
+from lowtide.planners.reductions.stages import GapNumbers, StageProgram
 from lowtide.planners.search import Search
 
 STAGE = "start"
@@ -49,7 +46,7 @@ def begin(search: Search, schedule: Schedule) -> None:
     search.stats["start_s"] = search.clock.elapsed_s - began_s
 
 
-def read_back(program: StageProgram, schedule: Schedule) -> NDArray[np.int32]:
+def read_back(program: StageProgram, schedule: Schedule) -> GapNumbers:
     """Finds the retention with which the program drops and keeps as the schedule does.
 
     A value that is gone at the end of a stage that touched it (made it, recomputed it, or used it) is dropped there:
@@ -61,7 +58,7 @@ def read_back(program: StageProgram, schedule: Schedule) -> NDArray[np.int32]:
     Returns: one number per gap. O(steps + reads).
     """
     core = program.core
-    taus: NDArray[np.int32] = program.keep_all(0).taus
+    retention: GapNumbers = program.keep_all(0).taus
     walk = _Walk(program)
     touched_and_gone = walk.run(schedule)[:-1]
     fetches = {core.gap_at(value, stage) for value, stage in walk.fetches}
@@ -70,8 +67,8 @@ def read_back(program: StageProgram, schedule: Schedule) -> NDArray[np.int32]:
             gap = core.gap_at(value, stage + 1)
             if core.is_free(gap):
                 fetched = core.can_fetch(gap) and (gap in fetches or not core.can_recompute(gap))
-                taus[gap] = ~(stage + 1) if fetched else stage + 1
-    return taus
+                retention[gap] = ~(stage + 1) if fetched else stage + 1
+    return retention
 
 
 class _Walk:

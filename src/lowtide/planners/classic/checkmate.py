@@ -56,8 +56,8 @@ class Checkmate(AbstractPolicyPlanner):
         sweep(search, linear=True)
         sweep(search, linear=False)
         start = None
-        if search.taus is not None:
-            start = residence(search.program, of_lifetimes(search.program, search.retention()))
+        if search.retention is not None:
+            start = residence(search.program, of_lifetimes(search.program, search.state()))
             # In program order the recomputations of a stage may take more than just in time.
             start = start if start is not None and offer(search, start) <= search.problem.budget_B else None
         budget_B = search.problem.budget_B

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from lowtide.planners.chain.forward import Forward, forwards, taus_of_checkpoints
+from lowtide.planners.chain.forward import Forward, forwards, retention_of_checkpoints
 from lowtide.planners.classic.policy import AbstractPolicyPlanner, attempt
 from lowtide.planners.search import Search
 
@@ -58,7 +58,7 @@ def sweep(search: Search, *, linear: bool) -> None:
         chosen = tuple(t for half in halves for t in _checkpoints(half, passed_B, linear=linear))
         if chosen not in seen and search.work < search.problem.work:
             seen.add(chosen)
-            attempt(search, taus_of_checkpoints(search.program, halves, chosen))
+            attempt(search, retention_of_checkpoints(search.program, halves, chosen))
 
 
 def _checkpoints(half: Forward, most_B: int, *, linear: bool) -> list[int]:
@@ -105,13 +105,13 @@ def every_root(candidates: Sequence[int]) -> tuple[int, ...]:
 def _at_points(search: Search) -> None:
     halves = forwards(search.program)
     chosen = [t for half in halves for t in every_root(half.articulation_points)]
-    attempt(search, taus_of_checkpoints(search.program, halves, chosen))
+    attempt(search, retention_of_checkpoints(search.program, halves, chosen))
 
 
 def _linear(search: Search) -> None:
     halves = forwards(search.program)
     chosen = [t for half in halves for t in every_root(half.stages)]
-    attempt(search, taus_of_checkpoints(search.program, halves, chosen))
+    attempt(search, retention_of_checkpoints(search.program, halves, chosen))
 
 
 @final
@@ -129,4 +129,4 @@ class CheckpointAll(AbstractPolicyPlanner):
 def _every_point(search: Search) -> None:
     halves = forwards(search.program)
     chosen = [t for half in halves for t in half.articulation_points]
-    attempt(search, taus_of_checkpoints(search.program, halves, chosen))
+    attempt(search, retention_of_checkpoints(search.program, halves, chosen))

@@ -11,9 +11,6 @@ import abc
 import re
 from collections.abc import Callable
 
-import numpy as np
-from numpy.typing import NDArray
-
 from lowtide._core import Retention
 from lowtide.ir.plan import Problem
 from lowtide.ir.schedule import HOST, Fetch, Schedule, Send
@@ -23,7 +20,7 @@ from lowtide.planners.bounds.floors import working_set
 from lowtide.planners.classic.itinerary import Itinerary, itinerary, refuses_offload
 from lowtide.planners.classic.traffic import NoCapacity, Policy, carried, links_of
 from lowtide.planners.keep_all import beyond_keep_all
-from lowtide.planners.reductions.stages import refuses_stages
+from lowtide.planners.reductions.stages import GapNumbers, refuses_stages
 from lowtide.planners.search import AbstractSearchPlanner, Search
 
 HEAVY = re.compile(r"conv(?!ert)|attention|(^|\.|_)(mm|bmm|addmm|baddbmm|matmul|linear|dense)(\.|$|_)")
@@ -149,14 +146,14 @@ def moved_B(search: Search, schedule: Schedule) -> dict[str, int]:
     return {"sent_B": sent_B, "fetched_B": fetched_B}
 
 
-def attempt(search: Search, taus: NDArray[np.int32]) -> Retention | None:
+def attempt(search: Search, retention: GapNumbers) -> Retention | None:
     """Tries one plan: offers it, notes its peak, counts it as one unit of work.
 
     Returns: its state; None if its recomputations are impossible or too many.
     """
     search.work += 1
     state = search.program.keep_all(search.budget_B)
-    possible = state.assign(taus)
+    possible = state.assign(retention)
     if possible:
         search.offer(state)
         note_peak(search, state.peak_B + search.program.reserve_B)

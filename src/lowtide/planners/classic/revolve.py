@@ -12,15 +12,12 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from lowtide._core import KEEP
 from lowtide.ir.plan import Problem
 from lowtide.planners.chain.chain import Chain, chain_of, refuses_chain
 from lowtide.planners.chain.forward import AT_ONCE, forwards
 from lowtide.planners.classic.policy import AbstractPolicyPlanner, attempt
-from lowtide.planners.reductions.stages import refuses_stages, stage_program
+from lowtide.planners.reductions.stages import GapNumbers, refuses_stages, stage_program
 from lowtide.planners.search import Search
 
 _DENSE = 64  # up to here every number of checkpoints is tried, then ever fewer
@@ -81,7 +78,7 @@ def _sweep(search: Search) -> None:
         slots -= max(1, slots // _DENSE)
 
 
-def revolve(chain: Chain, slots: int) -> NDArray[np.int32]:
+def revolve(chain: Chain, slots: int) -> GapNumbers:
     """Says when each link's values are kept, for a number of checkpoints, the given state among them. O(graph)."""
     inner = [AT_ONCE] * len(chain.links)
     crossing = [AT_ONCE] * len(chain.links)
@@ -96,7 +93,7 @@ def revolve(chain: Chain, slots: int) -> NDArray[np.int32]:
         crossing[middle - 1] = since
         stack.append((first, middle, free, chain.need[middle - 1]))
         stack.append((middle, stop, free - 1, since))
-    return chain.taus(inner, crossing)
+    return chain.retention(inner, crossing)
 
 
 def beta(slots: int, repeats: int) -> int:

@@ -26,7 +26,7 @@ from lowtide.ir.plan import Problem
 from lowtide.planners.chain.chain import Chain, chain_of, refuses_chain
 from lowtide.planners.chain.forward import AT_ONCE
 from lowtide.planners.classic.policy import AbstractPolicyPlanner, attempt
-from lowtide.planners.reductions.stages import refuses_stages, stage_program
+from lowtide.planners.reductions.stages import GapNumbers, refuses_stages, stage_program
 from lowtide.planners.search import Search
 
 _SAVE = -1  # the choice to save everything of the first link; else the link behind the split
@@ -65,7 +65,7 @@ class Rotor(AbstractPolicyPlanner):
         least, most = table.least, self.slots
         while least is not None and least <= most:
             middle = (least + most) // 2
-            state = attempt(search, table.taus(middle))
+            state = attempt(search, table.retention(middle))
             if state is not None and state.fits:
                 least = middle + 1
             else:
@@ -175,7 +175,7 @@ class _Table:
         enough = np.flatnonzero(np.isfinite(self.time[0, -1]))
         return int(enough[0]) if len(enough) else None
 
-    def taus(self, slots: int) -> NDArray[np.int32]:
+    def retention(self, slots: int) -> GapNumbers:
         """Reads the best plan for a number of slots off the table. O(graph)."""
         chain = self.chain
         inner = [AT_ONCE] * len(chain.links)
@@ -193,4 +193,4 @@ class _Table:
                 crossing[behind - 1] = since
                 stack.append((behind, last, free - self.crossing[behind - 1], since))
                 stack.append((first, behind - 1, free, chain.need[behind - 1]))
-        return chain.taus(inner, crossing)
+        return chain.retention(inner, crossing)

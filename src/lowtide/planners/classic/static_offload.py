@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 from lowtide.ir.schedule import Run
-from lowtide.planners.chain.forward import forwards, taus_of_checkpoints
+from lowtide.planners.chain.forward import forwards, retention_of_checkpoints
 from lowtide.planners.classic.itinerary import Itinerary
 from lowtide.planners.classic.policy import HEAVY, AbstractOffloadPlanner, haul
 from lowtide.planners.classic.traffic import Policy
@@ -61,7 +61,7 @@ def _checkpoints(search: Search) -> None:
     halves = forwards(search.program)
     chosen = [t for half in halves for t in half.articulation_points]
     state = search.program.keep_all(0)
-    if state.assign(taus_of_checkpoints(search.program, halves, chosen)):
+    if state.assign(retention_of_checkpoints(search.program, halves, chosen)):
         haul(search, search.program.lift(state), saved)
 
 

@@ -30,9 +30,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from lowtide._core import NEVER
 from lowtide.ir.graph import Graph, Recipe
@@ -42,7 +40,7 @@ from lowtide.ir.schedule import Drop, Run, Schedule
 from lowtide.ir.simulate import simulate
 from lowtide.ops.base import ALGORITHMS
 from lowtide.planners.base import AbstractPlanner, Watch
-from lowtide.planners.chain.forward import AT_ONCE, Forward, forwards, taus_of
+from lowtide.planners.chain.forward import AT_ONCE, Forward, forwards, retention_of
 from lowtide.planners.classic.itinerary import Itinerary
 from lowtide.planners.classic.policy import (
     HEAVY,
@@ -56,7 +54,7 @@ from lowtide.planners.classic.policy import (
 from lowtide.planners.classic.static_offload import after_each_other, cached, heavy_outputs, one_ahead
 from lowtide.planners.classic.traffic import Policy
 from lowtide.planners.implementations.choice import choose
-from lowtide.planners.reductions.stages import refuses_stages
+from lowtide.planners.reductions.stages import GapNumbers, refuses_stages
 from lowtide.planners.search import Search, conduct
 
 # Of a forward half and its segments, the stages that are rebuilt one by one.
@@ -100,17 +98,17 @@ class CostAware(AbstractPolicyPlanner):
 
 
 def _try(search: Search, layer_by_layer: LayerByLayer) -> None:
-    attempt(search, _taus(search, forwards(search.program), layer_by_layer))
+    attempt(search, _retention(search, forwards(search.program), layer_by_layer))
 
 
-def _taus(search: Search, halves: tuple[Forward, ...], layer_by_layer: LayerByLayer) -> NDArray[np.int32]:
+def _retention(search: Search, halves: tuple[Forward, ...], layer_by_layer: LayerByLayer) -> GapNumbers:
     when: dict[int, int] = {}
     for half in halves:
         found = segments(half)
         one_by_one = layer_by_layer(half, found)
         for t in (t for segment in found for t in segment):
             when.update(dict.fromkeys(half.outputs[t], NEVER if t in one_by_one else AT_ONCE))
-    return taus_of(halves, when, search.program)
+    return retention_of(halves, when, search.program)
 
 
 def segments(half: Forward) -> list[list[int]]:
@@ -142,9 +140,9 @@ def largest_layer_B(half: Forward) -> int:
     return max((half.size_B(t) + layers_B[t] for t in half.stages), default=0)
 
 
-def cost_aware(search: Search, halves: tuple[Forward, ...]) -> NDArray[np.int32]:
+def cost_aware(search: Search, halves: tuple[Forward, ...]) -> GapNumbers:
     """The retention of `CostAware`."""
-    return _taus(search, halves, _too_large)
+    return _retention(search, halves, _too_large)
 
 
 def _layers_B(half: Forward) -> dict[int, int]:

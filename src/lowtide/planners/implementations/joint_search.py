@@ -94,7 +94,7 @@ class Candidate:
     @property
     def state(self) -> Retention | None:
         """Its plan; without one, what came closest."""
-        return self.lowest if self.search.taus is None else self.search.retention()
+        return self.lowest if self.search.retention is None else self.search.state()
 
 
 @dataclass

@@ -11,56 +11,54 @@ Units: `_B` bytes, `_s` seconds.
 
 from __future__ import annotations
 
-import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from lowtide.ir.graph import Effect, Graph, Recipe
 from lowtide.ir.machine import Machine
 from lowtide.planners.offload.movement import Rates
 from lowtide.planners.reductions.program import needed_program
-from lowtide.planners.reductions.stages import StageProgram, stage_program
-
-Taus = NDArray[np.int32]
+from lowtide.planners.reductions.stages import GapNumbers, StageProgram, stage_program
 
 
-def least_away(program: StageProgram) -> Taus:
+def least_away(program: StageProgram) -> GapNumbers:
     """Everything away, and in place where that is fuller. O(stages) retentions are tried, mostly few."""
     state = program.keep_all(0)
-    taus = taus_away(program)
-    if not state.assign(taus):
-        return taus
+    retention = retention_away(program)
+    if not state.assign(retention):
+        return retention
     peak_B, stage = state.peak_B, state.peak_stage
     tried: set[tuple[int, int]] = set()
     while True:
         candidates = [(stage, v) for v in program.takeover_ids[stage] if (stage, v) not in tried]
         if not candidates:
-            return taus
+            return retention
         tried.add(candidates[0])
-        other = _recomputed(program, taus, candidates[0][1], stage)
+        other = _recomputed(program, retention, candidates[0][1], stage)
         if other is not None and state.assign(other) and state.peak_B <= peak_B:
-            taus, peak_B, stage = other, state.peak_B, state.peak_stage
+            retention, peak_B, stage = other, state.peak_B, state.peak_stage
 
 
-def taus_away(program: StageProgram) -> Taus:
+def retention_away(program: StageProgram) -> GapNumbers:
     """Everything that may come by fetch does so for every need. O(gaps)."""
-    core, taus = program.core, program.keep_all(0).taus
-    for gap in range(len(taus)):
+    core, retention = program.core, program.keep_all(0).taus
+    for gap in range(len(retention)):
         if core.is_free(gap) and core.can_fetch(gap):
-            taus[gap] = ~(core.gap_start(gap) + 1)
-    return taus
+            retention[gap] = ~(core.gap_start(gap) + 1)
+    return retention
 
 
-def _recomputed(program: StageProgram, taus: Taus, value: int, stage: int) -> Taus | None:
+def _recomputed(program: StageProgram, retention: GapNumbers, value: int, stage: int) -> GapNumbers | None:
     """The same with a value recomputed, not fetched, behind a stage; None where that cannot be, or is so."""
     core = program.core
     first = sum(len(uses) + 1 for uses in program.uses[:value])
     gaps = [
-        g for g in range(first, first + len(program.uses[value]) + 1) if core.gap_start(g) >= stage and taus[g] < -1
+        g
+        for g in range(first, first + len(program.uses[value]) + 1)
+        if core.gap_start(g) >= stage and retention[g] < -1
     ]
     if not gaps or not all(core.can_recompute(g) for g in gaps):
         return None
-    found = taus.copy()
+    found = retention.copy()
     found[gaps] = ~found[gaps]
     return found
 

@@ -271,13 +271,13 @@ def _at_prices(pool: OffloadSearch) -> None:
         movable = fetchable_values(graph, pool.least_B)
         if best.candidate is None:
             candidate = pool.candidate(graph, (), movable)
-            taus = read_back(candidate.program, best.timing.schedule)
+            retention = read_back(candidate.program, best.timing.schedule)
         else:
             candidate = pool.redraft(graph, best.hosted, movable | best.candidate.program.movement.fetchable)
-            assert best.taus is not None
-            taus = best.taus
+            assert best.retention is not None
+            retention = best.retention
         candidate.price(pool.machine, price)
-        anneal_candidate(pool, candidate, taus, budget_share)
+        anneal_candidate(pool, candidate, retention, budget_share)
         pool.clock.tick()
 
 

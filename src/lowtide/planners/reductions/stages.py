@@ -47,6 +47,9 @@ from lowtide.planners.reductions.hidden_values import (
 from lowtide.planners.reductions.program import needed_program, refuses_overwriting, updated_values, updates
 from lowtide.planners.reductions.stage import ENTRY, EXIT, Lifetimes, Lifting, Stage
 
+GapNumbers = NDArray[np.int32]
+"""A retention: per gap of a value's life, in the core's order, whether it is kept there (`core/retention.hpp`)."""
+
 
 @dataclass(frozen=True)
 class StageProgram:
