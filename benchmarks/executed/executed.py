@@ -28,8 +28,7 @@ from lowtide.device.arena import Arena
 from lowtide.device.heap import keep_warm
 from lowtide.errors import PlanError
 from lowtide.planners.base import AbstractPlanner
-from lowtide.planners.classic.chen_greedy import ChenGreedy
-from lowtide.planners.classic.chen_sqrt import ChenSqrt
+from lowtide.planners.classic.chen import ChenGreedy, ChenSqrt
 from lowtide.planners.classic.rotor import Rotor
 from lowtide.planners.classic.superneurons import CostAware
 from lowtide.planners.portfolio import Portfolio

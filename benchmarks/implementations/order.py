@@ -21,8 +21,8 @@ from lowtide.ops.base import IN_PLACE
 from lowtide.planners.implementations.choice import choose
 from lowtide.planners.implementations.menu import restricted
 from lowtide.planners.reductions.base_order import base_order
-from lowtide.planners.reductions.begun import read_back
 from lowtide.planners.reductions.stages import StageProgram, stage_program
+from lowtide.planners.start import read_back
 
 NETWORKS = ("resnet50", "gpt2", "unet")
 PERCENTS = (50, 33)
@@ -65,18 +65,18 @@ def thriftiest(graph: Graph) -> dict[int, int]:
     return _descend(graph, bytes_of, 1)
 
 
-def fastest(graph: Graph, taus_of: Callable[[StageProgram], Any], budget_B: int) -> dict[int, int]:
+def fastest(graph: Graph, retention_of: Callable[[StageProgram], Any], budget_B: int) -> dict[int, int]:
     """Per group the option that is fastest under a schedule that stays, groups one after another.
 
     Arguments:
-        taus_of: when a program drops what.
+        retention_of: when a program drops what.
 
     Returns: group -> option. O(options * graph).
     """
 
     def seconds_of(program: StageProgram) -> tuple[float, int]:
         state = program.keep_all(budget_B - program.reserve_B)
-        if not (state.assign(taus_of(program)) and state.fits):
+        if not (state.assign(retention_of(program)) and state.fits):
             return np.inf, 0
         return float(state.time_ps), int(state.peak_B)
 

@@ -12,7 +12,7 @@ from benchmarks.problem_set import load
 from benchmarks.results_file import table
 from lowtide.ir.graph import Graph
 from lowtide.ir.simulate import simulate
-from lowtide.planners.classic.pool_stages import stage_peaks
+from lowtide.planners.classic.superneurons import stage_peaks
 from lowtide.planners.keep_all import keep_all_schedule
 from lowtide.units import format_B
 

@@ -13,11 +13,9 @@ from lowtide.ir.graph import Graph
 from lowtide.ir.plan import Problem
 from lowtide.ir.simulate import simulate
 from lowtide.planners.base import AbstractPlanner
-from lowtide.planners.classic.checkpoint_all import CheckpointAll
-from lowtide.planners.classic.offload_convolutions import ConvolutionOffload
-from lowtide.planners.classic.offload_saved import CheckpointOffload, SavedOffload
-from lowtide.planners.classic.pool_stages import SuperNeurons
-from lowtide.planners.classic.tensor_cache import TensorCache
+from lowtide.planners.classic.chen import CheckpointAll
+from lowtide.planners.classic.static_offload import CheckpointOffload, ConvolutionOffload, SavedOffload, TensorCache
+from lowtide.planners.classic.superneurons import SuperNeurons
 from lowtide.planners.keep_all import keep_all_schedule
 from lowtide.units import format_B
 

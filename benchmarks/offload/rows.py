@@ -20,7 +20,7 @@ from lowtide.ir.plan import Outcome, Problem
 from lowtide.ir.simulate import simulate
 from lowtide.planners.base import AbstractPlanner
 from lowtide.planners.bounds.floors import working_set
-from lowtide.planners.offload.once import run_once
+from lowtide.planners.offload.extremes import run_once
 from lowtide.planners.portfolio import Portfolio
 from lowtide.planners.reductions.base_order import base_order
 

@@ -10,7 +10,7 @@ from benchmarks.results_file import table
 from lowtide.ir.graph import Graph
 from lowtide.ir.machine import Machine
 from lowtide.ir.simulate import simulate
-from lowtide.planners.classic.pool_stages import stage_peaks
+from lowtide.planners.classic.superneurons import stage_peaks
 from lowtide.planners.keep_all import keep_all_schedule
 
 BUDGET_B = 12 * 10**9

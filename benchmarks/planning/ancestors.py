@@ -28,8 +28,7 @@ from lowtide.planners.base import AbstractPlanner
 from lowtide.planners.bounds.classes import BOUND_CLASS
 from lowtide.planners.bounds.floors import op_floor
 from lowtide.planners.catalogue import CLASSICS
-from lowtide.planners.classic.checkmate import Checkmate
-from lowtide.planners.classic.rounding import LpRounding, RandomRounding
+from lowtide.planners.classic.checkmate import Checkmate, LpRounding, RandomRounding
 from lowtide.planners.portfolio import Portfolio
 from lowtide.planners.reductions.base_order import base_order
 from lowtide.planners.reductions.stages import stage_program

@@ -21,7 +21,7 @@ from lowtide.ir.graph import Graph
 from lowtide.ir.plan import Problem, Status
 from lowtide.ir.schedule import Schedule
 from lowtide.ir.simulate import simulate
-from lowtide.planners.classic.rounding import LpRounding
+from lowtide.planners.classic.checkmate import LpRounding
 from lowtide.planners.portfolio import Portfolio
 
 NETWORKS: dict[str, Callable[[], tuple[Layer, ...]]] = {

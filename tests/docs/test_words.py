@@ -122,7 +122,7 @@ LEFT: dict[str, tuple[int, int]] = {
     "move": (0, 3),
     "way": (1, 0),
     "stay": (10, 0),
-    "tau": (267, 11),
+    "tau": (71, 6),
     "wall": (0, 4),
     "bodies": (105, 1),
     "let go": (42, 2),

@@ -11,7 +11,7 @@ from lowtide.ir.graph import Graph, MiniTrace, Recipe, Role, Segment, Takeover, 
 from lowtide.ir.housing import housed, movable_values
 from lowtide.ir.plan import Outcome, Problem
 from lowtide.ir.schedule import Run
-from lowtide.planners.offload.all_away import least_away, taus_away
+from lowtide.planners.offload.extremes import least_away, retention_away
 from lowtide.planners.offload.movement import fetchable_values
 from lowtide.planners.portfolio import Portfolio
 from lowtide.planners.reductions.stages import StageProgram, stage_program
@@ -49,7 +49,7 @@ def written_over() -> Graph:
 def test_what_is_written_over_is_recomputed() -> None:
     program = all_movable(written_over())
     away, least = program.keep_all(0), program.keep_all(0)
-    assert away.assign(taus_away(program))
+    assert away.assign(retention_away(program))
     assert least.assign(least_away(program))
     assert (away.peak_B, least.peak_B) == (3 * B, 2 * B)
     schedule = program.lift(least)
@@ -61,7 +61,7 @@ def test_what_is_written_over_is_recomputed() -> None:
 def test_nothing_takes_more_than_everything_away(name: str) -> None:
     program = all_movable(with_updates(NAMED[name](), 1))
     away, least = program.keep_all(0), program.keep_all(0)
-    assert away.assign(taus_away(program))
+    assert away.assign(retention_away(program))
     assert least.assign(least_away(program))
     assert least.peak_B <= away.peak_B
 

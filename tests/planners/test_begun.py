@@ -16,9 +16,9 @@ from lowtide.ir.schedule import Run, Schedule
 from lowtide.ir.simulate import simulate
 from lowtide.planners.offload.movement import fetchable_values
 from lowtide.planners.portfolio import Portfolio
-from lowtide.planners.reductions.begun import read_back
 from lowtide.planners.reductions.stages import stage_program
 from lowtide.planners.smallest import smallest_budget
+from lowtide.planners.start import read_back
 from tests.planners.candidates import with_candidates
 from tests.planners.tape import NAMED, chain, gpt, random_graph
 from tests.planners.training import with_updates

@@ -148,7 +148,7 @@ def test_plans_are_legal_and_what_is_offered_fits(name: str, share: float) -> No
     check(graph, program.lift(lowest))
     assert lowest.is_valid()
     if search.time_ps is not None:
-        check(graph, program.lift(search.retention()), search.problem.budget_B)
+        check(graph, program.lift(search.state()), search.problem.budget_B)
         assert lowest.peak_B <= search.budget_B
 
 
@@ -170,7 +170,7 @@ def test_a_bundle_has_a_chain_per_part_and_they_share_the_budget() -> None:
     search = Search(Problem(graph, program.keep_all(0).peak_B // 3))
     assert chain_start(search) is not None
     assert search.time_ps is not None
-    check(graph, program.lift(search.retention()), search.problem.budget_B)
+    check(graph, program.lift(search.state()), search.problem.budget_B)
 
 
 def test_below_what_a_chain_can_do_the_lowest_plan_comes_back_all_the_same() -> None:

@@ -14,8 +14,7 @@ from lowtide.ir.graph import Graph
 from lowtide.ir.plan import Problem, Status
 from lowtide.ir.simulate import simulate
 from lowtide.planners.bounds.checkmate import CheckmateModel, relaxation_bound
-from lowtide.planners.classic.checkmate import Checkmate
-from lowtide.planners.classic.rounding import LpRounding, RandomRounding
+from lowtide.planners.classic.checkmate import Checkmate, LpRounding, RandomRounding
 from lowtide.planners.reductions.residence import RESIDENCE_CLASS, Residence, of_lifetimes, residence
 from lowtide.planners.reductions.stages import StageProgram, stage_program
 from tests.planners.brute_force import Exhaustive

@@ -25,9 +25,7 @@ from lowtide.ir.simulate import simulate
 from lowtide.planners.base import AbstractPlanner
 from lowtide.planners.chain.chain import chain_of
 from lowtide.planners.chain.forward import forwards
-from lowtide.planners.classic.checkpoint_all import CheckpointAll
-from lowtide.planners.classic.chen_greedy import ChenGreedy
-from lowtide.planners.classic.chen_sqrt import ChenSqrt
+from lowtide.planners.classic.chen import CheckpointAll, ChenGreedy, ChenSqrt
 from lowtide.planners.classic.revolve import Revolve, RevolveBlocks, advances, beta, revolve, split
 from lowtide.planners.classic.rotor import Rotor
 from lowtide.planners.classic.superneurons import CostAware, MemoryCentric, SpeedCentric, segments

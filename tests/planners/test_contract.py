@@ -16,12 +16,12 @@ from lowtide.ir.check import check
 from lowtide.ir.graph import Graph, Takeover
 from lowtide.ir.plan import Outcome, Problem, Status
 from lowtide.ir.simulate import simulate
+from lowtide.planners.annealing import LocalSearch
 from lowtide.planners.base import AbstractPlanner, Progress, Watch
 from lowtide.planners.bounds.classes import BOUND_CLASS, CHOSEN_CLASS
 from lowtide.planners.bounds.cut_model import stage_cut
 from lowtide.planners.bounds.milp import Effort
 from lowtide.planners.catalogue import CLASSICS, PLANNERS
-from lowtide.planners.local_search import LocalSearch
 from lowtide.planners.portfolio import Portfolio
 from lowtide.planners.reductions.base_order import base_order
 from lowtide.planners.reductions.residence import RESIDENCE_CLASS

@@ -61,9 +61,9 @@ def test_kernel_oracle_and_simulator_agree(make) -> None:
     state = reduced.keep_all(stage_program_peak_B(graph) // 2)
     assert_same(reduced, state)
     for _ in range(18):
-        gaps, taus = random_change(reduced.core, dice)
+        gaps, retention = random_change(reduced.core, dice)
         before = state.taus.copy()
-        if not state.apply(gaps, taus):
+        if not state.apply(gaps, retention):
             np.testing.assert_array_equal(state.taus, before)
         elif dice.random() < 0.4:
             state.undo()
@@ -93,7 +93,7 @@ def assert_lifted(reduced: StageProgram, state: _core.Retention) -> None:
 
 
 def assert_moves(reduced: StageProgram, state: _core.Retention, schedule: Schedule) -> None:
-    assert moved_B(reduced.graph, schedule, Send) == state.sent_B + reduced.sent_always_B
+    assert moved_B(reduced.graph, schedule, Send) == state.sent_B + reduced.movement.sent_B(reduced.graph)
     assert moved_B(reduced.graph, schedule, Fetch) == state.fetched_B
 
 
@@ -141,7 +141,7 @@ def test_a_host_resident_weight_is_fetched_and_sent_back_when_it_is_updated() ->
     assert [s.value for s in steps if isinstance(s, Fetch)] == [weight]
     send = next(i for i, s in enumerate(steps) if isinstance(s, Send))
     assert steps[send : send + 2] == (Send(new, HOST, (send - 1,)), Drop(new, DEVICE, (send,)))
-    assert reduced.sent_always_B == graph.values[new].size_B
+    assert reduced.movement.sent_B(reduced.graph) == graph.values[new].size_B
     # It may leave in between.
     gap = reduced.core.gap_at(reduced.values.index(weight), len(reduced.stages) - 2)
     assert state.apply([gap], [~(reduced.core.gap_start(gap) + 1)])

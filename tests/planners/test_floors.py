@@ -7,7 +7,7 @@ import pytest
 from lowtide.ir.graph import Graph
 from lowtide.ir.plan import Problem
 from lowtide.planners.bounds.floors import once_behind_the_turn, op_floor
-from lowtide.planners.classic.chen_sqrt import ChenSqrt
+from lowtide.planners.classic.chen import ChenSqrt
 from lowtide.planners.reductions.stages import stage_program
 from tests.planners.tape import gpt, resnet, unet
 

@@ -16,8 +16,7 @@ from lowtide.planners.base import Progress
 from lowtide.planners.baselines import QUICK, baselines
 from lowtide.planners.bounds.classes import CHOSEN_CLASS
 from lowtide.planners.clock import GAP
-from lowtide.planners.frontier import solver, trace
-from lowtide.planners.frontier_search import Pace, Solve, Solved, first_budgets
+from lowtide.planners.frontier import Pace, Solve, Solved, first_budgets, solver, trace
 from lowtide.planners.keep_all import keep_all_schedule
 from lowtide.planners.portfolio import Portfolio
 from lowtide.planners.reductions.base_order import base_order

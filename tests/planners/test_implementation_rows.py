@@ -25,8 +25,8 @@ from lowtide.ir.schedule import Schedule
 from lowtide.ir.simulate import simulate
 from lowtide.ops.base import KINDS
 from lowtide.planners.keep_all import keep_all_schedule
-from lowtide.planners.reductions.begun import read_back
 from lowtide.planners.reductions.stages import stage_program
+from lowtide.planners.start import read_back
 
 EFFORT = Effort(limit_s=2.0)
 

@@ -9,7 +9,7 @@ import pytest
 
 from lowtide.ir.graph import Graph
 from lowtide.ir.plan import Outcome, Problem, Status
-from lowtide.planners import cuts, lanes, portfolio
+from lowtide.planners import annealing, cuts, portfolio
 from lowtide.planners.base import Progress
 from lowtide.planners.clock import Deadline, OutOfTime
 from lowtide.planners.concurrent import Concurrent
@@ -36,7 +36,7 @@ def without_clock(outcome: Outcome) -> Outcome:
 def test_how_lanes_are_sliced_changes_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for most in (100, 1 << 14):
-        monkeypatch.setattr(lanes, "_MOST", most)
+        monkeypatch.setattr(annealing, "_MOST", most)
         found.append(without_clock(Portfolio().solve(problem(name))))
     assert found[0] == found[1]
 

@@ -22,8 +22,8 @@ from lowtide.planners.bounds.cut_points import CutPoint
 from lowtide.planners.bounds.floors import working_set
 from lowtide.planners.frontier import solver, trace
 from lowtide.planners.implementations.candidates import all_candidates
+from lowtide.planners.offload.extremes import copies_least_s, run_once
 from lowtide.planners.offload.offload_search import CLOSE
-from lowtide.planners.offload.once import copies_least_s, run_once
 from lowtide.planners.portfolio import Portfolio
 from lowtide.planners.reductions.base_order import base_order
 from lowtide.planners.reductions.stages import stage_program

@@ -21,9 +21,9 @@ from lowtide.ir.graph import Role
 from lowtide.ir.plan import Problem
 from lowtide.ir.schedule import Run
 from lowtide.ir.simulate import simulate
-from lowtide.planners.classic.tensor_cache import TensorCache
+from lowtide.planners.classic.static_offload import TensorCache
 from lowtide.planners.keep_all import keep_all_schedule
-from lowtide.planners.offload.once import run_once
+from lowtide.planners.offload.extremes import run_once
 from lowtide.profile.machines import load_machine
 
 

@@ -11,7 +11,7 @@ from lowtide.ir.plan import Outcome, Problem, Status
 from lowtide.ir.schedule import Drop, Run, Send
 from lowtide.ir.simulate import simulate
 from lowtide.ops.base import ALGORITHMS
-from lowtide.planners.classic.pool_stages import STAGES, SuperNeurons, stage_peaks
+from lowtide.planners.classic.superneurons import STAGES, SuperNeurons, stage_peaks
 from lowtide.planners.keep_all import keep_all_schedule
 from tests.planners.tape import MIB, Tape
 from tests.planners.test_static_policies import machine

@@ -13,7 +13,7 @@ from lowtide.ir.simulate import simulate
 from lowtide.planners.bounds.floors import op_floor
 from lowtide.planners.greedy import Greedy
 from lowtide.planners.portfolio import portfolio
-from lowtide.planners.reductions.dead_code import needed_program
+from lowtide.planners.reductions.program import needed_program
 from lowtide.planners.reductions.stages import stage_program
 from lowtide.planners.smallest import smallest_budget
 from tests.planners.tape import MIB, Tape, chain, gpt, unet

@@ -16,8 +16,8 @@ from lowtide.ir.schedule import Drop, Fetch, Run, Schedule
 from lowtide.ir.simulate import simulate
 from lowtide.planners.keep_all import keep_all_schedule
 from lowtide.planners.reductions.stages import StageProgram, stage_program
-from lowtide.planners.retention import evaluate
 from tests.planners.candidates import with_candidates
+from tests.planners.readable_retention import evaluate
 from tests.planners.tape import Tape, chain, gpt, random_graph, resnet, unet
 
 GRAPHS = [
@@ -74,12 +74,12 @@ def test_kernel_oracle_and_simulator_agree(make) -> None:
     state = reduced.keep_all(budget_B)
     assert_same(reduced, state)
     for _ in range(30):
-        gaps, taus = random_change(reduced.core, dice)
+        gaps, retention = random_change(reduced.core, dice)
         before = state.taus.copy()
-        possible = state.apply(gaps, taus)
+        possible = state.apply(gaps, retention)
         if not possible:
             changed = before.copy()
-            changed[gaps] = taus
+            changed[gaps] = retention
             assert evaluate(reduced, changed.tolist()) is None
             np.testing.assert_array_equal(state.taus, before)
         elif dice.random() < 0.4:
@@ -185,9 +185,9 @@ def test_wrong_arguments_are_refused() -> None:
     reduced = stage_program(chain(4))
     state = reduced.keep_all(0)
     keep = _core.KEEP
-    for gaps, taus in (([-1], [keep]), ([0], [-7]), ([10**6], [keep]), ([0, 0], [keep] * 2), ([0], [])):
+    for gaps, retention in (([-1], [keep]), ([0], [-7]), ([10**6], [keep]), ([0, 0], [keep] * 2), ([0], [])):
         with pytest.raises(ValueError, match=r"gap|tau|index"):
-            state.apply(gaps, taus)
+            state.apply(gaps, retention)
     with pytest.raises(ValueError, match="one tau per gap"):
         state.assign(np.zeros(1, dtype=np.int32))
 
@@ -197,8 +197,8 @@ def test_long_chains_do_not_exhaust_the_stack() -> None:
     core = reduced.core
     gaps = [g for g in range(len(core.gap_value)) if core.is_free(g)]
     state = _core.Retention(core, 0, 10**6)
-    taus = state.taus
+    retention = state.taus
     for g in gaps:
-        taus[g] = core.gap_start(g) + 1
-    assert state.assign(taus)
+        retention[g] = core.gap_start(g) + 1
+    assert state.assign(retention)
     assert state.is_valid()

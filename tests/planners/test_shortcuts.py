@@ -12,10 +12,10 @@ from lowtide.ir.simulate import simulate
 from lowtide.planners.bounds.floors import op_floor
 from lowtide.planners.keep_all import KeepAll, keep_all_schedule
 from lowtide.planners.portfolio import portfolio
-from lowtide.planners.reductions.begun import read_back
-from lowtide.planners.reductions.shortcuts import find_shortcuts
+from lowtide.planners.reductions.hidden_values import find_shortcuts
 from lowtide.planners.reductions.stages import stage_program
 from lowtide.planners.smallest import smallest_budget
+from lowtide.planners.start import read_back
 from tests.planners.brute_force import Exhaustive
 from tests.planners.tape import Tape
 

@@ -19,9 +19,15 @@ from lowtide.planners.base import AbstractPlanner
 from lowtide.planners.bounds.floors import working_set
 from lowtide.planners.catalogue import MOVERS
 from lowtide.planners.classic.itinerary import itinerary
-from lowtide.planners.classic.offload_convolutions import ConvolutionOffload, one_ahead
-from lowtide.planners.classic.offload_saved import CheckpointOffload, SavedOffload, saved
-from lowtide.planners.classic.tensor_cache import TensorCache, cached
+from lowtide.planners.classic.static_offload import (
+    CheckpointOffload,
+    ConvolutionOffload,
+    SavedOffload,
+    TensorCache,
+    cached,
+    one_ahead,
+    saved,
+)
 from lowtide.planners.classic.traffic import NoCapacity, Policy, carried
 from lowtide.planners.keep_all import keep_all_schedule
 from lowtide.planners.reductions.stages import stage_program

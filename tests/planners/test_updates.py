@@ -45,8 +45,8 @@ def test_nothing_that_reads_a_weight_runs_behind_its_update(make) -> None:
     dice = random.Random(1)
     state = reduced.keep_all(0)
     for _ in range(40):
-        gaps, taus = random_change(reduced.core, dice)
-        if state.apply(gaps, taus):
+        gaps, retention = random_change(reduced.core, dice)
+        if state.apply(gaps, retention):
             state.commit()
         assert_same(reduced, state)
         check(graph, reduced.lift(state), budget_B=state.peak_B + reduced.reserve_B)

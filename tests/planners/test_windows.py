@@ -7,9 +7,9 @@ import random
 import pytest
 
 from lowtide.ir.plan import Problem
+from lowtide.planners.annealing import window
 from lowtide.planners.greedy import descend
 from lowtide.planners.search import Search
-from lowtide.planners.windows import window
 from tests.planners.tape import NAMED
 
 
@@ -19,7 +19,7 @@ def test_windows_lie_inside_the_step_where_something_is_to_be_gained(name: str) 
     search = Search(Problem(graph, 2**60))
     search = Search(Problem(graph, search.program.keep_all(0).peak_B * 6 // 10))
     descend(search)
-    state = search.retention()
+    state = search.state()
     begin, _ = state.recomputations()
     busy = {t for t in range(len(search.program.stages)) if begin[t] < begin[t + 1]}
     busy |= {t for t, live_B in enumerate(state.live_B().tolist()) if live_B >= 0.98 * search.budget_B}

@@ -13,8 +13,7 @@ from lowtide.constraints import EAGER
 from lowtide.device.arena import nothing_engaged
 from lowtide.ir.numerics import Numerics
 from lowtide.pipeline import environment, linked
-from lowtide.planners.frontier import POINTS, WORK
-from lowtide.planners.frontier_search import Watch
+from lowtide.planners.frontier import POINTS, WORK, Watch
 from lowtide.record import PlanOptions
 from lowtide.results.frontier import Frontier as Frontier
 from lowtide.results.make_frontier import Effort, traced

@@ -11,8 +11,7 @@ from lowtide.arguments import check_file
 from lowtide.ir.graph_file import read_graph
 from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import Environment
-from lowtide.planners.frontier import POINTS, WORK
-from lowtide.planners.frontier_search import Watch
+from lowtide.planners.frontier import POINTS, WORK, Watch
 from lowtide.planners.implementations.menu import restricted
 from lowtide.record import Constraints, PlanOptions
 from lowtide.results.frontier import Frontier

@@ -18,8 +18,7 @@ from lowtide.ir.schedule import Schedule
 from lowtide.ir.simulate import simulate
 from lowtide.planners.base import AbstractPlanner
 from lowtide.planners.catalogue import CLASSICS
-from lowtide.planners.classic.checkmate import Checkmate
-from lowtide.planners.classic.rounding import LpRounding, RandomRounding
+from lowtide.planners.classic.checkmate import Checkmate, LpRounding, RandomRounding
 from lowtide.planners.clock import Deadline
 from lowtide.planners.keep_all import keep_all_schedule
 

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
+from lowtide.planners.annealing import LocalSearch
 from lowtide.planners.base import AbstractPlanner
-from lowtide.planners.classic.checkmate import Checkmate
-from lowtide.planners.classic.checkpoint_all import CheckpointAll
-from lowtide.planners.classic.chen_greedy import ChenGreedy, ChenGreedyLinear
-from lowtide.planners.classic.chen_sqrt import ChenSqrt, ChenSqrtLinear
-from lowtide.planners.classic.offload_convolutions import ConvolutionOffload
-from lowtide.planners.classic.offload_saved import CheckpointOffload, SavedOffload
-from lowtide.planners.classic.pool_stages import SuperNeurons
+from lowtide.planners.classic.checkmate import Checkmate, LpRounding, RandomRounding
+from lowtide.planners.classic.chen import CheckpointAll, ChenGreedy, ChenGreedyLinear, ChenSqrt, ChenSqrtLinear
 from lowtide.planners.classic.revolve import Revolve, RevolveBlocks
 from lowtide.planners.classic.rotor import Rotor
-from lowtide.planners.classic.rounding import LpRounding, RandomRounding
-from lowtide.planners.classic.superneurons import CostAware, MemoryCentric, SpeedCentric
-from lowtide.planners.classic.tensor_cache import TensorCache
+from lowtide.planners.classic.static_offload import CheckpointOffload, ConvolutionOffload, SavedOffload, TensorCache
+from lowtide.planners.classic.superneurons import CostAware, MemoryCentric, SpeedCentric, SuperNeurons
 from lowtide.planners.cuts import MultiCutReplay, SingleCutReplay
 from lowtide.planners.greedy import Greedy
 from lowtide.planners.keep_all import KeepAll
-from lowtide.planners.local_search import LocalSearch
 from lowtide.planners.portfolio import Portfolio
 
 PLANNERS: tuple[AbstractPlanner, ...] = (

@@ -13,20 +13,15 @@ from dataclasses import dataclass, field, replace
 from threading import Event
 from typing import ClassVar, final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from lowtide._core import Retention
-from lowtide.ir.plan import Outcome, Problem
-from lowtide.planners.base import AbstractPlanner, Watch
 from lowtide.planners.bounds.cut_model import CutModel, CutSolution, stage_cut, stage_cuts
 from lowtide.planners.bounds.milp import PS_PER_MS, Effort
 from lowtide.planners.chain.ladder import ladder
 from lowtide.planners.clock import Deadline
 from lowtide.planners.greedy import mend
 from lowtide.planners.keep_all import beyond_keep_all
-from lowtide.planners.reductions.stages import StageProgram, refuses_stages
-from lowtide.planners.search import Search, conduct
+from lowtide.planners.reductions.stages import GapNumbers, StageProgram
+from lowtide.planners.search import AbstractSearchPlanner, Search
 
 _CLOSE = 1e-3  # as a fraction of the step: closer solutions of a cut cost more than they bring
 _FAR = 1.05  # times the budget: a replay that takes more is not mended but solved anew, with rungs
@@ -34,8 +29,6 @@ _CLIMBS = 4  # solves with rungs
 _BRIEFLY = 2  # solves with smaller budgets in a search for little work
 _NODES = 5  # more of the tree takes most of the planning time and moves the plan by a tenth of a percent
 _BETTER = 1.002  # times the recomputations that the best bound speaks of: less is no progress
-
-Taus = NDArray[np.int32]
 
 
 @dataclass(frozen=True)
@@ -60,11 +53,11 @@ class StageCuts:
         """At several stages, with values of some weight."""
         return StageCuts(program, tuple(sorted(set(stages))), stage_cuts(program, stages, budget_B))
 
-    def taus(self, solution: CutSolution) -> Taus:
+    def retention(self, solution: CutSolution) -> GapNumbers:
         """A retention that follows a solution as far as one number per gap can. O(values * cuts)."""
         assert solution.kept is not None
         program, core = self.program, self.program.core
-        taus: Taus = program.keep_all(0).taus
+        retention: GapNumbers = program.keep_all(0).taus
         for gap, cuts in self._gaps().items():
             value = int(core.gap_value[gap])
             dropped = []
@@ -79,8 +72,8 @@ class StageCuts:
             passing = any(
                 program.producer[value] in solution.again[k] for k in range(last) if self.stages[k + 1] > start
             )
-            taus[gap] = max(start, self.stages[last]) + 1 if passing else start + 1
-        return taus
+            retention[gap] = max(start, self.stages[last]) + 1 if passing else start + 1
+        return retention
 
     def _gaps(self) -> dict[int, list[int]]:
         """Per gap the cuts that lie in it and at which its value may be there, in order."""
@@ -96,7 +89,7 @@ class StageCuts:
 
 @final
 @dataclass(frozen=True)
-class SingleCutReplay(AbstractPlanner):
+class SingleCutReplay(AbstractSearchPlanner):
     """Solves the cut at the peak of keep-all and replays it.
 
     Arguments:
@@ -106,14 +99,9 @@ class SingleCutReplay(AbstractPlanner):
     rounds: int = 6
     name: ClassVar[str] = "single-cut"
 
-    def refuses(self, problem: Problem) -> str | None:
-        """Only graphs that have no stage program."""
-        return refuses_stages(problem.graph)
-
-    def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
+    def script(self, search: Search) -> None:
         """OPTIMAL when the replay costs what the bound says, else FEASIBLE or UNSOLVED."""
-        script = beyond_keep_all(("single_cut", lambda s: cut_and_replay(s, self.rounds)))
-        return conduct(problem, watch, self.name, self.refuses(problem), script)
+        beyond_keep_all(search, ("single_cut", lambda s: cut_and_replay(s, self.rounds)))
 
 
 def cut_and_replay(search: Search, rounds: int = 6, cuts: int = 2, *, climb: bool = True) -> Retention | None:
@@ -191,7 +179,7 @@ def _shrink(search: Search, cut: StageCuts, lowest: Retention, rounds: int) -> R
 
 def _replay(search: Search, cut: StageCuts, solution: CutSolution) -> Retention:
     state = search.program.keep_all(search.budget_B)
-    if not state.assign(cut.taus(solution)):
+    if not state.assign(cut.retention(solution)):
         state = search.program.keep_all(search.budget_B)
     return state
 
@@ -278,13 +266,13 @@ class CutsFound:
 
     bound_ps: float
     impossible: bool
-    replays: tuple[Taus, ...]
+    replays: tuple[GapNumbers, ...]
     solves: int
 
 
 @final
 @dataclass(frozen=True)
-class MultiCutReplay(AbstractPlanner):
+class MultiCutReplay(AbstractSearchPlanner):
     """Cuts at the peak of keep-all, then at the peaks of its own replays.
 
     Arguments:
@@ -294,14 +282,9 @@ class MultiCutReplay(AbstractPlanner):
     limits: CutLimits = CutLimits()
     name: ClassVar[str] = "multi-cut"
 
-    def refuses(self, problem: Problem) -> str | None:
-        """Only graphs that have no stage program."""
-        return refuses_stages(problem.graph)
-
-    def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
+    def script(self, search: Search) -> None:
         """OPTIMAL when a replay costs what the bound says, else FEASIBLE or UNSOLVED; rarely a plan of its own."""
-        script = beyond_keep_all(("multi_cut", self._cut))
-        return conduct(problem, watch, self.name, self.refuses(problem), script)
+        beyond_keep_all(search, ("multi_cut", self._cut))
 
     def _cut(self, search: Search) -> None:
         limits = replace(self.limits, deadline=search.clock.deadline)
@@ -318,7 +301,7 @@ def find_cuts(program: StageProgram, budget_B: int, free_B: int, limits: CutLimi
     state = program.keep_all(free_B)
     stages = [state.peak_stage]
     best_ps, idle, solves = 0.0, 0, 0
-    replays: list[Taus] = []
+    replays: list[GapNumbers] = []
     while not limits.struck:
         cuts = StageCuts.several(program, stages, budget_B)
         if solves and cuts.model.columns > limits.columns:
@@ -333,9 +316,9 @@ def find_cuts(program: StageProgram, budget_B: int, free_B: int, limits: CutLimi
             return CutsFound(program.time_ps + best_ps, True, tuple(replays), solves)
         state = program.keep_all(free_B)
         if solution.kept is not None:
-            taus = cuts.taus(solution)
-            if state.assign(taus):
-                replays.append(taus)
+            retention = cuts.retention(solution)
+            if state.assign(retention):
+                replays.append(retention)
         stage = _next_stage(state, stages)
         if state.fits or stage is None or idle >= limits.idle or len(stages) >= limits.cuts or not solution.whole:
             break
@@ -343,7 +326,7 @@ def find_cuts(program: StageProgram, budget_B: int, free_B: int, limits: CutLimi
     return CutsFound(program.time_ps + best_ps, False, tuple(replays), solves)
 
 
-def take(search: Search, found: CutsFound) -> list[Taus]:
+def take(search: Search, found: CutsFound) -> list[GapNumbers]:
     """Notes what cuts prove and offers their replays.
 
     Returns: the replays, the lowest peak first.
@@ -352,9 +335,9 @@ def take(search: Search, found: CutsFound) -> list[Taus]:
     search.stats["cut_solves"] = search.stats.get("cut_solves", 0) + found.solves
     search.proved_impossible = search.proved_impossible or found.impossible
     ranked: list[tuple[int, int]] = []
-    for number, taus in enumerate(found.replays):
+    for number, retention in enumerate(found.replays):
         state = search.program.keep_all(search.budget_B)
-        if state.assign(taus):
+        if state.assign(retention):
             ranked.append((state.peak_B, number))
             mend(search, state)
     return [found.replays[number] for _, number in sorted(ranked)]

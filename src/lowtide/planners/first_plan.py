@@ -37,8 +37,8 @@ class FirstPlan(AbstractPlanner):
 def _script(search: Search) -> None:
     search.run("keep_all", keep_all)
     search.run("floor", find_floor)
-    if search.taus is not None or search.proved_impossible:
+    if search.retention is not None or search.proved_impossible:
         return
     search.run("greedy", descend)
-    if search.taus is None:
+    if search.retention is None:
         search.run("smallest", find_smallest)

@@ -10,11 +10,8 @@ from typing import ClassVar, final
 
 from lowtide._core import Greedy as Kernel
 from lowtide._core import Retention
-from lowtide.ir.plan import Outcome, Problem
-from lowtide.planners.base import AbstractPlanner, Watch
 from lowtide.planners.keep_all import beyond_keep_all
-from lowtide.planners.reductions.stages import refuses_stages
-from lowtide.planners.search import Search, conduct
+from lowtide.planners.search import AbstractSearchPlanner, Search
 
 _CANDIDATES = 6
 _SLICE = 4  # committed steps between two looks at the clock
@@ -22,7 +19,7 @@ _SLICE = 4  # committed steps between two looks at the clock
 
 @final
 @dataclass(frozen=True)
-class Greedy(AbstractPlanner):
+class Greedy(AbstractSearchPlanner):
     """Greedy descent from keep-all.
 
     Arguments:
@@ -32,14 +29,9 @@ class Greedy(AbstractPlanner):
     candidates: int = _CANDIDATES
     name: ClassVar[str] = "greedy"
 
-    def refuses(self, problem: Problem) -> str | None:
-        """Only graphs that have no stage program."""
-        return refuses_stages(problem.graph)
-
-    def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
+    def script(self, search: Search) -> None:
         """FEASIBLE, or OPTIMAL when nothing had to be dropped; its bound is the time of the first runs."""
-        script = beyond_keep_all(("greedy", lambda s: descend(s, self.candidates)))
-        return conduct(problem, watch, self.name, self.refuses(problem), script)
+        beyond_keep_all(search, ("greedy", lambda s: descend(s, self.candidates)))
 
 
 def descend(search: Search, candidates: int = _CANDIDATES) -> None:
@@ -54,7 +46,7 @@ def descend(search: Search, candidates: int = _CANDIDATES) -> None:
         search.clock.tick()
     search.stats["greedy_tried"] = kernel.tried
     search.stats["greedy_peak_B"] = state.peak_B
-    search.lowest_taus = state.taus
+    search.lowest_retention = state.taus
     search.offer(state)
 
 

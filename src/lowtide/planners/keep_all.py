@@ -7,28 +7,22 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 from lowtide.ir.graph import Graph
-from lowtide.ir.plan import Outcome, Problem
 from lowtide.ir.schedule import Schedule
-from lowtide.planners.base import AbstractPlanner, Watch
 from lowtide.planners.bounds.floors import op_floor
-from lowtide.planners.reductions.stages import refuses_stages, stage_program
-from lowtide.planners.search import Search, conduct
+from lowtide.planners.reductions.stages import stage_program
+from lowtide.planners.search import AbstractSearchPlanner, Search
 
 
 @final
 @dataclass(frozen=True)
-class KeepAll(AbstractPlanner):
+class KeepAll(AbstractSearchPlanner):
     """Runs the program once, in its order, and drops each value after its last use. O(graph)."""
 
     name: ClassVar[str] = "keep-all"
 
-    def refuses(self, problem: Problem) -> str | None:
-        """Only graphs that have no stage program; too small a budget is an outcome, not a refusal."""
-        return refuses_stages(problem.graph)
-
-    def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
+    def script(self, search: Search) -> None:
         """OPTIMAL if it fits, else INFEASIBLE (proved by the floor) or UNSOLVED."""
-        return conduct(problem, watch, self.name, self.refuses(problem), beyond_keep_all())
+        beyond_keep_all(search)
 
 
 def keep_all_schedule(graph: Graph) -> Schedule:
@@ -41,23 +35,24 @@ def keep_all_schedule(graph: Graph) -> Schedule:
     return program.lift(program.keep_all(0))
 
 
-def beyond_keep_all(*stages: tuple[str, Callable[[Search], object]]) -> Callable[[Search], None]:
-    """The script of a planner that has something to do only where not everything fits.
+def beyond_keep_all(
+    search: Search,
+    *steps: tuple[str, Callable[[Search], object]],
+    floor: Callable[[Search], object] | None = None,
+) -> None:
+    """Offers keep-all; where that does not fit, proves a floor and runs further steps.
 
     Arguments:
-        stages: names and what they do, in order; not run where the floor proves that nothing fits.
+        steps: names and what they do, in order; not run where the floor proves that nothing fits.
+        floor: notes a floor, and whether it proves that; `find_floor` if None.
     """
-
-    def script(search: Search) -> None:
-        search.run("keep_all", keep_all)
-        if search.time_ps is not None:
-            return
-        search.run("floor", find_floor)
-        if not search.proved_impossible:
-            for name, stage in stages:
-                search.run(name, stage)
-
-    return script
+    search.run("keep_all", keep_all)
+    if search.time_ps is not None:
+        return
+    search.run("floor", find_floor if floor is None else floor)
+    if not search.proved_impossible:
+        for name, step in steps:
+            search.run(name, step)
 
 
 def keep_all(search: Search) -> None:

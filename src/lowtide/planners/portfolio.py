@@ -14,11 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from lowtide._core import Retention
 from lowtide.ir.plan import DEFAULT_WORK, Outcome, Problem
+from lowtide.planners.annealing import AnnealingRun, Lane, anneal_lanes
 from lowtide.planners.base import AbstractPlanner, Watch
 from lowtide.planners.chain.chain_start import chain_start
 from lowtide.planners.clock import OutOfTime, worth_s
@@ -28,15 +26,13 @@ from lowtide.planners.greedy import descend
 from lowtide.planners.implementations.joint import has_choices, plan_jointly
 from lowtide.planners.implementations.joint_search import Deep
 from lowtide.planners.keep_all import find_floor, keep_all
-from lowtide.planners.lanes import AnnealingRun, Lane, anneal_lanes
 from lowtide.planners.offload.pool import plan_offload
-from lowtide.planners.reductions.stages import refuses_stages
+from lowtide.planners.reductions.stages import GapNumbers, refuses_stages
 from lowtide.planners.reductions.twins import twin_gaps
 from lowtide.planners.search import Search, conduct
 from lowtide.planners.smallest import Smallest, smallest
 from lowtide.planners.start import begin
 
-Taus = NDArray[np.int32]
 _PLAIN = AnnealingRun(0.5)
 _MIRROR = AnnealingRun(0.5, mirrored=True)
 _WARM = AnnealingRun(1.5)
@@ -89,12 +85,12 @@ class Portfolio(AbstractPlanner):
             self._plan(search)
 
     def _plan(self, search: Search) -> None:
-        starts: list[Taus] = []
+        starts: list[GapNumbers] = []
         search.run("greedy", descend)
         search.run("single_cut", lambda s: _note(starts, cut_and_replay(s, self.rounds)))
         self._thoroughly(search, starts)
 
-    def _thoroughly(self, search: Search, starts: list[Taus] | None = None) -> None:
+    def _thoroughly(self, search: Search, starts: list[GapNumbers] | None = None) -> None:
         """What takes longer, where the quick part did not come close to the bound."""
         starts = [] if starts is None else starts
         if search.clock.is_close():
@@ -103,12 +99,12 @@ class Portfolio(AbstractPlanner):
         if search.clock.is_close():
             return
         twins = twin_gaps(search.program)
-        if search.taus is not None and not _work(search):
+        if search.retention is not None and not _work(search):
             return
         search.run("multi_cut", lambda s: self._cut_concurrently(s, starts, twins))
-        if search.taus is not None or not search.proved_impossible:
+        if search.retention is not None or not search.proved_impossible:
             search.run("annealing", lambda s: self._anneal_rounds(s, starts, twins))
-        if search.taus is None:
+        if search.retention is None:
             search.run("smallest", find_smallest)
 
     def _anneal(self, search: Search) -> None:
@@ -116,7 +112,7 @@ class Portfolio(AbstractPlanner):
         twins = twin_gaps(search.program)
         search.run("annealing", lambda s: self._anneal_rounds(s, [], twins))
 
-    def _cut_concurrently(self, search: Search, starts: list[Taus], twins: Taus) -> None:
+    def _cut_concurrently(self, search: Search, starts: list[GapNumbers], twins: GapNumbers) -> None:
         """Several cuts in one thread, annealing runs in this one."""
         program, budget_B, free_B = search.program, search.problem.budget_B, search.budget_B
         limits = _limits(search)
@@ -134,7 +130,7 @@ class Portfolio(AbstractPlanner):
                     take(search, found)
                 raise
 
-    def _anneal_rounds(self, search: Search, starts: list[Taus], twins: Taus) -> None:
+    def _anneal_rounds(self, search: Search, starts: list[GapNumbers], twins: GapNumbers) -> None:
         """Rounds of two lanes: windows from the incumbent; everything at once, from it or from what else there is."""
         idle = 0
         for number in range(self.annealing_rounds):
@@ -163,15 +159,15 @@ def _work(search: Search) -> int:
     return max(0, work - search.work)
 
 
-def _note(starts: list[Taus], state: Retention | None) -> None:
+def _note(starts: list[GapNumbers], state: Retention | None) -> None:
     if state is not None:
         starts.append(state.taus)
 
 
-def _first(search: Search, starts: list[Taus]) -> Taus:
+def _first(search: Search, starts: list[GapNumbers]) -> GapNumbers:
     """Where an annealing run begins: at the incumbent, at what was found instead, at keep-all."""
-    if search.taus is not None:
-        return search.taus
+    if search.retention is not None:
+        return search.retention
     return starts[0] if starts else search.program.keep_all(0).taus
 
 
@@ -199,11 +195,11 @@ def _limits(search: Search) -> Callable[[threading.Event], CutLimits]:
 def find_smallest(search: Search) -> Smallest:
     """Notes the smallest budget that some plan meets; if it is within the budget after all, offers that plan."""
     found = smallest(search.problem)
-    search.smallest_B, search.smallest_taus = found.budget_B, found.taus
+    search.smallest_B, search.smallest_retention = found.budget_B, found.retention
     if found.budget_B <= search.problem.budget_B:
         keep_all(search)  # which needs no bytes for states of the generator
         state = search.program.keep_all(search.budget_B)
-        if state.assign(found.taus):
+        if state.assign(found.retention):
             search.offer(state)
     return found
 

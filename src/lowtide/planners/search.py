@@ -5,25 +5,24 @@ Units: `_B` bytes, `_s` seconds, `_ps` picoseconds.
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from lowtide._core import Retention
 from lowtide.errors import PlanError
 from lowtide.ir.plan import Outcome, Problem
 from lowtide.ir.schedule import Schedule
 from lowtide.ir.simulate import simulate
-from lowtide.planners.base import Watch
+from lowtide.planners.base import AbstractPlanner, Watch
 from lowtide.planners.bounds.classes import BOUND_CLASS, CHOSEN_CLASS
 from lowtide.planners.bounds.cut_model import CutSolution
 from lowtide.planners.clock import Clock, Deadline
-from lowtide.planners.implementations.first_option import fixes_choices
+from lowtide.planners.implementations.choice import fixes_choices
 from lowtide.planners.reductions.base_order import base_order
-from lowtide.planners.reductions.stages import StageProgram, stage_program
+from lowtide.planners.reductions.stages import GapNumbers, StageProgram, refuses_stages, stage_program
 
 BRIEF = 10_000  # proposals: a search for less work does not spend many times as much on cuts and chains
 
@@ -31,8 +30,8 @@ BRIEF = 10_000  # proposals: a search for less work does not spend many times as
 class Search:
     """The mutable state of one solve; planners and their stages share it.
 
-    Invariant: `taus` or `schedule`, if any, is a retention of `program` that fits `budget_B`, or a schedule that fits
-    the problem's budget, and takes `time_ps`; the clock's bound holds for any schedule of `bound_class` within the
+    Invariant: `retention` or `schedule`, if any, is one of `program` that fits `budget_B`, or a schedule that fits the
+    problem's budget, and takes `time_ps`; the clock's bound holds for any schedule of `bound_class` within the
     problem's budget.
 
     Arguments:
@@ -58,15 +57,15 @@ class Search:
         self.stats: dict[str, Any] = self.clock.stats
         self.bound_class = self.floor_class = BOUND_CLASS
         self.schedule: Schedule | None = None  # of planners whose plans are no retentions
-        self.taus: NDArray[np.int32] | None = None
-        self.lowest_taus: NDArray[np.int32] | None = None  # where the greedy descent ended
+        self.retention: GapNumbers | None = None
+        self.lowest_retention: GapNumbers | None = None  # where the greedy descent ended
         self.time_ps: int | None = None
         self.winner = ""
         self.work = 0
         self.proved_impossible = False
         self.floor_B = 0
         self.smallest_B: int | None = None
-        self.smallest_taus: NDArray[np.int32] | None = None  # which meet it
+        self.smallest_retention: GapNumbers | None = None  # which meet it
         self.floor_recipes: tuple[int, ...] = ()
         self.cuts_solved: dict[tuple[int, int, int, frozenset[int]], CutSolution] = {}  # stage, budget, nodes, kept
 
@@ -84,7 +83,7 @@ class Search:
         """Takes the retention as the incumbent if it fits and is faster."""
         if not state.fits or (self.time_ps is not None and state.time_ps >= self.time_ps):
             return False
-        self.taus, self.time_ps, self.winner = state.taus, state.time_ps, self.clock.stage
+        self.retention, self.time_ps, self.winner = state.taus, state.time_ps, self.clock.stage
         self.schedule = None
         return True
 
@@ -96,7 +95,7 @@ class Search:
         peak_B = simulate(self.problem.graph, schedule).peak_B
         if peak_B <= self.problem.budget_B and (self.time_ps is None or time_ps < self.time_ps):
             self.schedule, self.time_ps, self.winner = schedule, time_ps, self.clock.stage
-            self.taus = None
+            self.retention = None
             self.stats["peak_B"] = peak_B
         return peak_B
 
@@ -104,19 +103,19 @@ class Search:
         """Runs one stage of the solve and notes its seconds."""
         self.clock.run(name, lambda: stage(self))
 
-    def retention(self) -> Retention:
+    def state(self) -> Retention:
         """The incumbent, or everything kept."""
         state = self.program.keep_all(self.budget_B)
-        if self.taus is not None and not state.assign(self.taus):
+        if self.retention is not None and not state.assign(self.retention):
             raise AssertionError("an incumbent is always possible")
         return state
 
     def outcome(self, solver: str) -> Outcome:
         """The result as it stands."""
         schedule = self.schedule
-        if self.taus is not None:
+        if self.retention is not None:
             state = self.program.keep_all(self.budget_B)
-            if not state.assign(self.taus):
+            if not state.assign(self.retention):
                 raise AssertionError("an incumbent is always possible")
             schedule = self.program.lift(state)
             hides = self.program.hidden_B > 0  # then the schedule alone says when what is hidden comes and goes
@@ -140,15 +139,31 @@ class Search:
 
     def smallest(self) -> Schedule | None:
         """The plan that meets `smallest_B`; None where only its bytes are known."""
-        if self.smallest_taus is None:
+        if self.smallest_retention is None:
             return None
         state = self.program.keep_all(0)
-        if not state.assign(self.smallest_taus):
+        if not state.assign(self.smallest_retention):
             raise AssertionError("a retention that was possible stays possible")
         return self.program.lift(state)
 
     def _choices(self) -> str:
         return " (the first option of every group)" if fixes_choices(self.problem.graph) else ""
+
+
+class AbstractSearchPlanner(AbstractPlanner):
+    """A planner that looks for a plan of the problem's own program, step by step: `script` says how."""
+
+    def refuses(self, problem: Problem) -> str | None:
+        """Only graphs that have no stage program; too small a budget is an outcome, not a refusal."""
+        return refuses_stages(problem.graph)
+
+    def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
+        """OPTIMAL where the plan takes what the bound says, else FEASIBLE; UNSOLVED or INFEASIBLE without a plan."""
+        return conduct(problem, watch, self.name, self.refuses(problem), self.script)
+
+    @abc.abstractmethod
+    def script(self, search: Search) -> None:
+        """Runs the steps of a search (`Search.run`), which offer plans and prove bounds; limits may cut it short."""
 
 
 def conduct(

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from lowtide.errors import PlanError
 from lowtide.ir.plan import Problem
+from lowtide.planners.annealing import anneal_once
 from lowtide.planners.bounds.floors import op_floor
 from lowtide.planners.chain.chain_start import chain_start
 from lowtide.planners.greedy import descend
 from lowtide.planners.implementations.candidates import all_candidates
-from lowtide.planners.implementations.choice import choose
+from lowtide.planners.implementations.choice import choose, fixes_choices
 from lowtide.planners.implementations.dominance import thrifty
-from lowtide.planners.implementations.first_option import fixes_choices
-from lowtide.planners.local_search import anneal_once
 from lowtide.planners.reductions.base_order import base_order
-from lowtide.planners.reductions.stages import refuses_stages
+from lowtide.planners.reductions.stages import GapNumbers, refuses_stages
 from lowtide.planners.search import Search
 
 ROUNDS = 5
@@ -33,7 +30,7 @@ class Smallest:
     """A budget, and the retention that meets it (bytes for generator states included)."""
 
     budget_B: int
-    taus: NDArray[np.int32]
+    retention: GapNumbers
 
 
 def smallest_budget(problem: Problem, work: int = WORK) -> int | None:
@@ -73,8 +70,8 @@ def smallest(problem: Problem, work: int = WORK) -> Smallest:
     everything = search.program.keep_all(0)
     best = Smallest(everything.peak_B + search.program.hidden_B, everything.taus)
     descend(search)
-    if search.lowest_taus is not None and search.stats["greedy_peak_B"] + reserve_B < best.budget_B:
-        best = Smallest(search.stats["greedy_peak_B"] + reserve_B, search.lowest_taus)
+    if search.lowest_retention is not None and search.stats["greedy_peak_B"] + reserve_B < best.budget_B:
+        best = Smallest(search.stats["greedy_peak_B"] + reserve_B, search.lowest_retention)
     lowest = chain_start(search, _LINKS, _SLOTS)
     if lowest is not None and lowest.peak_B + reserve_B < best.budget_B:
         best = Smallest(lowest.peak_B + reserve_B, lowest.taus)
@@ -85,7 +82,7 @@ def smallest(problem: Problem, work: int = WORK) -> Smallest:
         target_B = (low_B + best.budget_B) // 2
         search.budget_B = target_B - reserve_B
         state = search.program.keep_all(search.budget_B)
-        if not state.assign(best.taus):
+        if not state.assign(best.retention):
             raise AssertionError("a retention that was possible stays possible")
         annealer = anneal_once(search, state, _HOT, share, problem.seed + number, enough_ps=2**62)
         if not annealer.found:

@@ -17,8 +17,7 @@ from lowtide.ir.plan import Covers, Environment, Outcome, PlanRecord, Status
 from lowtide.ir.schedule import Schedule
 from lowtide.planners.base import Watch as PlanWatch
 from lowtide.planners.baselines import QUICK
-from lowtide.planners.frontier import trace
-from lowtide.planners.frontier_search import Solved, Watch
+from lowtide.planners.frontier import Solved, Watch, trace
 from lowtide.planners.portfolio import Portfolio
 from lowtide.record import Constraints, PlanOptions, PlanRequest, Start, make_record, plain_B
 from lowtide.results.frontier import Frontier

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lowtide.ir.machine import Machine
-from lowtide.planners.offload.rates import Rates
+from lowtide.planners.offload.movement import Rates
 
 ONE_IMPLEMENTATION = "one implementation per operator"
 ANY_IMPLEMENTATION = "any implementation of every operator"

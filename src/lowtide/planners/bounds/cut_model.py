@@ -77,7 +77,7 @@ from lowtide.planners.bounds.cut_points import (
 from lowtide.planners.bounds.milp import MIB, PS_PER_MS, Effort, Milp, capacity_MiB, proved_ps, solve
 from lowtide.planners.implementations.candidates import ALWAYS, Candidate, Candidates, Owner
 from lowtide.planners.implementations.dominance import reduced
-from lowtide.planners.offload.rates import Rates
+from lowtide.planners.offload.movement import Rates
 from lowtide.planners.reductions.stages import StageProgram
 
 _STRETCHES = 24  # of the time on either side of the cut point

@@ -20,7 +20,7 @@ from lowtide.ir.graph import Graph, Value
 from lowtide.ir.in_place import in_place_candidates
 from lowtide.ir.schedule import HOST_ENGINE
 from lowtide.planners.implementations.candidates import ALWAYS, Candidates, Owner
-from lowtide.planners.reductions.dead_code import needed_program
+from lowtide.planners.reductions.program import needed_program
 from lowtide.planners.reductions.stage import EXIT
 from lowtide.planners.reductions.stages import StageProgram
 

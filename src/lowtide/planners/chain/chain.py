@@ -9,11 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
-from numpy.typing import NDArray
-
-from lowtide.planners.chain.forward import Linked, forwards, taus_of
-from lowtide.planners.reductions.stages import StageProgram
+from lowtide.planners.chain.forward import Linked, forwards, retention_of
+from lowtide.planners.reductions.stages import GapNumbers, StageProgram
 
 
 @dataclass(frozen=True)
@@ -53,18 +50,18 @@ class Chain(Linked):
                     need[min(link + (v in self.crossing[link]), len(need) - 1)] = t
         return tuple(min(need[: k + 1]) for k in range(len(need)))
 
-    def taus(self, inner: Sequence[int], crossing: Sequence[int]) -> NDArray[np.int32]:
+    def retention(self, inner: Sequence[int], crossing: Sequence[int]) -> GapNumbers:
         """Writes down what becomes of each link's values between forward and backward.
 
         Arguments:
-            inner: per link, of what only it needs: as `when` of `taus_of`.
+            inner: per link, of what only it needs: as `when` of `retention_of`.
             crossing: per link, of what the next one reads.
         """
         when: dict[int, int] = {}
         for k in range(len(self.links)):
             when.update(dict.fromkeys(self.inner(k), inner[k]))
             when.update(dict.fromkeys(self.crossing[k], crossing[k]))
-        return taus_of((self.half,), when, self.program)
+        return retention_of((self.half,), when, self.program)
 
 
 def chain_of(program: StageProgram) -> Chain:

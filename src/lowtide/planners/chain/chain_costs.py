@@ -24,6 +24,7 @@ from lowtide.planners.chain.link_options import (
     time_ps,
 )
 from lowtide.planners.chain.links import Links
+from lowtide.planners.reductions.stages import GapNumbers
 
 _BEYOND = 1.4  # slots of the table, as a multiple of those that the budget has: the table may take memory for scarcer
 _NOT = -2
@@ -177,7 +178,7 @@ class ChainCosts:
     def _slots(self, sizes_B: Iterable[int]) -> list[int]:
         return [int(-(-size_B // self.unit_B)) for size_B in sizes_B]
 
-    def taus(self, table: ChainTable, slots: int) -> NDArray[np.int32]:
+    def retention(self, table: ChainTable, slots: int) -> GapNumbers:
         """Writes down the plan for a number of slots. O(graph)."""
         links = self.links
         option, saved_from, crossing_from = table.decode(slots)
@@ -193,7 +194,7 @@ class ChainCosts:
             if last > origin:
                 crossing = [self._since(m) for m in crossing_from[origin:last] if m != _NOT]
                 when[v] = min(crossing, default=links.turn_of[origin])
-        return links.taus(when)
+        return links.retention(when)
 
     def _since(self, link: int) -> int:
         return KEEP if link == _FROM_START else self.links.turn_of[link]

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from lowtide._core import ChainTable, Greedy, Retention
 from lowtide.planners.chain.chain_costs import ChainCosts
 from lowtide.planners.chain.links import Links, links_of
+from lowtide.planners.reductions.stages import GapNumbers
 from lowtide.planners.search import Search
 
 MOST_LINKS = (160, 100)  # other cuts give other plans
@@ -99,11 +100,11 @@ class _Tables:
         """Slots of each table."""
         return max(costs.slots for costs in self.chains)
 
-    def taus(self, slots: int) -> NDArray[np.int32]:
+    def retention(self, slots: int) -> GapNumbers:
         """The plans of all tables for a number of slots. A retention number beats KEEP, and no gap is in two chains."""
         parts = zip(self.chains, self.tables, strict=True)
-        taus = (costs.taus(table, max(slots, table.least)) for costs, table in parts)
-        together: NDArray[np.int32] = np.maximum.reduce(list(taus))
+        retention = (costs.retention(table, max(slots, table.least)) for costs, table in parts)
+        together: NDArray[np.int32] = np.maximum.reduce(list(retention))
         return together
 
 
@@ -148,7 +149,7 @@ class _Walk:
         search = self.search
         state = search.program.keep_all(search.budget_B)
         search.work += 1
-        if not state.assign(tables.taus(slots)):
+        if not state.assign(tables.retention(slots)):
             return False
         if not state.fits and repairs:
             kernel = Greedy(state, _CANDIDATES)

@@ -9,13 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
-from numpy.typing import NDArray
-
 from lowtide._core import KEEP, NEVER
 from lowtide.ir.graph import Role
 from lowtide.planners.reductions.residence import last_needs
-from lowtide.planners.reductions.stages import StageProgram
+from lowtide.planners.reductions.stages import GapNumbers, StageProgram
 
 AT_ONCE = 0  # dropped after its last use in the forward, kept again once it was rematerialised
 
@@ -149,7 +146,7 @@ def forwards(program: StageProgram) -> tuple[Forward, ...]:
     return tuple(found)
 
 
-def taus_of(halves: Iterable[Forward], when: Mapping[int, int], program: StageProgram) -> NDArray[np.int32]:
+def retention_of(halves: Iterable[Forward], when: Mapping[int, int], program: StageProgram) -> GapNumbers:
     """Writes down what becomes of the values between forward and backward.
 
     Arguments:
@@ -160,21 +157,21 @@ def taus_of(halves: Iterable[Forward], when: Mapping[int, int], program: StagePr
     Returns: a retention, one number per gap. O(values).
     """
     core, needs = program.core, last_needs(program)
-    taus: NDArray[np.int32] = program.keep_all(0).taus
+    retention: GapNumbers = program.keep_all(0).taus
     for half in halves:
         for t in half.stages:
             for v in half.outputs[t]:
                 gap = core.gap_at(v, half.turn)
                 since = when.get(v, KEEP)
                 if since != KEEP and core.is_free(gap) and program.stages[t].recompute_through >= needs[v]:
-                    taus[gap] = since if since == NEVER else max(since, core.gap_start(gap) + 1)
-    return taus
+                    retention[gap] = since if since == NEVER else max(since, core.gap_start(gap) + 1)
+    return retention
 
 
-def taus_of_checkpoints(
+def retention_of_checkpoints(
     program: StageProgram, halves: Iterable[Forward], checkpoints: Iterable[int]
-) -> NDArray[np.int32]:
+) -> GapNumbers:
     """The retention that keeps what some forward stages make, and rematerialises everything else once. O(values)."""
     kept, halves = set(checkpoints), tuple(halves)
     when = {v: AT_ONCE for half in halves for t in half.stages if t not in kept for v in half.outputs[t]}
-    return taus_of(halves, when, program)
+    return retention_of(halves, when, program)

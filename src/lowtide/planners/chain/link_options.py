@@ -44,7 +44,7 @@ def link_options(links: Links) -> tuple[tuple[LinkOption, ...], ...]:
     return tuple(found)
 
 
-def recomputed_stages(links: Links, link: int, there: Collection[int], wanted: Collection[int]) -> tuple[int, ...]:
+def recomputed_stages(links: Links, link: int, there: Collection[int], needed: Collection[int]) -> tuple[int, ...]:
     """The stages of a link to recompute for values of it.
 
     Arguments:
@@ -52,7 +52,7 @@ def recomputed_stages(links: Links, link: int, there: Collection[int], wanted: C
 
     O(reads of the link).
     """
-    program, missing, found = links.program, set(wanted), list[int]()
+    program, missing, found = links.program, set(needed), list[int]()
     for t in reversed(links.links[link]):
         if not missing.isdisjoint(links.half.outputs[t]):
             found.append(t)
@@ -145,6 +145,6 @@ def _thinned(found: list[LinkOption], bytes_B: list[int]) -> list[LinkOption]:
     most_B = bytes_B[front[0]]
     chosen = [front[0]]
     for level in range(1, LEVELS - 1):
-        wanted_B = most_B * (LEVELS - 1 - level) // (LEVELS - 1)
-        chosen.append(min(front, key=lambda k: abs(bytes_B[k] - wanted_B)))
+        target_B = most_B * (LEVELS - 1 - level) // (LEVELS - 1)
+        chosen.append(min(front, key=lambda k: abs(bytes_B[k] - target_B)))
     return [found[k] for k in dict.fromkeys([*chosen, front[-1]])]

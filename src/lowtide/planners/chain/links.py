@@ -16,12 +16,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lowtide._core import KEEP, NEVER
 from lowtide.planners.chain.forward import Forward, Linked, forwards
 from lowtide.planners.reductions.residence import last_needs
-from lowtide.planners.reductions.stages import StageProgram
+from lowtide.planners.reductions.stages import GapNumbers, StageProgram
 
 
 @dataclass(frozen=True)
@@ -113,14 +112,14 @@ class Links(Linked):
         gaps = {v: core.gap_at(v, turn) for v in self.last_reader}
         return {v: (gap, core.gap_start(gap)) for v, gap in gaps.items() if core.is_free(gap)}
 
-    def taus(self, when: Mapping[int, int]) -> NDArray[np.int32]:
+    def retention(self, when: Mapping[int, int]) -> GapNumbers:
         """Writes down from which stage on values are kept again, or `KEEP`. Others are kept. O(values)."""
-        taus = np.full(len(self.program.core.gap_value), KEEP, dtype=np.int32)
+        retention = np.full(len(self.program.core.gap_value), KEEP, dtype=np.int32)
         for v, since in when.items():
             if since != KEEP and v in self.gaps:
                 gap, start = self.gaps[v]
-                taus[gap] = max(since, start + 1)
-        return taus
+                retention[gap] = max(since, start + 1)
+        return retention
 
 
 def links_of(program: StageProgram, most: int, small_B: int = 0) -> tuple[Links, ...]:

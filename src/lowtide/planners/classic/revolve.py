@@ -12,16 +12,12 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from lowtide._core import KEEP
-from lowtide.ir.plan import Outcome, Problem
-from lowtide.planners.base import AbstractPlanner, Watch
+from lowtide.ir.plan import Problem
 from lowtide.planners.chain.chain import Chain, chain_of, refuses_chain
 from lowtide.planners.chain.forward import AT_ONCE, forwards
-from lowtide.planners.classic.policy import attempt, follow
-from lowtide.planners.reductions.stages import refuses_stages, stage_program
+from lowtide.planners.classic.policy import AbstractPolicyPlanner, attempt
+from lowtide.planners.reductions.stages import GapNumbers, refuses_stages, stage_program
 from lowtide.planners.search import Search
 
 _DENSE = 64  # up to here every number of checkpoints is tried, then ever fewer
@@ -29,7 +25,7 @@ _DENSE = 64  # up to here every number of checkpoints is tried, then ever fewer
 
 @final
 @dataclass(frozen=True)
-class Revolve(AbstractPlanner):
+class Revolve(AbstractPolicyPlanner):
     """Each recipe of the forward is a step. O(checkpoints * graph)."""
 
     name: ClassVar[str] = "revolve"
@@ -53,14 +49,14 @@ class Revolve(AbstractPlanner):
         recipe = problem.graph.recipes[program.stages[outside].recipe]
         return f"the forward is not a chain: a path leads past recipe {recipe.id} ({recipe.op})"
 
-    def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
+    def attempts(self, search: Search) -> None:
         """FEASIBLE with the fastest plan of the sweep that fits, OPTIMAL where everything fits, else no plan."""
-        return follow(problem, watch, self.name, self.refuses(problem), _sweep)
+        _sweep(search)
 
 
 @final
 @dataclass(frozen=True)
-class RevolveBlocks(AbstractPlanner):
+class RevolveBlocks(AbstractPolicyPlanner):
     """What lies between two articulation points of the forward is a step. O(checkpoints * graph)."""
 
     name: ClassVar[str] = "revolve-blocks"
@@ -69,9 +65,9 @@ class RevolveBlocks(AbstractPlanner):
         """A bundle, and a forward with fewer than two articulation points."""
         return refuses_stages(problem.graph) or refuses_chain(stage_program(problem.graph))
 
-    def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
+    def attempts(self, search: Search) -> None:
         """FEASIBLE with the fastest plan of the sweep that fits, OPTIMAL where everything fits, else no plan."""
-        return follow(problem, watch, self.name, self.refuses(problem), _sweep)
+        _sweep(search)
 
 
 def _sweep(search: Search) -> None:
@@ -82,7 +78,7 @@ def _sweep(search: Search) -> None:
         slots -= max(1, slots // _DENSE)
 
 
-def revolve(chain: Chain, slots: int) -> NDArray[np.int32]:
+def revolve(chain: Chain, slots: int) -> GapNumbers:
     """Says when each link's values are kept, for a number of checkpoints, the given state among them. O(graph)."""
     inner = [AT_ONCE] * len(chain.links)
     crossing = [AT_ONCE] * len(chain.links)
@@ -97,7 +93,7 @@ def revolve(chain: Chain, slots: int) -> NDArray[np.int32]:
         crossing[middle - 1] = since
         stack.append((first, middle, free, chain.need[middle - 1]))
         stack.append((middle, stop, free - 1, since))
-    return chain.taus(inner, crossing)
+    return chain.retention(inner, crossing)
 
 
 def beta(slots: int, repeats: int) -> int:

@@ -22,12 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowtide._core import KEEP
-from lowtide.ir.plan import Outcome, Problem
-from lowtide.planners.base import AbstractPlanner, Watch
+from lowtide.ir.plan import Problem
 from lowtide.planners.chain.chain import Chain, chain_of, refuses_chain
 from lowtide.planners.chain.forward import AT_ONCE
-from lowtide.planners.classic.policy import attempt, follow
-from lowtide.planners.reductions.stages import refuses_stages, stage_program
+from lowtide.planners.classic.policy import AbstractPolicyPlanner, attempt
+from lowtide.planners.reductions.stages import GapNumbers, refuses_stages, stage_program
 from lowtide.planners.search import Search
 
 _SAVE = -1  # the choice to save everything of the first link; else the link behind the split
@@ -36,7 +35,7 @@ _NONE = -2
 
 @final
 @dataclass(frozen=True)
-class Rotor(AbstractPlanner):
+class Rotor(AbstractPolicyPlanner):
     """The links lie between the forward's articulation points. O(links^3 * slots).
 
     Arguments:
@@ -60,16 +59,13 @@ class Rotor(AbstractPlanner):
             return f"the chain has {links} links; the tables of this planner are for {self.most_links} at most"
         return None
 
-    def solve(self, problem: Problem, watch: Watch | None = None) -> Outcome:
+    def attempts(self, search: Search) -> None:
         """FEASIBLE with the best of its table that fits, OPTIMAL where everything fits, else no plan."""
-        return follow(problem, watch, self.name, self.refuses(problem), self._bisect)
-
-    def _bisect(self, search: Search) -> None:
         table = _Table(chain_of(search.program), search, self.slots)
         least, most = table.least, self.slots
         while least is not None and least <= most:
             middle = (least + most) // 2
-            state = attempt(search, table.taus(middle))
+            state = attempt(search, table.retention(middle))
             if state is not None and state.fits:
                 least = middle + 1
             else:
@@ -179,7 +175,7 @@ class _Table:
         enough = np.flatnonzero(np.isfinite(self.time[0, -1]))
         return int(enough[0]) if len(enough) else None
 
-    def taus(self, slots: int) -> NDArray[np.int32]:
+    def retention(self, slots: int) -> GapNumbers:
         """Reads the best plan for a number of slots off the table. O(graph)."""
         chain = self.chain
         inner = [AT_ONCE] * len(chain.links)
@@ -197,4 +193,4 @@ class _Table:
                 crossing[behind - 1] = since
                 stack.append((behind, last, free - self.crossing[behind - 1], since))
                 stack.append((first, behind - 1, free, chain.need[behind - 1]))
-        return chain.taus(inner, crossing)
+        return chain.retention(inner, crossing)

@@ -184,8 +184,8 @@ class _Walk:
             return
         for value, send in list(self.leaving.items()):
             rest, back = self.trip.crossing[value]
-            wanted = self.policy.ahead.get(value, back) <= self.place
-            done = self.budget_B is None or (self.stops_s[send] <= self.compute_s and not wanted)
+            is_due = self.policy.ahead.get(value, back) <= self.place
+            done = self.budget_B is None or (self.stops_s[send] <= self.compute_s and not is_due)
             if self.place >= rest and done:
                 self._drop(value)
 
@@ -236,8 +236,8 @@ class _Walk:
         if self.place >= self.trip.turn:
             return
         for value in values:
-            wanted = value in self.policy.sent and value in self.trip.crossing and value not in self.on_host
-            if wanted and self._send(value):
+            is_offloaded = value in self.policy.sent and value in self.trip.crossing and value not in self.on_host
+            if is_offloaded and self._send(value):
                 self.leaving[value] = self.on_host[value]
 
     def _send(self, value: int) -> bool:

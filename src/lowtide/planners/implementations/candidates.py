@@ -14,7 +14,7 @@ from functools import cached_property
 
 from lowtide.ir.graph import Effect, Graph, Recipe
 from lowtide.ir.in_place import in_place_candidates
-from lowtide.planners.reductions.shortcuts import hidden_for
+from lowtide.planners.reductions.hidden_values import hidden_for
 
 Owner = tuple[int, int]
 """A group and one of its options."""
@@ -252,8 +252,8 @@ def _running(
         found = len(runs)
         for deed in deeds:
             recipe, mine = graph.recipes[deed[0]], deed[1]
-            wanted = any(ALWAYS in by or mine in by for by in (needed.get(v, ()) for v in recipe.outputs))
-            if deed in runs or not (wanted or recipe.effect is not Effect.PURE):
+            is_needed = any(ALWAYS in by or mine in by for by in (needed.get(v, ()) for v in recipe.outputs))
+            if deed in runs or not (is_needed or recipe.effect is not Effect.PURE):
                 continue
             runs.add(deed)
             for v in recipe.read_values:

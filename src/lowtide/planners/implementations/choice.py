@@ -79,3 +79,14 @@ def _makers_first(graph: Graph, fresh: Sequence[int]) -> list[int]:
         waiting.difference_update(v for r in ready for v in graph.recipes[r].outputs)
         pending = [r for r in pending if r not in ready]
     return order
+
+
+def allowed_recipes(graph: Graph) -> frozenset[int]:
+    """Ids of the recipes that may run when every group takes its first option. O(recipes)."""
+    barred = {r for group in graph.groups for option in group.options[1:] for r in option.recipes}
+    return frozenset(r.id for r in graph.recipes if r.id not in barred)
+
+
+def fixes_choices(graph: Graph) -> bool:
+    """Whether the reduction takes anything away."""
+    return any(len(group.options) > 1 for group in graph.groups)

@@ -33,9 +33,8 @@ from lowtide.planners.clock import Deadline, OutOfTime
 from lowtide.planners.cuts import cut_and_replay
 from lowtide.planners.greedy import descend
 from lowtide.planners.implementations.candidates import all_candidates
-from lowtide.planners.implementations.choice import chosen_options
+from lowtide.planners.implementations.choice import chosen_options, fixes_choices
 from lowtide.planners.implementations.dominance import exact_only
-from lowtide.planners.implementations.first_option import fixes_choices
 from lowtide.planners.implementations.flips import flips
 from lowtide.planners.implementations.joint_search import Deep, JointSearch
 from lowtide.planners.reductions.base_order import base_order

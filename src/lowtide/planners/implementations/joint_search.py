@@ -26,9 +26,9 @@ from lowtide.planners.implementations.candidates import Candidates
 from lowtide.planners.implementations.choice import choose
 from lowtide.planners.implementations.dominance import better_options, reduced, thrifty
 from lowtide.planners.keep_all import find_floor, keep_all
-from lowtide.planners.reductions.begun import read_back
 from lowtide.planners.reductions.stage import EXIT
 from lowtide.planners.search import Search
+from lowtide.planners.start import read_back
 
 _COLUMNS = 2500  # of a model of several cut points
 _NODES, _NODES_OF_TWO = 10, 3  # of the tree of a model of one cut point, and of two
@@ -94,7 +94,7 @@ class Candidate:
     @property
     def state(self) -> Retention | None:
         """Its plan; without one, what came closest."""
-        return self.lowest if self.search.taus is None else self.search.retention()
+        return self.lowest if self.search.retention is None else self.search.state()
 
 
 @dataclass

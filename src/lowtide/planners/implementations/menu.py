@@ -28,30 +28,30 @@ def restricted(graph: Graph, numerics: Numerics, without: Collection[str] = (), 
     Returns: the graph itself where there is nothing to leave out. O(graph), as often as options need one another.
     """
     program = set(graph.program)
-    unwanted = {r.id for r in graph.recipes if r.consumes and r.id not in program} if IN_PLACE in without else set()
-    unwanted |= set(recipes)
+    left_out = {r.id for r in graph.recipes if r.consumes and r.id not in program} if IN_PLACE in without else set()
+    left_out |= set(recipes)
     groups = {g: list(group.options) for g, group in enumerate(graph.groups)}
     for g, group in enumerate(graph.groups):
-        kept = [o for o in group.options[1:] if _wanted(group, without) and numerics.admits(o.numerics)]
-        groups[g] = [group.options[0], *(o for o in kept if unwanted.isdisjoint(o.recipes))]
-        unwanted |= _recipes(group.options) - _recipes(groups[g])
+        kept = [o for o in group.options[1:] if _is_kept(group, without) and numerics.admits(o.numerics)]
+        groups[g] = [group.options[0], *(o for o in kept if left_out.isdisjoint(o.recipes))]
+        left_out |= _recipes(group.options) - _recipes(groups[g])
     while True:
-        made = {v for r in graph.recipes if r.id not in unwanted for v in r.outputs}
+        made = {v for r in graph.recipes if r.id not in left_out for v in r.outputs}
         made |= {v.id for v in graph.values if v.arrives is not None}
-        orphans = {r.id for r in graph.recipes if r.id not in unwanted and not _served(r, made)}
-        orphans |= _alone(graph, unwanted)
+        orphans = {r.id for r in graph.recipes if r.id not in left_out and not _served(r, made)}
+        orphans |= _alone(graph, left_out)
         for g, options in groups.items():
             left = [options[0], *(o for o in options[1:] if orphans.isdisjoint(o.recipes))]
             orphans |= _recipes(options) - _recipes(left)
             groups[g] = left
         if not orphans:
             break
-        unwanted |= orphans
+        left_out |= orphans
     left_groups = (replace(graph.groups[g], options=tuple(o)) for g, o in groups.items() if len(o) > 1)
-    return _without(graph, unwanted, made, tuple(left_groups)) if unwanted else replace(graph, groups=(*left_groups,))
+    return _without(graph, left_out, made, tuple(left_groups)) if left_out else replace(graph, groups=(*left_groups,))
 
 
-def _wanted(group: Group, without: Collection[str]) -> bool:
+def _is_kept(group: Group, without: Collection[str]) -> bool:
     """Whether neither its kind nor its family, after which it is named, is left out."""
     return group.kind not in without and not any(group.name.startswith(f"{name} ") for name in without)
 
@@ -65,17 +65,17 @@ def _served(recipe: Recipe, made: Collection[int]) -> bool:
     return all(v in made for v in recipe.read_values)
 
 
-def _alone(graph: Graph, unwanted: Collection[int]) -> set[int]:
-    """Recipes in place that stand for nothing but what is unwanted."""
+def _alone(graph: Graph, left_out: Collection[int]) -> set[int]:
+    """Recipes in place that stand for nothing but what is left_out."""
     candidates = in_place_candidates(graph)
-    stand = {w for plain, found in candidates.items() if plain not in unwanted for w in found}
-    return {w for found in candidates.values() for w in found} - stand - set(unwanted)
+    stand = {w for plain, found in candidates.items() if plain not in left_out for w in found}
+    return {w for found in candidates.values() for w in found} - stand - set(left_out)
 
 
-def _without(graph: Graph, unwanted: set[int], made: set[int], groups: tuple[Group, ...]) -> Graph:
+def _without(graph: Graph, left_out: set[int], made: set[int], groups: tuple[Group, ...]) -> Graph:
     """The graph without some recipes, and without the values that are not made."""
     value_ids = {v: i for i, v in enumerate(v.id for v in graph.values if v.id in made)}
-    recipe_ids = {r: i for i, r in enumerate(r.id for r in graph.recipes if r.id not in unwanted)}
+    recipe_ids = {r: i for i, r in enumerate(r.id for r in graph.recipes if r.id not in left_out)}
     return replace(
         graph,
         values=tuple(

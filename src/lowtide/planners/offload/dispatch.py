@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from lowtide.ir.graph import Graph
 from lowtide.ir.schedule import HOST, Boundary, Drop, Fetch, Run, Send, Step
 from lowtide.planners.offload.absences import NEVER_THERE, Absences, Anchor
-from lowtide.planners.offload.rates import Rates
+from lowtide.planners.offload.movement import Rates
 
 _LOOKED_AT = 12  # fetches that are due by now and do not fit, per place
 _LAST = 1 << 60
@@ -94,7 +94,7 @@ class Dispatch:
         self.spare: list[tuple[int, int]] = []  # (-back, absence) of what may be freed at once
         self.coming = [(self.latest_s.get(i, 0.0), i) for i, a in enumerate(found.absences) if a.leave == NEVER_THERE]
         heapq.heapify(self.coming)
-        self.wanted: list[tuple[int, int]] = []  # (back, absence) of what should be on its way
+        self.due: list[tuple[int, int]] = []  # (back, absence) of what should be on its way
         self.gone: list[tuple[float, int]] = []  # (when nobody reads it any more, copy) of what the host may drop
         self.on_host: dict[int, int] = {}  # value -> its copy, if it is to be dropped some day
         self.made_at: dict[int, list[int]] = {}
@@ -363,14 +363,14 @@ class Dispatch:
             i = heapq.heappop(self.coming)[1]
             back = self.found.absences[i].back
             if back is not None and back > p:
-                heapq.heappush(self.wanted, (back, i))
+                heapq.heappush(self.due, (back, i))
         put_off: list[tuple[int, int]] = []
-        while self.wanted and len(put_off) < _LOOKED_AT:
-            back, i = heapq.heappop(self.wanted)
+        while self.due and len(put_off) < _LOOKED_AT:
+            back, i = heapq.heappop(self.due)
             if back > p and not self.is_settled[i] and not self._bring(p, segment, inner_B, back, i):
                 put_off.append((back, i))
         for item in put_off:
-            heapq.heappush(self.wanted, item)
+            heapq.heappush(self.due, item)
 
     def _bring(self, p: int, segment: int, inner_B: int, back: int, i: int) -> bool:
         a = self.found.absences[i]

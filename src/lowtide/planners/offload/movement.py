@@ -1,10 +1,10 @@
-"""What a plan may offload to the host and prefetch, and what every plan has to copy.
+"""What a plan may offload to the host and prefetch, what every plan has to copy, and how long copies take.
 
 A value that a plan fetches is sent once, when it is made. A host-resident persistent value is never
 sent: it comes by fetch alone. What an update on the device makes of such a value is sent there, and is dropped from the
 device at once. What a run on the host reads is sent there when it is made.
 
-Units: `_B` bytes.
+Units: `_B` bytes, `_s` seconds.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from lowtide.ir.graph import Graph, Value
-from lowtide.ir.schedule import HOST, HOST_ENGINE
-from lowtide.planners.reductions.updates import updated_values
+from lowtide.ir.machine import Link, Machine
+from lowtide.ir.schedule import DEVICE, HOST, HOST_ENGINE
+from lowtide.planners.reductions.program import updated_values
 
 LEAST_B = 1 << 16  # smaller values are not worth a copy of their own
 
@@ -126,3 +127,31 @@ def refuses_to_move(graph: Graph) -> str | None:
         if recipe.engine == HOST_ENGINE:
             return f"recipe {recipe.id} ({recipe.op}) runs on the host; this planner offloads nothing"
     return None
+
+
+@dataclass(frozen=True)
+class Rates:
+    """How long copies take: seconds per byte and once, to the host and from it."""
+
+    to_s_per_B: float
+    to_s: float
+    from_s_per_B: float
+    from_s: float
+
+    @staticmethod
+    def of(machine: Machine) -> Rates:
+        """The links between a machine's device and its host. Without one, copies in that direction take no time."""
+        device = machine.memories[0].name if machine.memories else DEVICE
+        links = {(link.source, link.target): link for link in machine.links}
+        to, back = links.get((device, HOST)), links.get((HOST, device))
+        return Rates(*_rate(to), *_rate(back))
+
+    def send_s(self, size_B: int) -> float:
+        return self.to_s + size_B * self.to_s_per_B
+
+    def fetch_s(self, size_B: int) -> float:
+        return self.from_s + size_B * self.from_s_per_B
+
+
+def _rate(link: Link | None) -> tuple[float, float]:
+    return (0.0, 0.0) if link is None else (1.0 / link.rate_Bps, link.latency_s)

@@ -11,9 +11,7 @@ from dataclasses import InitVar, dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from lowtide._core import Retention
 from lowtide.ir.graph import Graph
@@ -24,14 +22,11 @@ from lowtide.ir.schedule import Schedule
 from lowtide.planners.base import Progress, Watch
 from lowtide.planners.clock import Clock, Deadline
 from lowtide.planners.greedy import mend
-from lowtide.planners.offload.movement import LEAST_B
-from lowtide.planners.offload.rates import Rates
+from lowtide.planners.offload.movement import LEAST_B, Rates
 from lowtide.planners.offload.transfers import Timing, estimated_s, measured, timing
 from lowtide.planners.offload.waits import with_waits
-from lowtide.planners.reductions.stages import StageProgram, stage_program
+from lowtide.planners.reductions.stages import GapNumbers, StageProgram, stage_program
 from lowtide.planners.search import Search
-
-Taus = NDArray[np.int32]
 
 CLOSE = 1e-3  # closer to the bound than other solves stop: a cut proves more here, and a plan is soon better
 _DROPS = 400  # drops that make a start fit
@@ -47,14 +42,14 @@ class Found:
         timing: its schedule, timed.
         hosted: what is host-resident.
         candidate: where it came from; None for a plan that offloads nothing.
-        taus: its retention there.
+        retention: its retention there.
         by: which stage of the solve found it.
     """
 
     timing: Timing
     hosted: tuple[int, ...]
     candidate: OffloadCandidate | None
-    taus: Taus | None
+    retention: GapNumbers | None
     by: str
 
 
@@ -140,11 +135,11 @@ class OffloadSearch:
         problem = replace(self.problem, graph=candidate.program.graph, work=max(0, work), start=None)
         return Search(problem, candidate.program, deadline=self.clock.deadline, watch=self.tell)
 
-    def settle(self, candidate: OffloadCandidate, taus: Taus) -> Retention | None:
+    def settle(self, candidate: OffloadCandidate, retention: GapNumbers) -> Retention | None:
         """A retention that fits, by a few drops if need be; None if it does not come to that."""
         search = self.search(candidate, 0)
         state = candidate.program.keep_all(search.budget_B)
-        if not state.assign(taus):
+        if not state.assign(retention):
             return None
         fits = mend(search, state, _DROPS)
         self.work += search.work
@@ -223,18 +218,18 @@ class OffloadSearch:
             timed = measured(program.graph, program.lift(state), self.machine)
             if timed.host_peak_B <= limit_B:
                 return state
-            taus = _without_copies(program, state.taus, timed.host_peak_B - limit_B)
+            retention = _without_copies(program, state.taus, timed.host_peak_B - limit_B)
             search = self.search(candidate, 0)
             state = program.keep_all(search.budget_B)
-            if taus is None or not state.assign(taus) or not mend(search, state, _DROPS):
+            if retention is None or not state.assign(retention) or not mend(search, state, _DROPS):
                 return None
             self.work += search.work
         return None
 
 
-def _without_copies(program: StageProgram, taus: Taus, spare_B: int) -> Taus | None:
+def _without_copies(program: StageProgram, retention: GapNumbers, spare_B: int) -> GapNumbers | None:
     """Recomputes or keeps the values of the largest copies until so many bytes are spared; None if none are left."""
-    core, found, left_B = program.core, taus.copy(), spare_B
+    core, found, left_B = program.core, retention.copy(), spare_B
     gaps: dict[int, list[int]] = {}
     gap = 0
     for v, uses in enumerate(program.uses):

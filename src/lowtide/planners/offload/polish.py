@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from lowtide._core import KEEP
 from lowtide.planners.offload.movement import fetchable_values
-from lowtide.planners.offload.offload_search import Found, OffloadCandidate, OffloadSearch, Taus
+from lowtide.planners.offload.offload_search import Found, OffloadCandidate, OffloadSearch
+from lowtide.planners.reductions.stages import GapNumbers
 
 _TRIALS = 120
 _WORTH = 2e-5  # as a fraction of the step
@@ -54,8 +55,8 @@ def _wide(pool: OffloadSearch, best: Found) -> OffloadCandidate:
 
 def _proposals(best: Found, candidate: OffloadCandidate) -> list[tuple[int, bool]]:
     """Values to change, and whether to offload them: large copies where compute waits, then dear recomputations."""
-    program, taus = candidate.program, best.taus
-    assert taus is not None
+    program, retention = candidate.program, best.retention
+    assert retention is not None
     fetched, again = [], []
     gap = 0
     for v, uses in enumerate(program.uses):
@@ -63,9 +64,9 @@ def _proposals(best: Found, candidate: OffloadCandidate) -> list[tuple[int, bool
         gap += len(uses) + 1
         if program.values[v] in program.movement.hosted:
             continue
-        if any(taus[g] < KEEP for g in gaps):
+        if any(retention[g] < KEEP for g in gaps):
             fetched.append((-program.size_B[v], v))
-        elif any(taus[g] > KEEP and program.core.can_fetch(g) for g in gaps):
+        elif any(retention[g] > KEEP and program.core.can_fetch(g) for g in gaps):
             gain = program.stages[program.producer[v]].recompute_ps / max(1, program.size_B[v])
             again.append((-gain, v))
     out = [(v, False) for _, v in sorted(fetched)]
@@ -75,9 +76,9 @@ def _proposals(best: Found, candidate: OffloadCandidate) -> list[tuple[int, bool
 
 
 def _try(pool: OffloadSearch, best: Found, candidate: OffloadCandidate, value: int, *, by_fetch: bool) -> bool:
-    assert best.taus is not None
-    for taus in _changed(candidate, best.taus, value, by_fetch=by_fetch):
-        state = pool.settle(candidate, taus)
+    assert best.retention is not None
+    for retention in _changed(candidate, best.retention, value, by_fetch=by_fetch):
+        state = pool.settle(candidate, retention)
         if state is None:
             continue
         pool.stats["trials"] = pool.stats.get("trials", 0) + 1
@@ -90,16 +91,16 @@ def _try(pool: OffloadSearch, best: Found, candidate: OffloadCandidate, value: i
     return False
 
 
-def _changed(candidate: OffloadCandidate, taus: Taus, value: int, *, by_fetch: bool) -> list[Taus]:
+def _changed(candidate: OffloadCandidate, retention: GapNumbers, value: int, *, by_fetch: bool) -> list[GapNumbers]:
     """The changes of one value to try."""
     program = candidate.program
     first = program.core.gap_at(value, program.producer[value] + 1) if program.uses[value] else 0
     gaps = range(first, first + len(program.uses[value]) + 1)
-    other, kept = taus.copy(), taus.copy()
+    other, kept = retention.copy(), retention.copy()
     for g in gaps:
-        if by_fetch and taus[g] > KEEP and program.core.can_fetch(g):
-            other[g] = ~taus[g]
-        elif not by_fetch and taus[g] < KEEP:
-            other[g] = ~taus[g] if program.core.can_recompute(g) else KEEP
+        if by_fetch and retention[g] > KEEP and program.core.can_fetch(g):
+            other[g] = ~retention[g]
+        elif not by_fetch and retention[g] < KEEP:
+            other[g] = ~retention[g] if program.core.can_recompute(g) else KEEP
             kept[g] = KEEP
     return [other] if by_fetch or (other == kept).all() else [other, kept]

@@ -46,20 +46,18 @@ from lowtide.planners.bounds.cut_points import cut_point_of, end_of
 from lowtide.planners.bounds.floors import joint_floor, least_options, op_floor, working_set
 from lowtide.planners.clock import Deadline
 from lowtide.planners.implementations.candidates import Candidates, all_candidates
-from lowtide.planners.implementations.choice import choose, chosen_options
-from lowtide.planners.implementations.first_option import fixes_choices
-from lowtide.planners.offload.all_away import least_away
-from lowtide.planners.offload.cut_and_move import anneal_candidate, cut_and_move, effort_for, prove
+from lowtide.planners.implementations.choice import choose, chosen_options, fixes_choices
+from lowtide.planners.offload.extremes import copies_least_s, least_away, run_once
 from lowtide.planners.offload.host_updates import all_on_the_host
 from lowtide.planners.offload.movement import fetchable_values
+from lowtide.planners.offload.offload_cuts import anneal_candidate, cut_and_move, effort_for, prove
 from lowtide.planners.offload.offload_search import CLOSE, OffloadCandidate, OffloadSearch
-from lowtide.planners.offload.once import copies_least_s, run_once
 from lowtide.planners.offload.polish import polish
 from lowtide.planners.offload.transfers import Timing
 from lowtide.planners.offload.waits import with_waits
 from lowtide.planners.reductions.base_order import base_order
-from lowtide.planners.reductions.begun import read_back
 from lowtide.planners.reductions.stages import refuses_stages, stage_program
+from lowtide.planners.start import read_back
 
 Plain = Callable[[Problem, Watch | None], Outcome]
 
@@ -273,13 +271,13 @@ def _at_prices(pool: OffloadSearch) -> None:
         movable = fetchable_values(graph, pool.least_B)
         if best.candidate is None:
             candidate = pool.candidate(graph, (), movable)
-            taus = read_back(candidate.program, best.timing.schedule)
+            retention = read_back(candidate.program, best.timing.schedule)
         else:
             candidate = pool.redraft(graph, best.hosted, movable | best.candidate.program.movement.fetchable)
-            assert best.taus is not None
-            taus = best.taus
+            assert best.retention is not None
+            retention = best.retention
         candidate.price(pool.machine, price)
-        anneal_candidate(pool, candidate, taus, budget_share)
+        anneal_candidate(pool, candidate, retention, budget_share)
         pool.clock.tick()
 
 

@@ -27,7 +27,7 @@ from lowtide.ir.schedule import HOST, Fetch, Schedule, Send
 from lowtide.ir.simulate import simulate
 from lowtide.planners.offload.absences import Absences, find_absences, is_spare
 from lowtide.planners.offload.dispatch import Dispatch
-from lowtide.planners.offload.rates import Rates
+from lowtide.planners.offload.movement import Rates
 from lowtide.planners.offload.waits import with_waits
 
 _ROUNDS = 4  # of timing anew
@@ -60,9 +60,9 @@ class Timing:
         return max(0.0, self.time_s - self.compute_s)
 
 
-def retimed(
+def timing(
     graph: Graph, schedule: Schedule, machine: Machine, budget_B: int, host_budget_B: int | None = None
-) -> Schedule:
+) -> Timing:
     """Times the copies of a schedule; see the module.
 
     Arguments:
@@ -71,15 +71,9 @@ def retimed(
         machine: with a link in each direction.
         host_budget_B: None for no limit.
 
-    Returns: a legal schedule with all waits, no slower than the given one by `lowtide.ir.simulate`.
+    Returns: a legal schedule with all waits, no slower than the given one by `lowtide.ir.simulate`, and what it comes
+        to. O(rounds * (steps * engines + copies * places)).
     """
-    return timing(graph, schedule, machine, budget_B, host_budget_B).schedule
-
-
-def timing(
-    graph: Graph, schedule: Schedule, machine: Machine, budget_B: int, host_budget_B: int | None = None
-) -> Timing:
-    """The same with what it comes to. O(rounds * (steps * engines + copies * places))."""
     naive = with_waits(graph, schedule.steps)
     best = measured(graph, naive, machine)
     if not any(isinstance(s, Send | Fetch) and s.memory == HOST for s in schedule.steps):

@@ -97,11 +97,11 @@ def of_lifetimes(program: StageProgram, lifetimes: Lifetimes) -> list[set[int]]:
     return there
 
 
-def residence(program: StageProgram, wanted: Sequence[Collection[int]]) -> Residence | None:
-    """Finds the fewest recomputations with which the wanted values are there when each stage begins.
+def residence(program: StageProgram, to_keep: Sequence[Collection[int]]) -> Residence | None:
+    """Finds the fewest recomputations with which the values to keep are there when each stage begins.
 
     Arguments:
-        wanted: per stage. What cannot be rematerialised later is kept anyway; what nothing can make is not there; what
+        to_keep: per stage. What cannot be rematerialised later is kept anyway; what nothing can make is not there; what
             is of no use is left out.
 
     Returns: None if some stage reads what cannot be rematerialised.
@@ -109,7 +109,7 @@ def residence(program: StageProgram, wanted: Sequence[Collection[int]]) -> Resid
     O(stages * values + recomputations * reads) per pass.
     """
     walk = _Walk(program)
-    found = walk.follow(wanted)
+    found = walk.follow(to_keep)
     for _ in range(_PASSES):
         if found is None:
             return None
@@ -121,7 +121,7 @@ def residence(program: StageProgram, wanted: Sequence[Collection[int]]) -> Resid
 
 
 class _Walk:
-    """Follows what is wanted, stage by stage."""
+    """Follows what is to be kept, stage by stage."""
 
     def __init__(self, program: StageProgram) -> None:
         self.program = program
@@ -130,13 +130,13 @@ class _Walk:
         for v, t in enumerate(program.producer):
             self.outputs[t].append(v)
 
-    def follow(self, wanted: Sequence[Collection[int]]) -> Residence | None:
+    def follow(self, to_keep: Sequence[Collection[int]]) -> Residence | None:
         program, count = self.program, len(self.program.stages)
         recomputations: list[tuple[int, ...]] = []
         spans: list[list[list[int]]] = [[] for _ in program.values]
         there: set[int] = set()
         for t in range(count):
-            later = set(wanted[t + 1]) if t + 1 < count else set()
+            later = set(to_keep[t + 1]) if t + 1 < count else set()
             again = self._again(t, there, later)
             if again is None:
                 return None
@@ -151,13 +151,13 @@ class _Walk:
         found = tuple(tuple((a, b) for a, b in lifetimes if b >= 0) for lifetimes in spans)
         return Residence(program, tuple(recomputations), found)
 
-    def _is_kept(self, value: int, stage: int, wanted: set[int]) -> bool:
+    def _is_kept(self, value: int, stage: int, to_keep: set[int]) -> bool:
         """Whether a value is there when a stage begins, given that it could be."""
         program = self.program
         if stage > self.need[value] or program.lost_from[value] == stage - 1:
             return False
         final = stage > program.stages[program.producer[value]].recompute_through
-        return value in wanted or final or program.pinned_from[value] < stage
+        return value in to_keep or final or program.pinned_from[value] < stage
 
     def _again(self, t: int, there: set[int], later: set[int]) -> tuple[int, ...] | None:
         """What is recomputed before stage t, increasing; None if it cannot."""

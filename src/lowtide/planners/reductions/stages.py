@@ -3,9 +3,9 @@
 One stage per program recipe that has to run, plus two per segment that take no time: ENTRY produces the values that the
 caller gives, EXIT reads those that are handed over. The last exit also reads what the caller holds from earlier
 segments, so it stays live to the end. Persistent values are a constant; host-resident ones are given by the first
-entry, dropped at once, and come by fetch (`movement.py`). Runs on the host are no stages. Generator states
-(`replays.py`) and what makes recomputations cheap (`shortcuts.py`) are hidden. A recipe with candidates in place
-(`ir/in_place.py`) takes one wherever the value that it overwrites dies in that very run.
+entry, dropped at once, and come by fetch (`movement.py`). Runs on the host are no stages. Generator states and what
+makes recomputations cheap are hidden (`hidden_values.py`). A recipe with candidates in place (`ir/in_place.py`) takes
+one wherever the value that it overwrites dies in that very run.
 
 Units: `_B` bytes, `_ps` picoseconds.
 """
@@ -24,7 +24,7 @@ from lowtide.errors import PlanError
 from lowtide.ir.graph import Effect, Graph, Value
 from lowtide.ir.in_place import in_place_candidates
 from lowtide.ir.schedule import HOST_ENGINE, Schedule
-from lowtide.planners.implementations.first_option import allowed_recipes
+from lowtide.planners.implementations.choice import allowed_recipes
 from lowtide.planners.offload.movement import (
     NOTHING_MOVES,
     Movement,
@@ -33,12 +33,22 @@ from lowtide.planners.offload.movement import (
     refuses_to_move,
 )
 from lowtide.planners.offload.waits import with_waits
-from lowtide.planners.reductions.dead_code import needed_program
-from lowtide.planners.reductions.lifting import Lifting
-from lowtide.planners.reductions.replays import Replay, find_replays, reserve_B, save_states
-from lowtide.planners.reductions.shortcuts import Shortcut, find_shortcuts, hidden_B, hidden_values, keep_hidden
-from lowtide.planners.reductions.stage import ENTRY, EXIT, Lifetimes, Stage
-from lowtide.planners.reductions.updates import refuses_overwriting, updated_values, updates
+from lowtide.planners.reductions.hidden_values import (
+    Replay,
+    Shortcut,
+    find_replays,
+    find_shortcuts,
+    hidden_B,
+    hidden_values,
+    keep_hidden,
+    reserve_B,
+    save_states,
+)
+from lowtide.planners.reductions.program import needed_program, refuses_overwriting, updated_values, updates
+from lowtide.planners.reductions.stage import ENTRY, EXIT, Lifetimes, Lifting, Stage
+
+GapNumbers = NDArray[np.int32]
+"""A retention: per gap of a value's life, in the core's order, whether it is kept there (`core/retention.hpp`)."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +133,7 @@ class StageProgram:
         return tuple(u[-1] if u else -1 for u in self.uses)
 
     @cached_property
-    def _homegoing(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _handed_over(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         last = len(self.stages) - 1
         exits = {s.segment: t for t, s in enumerate(self.stages) if s.recipe == EXIT}
         pinned, lost = [], []
@@ -137,25 +147,15 @@ class StageProgram:
             lost.append(end if not value.held and end < last else NEVER)
         return tuple(pinned), tuple(lost)
 
-    @cached_property
-    def sent_always_B(self) -> int:
-        """Bytes that every plan sends to the host."""
-        return self.movement.sent_B(self.graph)
-
-    @cached_property
-    def host_ps(self) -> int:
-        """Time of the runs on the host, which are concurrent with the others."""
-        return sum(round(self.graph.recipes[r].time_s * 1e12) for r in self.movement.host_runs)
-
     @property
     def pinned_from(self) -> tuple[int, ...]:
         """From the end of this stage on the caller holds the value; NEVER."""
-        return self._homegoing[0]
+        return self._handed_over[0]
 
     @property
     def lost_from(self) -> tuple[int, ...]:
         """At the end of this stage the caller frees the value; NEVER."""
-        return self._homegoing[1]
+        return self._handed_over[1]
 
     @cached_property
     def core(self) -> Program:

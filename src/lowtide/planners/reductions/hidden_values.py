@@ -1,10 +1,14 @@
-"""Hides small results that make a recomputation cheap: with batch norm's statistics its output takes one pass.
+"""Hides from the smaller problem what makes recomputations possible, or cheap.
 
-A recipe of the program has a *shortcut* if another recipe makes its large outputs from the same reads and from its own
-small outputs. The smaller problem sees one stage that is recomputed at the shortcut's cost; what the shortcut needs
-besides (the small outputs), and what only the first run reads (a copy of the running statistics), is hidden. The
-inverse (`keep_hidden`) lets the first run keep what is hidden until its last reader. Their bytes are set aside
-beforehand (`hidden_B`); bounds take them to weigh nothing.
+**Generator states.** The smaller problem sees a random recipe that can simply be recomputed. The inverse
+(`save_states`) makes the first run keep the generator's state iff a replay is scheduled, and drops the state after the
+last one. The states' bytes are set aside beforehand (`reserve_B`).
+
+**Small results**: with batch norm's statistics its output takes one pass. A recipe of the program has a *shortcut* if
+another recipe makes its large outputs from the same reads and from its own small outputs. The smaller problem sees one
+stage that is recomputed at the shortcut's cost; what the shortcut needs besides (the small outputs), and what only the
+first run reads (a copy of the running statistics), is hidden. The inverse (`keep_hidden`) lets the first run keep what
+is hidden until its last reader. Their bytes are set aside beforehand (`hidden_B`); bounds take them to weigh nothing.
 
 Units: `_B` bytes.
 """
@@ -123,4 +127,67 @@ def keep_hidden(graph: Graph, steps: Sequence[Step], shortcuts: Mapping[int, Sho
         lifted.append(replace(step, keep=(*step.keep, *fresh)) if fresh else step)
         ending = (v for v in recipe.read_values if v in hidden and last[v] == index)
         lifted.extend(Drop(v) for v in ending if graph.values[v].leaves is None)
+    return lifted
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """How a random recipe is recomputed: the pure recipe that stands for it, and the state it reads."""
+
+    recipe: int
+    state: int
+
+
+def find_replays(graph: Graph, program: Sequence[int], allowed: Collection[int]) -> dict[int, Replay]:
+    """Finds the fastest replay of every random recipe of the program that has one.
+
+    Arguments:
+        program: recipes that run.
+        allowed: recipes that may run.
+
+    Returns: random recipe -> replay. A state that a recipe of the program itself reads is no hidden one.
+    """
+    read = {value for r in program for value in graph.recipes[r].read_values}
+    running = set(program)
+    by_state: dict[int, list[int]] = {}
+    for recipe in graph.recipes:
+        if recipe.effect is Effect.PURE and recipe.state is not None and recipe.id not in running:
+            by_state.setdefault(recipe.state, []).append(recipe.id)
+    found: dict[int, Replay] = {}
+    for recipe_id in program:
+        recipe = graph.recipes[recipe_id]
+        if recipe.effect is not Effect.RANDOM or recipe.state is None or recipe.state in read:
+            continue
+        if graph.values[recipe.state].leaves is not None:
+            continue
+        candidates = [r for r in by_state.get(recipe.state, ()) if r in allowed]
+        candidates = [
+            r for r in candidates if graph.recipes[r].outputs == recipe.outputs[:-1] and not graph.recipes[r].consumes
+        ]
+        if candidates:
+            best = min(candidates, key=lambda r: (graph.recipes[r].time_s, r))
+            found[recipe_id] = Replay(best, recipe.state)
+    return found
+
+
+def reserve_B(graph: Graph, replays: Mapping[int, Replay]) -> int:
+    """Bytes that the saved states can take at most: all of them, and the one a replay puts aside meanwhile."""
+    sizes_B = [graph.values[r.state].size_B for r in replays.values()]
+    return sum(sizes_B) + max(sizes_B, default=0)
+
+
+def save_states(steps: Sequence[Step], replays: Mapping[int, Replay]) -> list[Step]:
+    """The inverse: adds to a schedule that ignores states their saving and dropping. O(steps)."""
+    state_of = {replay.recipe: replay.state for replay in replays.values()}
+    last: dict[int, int] = {}
+    for index, step in enumerate(steps):
+        if isinstance(step, Run) and step.recipe in state_of:
+            last[state_of[step.recipe]] = index
+    lifted: list[Step] = []
+    for index, step in enumerate(steps):
+        if isinstance(step, Run) and step.recipe in replays and replays[step.recipe].state in last:
+            step = Run(step.recipe, (*step.keep, replays[step.recipe].state), step.after)
+        lifted.append(step)
+        if isinstance(step, Run) and last.get(state_of.get(step.recipe, -1)) == index:
+            lifted.append(Drop(state_of[step.recipe]))
     return lifted

@@ -1,14 +1,15 @@
-"""Recipes of the program that overwrite persistent values: a weight and its optimizer state, with their update.
+"""What of a graph's program has to run, and what of that overwrites persistent values.
 
-What an update makes lives in the bytes that it overwrites: where they are on the device, they are counted already. What
-it overwrote can be read nowhere any more, so nothing that reads it may be recomputed after the update.
+A recipe whose outputs nobody needs is left out. An update overwrites a weight and its optimizer state: what it makes
+lives in the bytes that it overwrites; where they are on the device, they are counted already. What it overwrote can be
+read nowhere any more, so nothing that reads it may be recomputed after the update.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lowtide.ir.graph import Graph
+from lowtide.ir.graph import Effect, Graph
 from lowtide.ir.schedule import DEVICE
 
 
@@ -35,3 +36,22 @@ def updated_values(graph: Graph, program: Sequence[int]) -> frozenset[int]:
         for t in recipe.consumes
         if t.output is not None and graph.values[t.value].persistent and graph.values[t.value].memory == DEVICE
     )
+
+
+def needed_program(graph: Graph) -> tuple[int, ...]:
+    """Finds the program recipes that a plan has to run.
+
+    Returns: their ids in program order. Random and opaque recipes always run; a pure one runs if one of its
+        outputs is handed over or read by a recipe that runs.
+
+    O(graph).
+    """
+    read = {v.id for v in graph.values if v.leaves is not None}
+    needed: list[int] = []
+    for recipe_id in reversed(graph.program):
+        recipe = graph.recipes[recipe_id]
+        if recipe.effect is Effect.PURE and read.isdisjoint(recipe.outputs):
+            continue
+        needed.append(recipe_id)
+        read.update(recipe.read_values)
+    return tuple(reversed(needed))

@@ -20,15 +20,15 @@ from msgspec.structs import replace
 from lowtide._core import Retention
 from lowtide.ir.graph import Graph
 from lowtide.ir.machine import Machine
+from lowtide.planners.annealing import AnnealingRun, Lane, anneal_lanes
 from lowtide.planners.bounds.cut_model import CutModel, CutSolution, offload_cut
 from lowtide.planners.bounds.milp import PS_PER_MS, Effort
 from lowtide.planners.greedy import mend
-from lowtide.planners.implementations.first_option import fixes_choices
-from lowtide.planners.lanes import AnnealingRun, Lane, anneal_lanes
+from lowtide.planners.implementations.choice import fixes_choices
 from lowtide.planners.offload.movement import fetchable_values
-from lowtide.planners.offload.offload_search import OffloadCandidate, OffloadSearch, Taus
+from lowtide.planners.offload.offload_search import OffloadCandidate, OffloadSearch
 from lowtide.planners.offload.transfers import Timing
-from lowtide.planners.reductions.stages import StageProgram
+from lowtide.planners.reductions.stages import GapNumbers, StageProgram
 from lowtide.planners.reductions.twins import twin_gaps
 
 _CUT_POINTS = 3  # at which a graph is cut
@@ -102,11 +102,11 @@ def _cut(pool: OffloadSearch, graph: Graph, program: StageProgram, stage: int, e
             earlier.append(cut)
         timed = None
         for together in ((cut,), (*before, cut)) if before else ((cut,),):
-            candidate, taus = _replay(pool, graph, together)
+            candidate, retention = _replay(pool, graph, together)
             state = candidate.program.keep_all(pool.problem.budget_B - candidate.program.reserve_B)
-            if state.assign(taus) and not state.fits:
+            if state.assign(retention) and not state.fits:
                 fuller = state.peak_stage
-            timed = _go_on(pool, graph, candidate, taus) or timed
+            timed = _go_on(pool, graph, candidate, retention) or timed
             if pool.clock.is_close():
                 return fuller
         if timed is not None and timed.stall_s <= _LATE * timed.time_s:
@@ -114,11 +114,11 @@ def _cut(pool: OffloadSearch, graph: Graph, program: StageProgram, stage: int, e
     return fuller
 
 
-def _go_on(pool: OffloadSearch, graph: Graph, candidate: OffloadCandidate, taus: Taus) -> Timing | None:
+def _go_on(pool: OffloadSearch, graph: Graph, candidate: OffloadCandidate, retention: GapNumbers) -> Timing | None:
     """Makes a replay fit, times it, and anneals it."""
-    found = pool.settle(candidate, taus)
+    found = pool.settle(candidate, retention)
     if found is None:
-        candidate, found = _wider(pool, graph, candidate, taus)
+        candidate, found = _wider(pool, graph, candidate, retention)
     if found is None:
         return None
     timed = pool.consider(candidate, found)
@@ -132,12 +132,12 @@ def _slowed(machine: Machine, factor: float) -> Machine:
     return replace(machine, links=tuple(replace(link, rate_Bps=link.rate_Bps * factor) for link in machine.links))
 
 
-def _replay(pool: OffloadSearch, graph: Graph, cuts: Sequence[Cut]) -> tuple[OffloadCandidate, Taus]:
+def _replay(pool: OffloadSearch, graph: Graph, cuts: Sequence[Cut]) -> tuple[OffloadCandidate, GapNumbers]:
     """What the solutions of some cuts mean together."""
     fetched = {v for cut in cuts for v, by_fetch in cut.gone.items() if by_fetch}
     candidate = pool.candidate(graph, {v for cut in cuts for v in cut.solution.hosted}, fetched)
     program = candidate.program
-    taus = program.keep_all(0).taus
+    retention = program.keep_all(0).taus
     for cut in cuts:
         gone, stage = cut.gone, _same_stage(cut.program, cut.stage, program)
         for i, v in enumerate(program.values):
@@ -146,12 +146,12 @@ def _replay(pool: OffloadSearch, graph: Graph, cuts: Sequence[Cut]) -> tuple[Off
             gap = program.core.gap_at(i, stage)
             if not program.core.is_free(gap):
                 continue
-            retention = program.core.gap_start(gap) + 1
+            since = program.core.gap_start(gap) + 1
             if program.core.can_fetch(gap) and (gone[v] or not program.core.can_recompute(gap)):
-                taus[gap] = ~retention
+                retention[gap] = ~since
             elif program.core.can_recompute(gap):
-                taus[gap] = retention
-    return candidate, taus
+                retention[gap] = since
+    return candidate, retention
 
 
 def _same_stage(program: StageProgram, stage: int, other: StageProgram) -> int:
@@ -161,17 +161,19 @@ def _same_stage(program: StageProgram, stage: int, other: StageProgram) -> int:
 
 
 def _wider(
-    pool: OffloadSearch, graph: Graph, candidate: OffloadCandidate, taus: Taus
+    pool: OffloadSearch, graph: Graph, candidate: OffloadCandidate, retention: GapNumbers
 ) -> tuple[OffloadCandidate, Retention | None]:
     """The same start where everything may be offloaded: of use where a few values are not enough."""
     wide = pool.candidate(
         graph, candidate.hosted, fetchable_values(graph, pool.least_B) | candidate.program.movement.fetchable
     )
     wide.price(pool.machine, _WIDE)
-    return wide, pool.settle(wide, taus)
+    return wide, pool.settle(wide, retention)
 
 
-def anneal_candidate(pool: OffloadSearch, candidate: OffloadCandidate, taus: Taus, share: float = 1.0) -> Timing | None:
+def anneal_candidate(
+    pool: OffloadSearch, candidate: OffloadCandidate, retention: GapNumbers, share: float = 1.0
+) -> Timing | None:
     """Anneals an offload candidate from a plan of it.
 
     Arguments:
@@ -183,16 +185,16 @@ def anneal_candidate(pool: OffloadSearch, candidate: OffloadCandidate, taus: Tau
     search.clock.prove(pool.clock.bound_ps)
     if share < 1.0:
         state = candidate.program.keep_all(search.budget_B)
-        if state.assign(taus) and mend(search, state, _DROPS):
-            taus = state.taus
-    lane = Lane(taus, _ANNEALING_RUNS, pool.problem.seed)
+        if state.assign(retention) and mend(search, state, _DROPS):
+            retention = state.taus
+    lane = Lane(retention, _ANNEALING_RUNS, pool.problem.seed)
     try:
         anneal_lanes(
             search, [lane], min(search.problem.work, 4000 * len(candidate.program.stages)), twin_gaps(candidate.program)
         )
     finally:
         pool.work += search.work
-    if search.taus is None:
+    if search.retention is None:
         return None
-    found = pool.settle(candidate, search.taus)
+    found = pool.settle(candidate, search.retention)
     return None if found is None else pool.consider(candidate, found)

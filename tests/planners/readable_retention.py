@@ -40,11 +40,11 @@ class Retained:
     fetched_B: int
 
 
-def evaluate(program: StageProgram, taus: Sequence[int]) -> Retained | None:
+def evaluate(program: StageProgram, retention: Sequence[int]) -> Retained | None:
     """Works out what a retention means.
 
     Arguments:
-        taus: one per gap, in the core's order: the gaps of value 0, of value 1, ...
+        retention: one per gap, in the core's order: the gaps of value 0, of value 1, ...
 
     Returns: None if something is needed that cannot be recomputed there.
 
@@ -52,7 +52,7 @@ def evaluate(program: StageProgram, taus: Sequence[int]) -> Retained | None:
     """
     count = len(program.stages)
     last = list(program.producer)  # value -> last stage that produced, recomputed (or fetched) or used it
-    retention = _Taus(program, taus)
+    retention = _Numbers(program, retention)
     recomputations: list[tuple[int, ...]] = []
     lifetimes: list[list[list[int]]] = [[[program.producer[v], -1]] for v in range(len(program.values))]
     for t in range(count):
@@ -82,15 +82,15 @@ def evaluate(program: StageProgram, taus: Sequence[int]) -> Retained | None:
     return Retained(tuple(recomputations), spans, live_B, program.time_ps + again_ps, sent_B, fetched_B)
 
 
-class _Taus:
+class _Numbers:
     """The number that rules a value at a stage."""
 
-    def __init__(self, program: StageProgram, taus: Sequence[int]) -> None:
+    def __init__(self, program: StageProgram, retention: Sequence[int]) -> None:
         self.program = program
         self.rows: list[Sequence[int]] = []
         at = 0
         for uses in program.uses:
-            self.rows.append(taus[at : at + len(uses) + 1])
+            self.rows.append(retention[at : at + len(uses) + 1])
             at += len(uses) + 1
 
     def at(self, value: int, stage: int) -> int:
