@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn, optim
 
 import lowtide
+from lowtide.api.train_step import session_of
 from lowtide.device import storage as storages
 from tests.stepping import plainly, wholly
 
@@ -57,7 +58,7 @@ def smallest(step: lowtide.TrainStep, batch: tuple[Any, ...]) -> int:
 
 
 def in_arena(step: lowtide.TrainStep, tensor: torch.Tensor) -> bool:
-    hard_budget = step._handle.session.budget_scope.hard_budget
+    hard_budget = session_of(step).budget_scope.hard_budget
     return hard_budget is not None and storages.place_of(tensor.untyped_storage(), hard_budget.arena) is not None
 
 

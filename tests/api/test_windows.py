@@ -122,9 +122,7 @@ def test_an_error_on_one_thread_leaves_the_windows_of_others_alone() -> None:
     thread.join()
     assert seen == [IndexError]
     assert _windows(model) == 1
-    assert (
-        len(model.lowtide.session.budget_scope.hard_budget._open) == 1
-    )  # the lease that this thread's backward waits for
+    assert model.lowtide.session.budget_scope.hard_budget.is_awaited  # by this thread's backward
     loss.backward()
     del loss
     gc.collect()

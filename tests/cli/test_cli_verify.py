@@ -43,20 +43,20 @@ def _in_this_process(monkeypatch: pytest.MonkeyPatch, spoil: str = "") -> None:
     """Takes steps here, which is quicker; the digests of planned ones may be spoilt."""
 
     def take(target: str, task: Task, planned: dict[str, Any], _: Path) -> Taken:
-        taken = verb._taken(target, task, planned)
+        taken = verb.take_here(target, task, planned)
         if task.kind != "plain" and spoil:
             for step in taken.after:
                 step[spoil] += "0"
         return taken
 
-    monkeypatch.setattr(verb, "_in_a_process", take)
+    monkeypatch.setattr(verb, "take_in_process", take)
 
 
 def test_steps_in_processes_of_their_own(script: str, capfd: pytest.CaptureFixture[str]) -> None:
     answer = Path("answer.json")
     with capfd.disabled():  # the processes write to the real streams
-        taken = verb._in_a_process(f"{script}:step", Task("plain", 1), {}, answer)
-        again = verb._in_a_process(f"{script}:step", Task("plain", 1), {}, answer)
+        taken = verb.take_in_process(f"{script}:step", Task("plain", 1), {}, answer)
+        again = verb.take_in_process(f"{script}:step", Task("plain", 1), {}, answer)
     assert taken.after == again.after
     assert "gradient of weight" in taken.after[0]
 

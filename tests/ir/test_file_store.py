@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from filelock import FileLock
 
 from lowtide.ir.file_store import FileStore
 
@@ -18,8 +19,8 @@ class About(msgspec.Struct, frozen=True):
     subject: str
 
 
-def store(folder: Path, **limits: int) -> FileStore[About]:
-    return FileStore(folder, ".kept", "notes", About, **limits)
+def store(folder: Path, **limits: float) -> FileStore[About]:
+    return FileStore(folder, ".kept", "notes", About, **limits)  # type: ignore[arg-type]
 
 
 def named(number: int) -> str:
@@ -78,3 +79,11 @@ def test_a_disk_that_fails_is_named_once(tmp_path: Path, caplog: pytest.LogCaptu
     (record,) = caplog.records
     assert "notes cannot be" in record.getMessage()
     assert not any(isinstance(a, BaseException) for a in record.args or ())
+
+
+def test_a_lock_that_is_never_released_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    kept = store(tmp_path, patience_s=0.01)
+    with FileLock(f"{kept.path(named(1))}.lock"), caplog.at_level(logging.WARNING, "lowtide"):
+        assert kept.update(named(1), lambda: (About("one"), b"content")) is None
+    assert "notes cannot be written to" in caplog.text
+    assert kept.update(named(1), lambda: (About("one"), b"content")) is not None

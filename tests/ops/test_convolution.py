@@ -15,7 +15,7 @@ from lowtide.ir.geometry import Geometry
 from lowtide.ir.graph import Graph, Group
 from lowtide.ir.numerics import Numerics
 from lowtide.ops.builder import GraphBuilder
-from lowtide.ops.convolution import BACKWARD, Convolution, _without_bytes
+from lowtide.ops.convolution import BACKWARD, Convolution, without_bytes
 from lowtide.ops.convolution_algorithms import ConvolutionAlgorithms
 from lowtide.profile.flops import flops
 from tests.ops.offers import difference, offered, read_by
@@ -236,8 +236,8 @@ def test_on_a_gpu_cudnn_has_its_algorithms() -> None:
 def test_elsewhere_one_element_stands_for_the_input_where_the_layout_allows_it() -> None:
     like = torch.empty(2, 3, device="meta")
     plain, last = torch.empty(2, 3, 4, 5), torch.empty(2, 3, 4, 5).contiguous(memory_format=_CHANNELS_LAST)
-    assert _without_bytes(like, plain.shape, plain.stride()).untyped_storage().nbytes() == 4
-    assert _without_bytes(like, last.shape, last.stride()).stride() == last.stride()
+    assert without_bytes(like, plain.shape, plain.stride()).untyped_storage().nbytes() == 4
+    assert without_bytes(like, last.shape, last.stride()).stride() == last.stride()
 
 
 def test_only_exact_options_are_offered_where_only_they_are_asked_for() -> None:

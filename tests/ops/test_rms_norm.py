@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lowtide.errors import FaintScale
-from lowtide.ops.rms_norm import _parts, rms_norm_backward, rms_norm_backward_from_output
+from lowtide.ops.rms_norm import rms_norm_backward, rms_norm_backward_from_output, row_parts
 from lowtide.ops.scale import put_aside_columns
 from tests.ops.test_batch_norm import error, normal
 
@@ -40,7 +40,7 @@ def test_the_chain_in_parts_has_the_same_bits(shape: tuple[int, ...], dtype: tor
 
 @pytest.mark.parametrize(("rows", "row_B"), [(0, 4), (1, 2**20), (2, 2**20), (3, 2**19), (1000, 4096), (7, 1)])
 def test_no_row_is_alone_that_was_not(rows: int, row_B: int) -> None:
-    parts = list(_parts(rows, row_B))
+    parts = list(row_parts(rows, row_B))
     assert [i for p in parts for i in range(p.start, p.stop)] == list(range(rows))
     assert all(p.stop - p.start >= min(2, rows) for p in parts)
 

@@ -15,7 +15,7 @@ from lowtide.device.observer import observe
 from lowtide.ir.call import Arg, Ref
 from lowtide.ops.boxes import GRAIN, boxes
 from lowtide.ops.elementwise import APPROXIMATED, ROUNDED
-from lowtide.ops.tiles import Step, Tiles, _carry_out, _ready, tiled
+from lowtide.ops.tiles import Step, Tiles, carry_out, made_ready, tiled
 
 A, B, M = Ref(0), Ref(1), Ref(2)
 _FACTORS = {"aten.pow.Tensor_Scalar": 1.7, "aten.threshold_backward.default": 0, "aten.leaky_relu.default": 0.1}
@@ -220,11 +220,11 @@ def test_boxes_cover_every_element_once() -> None:
 def test_numbers_are_passed_as_they_are_where_they_need_no_memory() -> None:
     """As on a GPU."""
     for text in (_GELU.text, _SCALED.text):
-        assert not _ready(text, None, ("float32",) * 2, False).numbers
-        assert _ready(text, None, ("float32",) * 2, True).numbers
+        assert not made_ready(text, None, ("float32",) * 2, False).numbers
+        assert made_ready(text, None, ("float32",) * 2, True).numbers
     x = torch.randn(1000)
     result = torch.empty_like(x)
-    _carry_out(_ready(_GELU.text, None, ("float32",), False), [x], [result])
+    carry_out(made_ready(_GELU.text, None, ("float32",), False), [x], [result])
     assert _same(result, _gelu(x))
 
 

@@ -11,7 +11,7 @@ import torch
 
 from lowtide.ir.call import Items
 from lowtide.ops import windows
-from lowtide.ops.pooling import _channels_last
+from lowtide.ops.pooling import is_channels_last
 from lowtide.ops.windows import Pool
 from tests.ops.test_bits import same, special
 
@@ -86,7 +86,7 @@ def test_all_is_as_torch_makes_it(dtype: torch.dtype, by_torch: bool, monkeypatc
                 patch.setattr(windows, "float_code", lambda tensor: None)  # noqa: ARG005
                 patch.setattr(windows, "PIECE", 2048)
                 fresh = torch.empty_like(packed)
-                windows._pack_by_torch(fresh, windows.in_order(indices, pool.order), pool, pool.windows().width)
+                windows.pack_windows_by_torch(fresh, windows.in_order(indices, pool.order), pool, pool.windows().width)
                 assert torch.equal(fresh, packed)
             maxima, places = windows.max_pool_packed(x, *given(pool))
             assert same(y, maxima)
@@ -128,7 +128,7 @@ def test_no_place_outside_of_the_input_is_written() -> None:
 def test_strides_tell_which_layout_torch_takes_a_tensor_for() -> None:
     from lowtide.ir.geometry import Geometry
 
-    assert not _channels_last(Geometry("float32", (2, 3, 4, 5), (60, 20, 5, 1)))
-    assert _channels_last(Geometry("float32", (2, 3, 4, 5), (60, 1, 15, 3)))
-    assert _channels_last(Geometry("float32", (2, 3, 1, 1), (3, 1, 3, 3)))
-    assert not _channels_last(Geometry("float32", (2, 3, 1, 1), (3, 1, 1, 1)))
+    assert not is_channels_last(Geometry("float32", (2, 3, 4, 5), (60, 20, 5, 1)))
+    assert is_channels_last(Geometry("float32", (2, 3, 4, 5), (60, 1, 15, 3)))
+    assert is_channels_last(Geometry("float32", (2, 3, 1, 1), (3, 1, 3, 3)))
+    assert not is_channels_last(Geometry("float32", (2, 3, 1, 1), (3, 1, 1, 1)))

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 
 from lowtide.device.fingerprint import Fingerprint
 from lowtide.ir import file_store
@@ -133,22 +132,6 @@ def test_a_disk_that_cannot_be_written_is_a_warning(tmp_path: Path, caplog: pyte
         cache.flush()
     assert "measurements cannot be written to" in caplog.text
     assert cache.get(HERE, "a") == ONE
-
-
-def test_a_lock_that_is_never_released_is_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(file_store, "_PATIENCE_s", 0.01)
-    cache = ProfileCache(tmp_path)
-    cache.put(HERE, "a", ONE)
-    cache.flush()
-    (path,) = tmp_path.glob("*.profile")
-    cache.put(HERE, "b", ONE)
-    with FileLock(f"{path}.lock"), caplog.at_level(logging.WARNING, "lowtide"):
-        cache.flush()
-    assert "measurements cannot be written to" in caplog.text
-    cache.flush()
-    assert entries(tmp_path) == 2
 
 
 def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,7 +72,7 @@ def verify(
 
             def take(task: Task) -> Taken:
                 status.update(f"taking {_WORDS[task.kind]}{', operator by operator' if task.observed else ''}")
-                return _in_a_process(target, task, planned, folder / "taken.json")
+                return take_in_process(target, task, planned, folder / "taken.json")
 
             found = compared(take, level, steps, folder)
         Console().print(found.to_json() if as_json else found.explain(), markup=False, highlight=False, soft_wrap=True)
@@ -80,7 +80,7 @@ def verify(
         raise typer.Exit(BROKEN if found.plain_agrees else REFUSED)
 
 
-def _in_a_process(target: str, task: Task, planned: dict[str, Any], answer: Path) -> Taken:
+def take_in_process(target: str, task: Task, planned: dict[str, Any], answer: Path) -> Taken:
     """Carries out a task in a process of its own.
 
     Raises:
@@ -107,13 +107,13 @@ def carry_out(order: bytes | None = None) -> None:
     given = msgspec.json.decode(sys.stdin.buffer.read() if order is None else order)
     try:
         with told():
-            taken = _taken(given["target"], msgspec.convert(given["task"], Task), given["planned"])
+            taken = take_here(given["target"], msgspec.convert(given["task"], Task), given["planned"])
     except typer.Exit as end:
         raise SystemExit(end.exit_code) from None
     Path(given["answer"]).write_bytes(msgspec.json.encode(taken))
 
 
-def _taken(target: str, task: Task, planned: dict[str, Any]) -> Taken:
+def take_here(target: str, task: Task, planned: dict[str, Any]) -> Taken:
     from lowtide.api.verify.taking_steps import Subject, seed_generators, take
 
     seed_generators()

@@ -37,7 +37,6 @@ _LOG = logging.getLogger("lowtide")
 _UNFINISHED = ".unfinished"
 _FORGOTTEN_s = 3600.0  # an unfinished file this old was left by a process that was killed
 _ABOUT_B = 64 * 1024
-_PATIENCE_s = 10.0
 _NAME = re.compile(r"[0-9a-f]{16}(-[0-9a-f]{16})?")  # of our own files; others in the folder are left alone
 
 About = TypeVar("About", bound=msgspec.Struct)
@@ -69,6 +68,7 @@ class FileStore(Generic[About]):
         contents: how to name what is kept, in the log.
         about: the type of the first line.
         limit_B, limit: how many bytes, and how many files, all together may have; the least recently used go.
+        patience_s: how long to wait for another process that updates the same file.
     """
 
     def __init__(
@@ -80,10 +80,11 @@ class FileStore(Generic[About]):
         *,
         limit_B: int | None = None,
         limit: int | None = None,
+        patience_s: float = 10.0,
     ) -> None:
         self.folder, self.suffix, self.contents = folder, suffix, contents
         self._about = about
-        self._limit_B, self._limit = limit_B, limit
+        self._limit_B, self._limit, self._patience_s = limit_B, limit, patience_s
         self._has_complained = False
 
     def path(self, name: str) -> Path:
@@ -147,7 +148,7 @@ class FileStore(Generic[About]):
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with FileLock(f"{self.path(name)}.lock", timeout=_PATIENCE_s):
+            with FileLock(f"{self.path(name)}.lock", timeout=self._patience_s):
                 return self.write(name, *content())
         except (OSError, Timeout) as error:
             self.complain("written to", error)

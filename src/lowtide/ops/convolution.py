@@ -111,7 +111,7 @@ def _with_input(
 ) -> tuple[Tensor, None, Tensor | None]:
     """The gradients of a convolution that do not need its input's content; see `of_input`."""
     found: tuple[Tensor, None, Tensor | None] = torch.ops.aten.convolution_backward.default(
-        gradient, _without_bytes(gradient, shape, stride), weight, *constants
+        gradient, without_bytes(gradient, shape, stride), weight, *constants
     )
     return found
 
@@ -128,7 +128,7 @@ def _input_in_parts(
     return (whole,)
 
 
-def _without_bytes(like: Tensor, shape: Sequence[int], stride: Sequence[int]) -> Tensor:
+def without_bytes(like: Tensor, shape: Sequence[int], stride: Sequence[int]) -> Tensor:
     """A tensor that has sizes, strides and addresses, and nothing to read there.
 
     On the CPU its pages are never touched, so the system gives them no memory. Elsewhere all its elements are one,

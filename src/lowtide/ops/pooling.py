@@ -66,7 +66,7 @@ def _pool(builder: GraphBuilder, forward: Recipe, backward: Recipe) -> Pool | No
     kernel, stride, padding, dilation = (_extents(a, spatial) for a in backward.args[2:6])
     if kernel is None or padding is None or dilation is None or not isinstance(backward.args[6], bool):
         return None
-    channels_last = _channels_last(y)
+    channels_last = is_channels_last(y)
     pool = Pool(x.shape, y.shape, kernel, stride or kernel, padding, dilation, backward.args[6], channels_last)
     if not follows(y, pool.order) or not follows(out, pool.order) or pool.leading not in (1, 2):
         return None
@@ -77,7 +77,7 @@ def _pool(builder: GraphBuilder, forward: Recipe, backward: Recipe) -> Pool | No
     return pool
 
 
-def _channels_last(geometry: Geometry) -> bool:
+def is_channels_last(geometry: Geometry) -> bool:
     """Whether channels lie innermost; where both orders are the same, strides tell what torch takes it for."""
     rows = [1]
     for extent in reversed(geometry.shape[1:]):

@@ -44,7 +44,7 @@ def rms_norm_backward(
     made = torch.empty_like(x) if out is None else out
     incoming, xs, spread, into = (t.reshape(-1, t.shape[-1]) for t in (gradient, x, rstd, made))
     others = None if added is None else added.reshape(-1, width)
-    for part in _parts(spread.shape[0], width * x.element_size()):
+    for part in row_parts(spread.shape[0], width * x.element_size()):
         g, r = incoming[part], spread[part]
         slope = (g * xs[part]).sum(1, True).mul_(-0.5).mul_(r.pow(3)).div_(width)
         torch.mul(g, r, out=into[part])
@@ -71,7 +71,7 @@ def rms_norm_backward_from_output(
     made, total = torch.empty_like(y), torch.zeros_like(scale)
     incoming, ys, spread, into = (t.reshape(-1, t.shape[-1]) for t in (gradient, y, rstd, made))
     others = None if added is None else added.reshape(-1, width)
-    for part in _parts(spread.shape[0], width * y.element_size()):
+    for part in row_parts(spread.shape[0], width * y.element_size()):
         xhat, r, rows = ys[part] * over, spread[part], into[part]
         for row, column in enumerate(faint):
             xhat[:, column] = aside[row, part] * r[:, 0]
@@ -85,7 +85,7 @@ def rms_norm_backward_from_output(
     return made, total.view([1] * (y.dim() - 1) + [width])
 
 
-def _parts(rows: int, row_B: int) -> Iterator[slice]:
+def row_parts(rows: int, row_B: int) -> Iterator[slice]:
     """Rows to work on together: as many as fit the cache, and at least two."""
     count = max(1, min(rows // 2, -(-rows * row_B // _AT_ONCE_B)))
     ends = [rows * i // count for i in range(count + 1)]
@@ -150,5 +150,5 @@ def _workspace_B(graph: Graph, recipe: Recipe) -> int:
     if x is None or not x.numel:
         return 0
     row_B = x.extent_B // x.numel * x.shape[-1]
-    most: int = max(p.stop - p.start for p in _parts(x.numel // x.shape[-1], row_B))
+    most: int = max(p.stop - p.start for p in row_parts(x.numel // x.shape[-1], row_B))
     return (3 * most + 8) * row_B

@@ -112,7 +112,7 @@ def tiled(
     """
     over = None if into is None else next(i for i, t in enumerate(given) if t.data_ptr() == into.data_ptr())
     dtypes = tuple(str(t.dtype).removeprefix("torch.") for t in given)
-    run = _ready(text, over, dtypes, given[0].device.type == "cpu")
+    run = made_ready(text, over, dtypes, given[0].device.type == "cpu")
     results = [
         torch.empty_strided(shape, stride, dtype=getattr(torch, dtype), device=given[0].device)
         if into is None or i
@@ -120,11 +120,12 @@ def tiled(
         for i, ((shape, stride), dtype) in enumerate(zip(sizes, run.dtypes, strict=True))
     ]
     if results[0].numel():
-        _carry_out(run, given, results)
+        carry_out(run, given, results)
     return results[0] if len(results) == 1 else tuple(results)
 
 
-def _carry_out(run: _Ready, given: Sequence[Tensor], results: Sequence[Tensor]) -> None:
+def carry_out(run: _Ready, given: Sequence[Tensor], results: Sequence[Tensor]) -> None:
+    """Computes a run's results, tile by tile."""
     cpu = results[0].device.type == "cpu"
     threads = torch.get_num_threads() if cpu else 1
     tile = _GRAINS * GRAIN * threads if cpu else _ELSEWHERE
@@ -166,7 +167,7 @@ def _slot_B(count: int, dtype: str) -> int:
 
 
 @functools.lru_cache(maxsize=4096)
-def _ready(text: str, over: int | None, given: tuple[str, ...], cpu: bool) -> _Ready:
+def made_ready(text: str, over: int | None, given: tuple[str, ...], cpu: bool) -> _Ready:
     """Reads a run.
 
     Arguments:

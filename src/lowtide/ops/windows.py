@@ -127,7 +127,7 @@ def pack_pool_indices(indices: Tensor, *arguments: Sequence[int] | bool) -> Tens
     if indices.device.type == "cpu":
         pack_indices_on_core(codes.data_ptr(), rows.data_ptr(), windows, torch.get_num_threads())
     else:
-        _pack_by_torch(codes, rows, pool, windows.width)
+        pack_windows_by_torch(codes, rows, pool, windows.width)
     return codes
 
 
@@ -177,7 +177,7 @@ def _corners(pool: Pool, device: torch.device) -> list[Tensor]:
     return found
 
 
-def _pack_by_torch(codes: Tensor, rows: Tensor, pool: Pool, width: int) -> None:
+def pack_windows_by_torch(codes: Tensor, rows: Tensor, pool: Pool, width: int) -> None:
     """Codes from indices in order, a few images at a time; then bits from codes."""
     taps = torch.empty(rows.shape, dtype=torch.uint8, device=rows.device)
     corners = _corners(pool, rows.device)
