@@ -1,7 +1,7 @@
 """Keeps autograd's backwards on the thread that calls them, while that thread has a window to an arena open.
 
 A backward of CUDA tensors runs on a thread of autograd's own, which has engaged no arena, has no segment to fail in,
-and brings a cuBLAS workspace of its own. `torch.autograd.set_multithreading_enabled(False)` keeps it on the calling thread.
+and brings a cuBLAS workspace of its own; `torch.autograd.set_multithreading_enabled(False)` keeps it on the caller's.
 torch looks at that setting when the engine is called, and undoes what is set while it runs; so it is set around that
 call, and is the user's own again when the call ends, however it ends.
 """
