@@ -106,8 +106,10 @@ class Constraints:
     """The bytes that a plan finds taken when it begins, and those that it has to leave free.
 
     Arguments:
-        outside_B: bytes that live for the whole step and belong to no value of the graph, `state_B` among them.
+        outside_B: bytes that live for the whole step and belong to no value of the graph, `state_B` and
+            `libraries_B` among them.
         state_B: the optimizers' state.
+        libraries_B: workspaces that libraries of a GPU keep.
         enforced: whether allocations are to be given addresses.
         reserve_B: bytes for tiny blocks, worker threads and the caller's code between the segments.
         optimizer_B: temporary bytes of the optimizer's step.
@@ -118,6 +120,7 @@ class Constraints:
 
     outside_B: int = 0
     state_B: int = 0
+    libraries_B: int = 0
     enforced: bool = False
     reserve_B: int = 0
     optimizer_B: int = 0

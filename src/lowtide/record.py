@@ -207,6 +207,7 @@ def _claims(
         reserve_B=constraints.reserve_B,
         optimizer_B=constraints.optimizer_B,
         state_B=constraints.state_B,
+        libraries_B=constraints.libraries_B,
     )
 
 

@@ -4,7 +4,10 @@
 // which it knows them again, as torch's has.
 #include <c10/cuda/CUDACachingAllocator.h>
 
+#include <c10/core/StorageImpl.h>
+
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <string>
 
@@ -157,3 +160,17 @@ FAKE void c10_begin_pool(std::uintptr_t stream) {
   torch_cuda::beginAllocateToPool(0, {0, 1}, [=](cudaStream_t s) { return reinterpret_cast<std::uintptr_t>(s) == stream; });
 }
 FAKE void c10_end_pool() { torch_cuda::endAllocateToPool(0, {0, 1}); }
+
+// A storage as torch makes one; held until it is dropped.
+FAKE std::uintptr_t c10_make_storage(std::size_t size) {
+  c10::Allocator* asked = torch_cuda::get();
+  auto made = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), size, asked->allocate(size),
+                                                    asked, true);
+  return reinterpret_cast<std::uintptr_t>(made.release());
+}
+FAKE std::uintptr_t c10_bytes_of(std::uintptr_t storage) {
+  return reinterpret_cast<std::uintptr_t>(reinterpret_cast<c10::StorageImpl*>(storage)->mutable_data());
+}
+FAKE void c10_drop_storage(std::uintptr_t storage) {
+  c10::intrusive_ptr<c10::StorageImpl>::reclaim(reinterpret_cast<c10::StorageImpl*>(storage));
+}

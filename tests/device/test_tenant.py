@@ -14,8 +14,10 @@ import pytest
 import torch
 
 from lowtide.device import shim_build, tenant_shim
+from lowtide.device.arena import Arena, Table, fast_at, nothing_engaged
 from lowtide.device.tenant_module import TenantModule
-from lowtide.errors import ShimUnavailable
+from lowtide.errors import ArenaError, BudgetWarning, ShimUnavailable
+from lowtide.session.budget_scope import BudgetScope
 
 MiB = 2**20
 MAIN, SIDE = 0, 32  # streams
@@ -57,6 +59,7 @@ class Simulated:
         for name, kind in (
             *(("c10_owns", ctypes.c_bool), ("c10_used_on", ctypes.c_size_t), ("c10_bytes", ctypes.c_size_t)),
             *(("c10_segments", ctypes.c_size_t), ("c10_allocated", ctypes.c_int64)),
+            *(("c10_make_storage", ctypes.c_size_t), ("c10_bytes_of", ctypes.c_size_t)),
         ):
             getattr(self.torch, name).restype = kind
         self.folder = folder
@@ -370,3 +373,72 @@ def test_known_functions_are_those_of_this_torch() -> None:
     assert found <= shim_build.KNOWN_FUNCTIONS
     stranger = header.replace("virtual void* raw_alloc(", "virtual void* raw_brew(")
     assert shim_build.allocator_functions(stranger) - shim_build.KNOWN_FUNCTIONS == {"raw_brew"}
+
+
+def test_a_storage_moves_into_an_arena_and_out_under_everything_that_sees_it(
+    make: Callable[..., Any], tenant: TenantModule, gpu: Simulated
+) -> None:
+    arena = make()
+    content = bytes(range(256)) * 16
+    storage = gpu.torch.c10_make_storage(ctypes.c_size_t(len(content)))
+
+    def address() -> int:
+        return int(gpu.torch.c10_bytes_of(ctypes.c_size_t(storage)))
+
+    ctypes.memmove(address(), content, len(content))
+    assert tenant.objection(storage) == ""
+    assert tenant.offset_in(storage, arena) == -1
+    places = (tenant.PERSISTENT, 1024, tenant.GENERAL)
+    offsets = []
+    for where_B in places:
+        assert tenant.relocate(storage, arena, where_B)
+        offsets.append(tenant.offset_in(storage, arena))
+        assert address() == arena.base + offsets[-1]
+        assert ctypes.string_at(address(), len(content)) == content
+    assert offsets[1] == 1024
+    assert offsets[0] >= 4 * MiB - 64 * 1024 - MiB
+    assert arena.stats()["in_use_B"] == len(content)
+    assert not tenant.relocate(storage, arena, 4 * MiB)  # it does not fit there, and stays
+    assert tenant.relocate(storage, None, tenant.GENERAL)
+    assert gpu.owns(address())
+    assert ctypes.string_at(address(), len(content)) == content
+    gpu.torch.c10_drop_storage(ctypes.c_size_t(storage))
+    assert arena.stats()["in_use_B"] == 0
+
+
+def test_arenas_of_the_rest_of_lowtide_are_on_the_gpu(
+    tenant: TenantModule, gpu: Simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tenant_shim, "load", lambda: tenant)
+    before_B = gpu.torch.c10_bytes()
+    arena = Arena(4 * MiB + 100, small_zone_B=1000, persistent_B=100, device="cuda")
+    assert (arena.capacity_B, arena.small_zone_B, arena.persistent_B) == (4 * MiB, 1024, 512)
+    arena.plan_top_B = 5000
+    assert arena.plan_top_B == 5120
+    table = Table([4096], [512], [0, 1], ["mm"], "cuda")
+    with arena.engaged():
+        arena.enter(table)
+        fast_at("cuda")(0)
+        held = tenant.allocate(4096)
+        assert arena.leave() == 1
+        with nothing_engaged():
+            outside = tenant.allocate(4096)
+    assert [(b.offset_B, b.statement) for b in arena.blocks()] == [(512, "mm")]
+    assert gpu.owns(outside)
+    for address in (held, outside):
+        tenant.release(address)
+    with pytest.raises(ArenaError, match="CUDA out of memory"):
+        Arena(2**40, small_zone_B=0, persistent_B=0, device="cuda")
+    arena.close()
+    assert gpu.torch.c10_bytes() == before_B
+
+
+def test_without_cuda_budgets_on_a_gpu_are_capped_and_it_is_said_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tenant_shim, "_module", None)
+    monkeypatch.setattr(tenant_shim, "_refusal", None)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    scope = BudgetScope("step")
+    monkeypatch.setattr(BudgetScope, "device", "cuda")
+    with pytest.warns(BudgetWarning, match="the budget is capped and not enforced: torch .* is built without CUDA"):
+        assert not scope.encloses("cuda")
+    assert not scope.encloses("cpu")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -28,8 +28,29 @@ class Happening(Protocol):
         """Waits on the processor until it has happened, whatever signals come."""
 
 
+class Lost(Protocol):
+    """Seconds that compute lost by a wait on the device, once they are known."""
+
+    @property
+    def is_known(self) -> bool: ...
+    def time_s(self) -> float:
+        """The seconds; waits until they are known."""
+
+
 class CopyEngine(ABC):
-    """Copies bytes in one direction."""
+    """Copies bytes in one direction.
+
+    Arguments:
+        waits_on_device: whether it is the device that waits in `wait`, and not the processor: then the processor, and
+            whatever runs there, has still to wait for itself.
+    """
+
+    waits_on_device: bool = False
+
+    @property
+    def latest(self) -> Happening | None:
+        """The end of the copy that was submitted last, where a processor does not learn of it otherwise."""
+        return None
 
     @abstractmethod
     def submit(self, target: torch.Tensor, source: torch.Tensor, size_B: int, after: Sequence[Happening]) -> Happening:
@@ -40,10 +61,10 @@ class CopyEngine(ABC):
         """
 
     @abstractmethod
-    def wait(self, happening: Happening) -> float | Callable[[], float]:
+    def wait(self, happening: Happening) -> float | Lost:
         """Holds compute until it has happened.
 
-        Returns: seconds that compute lost, or how to find them out.
+        Returns: seconds that compute lost, or where they can be found out.
         """
 
     @abstractmethod

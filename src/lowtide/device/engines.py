@@ -1,8 +1,10 @@
 """Copy engines, host memory and the host's own computing for one budget, as generated code uses them.
 
 A step names what it transfers; the engines copy while compute runs, in order per direction. `wait` holds compute
-until a copy has happened, and counts the stall if it was late. A segment ends with `finish`: nothing is under way when
-it returns. Where it raises, `drain` lets every copy end before the bytes of either side are released.
+until a copy has happened, and counts the stall if it was late: on CPU this thread, on a GPU the stream of compute,
+while the processor goes on; runs on the host then wait for themselves. A segment ends with `finish`: what is issued
+after it comes after all copies, and what others may look at in host memory is there. Where it raises, `drain` lets
+every copy end before the bytes of either side are released.
 
 Nothing is begun before it is needed: a plan without transfers has no thread and no pool.
 
@@ -25,16 +27,19 @@ from lowtide.ir.layout import ALIGNMENT_B
 
 
 class Transfer:
-    """A copy that may still be in progress: `happening` is None when it is known to have happened.
+    """A copy that may still be in progress.
 
     Arguments:
+        happening: None when it is known to have happened, on the processor as well.
         name: of the value.
+        shown: whether code that knows nothing of engines reads the bytes in host memory when the segment has ended.
     """
 
-    __slots__ = ("happening", "name")
+    __slots__ = ("compute_waits", "happening", "name", "shown")
 
-    def __init__(self, happening: Happening | None, name: str) -> None:
-        self.happening, self.name = happening, name
+    def __init__(self, happening: Happening | None, name: str, *, shown: bool = False) -> None:
+        self.happening, self.name, self.shown = happening, name, shown
+        self.compute_waits = False  # what is issued to the device from now on comes after it
 
 
 class HostCopy:
@@ -96,6 +101,13 @@ class Engines:
             return StreamedCopies(torch.cuda.current_device(), self.limit_Bps)
         return ThreadedCopies(self.limit_Bps)
 
+    def on_device(self) -> list[Happening]:
+        """What a run on the host has to wait for besides what it reads: the device waits for copies on its own.
+
+        The host bytes that a run writes may have been freed while a copy that reads or writes them was still to come.
+        """
+        return [] if self._lanes is None else [lane.latest for lane in self._lanes if lane.latest is not None]
+
     def begin(self, transfer: Transfer) -> None:
         """Notes what `drain` and `finish` have to wait for."""
         self._in_progress.append(transfer)
@@ -106,21 +118,23 @@ class Engines:
         Raises:
             LowtideError: if a run on the host has failed, with what it raised as the cause.
         """
-        happening, transfer.happening = transfer.happening, None
         self.latest = None
-        if happening is not None and not happening.is_set:
-            try:
-                self.stalls.add(transfer.name, self.lanes[0].wait(happening))
-            except BaseException:
-                transfer.happening = happening  # it is still under way
-                raise
+        happening = transfer.happening
+        if happening is not None and not transfer.compute_waits and not happening.is_set:
+            lane = self.lanes[0]
+            self.stalls.add(transfer.name, lane.wait(happening))  # where it raises, the copy is still under way
+            transfer.compute_waits = lane.waits_on_device
+        if not transfer.compute_waits:
+            transfer.happening = None
         if self.host.failure is not None:
             self._raise_failure()
 
     def finish(self) -> None:
-        """Waits for all that is in progress, as `wait` does."""
+        """Waits for all that is in progress, as `wait` does; the processor too where it may look at the bytes."""
         for transfer in self._in_progress:
             self.wait(transfer)
+            if transfer.shown and transfer.happening is not None:
+                transfer.happening.settle()
         self._in_progress.clear()
         self.latest = None
         if self.host.failure is not None:

@@ -1,10 +1,11 @@
 """Host memory for what leaves a device: one pool of a fixed size, from which tensors take exactly what they need.
 
-torch's own pinned memory rounds every block up to a power of two and keeps it; here a block takes its bytes, rounded up
-to a granule, and gives them back when the last tensor over it dies. The pool is a hard limit: it is reserved at once,
-and what does not fit is refused. Where CUDA is in use the pool is registered with it, so that copies overlap
-with kernels; elsewhere it is locked into memory as far as the system allows. `pinning` says which. A tensor that a copy
-engine still reads or writes has to be kept until it has ended: the pool knows nothing of streams.
+torch's own pinned memory rounds every block up to a power of two and keeps it; here a block takes its bytes, rounded
+up to a granule, and gives them back when the last tensor over it dies. The pool is a hard limit: it is reserved at
+once, and what does not fit is refused. Where CUDA is in use, what blocks take of the pool is registered with it, a
+stretch at a time as they reach there, so that copies overlap with kernels; elsewhere it is locked into memory as far
+as the system allows. `pinning` says which. A tensor that a copy engine still reads or writes has to be kept until it
+has ended: the pool knows nothing of streams.
 
 Which offset a block gets is decided by the core's arena (`src/core/arena.hpp`): best fit. Registering with CUDA was not
 run on a GPU yet.
@@ -20,7 +21,7 @@ import mmap
 import threading
 import weakref
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import torch
@@ -31,6 +32,7 @@ from lowtide.units import format_B
 
 PAGE_B = mmap.PAGESIZE
 Pinning = Literal["registered", "locked", "pageable"]
+_STRETCH_B = 2**26  # that is registered at once: a call costs milliseconds, and keeps its pages from everybody
 _ON_FAULT = 1  # of mlock2(2): pages are locked as they are touched
 
 
@@ -64,7 +66,7 @@ class HostPool:
 
     Arguments:
         budget_B: the hard limit.
-        pin: whether to ask for pinned memory; `pinning` says what came of it.
+        pin: whether to ask for pinned memory, of what blocks use; `pinning` says what came of it.
         granule_B: to which blocks are rounded up, a power of two; the budget is rounded down to it.
 
     Raises:
@@ -82,7 +84,11 @@ class HostPool:
             self._memory: mmap.mmap | None = mmap.mmap(-1, self.budget_B, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except OSError as error:
             raise ArenaError(f"the system refuses {format_B(self.budget_B)} for a host pool: {error}") from error
-        self.pinning: Pinning = _pinned(self._memory, self.budget_B) if pin else "pageable"
+        self._registrar = _registrar() if pin else None
+        self._registered: set[int] = set()  # stretches, by number
+        self.pinning: Pinning = "registered"
+        if self._registrar is None:
+            self.pinning = _locked(self._memory, self.budget_B) if pin else "pageable"
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype = torch.uint8) -> torch.Tensor:
         """A contiguous tensor of undefined content; views and `.set_` keep its bytes alive, as with any storage.
@@ -135,6 +141,33 @@ class HostPool:
         """Ends the pool: nothing is served any more, and its memory goes with its last tensor."""
         self._memory = None
 
+    @property
+    def pinned_B(self) -> int:
+        """Bytes that are registered with CUDA now."""
+        return sum(min(_STRETCH_B, self.budget_B - i * _STRETCH_B) for i in self._registered)
+
+    def _register(self, memory: mmap.mmap, offset_B: int, size_B: int) -> None:
+        """Registers the stretches that a block lies in, for as long as the memory exists. The lock is held.
+
+        Raises:
+            ArenaError: if CUDA refuses it.
+        """
+        if self._registrar is None:
+            return
+        for stretch in range(offset_B // _STRETCH_B, -(-(offset_B + size_B) // _STRETCH_B)):
+            if stretch in self._registered:
+                continue
+            address = _address(memory) + stretch * _STRETCH_B
+            length_B = min(_STRETCH_B, self.budget_B - stretch * _STRETCH_B)
+            status = self._registrar.cudaHostRegister(address, length_B, 0)
+            if int(status) != 0:
+                raise ArenaError(
+                    f"CUDA refuses to pin {format_B(length_B)} of host memory besides {format_B(self.pinned_B)}: "
+                    f"{status}. Make the host budget smaller."
+                )
+            self._registered.add(stretch)
+            weakref.finalize(memory, self._registrar.cudaHostUnregister, address).atexit = False
+
     def _block(self, size_B: int) -> ctypes.Array[ctypes.c_char]:
         """Bytes that are free again when nobody refers to them."""
         with self._lock:
@@ -150,6 +183,11 @@ class HostPool:
                     f"{format_B(now.in_use_B)} are in use and the largest hole is {format_B(now.largest_hole_B)}. "
                     "Make the pool larger, or offload less."
                 )
+            try:
+                self._register(memory, offset_B, size_B)
+            except BaseException:
+                self._arena.free(offset_B)
+                raise
         block = (ctypes.c_char * size_B).from_buffer(memory, offset_B)
         weakref.finalize(block, self._arena.free, offset_B).atexit = False
         return block
@@ -159,18 +197,17 @@ def _address(memory: mmap.mmap) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
 
-def _pinned(memory: mmap.mmap, size_B: int) -> Pinning:
-    """Pins memory for as long as it exists."""
-    address = _address(memory)
-    if torch.version.cuda is not None and torch.cuda.is_available():
-        runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-        status = runtime.cudaHostRegister(address, size_B, 0)
-        if int(status) != 0:
-            raise ArenaError(f"CUDA refuses to pin {format_B(size_B)} of host memory: {status}. Make the pool smaller.")
-        weakref.finalize(memory, runtime.cudaHostUnregister, address).atexit = False
-        return "registered"
+def _registrar() -> Any:
+    """The CUDA runtime, where it is in use."""
+    if torch.version.cuda is None or not torch.cuda.is_available():
+        return None
+    return torch.cuda.cudart()  # type: ignore[no-untyped-call]
+
+
+def _locked(memory: mmap.mmap, size_B: int) -> Pinning:
+    """Locks pages as they are touched, as far as the system allows."""
     lock = getattr(ctypes.CDLL(None), "mlock2", None)
     if lock is None:
         return "pageable"
     lock.argtypes, lock.restype = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int), ctypes.c_int
-    return "locked" if lock(address, size_B, _ON_FAULT) == 0 else "pageable"
+    return "locked" if lock(_address(memory), size_B, _ON_FAULT) == 0 else "pageable"

@@ -5,9 +5,13 @@ Units: `_B` bytes, `_s` seconds, `_Bps` bytes per second.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from typing import TYPE_CHECKING
 
 import msgspec
+
+if TYPE_CHECKING:
+    from lowtide.device.copies import Lost
 
 
 class Traffic(msgspec.Struct, frozen=True):
@@ -69,24 +73,37 @@ class TransferStats(msgspec.Struct, frozen=True):
 
 
 class Stalls:
-    """Counts waits. Seconds of a wait on a GPU are known later, so they come as calls that find them out."""
+    """Counts waits. Seconds of a wait on a GPU are known later; what is known is taken in with every further wait."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[int, float]] = {}
-        self._open: list[tuple[str, Callable[[], float]]] = []
+        self._open: deque[tuple[str, Lost]] = deque()
 
-    def add(self, value: str, time_s: float | Callable[[], float]) -> None:
+    def add(self, value: str, lost: float | Lost) -> None:
         """One wait for a value's copy."""
-        if isinstance(time_s, float):
-            count, total_s = self._known.get(value, (0, 0.0))
-            self._known[value] = (count + 1, total_s + time_s)
-        else:
-            self._open.append((value, time_s))
+        if isinstance(lost, float):
+            self._count(value, lost)
+            return
+        while self._open and self._open[0][1].is_known:
+            self._take_first()
+        self._open.append((value, lost))
+
+    @property
+    def pending(self) -> int:
+        """Waits whose seconds are not known yet."""
+        return len(self._open)
+
+    def _take_first(self) -> None:
+        value, lost = self._open.popleft()
+        self._count(value, lost.time_s())
+
+    def _count(self, value: str, time_s: float) -> None:
+        count, total_s = self._known.get(value, (0, 0.0))
+        self._known[value] = (count + 1, total_s + time_s)
 
     def by_value(self) -> tuple[Stall, ...]:
         """Per value, the longest first."""
         while self._open:
-            value, time_s = self._open.pop()
-            self.add(value, float(time_s()))
+            self._take_first()
         found = (Stall(value, count, time_s) for value, (count, time_s) in self._known.items())
         return tuple(sorted(found, key=lambda s: (-s.time_s, s.value)))

@@ -15,6 +15,7 @@ class BudgetBreakdown(msgspec.Struct, frozen=True):
         persistent_B: parameters, buffers and inputs that the captured graphs read and that live on the device.
         outside_B: parameters and buffers that no captured graph reads, and what alignment adds to all of them.
         optimizer_B: the optimizers' state.
+        libraries_B: workspaces that cuBLAS and other libraries of a GPU keep.
         reserve_B: set aside for tiny tensors, worker threads and the caller's code between the graphs.
         live_B: what tensors of earlier steps hold in the arena.
         planned_B: the plan's own allocations, holes between them and the optimizer's temporaries included.
@@ -24,6 +25,7 @@ class BudgetBreakdown(msgspec.Struct, frozen=True):
     persistent_B: int = 0
     outside_B: int = 0
     optimizer_B: int = 0
+    libraries_B: int = 0
     reserve_B: int = 0
     live_B: int = 0
     planned_B: int = 0
@@ -42,6 +44,7 @@ class BudgetBreakdown(msgspec.Struct, frozen=True):
             ("parameters, buffers, inputs", self.persistent_B),
             ("not read by a graph", self.outside_B),
             ("optimizer state", self.optimizer_B),
+            ("library workspaces", self.libraries_B),
             ("reserve", self.reserve_B),
             ("held by earlier steps", self.live_B),
             ("planned", self.planned_B),

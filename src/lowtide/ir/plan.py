@@ -145,6 +145,7 @@ class PlanRecord(msgspec.Struct, frozen=True, dict=True):
             between the segments.
         optimizer_B: temporary bytes of the optimizer's step, that the layout leaves free after the backward.
         state_B: of `outside_B`, the optimizers' state.
+        libraries_B: of `outside_B`, workspaces that libraries of a GPU keep.
         graphs: how many captured graphs share the timeline.
         breaks: why they are several.
         fidelity: what is known of how the captured program's results compare with plain PyTorch's.
@@ -177,6 +178,7 @@ class PlanRecord(msgspec.Struct, frozen=True, dict=True):
     reserve_B: int = 0
     optimizer_B: int = 0
     state_B: int = 0
+    libraries_B: int = 0
     graphs: int = 1
     breaks: tuple[GraphBreak, ...] = ()
     fidelity: Fidelity = Fidelity()
@@ -206,8 +208,9 @@ class PlanRecord(msgspec.Struct, frozen=True, dict=True):
         return BudgetBreakdown(
             asked_B=self.budget_B,
             persistent_B=self.graph.persistent_B,
-            outside_B=self.outside_B - self.state_B,
+            outside_B=self.outside_B - self.state_B - self.libraries_B,
             optimizer_B=self.state_B,
+            libraries_B=self.libraries_B,
             reserve_B=self.reserve_B,
             live_B=live_B,
             planned_B=planned_B,

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 import torch
 
+from lowtide.device import library_workspaces
 from lowtide.device.calls import arguments, resolve
 from lowtide.device.clock import median_s, synchronize
 from lowtide.device.dispatch_modes import no_modes
@@ -79,6 +80,7 @@ def record(signature: Signature, held: Sequence[Any] = (), *, once: bool = False
     """
     if any(name in signature.op for name in _PACKED):
         raise UnsupportedOperator(f"{signature.op} reads packed contents that made-up inputs do not have")
+    library_workspaces.held_B(signature.device)  # a workspace that stays is no part of whichever operator comes first
     if signature.op in BRANCHES:
         return _dearer_branch(signature, held, once)
     data_dependent = _depends_on_data(signature)

@@ -2,7 +2,8 @@
 
 A window opens when a segment begins. After a forward it stays open for the caller's own code, until the backward
 is done or can no longer come: every forward hands a lease on to its backward, and the last lease to die closes
-the window. Outside, torch's own allocator serves as ever.
+the window. Outside, torch's own allocator serves as ever. Where autograd would run a backward on a thread of its own,
+which knows of no window, it runs it on the caller's for as long as one is open.
 
 Units: `_B` bytes.
 """
@@ -19,6 +20,7 @@ from typing import Any
 import torch
 
 from lowtide.device import arena as arenas
+from lowtide.device import calling_thread
 from lowtide.device import storage as storages
 from lowtide.device.arena import Arena
 from lowtide.device.engine_passes import backward_is_retained
@@ -30,6 +32,7 @@ from lowtide.units import format_B
 BETWEEN = "code between lowtide's segments"
 AFTER = "code outside the step"
 _NUMBER = itertools.count(1)
+_ENGINE_THREADS = frozenset({"cuda"})  # device types whose backwards autograd runs on threads of its own
 Replacement = Callable[[int, tuple[LiveBlock, ...], frozenset[int], bool], tuple[arenas.Table, int]]
 
 
@@ -125,7 +128,7 @@ class HardBudget:
         """Begins a stretch of the caller's code that allocates inside the budget while no plan needs its places."""
         self.wake()
         self._resting = threading.get_ident()
-        self.arena.engage()
+        self._open_window()
         self.arena.plan_top_B = self._top_B
         self.arena.resting = True
         self.arena.set_phase(name)
@@ -188,7 +191,7 @@ class HardBudget:
     def stand(self) -> None:
         """Keeps this thread's window open until the budget is retired, whatever happens inside."""
         self._standing = threading.get_ident()
-        self.arena.engage()
+        self._open_window()
 
     def retire(self) -> None:
         """Releases the arena: it ends when no window is open and its last tensor is gone."""
@@ -203,7 +206,7 @@ class HardBudget:
         """A lease was made, for a backward that will allocate at the places promised."""
         self._open[number] = threading.get_ident()
         self._promised[number] = promise
-        self.arena.engage()
+        self._open_window()
         self.arena.plan_top_B = self._top_B  # the backward is going to need its places
 
     def passed(self, number: int) -> None:
@@ -224,7 +227,7 @@ class HardBudget:
         self.wake()
         catch_up()
         self._top_B = max(top_B, self.arena.plan_top_B) if self._open else top_B
-        self.arena.engage()
+        self._open_window()
         self.arena.plan_top_B = self._top_B
 
     def end(self) -> None:
@@ -232,11 +235,16 @@ class HardBudget:
         self.arena.set_phase(BETWEEN if self._open else AFTER)
         self._close_window(threading.get_ident())
 
+    def _open_window(self) -> None:
+        self.arena.engage()
+        if self.arena.device in _ENGINE_THREADS:
+            calling_thread.hold()
+
     def _close_window(self, owner: int) -> None:
         if not self._open:
             self.arena.plan_top_B = 0
         if owner == threading.get_ident():
-            self.arena.disengage()
+            _leave_window(self.arena)
         else:
             _LATE.append((owner, self.arena))
 
@@ -251,7 +259,13 @@ def catch_up() -> None:
     mine = threading.get_ident()
     for entry in [e for e in _LATE if e[0] == mine]:
         _LATE.remove(entry)
-        entry[1].disengage()
+        _leave_window(entry[1])
+
+
+def _leave_window(arena: Arena) -> None:
+    arena.disengage()
+    if arena.device in _ENGINE_THREADS:
+        calling_thread.release()
 
 
 class BackwardLease:

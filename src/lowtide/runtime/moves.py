@@ -71,7 +71,7 @@ class Moves:
     ) -> HostCopy:
         """Begins to copy a value into the host storage of the one that it replaces."""
         base, _ = _whole(tensor, size_B)
-        return self._sent(lender.tensor, base, size_B, at, tensor.device, (lender.written, *after))
+        return self._sent(lender.tensor, base, size_B, at, tensor.device, (lender.written, *after), shown=True)
 
     def fetch(
         self, copy: HostCopy, size_B: int, at: int, after: Sequence[Transfer] = ()
@@ -109,7 +109,8 @@ class Moves:
                 if result.data_ptr() != target.data_ptr():
                     target.copy_(result)
 
-        done = self._engines.host.submit(work, _pending((*(copy.written for copy in copies), *after)))
+        on_device = self._engines.on_device()
+        done = self._engines.host.submit(work, [*_pending((*(copy.written for copy in copies), *after)), *on_device])
         transfer = self._begun(done, at)
         devices = (torch.device(output.geometry.device) for output in outputs)
         return tuple(HostCopy(t, transfer, device) for t, device in zip(targets, devices, strict=True))
@@ -149,13 +150,15 @@ class Moves:
         at: int,
         device: torch.device,
         after: Sequence[Transfer],
+        *,
+        shown: bool = False,
     ) -> HostCopy:
         target, _ = _whole(host, size_B)
         done = self._engines.lanes[0].submit(target, base, size_B, _pending(after))
-        return HostCopy(host, self._begun(done, at), device)
+        return HostCopy(host, self._begun(done, at, shown=shown), device)
 
-    def _begun(self, done: Happening, at: int) -> Transfer:
-        transfer = Transfer(done, self._names[at])
+    def _begun(self, done: Happening, at: int, *, shown: bool = False) -> Transfer:
+        transfer = Transfer(done, self._names[at], shown=shown)
         self._engines.begin(transfer)
         return transfer
 

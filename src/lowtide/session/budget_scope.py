@@ -23,7 +23,7 @@ from weakref import WeakKeyDictionary
 import torch
 from msgspec.structs import replace
 
-from lowtide.device import cuda, shim, tenant_shim
+from lowtide.device import cuda, library_workspaces, shim, tenant_shim
 from lowtide.device.arena import Arena
 from lowtide.device.engines import Engines
 from lowtide.device.fingerprint import device_memory_B
@@ -157,6 +157,11 @@ class BudgetScope:
         return self.reserve.state_B
 
     @property
+    def libraries_B(self) -> int:
+        """Bytes that the device's libraries keep for this thread; they are in use from the first time this is asked."""
+        return library_workspaces.held_B(self.device)
+
+    @property
     def budget_B(self) -> int:
         """Bytes of the hard budget, or of the largest step met where there is none; 0 before the first step."""
         return max(self._agreed_B.values(), default=0) if self.hard_budget is None else self.hard_budget.budget_B
@@ -172,8 +177,9 @@ class BudgetScope:
             self.reserve.set_small_zone(graph)
         reserve_B = self.reserve.reserve_B(graph)
         return Constraints(
-            outside_B=outside_B + self.state_B + self._rounding_B,
+            outside_B=outside_B + self.state_B + self.libraries_B + self._rounding_B,
             state_B=self.state_B,
+            libraries_B=self.libraries_B,
             enforced=True,
             reserve_B=reserve_B,
             optimizer_B=self.reserve.temporaries_B(graph),
@@ -222,7 +228,7 @@ class BudgetScope:
         model = outside_arena(self.residents(), device=self.device)
         model_B = sum(s.nbytes() for s in model)
         grown_B = self._growth_B(model)
-        inside_B = record.budget_B - self._model_B(record) + model_B + grown_B
+        inside_B = record.budget_B - record.libraries_B - self._model_B(record) + model_B + grown_B
         persistent_B = self.state_B + model_B + grown_B
         least_B = record.reserved_B + inside_B - record.budget_B  # more than the machine has, nobody could use
         arena = self._new_arena(min(inside_B, max(least_B, device_memory_B(self.device))), persistent_B)
@@ -286,7 +292,8 @@ class BudgetScope:
         """Bytes of a step's inputs, which lie outside the arena and count: as much of it has to be left empty."""
         assert self.hard_budget is not None
         parts = record.breakdown
-        return max(0, parts.persistent_B + parts.outside_B - self._adopted_B - self.hard_budget.outside_B)
+        held_B = parts.persistent_B + parts.outside_B + parts.libraries_B
+        return max(0, held_B - self._adopted_B - self.hard_budget.outside_B)
 
     def _model_B(self, record: PlanRecord) -> int:
         """Bytes of parameters, buffers and constants, as a plan counts them."""

@@ -148,7 +148,12 @@ def _constraints_here(
 ) -> Constraints:
     if budget_scope.encloses(step.device):
         return budget_scope.constraints(step.graph, step.outside_B, live_blocks)
-    return Constraints(outside_B=step.outside_B + budget_scope.state_B, state_B=budget_scope.state_B)
+    libraries_B = budget_scope.libraries_B
+    return Constraints(
+        outside_B=step.outside_B + budget_scope.state_B + libraries_B,
+        state_B=budget_scope.state_B,
+        libraries_B=libraries_B,
+    )
 
 
 def covers_within(constraints: Constraints, step: MeasuredStep, budget_scope: BudgetScope) -> Covers:
