@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,6 +28,28 @@ from lowtide.ir.fidelity import COMPILED, Fidelity
 from lowtide.ir.plan import GraphBreak
 
 _LOG = logging.getLogger("lowtide")
+
+
+@dataclass(frozen=True)
+class CompileTimes:
+    """Seconds that became of graphs before they could be planned.
+
+    Arguments:
+        inductor_s: of Inductor: its passes, its code generation, its C++ compiler or its cache.
+        reading_s: of making recipes of what it wrote.
+        graphs: how many.
+    """
+
+    inductor_s: float = 0.0
+    reading_s: float = 0.0
+    graphs: int = 0
+
+    def __add__(self, other: CompileTimes) -> CompileTimes:
+        return CompileTimes(
+            self.inductor_s + other.inductor_s, self.reading_s + other.reading_s, self.graphs + other.graphs
+        )
+
+
 _SPARES = 8
 _ESTABLISHED = (
     "every kernel is the one that Inductor compiled for the whole step, whatever the budget",
@@ -40,7 +64,7 @@ _SYMBOLIC = (
 def make_inductor_backend(
     executor_for: Callable[[Captured], Executor],
     left_out: Callable[[GraphBreak], None] | None = None,
-    compiled: Callable[[float], None] | None = None,
+    compiled: Callable[[CompileTimes], None] | None = None,
 ) -> Callable[..., Callable[..., Any]]:
     """A Dynamo backend `(gm, inputs) -> callable` whose graphs call Inductor's kernels.
 
@@ -50,7 +74,7 @@ def make_inductor_backend(
     Arguments:
         executor_for: called once per captured graph, while it is being compiled.
         left_out: is told of graphs that cannot be captured, which Dynamo runs in plain Python.
-        compiled: is told the seconds that Inductor took for a graph.
+        compiled: is told what a graph took.
     """
 
     def backend(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -71,7 +95,7 @@ class _Capture:
         self,
         gm: fx.GraphModule,
         executor_for: Callable[[Captured], Executor],
-        compiled: Callable[[float], None] | None,
+        compiled: Callable[[CompileTimes], None] | None,
     ) -> None:
         self.gm, self.executor_for, self.compiled = gm, executor_for, compiled
         self.names = {i: primal_name(p) for i, p in enumerate(gm.graph.find_nodes(op="placeholder"))}
@@ -137,8 +161,7 @@ class _Capture:
         trivial: tuple[Program | None, Program | None],
         halves: Halves | None,
     ) -> Joint:
-        if self.compiled is not None:
-            self.compiled(sum(p.compile_s for p in programs if p is not None))
+        start = time.perf_counter()
         forward, backward = (t if p is None else read_program(p) for p, t in zip(programs, trivial, strict=True))
         if forward is None or (halves is not None and backward is None):
             raise UnsupportedOperator(
@@ -147,6 +170,11 @@ class _Capture:
             )
         found = joint_of_kernels(traced, forward, backward, halves)
         snapshot_mutated_inputs(found)
+        compile_s = sum(p.compile_s for p in programs if p is not None)
+        times = CompileTimes(compile_s, time.perf_counter() - start, 1)
+        _LOG.info("Inductor took %.1f s for a graph, reading its kernels %.1f s", times.inductor_s, times.reading_s)
+        if self.compiled is not None:
+            self.compiled(times)
         return found
 
     def _captured(self, joint: Joint, slots: Slots) -> Captured:

@@ -283,12 +283,31 @@ class _Run:
             buffers.append(buffer)
         launches = [self._launch(w.call, made, given, w.contents)[1] for w in before]
         launches.append(self._launch(call, made, given)[1])
-        kernel = known_kernel(CompiledKernel(tuple(launches), tuple(buffers), len(given)))
+        over = self._over(call, given, made, buffers) if not before else ()
+        kernel = known_kernel(CompiledKernel(tuple(launches), tuple(buffers), len(given), over))
         values = [self.into.new(b) for b in buffers]
         node = self.into.call(kernel, [g.node for g in given], {}, values[0] if len(values) == 1 else tuple(values))
         self._known(node, *(w.call for w in before), call)
         for name, index in made.items():
             self.contents[name] = Content(node if len(values) == 1 else self.into.pick(node, (index,)))
+
+    def _over(
+        self, call: KernelCall, given: list[Content], made: dict[str, int], buffers: list[Buffer]
+    ) -> tuple[tuple[int, int], ...]:
+        """What the buffers of a call may be written over: what has their first content, or what Inductor knows of."""
+        found = {}
+        for name, index in made.items():
+            first = buffers[index].filled_from
+            if first is not None:
+                found[first, index] = all(self.contents[n].node is not given[first].node for n in call.reads)
+                continue
+            for read in dict.fromkeys(call.reads):
+                content = self.contents[read]
+                if (name, read) in self.program.in_place and (content.window is None or content.window.offset == 0):
+                    place = given.index(Content(content.node))
+                    alone = [n for n in call.reads if self.contents[n].node is content.node] == [read]
+                    found[place, index] = alone and content.node.meta["val"].dtype == buffers[index].dtype
+        return tuple(pair for pair, may in found.items() if may)
 
     def _launch(
         self,

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from lowtide.device.compiled_kernels import Buffer, CurrentStream, Kernel, Window
-from lowtide.device.inductor import InductorProgram
+from lowtide.device.inductor import IN_PLACE, InductorProgram
 from lowtide.device.operators import Overload
 from lowtide.errors import UnsupportedOperator
 
@@ -83,6 +83,7 @@ class Program:
         constants: tensors that live with it, by name.
         calls: in order.
         returns: tensors; None for nothing, numbers as they are.
+        in_place: buffers that a kernel may write over something that it reads, with the name of that.
     """
 
     inputs: tuple[str, ...]
@@ -90,6 +91,7 @@ class Program:
     constants: dict[str, torch.Tensor]
     calls: tuple[KernelCall, ...]
     returns: tuple[Argument, ...]
+    in_place: frozenset[tuple[str, str]] = frozenset()
 
 
 def _names(arguments: tuple[Argument, ...]) -> Iterator[str]:
@@ -141,7 +143,8 @@ class _Reader:
         if function is None:
             raise UnsupportedOperator(f"Inductor's program has no function `call`: {_REMEDY}")
         self._statements(function.body)
-        return Program(self.inputs, self.buffers, self.constants, tuple(self.calls), self.returns)
+        pairs = re.findall(rf"^\s*# {re.escape(IN_PLACE)} (\w+) (\w+)$", "\n".join(self.lines), re.MULTILINE)
+        return Program(self.inputs, self.buffers, self.constants, tuple(self.calls), self.returns, frozenset(pairs))
 
     # what is defined outside the function ---------------------------------------------------------------------
 

@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-NAMESPACE = "compiled"
+from lowtide.ir.compiled_names import compiled_name, may_overwrite, plain_name
+
 _WORD = re.compile(r"[^A-Za-z0-9_]")
 _LONGEST = 80
 
@@ -128,12 +129,19 @@ class CompiledKernel:
         buffers: what they write into, which is returned: the tensor itself where it is one, else a tuple. Without
             buffers the result of the only launch is returned.
         given: how many tensors it takes.
+        over: pairs of a tensor that is given and a buffer that may be written over it.
     """
 
-    def __init__(self, launches: tuple[Launch, ...], buffers: tuple[Buffer, ...], given: int) -> None:
+    def __init__(
+        self,
+        launches: tuple[Launch, ...],
+        buffers: tuple[Buffer, ...],
+        given: int,
+        over: tuple[tuple[int, int], ...] = (),
+    ) -> None:
         self.launches, self.buffers, self.given = launches, buffers, given
         self.name = _word(launches[-1].kernel.name)
-        self.op = f"{NAMESPACE}.{self.name}.{_digest(launches, buffers)}"
+        self.op = compiled_name(self.name, _digest(launches, buffers), over)
         # What `torch.fx` writes in a graph's code.
         self.__name__ = self.__qualname__ = self.name
         self.__module__ = __name__
@@ -169,20 +177,15 @@ def kernel_of(target: object) -> CompiledKernel | None:
 
 
 def compiled_op(op: str) -> Callable[..., Any] | None:
-    """What runs an operator `compiled.name.digest`, or `compiled.name.digest.over_r_b`; None where it is not known.
-
-    The second form writes buffer `b` over the tensor `r` that it is given.
-    """
-    parts = op.split(".")
-    if parts[0] != NAMESPACE or len(parts) not in (3, 4):
-        return None
-    kernel = _KNOWN.get(".".join(parts[:3]))
-    if kernel is None or len(parts) == 3:
+    """What runs an operator of a name that `lowtide.ir.compiled_names` makes; None where it is not known here."""
+    plain, over = plain_name(op)
+    kernel = _KNOWN.get(plain)
+    if kernel is None or over is None:
         return None if kernel is None else kernel.run
-    found = re.fullmatch(r"over_(\d+)_(\d+)", parts[3])
-    if found is None or int(found[1]) >= kernel.given or int(found[2]) >= len(kernel.buffers):
+    given, buffer = over
+    if over not in may_overwrite(plain) or given >= kernel.given or buffer >= len(kernel.buffers):
         return None
-    return _function(kernel.launches, kernel.buffers, kernel.given, over={int(found[2]): int(found[1])})
+    return _function(kernel.launches, kernel.buffers, kernel.given, over={buffer: given})
 
 
 def _function(

@@ -22,6 +22,8 @@ from torch import fx
 
 from lowtide.errors import CaptureError
 
+IN_PLACE = "[lowtide in place]"
+"""Marks a comment in a program: a kernel's result, and what it may be written over."""
 _SETTINGS = {
     "allow_buffer_reuse": False,
     "inplace_buffers": False,
@@ -31,7 +33,7 @@ _SETTINGS = {
     "size_asserts": True,
     "trace.provenance_tracking_level": 2,
     # Part of the cache's key and of no other account: programs with one kernel per loop nest are others.
-    "unsafe_marked_cacheable_functions": {"lowtide.one_kernel_per_loop_nest": "1"},
+    "unsafe_marked_cacheable_functions": {"lowtide.one_kernel_per_loop_nest": "2"},
 }
 
 
@@ -180,17 +182,61 @@ def _program(code: Any, compile_s: float) -> InductorProgram | None:
     return InductorProgram(source, names, traces, compile_s)
 
 
+def _in_place(node: Any) -> list[tuple[str, str]]:
+    """Results of a fused kernel that may be written over something that it reads, with the names of both.
+
+    Every read of it, in every loop nest of the kernel, is at the very place of the only write, and no part of the
+    kernel behind the one that writes reads it: an element is overwritten by the iteration that has just used it, or by
+    one behind the loop that has used all of them.
+    """
+    from torch._inductor.dependencies import MemoryDep
+
+    reads: dict[str, list[tuple[int, Any]]] = {}
+    writes: dict[str, list[tuple[int, Any]]] = {}
+    for place, part in enumerate(node.get_nodes()):
+        for found, deps in ((reads, part.read_writes.reads), (writes, part.read_writes.writes)):
+            for dep in deps:
+                found.setdefault(dep.name, []).append((place, dep))
+    pairs = []
+    for made, ((written_at, write), *others) in writes.items():
+        if others or made in reads or not isinstance(write, MemoryDep) or write.mode is not None:
+            continue
+        wanted = write.normalize()
+        for read, uses in reads.items():
+            if read not in writes and all(
+                at <= written_at
+                and isinstance(dep, MemoryDep)
+                and (use := dep.normalize()).index == wanted.index
+                and use.size == wanted.size
+                for at, dep in uses
+            ):
+                pairs.append((made, read))
+    return pairs
+
+
 @contextlib.contextmanager
 def _one_kernel_per_loop_nest() -> Iterator[None]:
-    """Has the CPU backend end its kernel behind every loop nest (and not only where another kind of call follows)."""
+    """Has the CPU backend end its kernel behind every loop nest (and not only where another kind of call follows).
+
+    It also writes into the program which of a kernel's results may lie over what the kernel reads: a comment, which
+    stays with the program in Inductor's cache.
+    """
     from torch._inductor.codegen.common import device_codegens, init_backend_registration
+    from torch._inductor.virtualized import V
 
     init_backend_registration()
     before = device_codegens["cpu"]
 
     def scheduling(scheduler: Any) -> Any:
         made = before.scheduling(scheduler)
-        made.ready_to_flush = lambda: True  # type: ignore[method-assign]
+        plain = made.codegen_node
+
+        def codegen_node(node: Any) -> Any:
+            for made_over, read in _in_place(node):
+                V.graph.wrapper_code.writeline(f"# {IN_PLACE} {made_over} {read}")  # type: ignore[no-untyped-call]
+            return plain(node)
+
+        vars(made).update(ready_to_flush=lambda: True, codegen_node=codegen_node)
         return made
 
     device_codegens["cpu"] = dataclasses.replace(before, scheduling=scheduling)

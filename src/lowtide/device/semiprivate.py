@@ -205,7 +205,7 @@ Functions of torch's surface are here where lowtide puts others in their place.
 | `torch.autograd._engine_run_backward` | 2.11 to 2.15 | the same |
 | `torch.cuda.mem_get_info` | 2.11 to 2.15 | the same |
 | `torch.cuda._utils._get_device_index` | 2.11 to 2.15 | the same: of which GPU |
-| `torch._inductor.compile_fx.compile_fx` | 2.13 to 2.13 | compiled: Inductor prepares a graph, partitions it and compiles both halves |
+| `torch._inductor.compile_fx.compile_fx` | 2.13 to 2.13 | compiled: Inductor compiles both halves of a graph |
 | `torch._inductor.compile_fx.partition_fn` | 2.13 to 2.13 | the same: handed to AOTAutograd, like its compilers |
 | `CompiledFxGraph.source_code` | 2.13 to 2.13 | compiled: the text of a program |
 | `CompiledFxGraph.current_callable` | 2.13 to 2.13 | compiled: its kernels |

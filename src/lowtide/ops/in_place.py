@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 from lowtide.ir.call import Ref
+from lowtide.ir.compiled_names import may_overwrite, overwriting
 from lowtide.ir.geometry import Geometry
 from lowtide.ir.graph import Effect, Recipe, Role, Takeover, Value
 from lowtide.ir.in_place import has_the_bytes
@@ -114,6 +115,8 @@ class InPlace(AbstractFamily):
             if recipe.id in program or _deed(recipe) not in deeds:
                 for candidate in CANDIDATES.get(recipe.op, ()):
                     _add(builder, recipe, candidate)
+                for given, made in may_overwrite(recipe.op):
+                    _add_compiled(builder, recipe, given, made)
 
 
 def _add(builder: GraphBuilder, recipe: Recipe, candidate: _Candidate) -> None:
@@ -134,6 +137,27 @@ def _add(builder: GraphBuilder, recipe: Recipe, candidate: _Candidate) -> None:
         args=recipe.args,
         kwargs=(*recipe.kwargs, *into),
         consumes=(Takeover(value.id, 0),),
+    )
+
+
+def _add_compiled(builder: GraphBuilder, recipe: Recipe, given: int, made: int) -> None:
+    """A compiled kernel over a tensor that it is given: its compiler says that it reads and writes the same places."""
+    if given >= len(recipe.reads) or made >= len(recipe.outputs) or recipe.reads[given].views:
+        return
+    value, heir = builder.values[recipe.reads[given].value], builder.values[recipe.outputs[made]]
+    alone = sum(read.value == value.id for read in recipe.reads) == 1
+    known = value.geometry is not None and heir.geometry is not None
+    if not (alone and known and _may_pass(value, heir) and value.size_B == heir.size_B):
+        return
+    builder.recipe(
+        recipe,
+        overwriting(recipe.op, given, made),
+        outputs=recipe.outputs,
+        reads=recipe.reads,
+        args=recipe.args,
+        kwargs=recipe.kwargs,
+        paths=recipe.paths,
+        consumes=(Takeover(value.id, made),),
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from lowtide.arguments import shown
+from lowtide.compiled.backend import CompileTimes
 from lowtide.errors import ArgumentError
 from lowtide.results.plan import Plan
 from lowtide.session.member import Member
@@ -37,6 +38,11 @@ class Fitted:
     def plans(self) -> list[Plan]:
         """Every active plan, one per shape: of the 64 that were used last."""
         return [Plan(r) for r in self.session.active_plans.plans.values()]
+
+    @property
+    def compile_times(self) -> CompileTimes:
+        """What Inductor took for the graphs of this model, and what reading its kernels took; zero for others."""
+        return self.session.compile_times
 
     @property
     def calls(self) -> int:

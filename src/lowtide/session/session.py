@@ -23,7 +23,7 @@ from lowtide.capture.aot import make_backend
 from lowtide.capture.breaks import all_breaks
 from lowtide.capture.captured import Captured
 from lowtide.capture.captured_call import IN_BACKWARD, AbstractSteps
-from lowtide.compiled.backend import make_inductor_backend
+from lowtide.compiled.backend import CompileTimes, make_inductor_backend
 from lowtide.constraints import INDUCTOR
 from lowtide.device.arena import nothing_engaged
 from lowtide.device.arrivals import Arrivals, GradientLayout
@@ -136,6 +136,7 @@ class Session(AbstractPlans, AbstractSteps):
     lookup: PlanLookup = field(default_factory=PlanLookup)
     arrivals: dict[str, Arrivals] = field(default_factory=dict)  # how gradients came; see `AbstractSteps`
     menu: Menu = field(init=False)
+    compile_times: CompileTimes = field(default_factory=CompileTimes)
     _dry: list[Call] | None = None
     _between_B: int = 0
     _broken: bool = False
@@ -159,7 +160,7 @@ class Session(AbstractPlans, AbstractSteps):
     def __post_init__(self) -> None:
         several = self._has_several_graphs if self.whole is None else None
         self.backend = (
-            make_inductor_backend(self._executor_for, self._note_left_out)
+            make_inductor_backend(self._executor_for, self._note_left_out, self._note_times)
             if self.options.compiler == INDUCTOR
             else make_backend(self._executor_for, several, self if self.whole is None else None, self._note_left_out)
         )
@@ -377,6 +378,10 @@ class Session(AbstractPlans, AbstractSteps):
     def _note_left_out(self, found: GraphBreak) -> None:
         """Notes a graph that runs in plain Python."""
         self._ends[found] = None
+
+    def _note_times(self, times: CompileTimes) -> None:
+        """Notes what one graph took before it could be planned."""
+        self.compile_times += times
 
     def _executor_for(self, captured: Captured) -> Entrance:
         if self.is_exact and not captured.fidelity.is_exact:
