@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import weakref
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -41,6 +40,7 @@ _MOVED = (
     "before the step, or a repeated step updates them twice: buffers with copy_ and the generator with "
     "torch.set_rng_state from copies or a checkpoint, `.grad` with zero_grad."
 )
+_OVERWRITTEN = "an input or a weight was overwritten since the forward"
 _UNTOLD = "The forward has changed buffers and random generators: give them what they had before the step."
 _STAYED = (
     "No parameter, no buffer and no random generator has been changed by captured graphs; `.grad` of what lies behind "
@@ -55,7 +55,7 @@ class Given:
     Arguments:
         place: which of the step's calls of the graph it was.
         key: what the executor ran it as.
-        arguments: the arguments; a weak reference in place of a tensor that is not to be kept alive.
+        arguments: the arguments; copies of those that are overwritten behind the forward.
         versions: of those that are tensors and no copies.
         generators: the states of the random generators before it; None where it draws nothing.
         ran: the graphs of its step, in the order in which they run.
@@ -72,31 +72,26 @@ class Given:
 
     def cast(self, captured: Captured) -> list[torch.Tensor]:
         """The arguments of which autocast has kept a cast."""
-        found = (self.arguments[i] for i in captured.kept_casts)
-        alive = (a() if isinstance(a, weakref.ref) else a for a in found)
-        return [behind(a) for a in alive if a is not None]
+        return [behind(self.arguments[i]) for i in captured.kept_casts]
 
     def again(self, captured: Captured) -> list[Any]:
         """The arguments.
 
         Raises:
-            BackwardError: if one is gone, or was overwritten meanwhile.
+            BackwardError: if one was overwritten meanwhile.
         """
         found: list[Any] = []
         by_itself = set(captured.unchanged.values())
         for index, (argument, version) in enumerate(zip(self.arguments, self.versions, strict=True)):
-            value = argument() if isinstance(argument, weakref.ref) else argument
-            if value is None and argument is not None:
-                raise self._lost("an input of the graph is gone")
-            if index not in by_itself and _version(value) != version:
-                raise self._lost("an input or a weight was overwritten since the forward")
-            found.append(value)
+            if index not in by_itself and _version(argument) != version:
+                raise self._lost()
+            found.append(argument)
         return found
 
-    def _lost(self, what: str) -> BackwardError:
+    def _lost(self) -> BackwardError:
         names = list(dict.fromkeys(name for captured in self.ran for name in captured.moves))
         moved = _MOVED.format(names=", ".join(names)) if names else _STAYED
-        return BackwardError(_LOST.format(what=what, moved=moved))
+        return BackwardError(_LOST.format(what=_OVERWRITTEN, moved=moved))
 
 
 def _version(argument: Any) -> int:
@@ -194,8 +189,8 @@ class AbstractSteps:
         return True
 
     @property
-    def keeps_inputs(self) -> bool:
-        """Whether what a graph is given may be kept alive until its backward, at all times."""
+    def has_one_graph(self) -> bool:
+        """Whether the model is not known to break into several."""
         return True
 
     @property
@@ -234,7 +229,6 @@ class CapturedCall:
         self._after: dict[tuple[Hashable, Capture], Capture] = {}
         self._step, self._calls = -1, 0
         self._period: object = None
-        self._keeps = False  # whether losses have changed here when inputs were gone: then they are kept alive
         self._recent = self._known(first)
         captured = first.trip.captured
         self._text = hashlib.sha256(str(captured.joint.module.graph).encode()).hexdigest()
@@ -261,18 +255,12 @@ class CapturedCall:
             return None
         period = period_of_caller(next(arguments[i].device for i in captured.kept_casts))
         # Where a model breaks inside its own autocast context, each graph enters that anew, and eager does not.
-        return period or (None if self._steps.keeps_inputs else self._step)
+        return period or (None if self._steps.has_one_graph else self._step)
 
     def given(self, captured: Captured, arguments: Sequence[Any]) -> Given:
-        """Notes what a forward is given.
-
-        Where a plan may release what other graphs of the model have made, that is kept alive only until gradients
-        have come here for the first time.
-        """
+        """Notes what a forward is given, and keeps it alive: a plan reckons with the caller's holding it all the same."""
         place, statics = self._calls, captured.joint.statics
-        is_first = place not in self._latest
-        keeps = is_first or self._keeps or self._steps.keeps_inputs
-        most_B = _BUFFER_B if is_first else _COUNTER_B
+        most_B = _COUNTER_B if place in self._latest else _BUFFER_B
         by_itself = set(captured.unchanged.values())  # overwritten behind the forward, whose versions say nothing
 
         def held_of(index: int, argument: Any) -> Any:
@@ -284,14 +272,12 @@ class CapturedCall:
                 return copy_with_gaps(argument) if is_copied or index in captured.overwritten else argument
             if index in captured.overwritten:
                 return copy_with_gaps(argument)
-            return argument if keeps else weakref.ref(argument)
+            return argument
 
         with nothing_engaged():
             held = tuple(held_of(index, argument) for index, argument in enumerate(arguments))
         generators = TorchGenerators.now() if captured.slots.random else None
-        versions = tuple(
-            _version(a) if a is h or isinstance(h, weakref.ref) else 0 for a, h in zip(arguments, held, strict=True)
-        )
+        versions = tuple(_version(a) if a is h else 0 for a, h in zip(arguments, held, strict=True))
         return Given(place, held, versions, generators, self._steps.graphs_run, period=self._period)
 
     def came(self, given: Given, trip: RoundTrip) -> None:
@@ -326,11 +312,7 @@ class CapturedCall:
             raise BackwardError(_LOST.format(what="a hook of saved tensors has replaced lowtide's own", moved=_UNTOLD))
         self.came(given, other.trip)
         self._steps.arrivals[self._text] = arrivals
-        try:
-            values = given.again(trip.captured)
-        except BackwardError:
-            self._keeps = True
-            raise
+        values = given.again(trip.captured)
         arguments[token]._lowtide_lease = None  # nothing is going to use the places of that backward
         arguments.clear()
         captured, executor = other.trip.captured, other.trip.executor

@@ -402,8 +402,8 @@ class Session(AbstractPlans, AbstractSteps):
         return self._steps
 
     @property
-    def keeps_inputs(self) -> bool:
-        """Whether what a graph is given may be kept alive until its backward: of a model that is one graph."""
+    def has_one_graph(self) -> bool:
+        """Whether the model is not known to break into several graphs."""
         return not self.broken
 
     @property
