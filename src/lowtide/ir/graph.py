@@ -144,6 +144,7 @@ class Recipe(msgspec.Struct, frozen=True):
         trace: its own allocations.
         state: the generator's state, a value. A RANDOM recipe produces it (last of its outputs, without a
             path: a run that keeps it saves the state first); a PURE one with a state reads it and replays.
+        repeats: False where it was seen to give other bits from equal inputs; such a recipe is not PURE.
     """
 
     id: int
@@ -161,6 +162,7 @@ class Recipe(msgspec.Struct, frozen=True):
     trace: MiniTrace = MiniTrace()
     state: int | None = None
     origin: Origin = Origin()
+    repeats: bool = True
 
     @property
     def read_values(self) -> tuple[int, ...]:

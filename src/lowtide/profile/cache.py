@@ -27,7 +27,7 @@ from lowtide.ir.sealed import sealed, unsealed
 from lowtide.profile.measurement import Measurement, is_sound
 
 _LOG = logging.getLogger("lowtide")
-_VERSION = 2
+_VERSION = 3
 _PATIENCE_s = 10.0
 _NAME = re.compile(r"[0-9a-f]{16}")  # of our own files; others in the folder are left alone
 

@@ -41,7 +41,8 @@ class Measurement(msgspec.Struct, frozen=True):
         results: every tensor returned, in the order of their paths.
         workers_B: upper bound of what worker threads hold meanwhile.
         flaw: why the events are not exact, for people; empty when they are.
-        scaled: whether the seconds are those of another shape, scaled, and the events those of a single run.
+        scaled: whether the seconds are those of another shape, scaled.
+        repeats: whether three runs on equal inputs gave the same bits.
     """
 
     time_s: float
@@ -50,6 +51,7 @@ class Measurement(msgspec.Struct, frozen=True):
     workers_B: int = 0
     flaw: str = ""
     scaled: bool = False
+    repeats: bool = True
 
     def at(self, path: tuple[int, ...]) -> Result | None:
         """The result at a path; None where the operator returned no tensor there."""

@@ -59,6 +59,7 @@ class Headline:
         exactness: what makes the captured program's results those of plain PyTorch, or why they may differ; empty where
             nothing was recorded.
         offloaded: what is copied between device and host; empty where nothing is.
+        unrepeated: operators that give other bits from equal inputs, and so run once.
         implementations: how many call sites run something else than the program, and what; empty where there is no
             choice.
     """
@@ -96,6 +97,7 @@ class Headline:
     exactness: tuple[str, str] = ("", "")
     implementations: str = ""
     offloaded: str = ""
+    unrepeated: tuple[str, ...] = ()
 
 
 def headline(record: PlanRecord) -> Headline:
@@ -122,6 +124,7 @@ def headline(record: PlanRecord) -> Headline:
         bound_s=outcome.bound_s,
         bound_overhead=record.bound_overhead,
         gap=record.gap,
+        unrepeated=tuple(describe_recipe(graph, r) for r in graph.program if not graph.recipes[r].repeats),
         bound_class=outcome.bound_class,
         status=outcome.status.name,
         status_text=outcome.status.value,
@@ -244,6 +247,7 @@ def headline_rows(head: Headline) -> tuple[tuple[str, str], ...]:
         head.exactness,
         ("implementations", head.implementations),
         ("offloaded", head.offloaded),
+        ("not repeatable, run once", "; ".join(_counted(head.unrepeated))),
         ("proved bound", bound if head.bound_s > 0 else "none"),
         ("gap", gap),
         ("status", f"{head.status.lower()}: {head.status_text}"),
