@@ -97,7 +97,7 @@ def test_another_version_is_not_read(tmp_path: Path) -> None:
     cache.put(HERE, "a", ONE)
     cache.flush()
     (path,) = tmp_path.glob("*.json")
-    path.write_text(path.read_text().replace('"version":2', '"version":99'))
+    path.write_text(path.read_text().replace('"version":3', '"version":99'))
     assert ProfileCache(tmp_path).entries() == 0
 
 

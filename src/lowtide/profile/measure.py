@@ -143,7 +143,11 @@ class _Walk:
         self._learn(recipe, measurement)
         trace = measurement.trace(recipe)
         self.recipes[recipe.id] = msgspec.structs.replace(
-            recipe, time_s=measurement.time_s, trace=trace, repeats=measurement.repeats
+            recipe,
+            time_s=measurement.time_s,
+            issue_s=measurement.issue_s,
+            trace=trace,
+            repeats=measurement.repeats,
         )
         if measurement.flaw:
             self._note("inexact", (recipe.op, measurement.flaw))
@@ -335,5 +339,10 @@ def _replay(recipe: Recipe, original: Recipe) -> Recipe:
     allocations = dict(zip(original.outputs, original.trace.outputs, strict=False))
     trace = msgspec.structs.replace(original.trace, outputs=tuple(allocations.get(v) for v in recipe.outputs))
     return msgspec.structs.replace(
-        recipe, reads=original.reads, time_s=original.time_s, trace=trace, repeats=original.repeats
+        recipe,
+        reads=original.reads,
+        time_s=original.time_s,
+        issue_s=original.issue_s,
+        trace=trace,
+        repeats=original.repeats,
     )

@@ -21,7 +21,7 @@ import torch
 
 from lowtide.device import library_workspaces
 from lowtide.device.calls import arguments, resolve
-from lowtide.device.clock import median_s, synchronize
+from lowtide.device.clock import synchronize, timed
 from lowtide.device.dispatch_modes import no_modes
 from lowtide.device.generator_guard import unchanged_generators
 from lowtide.device.observer import AllocationEvent, observe
@@ -130,8 +130,16 @@ def _record(signature: Signature, tensors: list[torch.Tensor], held: Sequence[An
     if once and not log.flaw:
         return Measurement(warm_s, log.events, log.results, log.workers_B, scaled=True, repeats=repeats)
     counted = (warm_s,) if warm_s > _LONG_s else ()
-    time_s = median_s(call, device=signature.device, warmups=0, earlier_s=counted)
-    return Measurement(time_s, log.events, log.results, log.workers_B, log.flaw, repeats=repeats)
+    seconds = timed(call, device=signature.device, earlier_s=counted)
+    return Measurement(
+        seconds.device_s,
+        log.events,
+        log.results,
+        log.workers_B,
+        log.flaw,
+        repeats=repeats,
+        issue_s=seconds.issue_s,
+    )
 
 
 def _run(
