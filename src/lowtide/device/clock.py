@@ -104,12 +104,13 @@ def timed(call: Callable[[], object], *, device: str = "cpu", earlier_s: Sequenc
 
 
 def _behind_a_spin(call: Callable[[], object]) -> Seconds:
-    """Issues several calls while the device spins; where that ends too early, it spins longer, or there are fewer."""
+    """Issues several calls while the device spins; where that ends too early it spins longer, at last not at all."""
     cycles, calls = _SPIN_CYCLES, _CALLS
     while True:
         start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
-        torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
+        if cycles:
+            torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
         start.record()
         begun = time.perf_counter()
         for _ in range(calls):
@@ -118,9 +119,9 @@ def _behind_a_spin(call: Callable[[], object]) -> Seconds:
         is_short = bool(start.query())  # type: ignore[no-untyped-call]
         stop.record()
         stop.synchronize()
-        if not is_short or (cycles >= _MOST_CYCLES and calls == 1):
+        if not is_short or not cycles:
             return Seconds(start.elapsed_time(stop) * _MS_s / calls, issued_s / calls)
         if cycles < _MOST_CYCLES:
             cycles *= 4
         else:  # it waits for the device itself, as what reads a number does
-            calls = 1
+            cycles, calls = 0, 1
