@@ -14,7 +14,7 @@ import msgspec
 
 import lowtide
 from lowtide.device.fingerprint import device_memory_B, fingerprint
-from lowtide.ir.graph import Graph, Group
+from lowtide.ir.graph import Effect, Graph, Group
 from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import Covers, Environment
 from lowtide.ops.catalogue import enlarge
@@ -83,7 +83,33 @@ def measure(
     """
     if machine is not None:
         return predict_graph(graph, load_machine(machine))
-    return profile_graph(graph, held=held, cache=cache, like=like, scaled=scaled).graph
+    return run_once_where_not_repeated(profile_graph(graph, held=held, cache=cache, like=like, scaled=scaled).graph)
+
+
+def run_once_where_not_repeated(graph: Graph) -> Graph:
+    """The graph in which what does not repeat itself runs once: its results are kept, whatever the plan.
+
+    Recomputing such an operator would give other bits than the values that others have read already. Replays of it, and
+    whatever else makes the same values, are left out.
+
+    Arguments:
+        graph: profiled; ids of what its program runs may close up.
+    """
+    program = set(graph.program)
+    fixed = {r for r in program if not graph.recipes[r].repeats}
+    lost = {r.id for r in graph.recipes if not r.repeats and r.id not in program}
+    if not fixed and not lost:
+        return graph
+    made = {v for r in fixed for v in graph.recipes[r].outputs}
+    lost |= {r.id for r in graph.recipes if r.id not in program and not made.isdisjoint(r.outputs)}
+    for group in graph.groups:
+        if not fixed.isdisjoint(group.options[0].recipes):
+            lost |= {r for option in group.options[1:] for r in option.recipes} - program
+    recipes = tuple(
+        msgspec.structs.replace(r, effect=Effect.OPAQUE) if r.id in fixed and r.effect is Effect.PURE else r
+        for r in graph.recipes
+    )
+    return restricted(msgspec.structs.replace(graph, recipes=recipes), Numerics.LOSSY, recipes=lost)
 
 
 def linked(options: PlanOptions, device: str, cache: ProfileCache) -> PlanOptions:

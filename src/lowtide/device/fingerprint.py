@@ -97,7 +97,8 @@ def precision_switches() -> tuple[str | bool, ...]:
 
     Returns: with how many bits oneDNN and CUDA multiply floats, by kind of operator; whether oneDNN is used, and cuDNN;
         whether cuDNN may choose by time, and must be deterministic; whether matrix products of halves and of bfloat16
-        may be summed in fewer bits.
+        may be summed in fewer bits; which kernels of attention may be used, and whether the plain one may sum in fewer
+        bits; which libraries of linear algebra; whether deterministic algorithms are demanded, or only warned of.
     """
     return (
         *(torch._C._get_fp32_precision_getter(backend, kind) for backend in ("mkldnn", "cuda") for kind in _KINDS),
@@ -107,6 +108,15 @@ def precision_switches() -> tuple[str | bool, ...]:
         torch._C._get_cudnn_deterministic(),
         str(torch._C._get_cublas_allow_fp16_reduced_precision_reduction()),
         str(torch._C._get_cublas_allow_bf16_reduced_precision_reduction()),
+        torch.backends.cuda.flash_sdp_enabled(),  # type: ignore[no-untyped-call]
+        torch.backends.cuda.mem_efficient_sdp_enabled(),  # type: ignore[no-untyped-call]
+        torch.backends.cuda.math_sdp_enabled(),  # type: ignore[no-untyped-call]
+        torch.backends.cuda.cudnn_sdp_enabled(),  # type: ignore[no-untyped-call]
+        torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed(),  # type: ignore[no-untyped-call]
+        str(torch._C._get_blas_preferred_backend()),
+        str(torch._C._get_linalg_preferred_backend()),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
     )
 
 

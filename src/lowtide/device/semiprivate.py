@@ -183,6 +183,8 @@ Functions of torch's surface are here where lowtide puts others in their place.
 | `torch._C._get_cudnn_deterministic` | 2.11 to 2.15 | the same |
 | `torch._C._get_cublas_allow_fp16_reduced_precision_reduction` | 2.11 to 2.15 | the same |
 | `torch._C._get_cublas_allow_bf16_reduced_precision_reduction` | 2.11 to 2.15 | the same |
+| `torch._C._get_blas_preferred_backend` | 2.11 to 2.15 | the same |
+| `torch._C._get_linalg_preferred_backend` | 2.11 to 2.15 | the same |
 | `torch._C._set_deterministic_algorithms` | 2.11 to 2.15 | capture: graphs end where set |
 | `torch._C._set_mkldnn_enabled` | 2.11 to 2.15 | the same |
 | `torch._C._set_mkldnn_deterministic` | 2.11 to 2.15 | the same |
@@ -203,6 +205,7 @@ Functions of torch's surface are here where lowtide puts others in their place.
 | `torch._C._accelerator_resetAccumulatedStats` | 2.11 to 2.15 | the same |
 | `torch.autograd.graph._engine_run_backward` | 2.11 to 2.15 | device: backwards stay on the calling thread |
 | `torch.autograd._engine_run_backward` | 2.11 to 2.15 | the same |
+| `torch.cuda._sleep` | 2.11 to 2.15 | device: work is queued behind it, to time it apart from its issue |
 | `torch.cuda.mem_get_info` | 2.11 to 2.15 | the same |
 | `torch.cuda._utils._get_device_index` | 2.11 to 2.15 | the same: of which GPU |
 | `torch._inductor.compile_fx.compile_fx` | 2.13 to 2.13 | compiled: Inductor compiles both halves of a graph |

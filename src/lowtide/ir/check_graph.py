@@ -123,7 +123,9 @@ def _numbers(graph: Graph) -> None:
             raise illegal("graph-numbers", f"{value_name(graph, value.id)} of {value.size_B} B")
     for recipe in graph.recipes:
         most_s -= recipe.time_s
-        if not (math.isfinite(recipe.time_s) and recipe.time_s >= 0 and most_s >= 0) or recipe.trace.workers_B < 0:
+        is_issued = 0 <= recipe.issue_s <= MOST_s
+        is_timed = math.isfinite(recipe.time_s) and recipe.time_s >= 0 and most_s >= 0
+        if not (is_timed and is_issued) or recipe.trace.workers_B < 0:
             raise illegal("graph-numbers", recipe_name(graph, recipe.id))
         if sum(e for e in recipe.trace.events if e > 0) + recipe.trace.workers_B > MOST_B:
             raise illegal("graph-numbers", f"the trace of {recipe_name(graph, recipe.id)}")

@@ -141,9 +141,11 @@ class Recipe(msgspec.Struct, frozen=True):
         consumes: values whose storage it overwrites.
         engine: where it runs; what it reads and makes is in that engine's memory (`lowtide.ir.schedule.memory_of`).
         time_s: seconds of one run.
+        issue_s: of the processor, to issue it to a GPU; 0 on CPU, where that is the run.
         trace: its own allocations.
         state: the generator's state, a value. A RANDOM recipe produces it (last of its outputs, without a
             path: a run that keeps it saves the state first); a PURE one with a state reads it and replays.
+        repeats: False where it was seen to give other bits from equal inputs; such a recipe is not PURE.
     """
 
     id: int
@@ -158,9 +160,11 @@ class Recipe(msgspec.Struct, frozen=True):
     consumes: tuple[Takeover, ...] = ()
     engine: str = "compute"
     time_s: float = 0.0
+    issue_s: float = 0.0
     trace: MiniTrace = MiniTrace()
     state: int | None = None
     origin: Origin = Origin()
+    repeats: bool = True
 
     @property
     def read_values(self) -> tuple[int, ...]:

@@ -20,7 +20,7 @@ from lowtide.ir.file_store import FileStore, State, cache_folder
 from lowtide.profile.measurement import Measurement, is_sound
 
 _LOG = logging.getLogger("lowtide")
-_VERSION = 3
+_VERSION = 4
 
 
 class About(msgspec.Struct, frozen=True):

@@ -142,7 +142,13 @@ class _Walk:
             return
         self._learn(recipe, measurement)
         trace = measurement.trace(recipe)
-        self.recipes[recipe.id] = msgspec.structs.replace(recipe, time_s=measurement.time_s, trace=trace)
+        self.recipes[recipe.id] = msgspec.structs.replace(
+            recipe,
+            time_s=measurement.time_s,
+            issue_s=measurement.issue_s,
+            trace=trace,
+            repeats=measurement.repeats,
+        )
         if measurement.flaw:
             self._note("inexact", (recipe.op, measurement.flaw))
 
@@ -332,4 +338,11 @@ def _replay(recipe: Recipe, original: Recipe) -> Recipe:
     """Time and trace of the recipe that it repeats, outputs found by value."""
     allocations = dict(zip(original.outputs, original.trace.outputs, strict=False))
     trace = msgspec.structs.replace(original.trace, outputs=tuple(allocations.get(v) for v in recipe.outputs))
-    return msgspec.structs.replace(recipe, reads=original.reads, time_s=original.time_s, trace=trace)
+    return msgspec.structs.replace(
+        recipe,
+        reads=original.reads,
+        time_s=original.time_s,
+        issue_s=original.issue_s,
+        trace=trace,
+        repeats=original.repeats,
+    )

@@ -36,12 +36,14 @@ class Measurement(msgspec.Struct, frozen=True):
     """One operator signature, measured.
 
     Arguments:
-        time_s: warm median.
+        time_s: warm median, of the device.
+        issue_s: of the processor, to issue one run to a GPU; 0 on CPU.
         events: as in `MiniTrace`; allocations that hold results are not released.
         results: every tensor returned, in the order of their paths.
         workers_B: upper bound of what worker threads hold meanwhile.
         flaw: why the events are not exact, for people; empty when they are.
-        scaled: whether the seconds are those of another shape, scaled, and the events those of a single run.
+        scaled: whether the seconds are those of another shape, scaled.
+        repeats: whether three runs on equal inputs gave the same bits.
     """
 
     time_s: float
@@ -50,6 +52,8 @@ class Measurement(msgspec.Struct, frozen=True):
     workers_B: int = 0
     flaw: str = ""
     scaled: bool = False
+    repeats: bool = True
+    issue_s: float = 0.0
 
     def at(self, path: tuple[int, ...]) -> Result | None:
         """The result at a path; None where the operator returned no tensor there."""
@@ -92,6 +96,7 @@ def is_sound(measurement: Measurement) -> bool:
     return (
         math.isfinite(measurement.time_s)
         and 0 <= measurement.time_s <= MOST_s
+        and 0 <= measurement.issue_s <= MOST_s
         and 0 <= measurement.workers_B <= MOST_B
         and sum(sizes_B) <= MOST_B
         and live == held

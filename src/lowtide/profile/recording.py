@@ -1,4 +1,5 @@
-"""One operator signature, run alone and watched: twice for its allocator events, then a few times for its seconds.
+"""One operator signature, run alone and watched: twice for its allocator events, three times on equal inputs to see
+whether it repeats itself, then a few times for its seconds.
 
 The rules are those that make a sequence of mini-traces equal the allocator events of a real step: real geometry,
 the same call form as generated code, no gradient, no modes, a cold and a warm run that have to agree.
@@ -20,12 +21,13 @@ import torch
 
 from lowtide.device import library_workspaces
 from lowtide.device.calls import arguments, resolve
-from lowtide.device.clock import median_s, synchronize
+from lowtide.device.clock import synchronize, timed
 from lowtide.device.dispatch_modes import no_modes
 from lowtide.device.generator_guard import unchanged_generators
 from lowtide.device.observer import AllocationEvent, observe
 from lowtide.errors import UnsupportedOperator
 from lowtide.profile.measurement import Measurement, Result, resized
+from lowtide.profile.repetition import Repetition
 from lowtide.profile.samples import samples
 from lowtide.profile.signature import Signature, geometry_of
 
@@ -69,8 +71,8 @@ def record(signature: Signature, held: Sequence[Any] = (), *, once: bool = False
     Arguments:
         signature: what to run.
         held: what its `Held` arguments stand for.
-        once: run it a single time, for its events: its seconds, from that run, are marked as to be scaled. Where the
-            events of that run are not exact, it is measured in full all the same.
+        once: run it for its events alone: its seconds, from one warm run, are marked as to be scaled. Where the
+            events are not exact, it is measured in full all the same.
 
     Returns: seconds, events and results. Memory in use meanwhile: the operator's inputs, results and workspace.
 
@@ -101,7 +103,8 @@ def _dearer_branch(signature: Signature, held: Sequence[Any], once: bool) -> Mea
     both = [_record(signature, samples(signature, mask=mask), held, once) for mask in (True, False)]
     dearer = max(both, key=lambda m: (_temporary_peak_B(list(m.events), set()), len(m.events)))
     flaw = "" if both[0].events == both[1].events else "its memory depends on the branch that is taken"
-    return msgspec.structs.replace(dearer, time_s=max(m.time_s for m in both), flaw=dearer.flaw or flaw)
+    time_s, repeats = max(m.time_s for m in both), all(m.repeats for m in both)
+    return msgspec.structs.replace(dearer, time_s=time_s, flaw=dearer.flaw or flaw, repeats=repeats)
 
 
 class _Log(NamedTuple):
@@ -116,23 +119,39 @@ class _Log(NamedTuple):
 def _record(signature: Signature, tensors: list[torch.Tensor], held: Sequence[Any], once: bool) -> Measurement:
     args, kwargs = arguments(signature.args, signature.kwargs, tensors, held)
     call = functools.partial(resolve(signature.op), *args, **kwargs)
-    cold, cold_s = _run(call, tensors, signature)
-    if once and not cold.flaw:
-        return Measurement(cold_s, cold.events, cold.results, cold.workers_B, scaled=True)
-    warm, warm_s = _run(call, tensors, signature)
+    repetition = Repetition(signature, tensors)
+    cold, _ = _run(call, tensors, signature, repetition)
+    repetition.again()
+    warm, warm_s = _run(call, tensors, signature, repetition)
+    repetition.again()
+    repetition.ran(call())
+    repeats = repetition.end()
     log = _safer(cold, warm)
+    if once and not log.flaw:
+        return Measurement(warm_s, log.events, log.results, log.workers_B, scaled=True, repeats=repeats)
     counted = (warm_s,) if warm_s > _LONG_s else ()
-    time_s = median_s(call, device=signature.device, warmups=0, earlier_s=counted)
-    return Measurement(time_s, log.events, log.results, log.workers_B, log.flaw)
+    seconds = timed(call, device=signature.device, earlier_s=counted)
+    return Measurement(
+        seconds.device_s,
+        log.events,
+        log.results,
+        log.workers_B,
+        log.flaw,
+        repeats=repeats,
+        issue_s=seconds.issue_s,
+    )
 
 
-def _run(call: Callable[[], Any], tensors: list[torch.Tensor], signature: Signature) -> tuple[_Log, float]:
+def _run(
+    call: Callable[[], Any], tensors: list[torch.Tensor], signature: Signature, repetition: Repetition
+) -> tuple[_Log, float]:
     with observe(signature.device) as seen:
         synchronize(signature.device)
         start = time.perf_counter()
         result = call()
         synchronize(signature.device)
         time_s = time.perf_counter() - start
+    repetition.ran(result)
     own, others = _by_thread(seen.events)
     flaw = ""
     events: list[int] = []

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from lowtide.ir.budget import BudgetBreakdown
 from lowtide.ir.graph import Graph, Origin
+from lowtide.ir.issue import issue_text
 from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import Environment, GraphBreak, PlanRecord, Status
 from lowtide.ir.schedule import Boundary, Drop, Fetch, Run, Send, Step
@@ -62,6 +63,8 @@ class Headline:
         exactness: what makes the captured program's results those of plain PyTorch, or why they may differ; empty where
             nothing was recorded.
         offloaded: what is copied between device and host; empty where nothing is.
+        issue: how long the processor needs to issue the step; empty on CPU.
+        unrepeated: operators that give other bits from equal inputs, and so run once.
         implementations: how many call sites run something else than the program, and what; empty where there is no
             choice.
     """
@@ -99,6 +102,8 @@ class Headline:
     exactness: tuple[str, str] = ("", "")
     implementations: str = ""
     offloaded: str = ""
+    unrepeated: tuple[str, ...] = ()
+    issue: str = ""
 
 
 def headline(record: PlanRecord) -> Headline:
@@ -125,6 +130,8 @@ def headline(record: PlanRecord) -> Headline:
         bound_s=outcome.bound_s,
         bound_overhead=record.bound_overhead,
         gap=record.gap,
+        issue=issue_text(graph, record.schedule),
+        unrepeated=tuple(describe_recipe(graph, r) for r in graph.program if not graph.recipes[r].repeats),
         bound_class=outcome.bound_class,
         status=outcome.status.name,
         status_text=outcome.status.value,
@@ -254,11 +261,13 @@ def headline_rows(head: Headline) -> tuple[tuple[str, str], ...]:
         ("proved floor", f"{format_B(head.floor_B)}, for {head.floor_class}" if head.floor_B else "none"),
         ("set by", "; ".join(_counted(head.floor_operators))),
         ("predicted time", f"{format_s(head.time_s)}, {format_s(head.keep_all_time_s)} when all is kept"),
+        ("with issuing", head.issue),
         ("overhead", format_percent(head.overhead)),
         ("numerics", head.numerics),
         head.exactness,
         ("implementations", head.implementations),
         ("offloaded", head.offloaded),
+        ("not repeatable, run once", "; ".join(_counted(head.unrepeated))),
         ("proved bound", bound if head.bound_s > 0 else "none"),
         ("gap", gap),
         ("status", f"{head.status.lower()}: {_status(head)}"),
