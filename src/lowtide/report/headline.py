@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from lowtide.ir.budget import BudgetBreakdown
+from lowtide.ir.compiled_names import said_of
 from lowtide.ir.graph import Graph, Origin
 from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import Environment, GraphBreak, PlanRecord
@@ -197,14 +198,14 @@ def describe_recipe(graph: Graph, recipe: int) -> str:
     """A recipe for people: its operator, submodule and source line."""
     found = graph.recipes[recipe]
     place = " ".join(part for part in (found.origin.module, found.origin.source) if part)
-    return f"{found.op} ({place})" if place else found.op
+    return f"{said_of(found.op)} ({place})" if place else said_of(found.op)
 
 
 def describe_step(graph: Graph, step: Step) -> str:
     """A step for people, in a few words."""
     match step:
         case Run(recipe=recipe):
-            return graph.recipes[recipe].op
+            return said_of(graph.recipes[recipe].op)
         case Drop(value=value):
             return f"drop {graph.values[value].name}"
         case Send(value=value, memory=memory):
