@@ -17,6 +17,7 @@ from lowtide.constraints import PlanRequest as PlanRequest
 from lowtide.constraints import Start as Start
 from lowtide.errors import IllegalPlan, InfeasibleBudget, PlanError, PlanMismatch
 from lowtide.ir.check import check
+from lowtide.ir.compiled_names import said_of
 from lowtide.ir.graph import Graph, Recipe
 from lowtide.ir.housing import housed
 from lowtide.ir.keep_all import keep_all_schedule
@@ -261,7 +262,7 @@ def _whereabouts(recipe: Recipe) -> str:
     """An operator with its place in the user's source, or in the model where no line of the user's led to it."""
     origin = recipe.origin
     place = origin.source or f"module {origin.module}" if origin.source or origin.module else "an unknown line"
-    return f"{recipe.op} at {place}" + (f" ({origin.text})" if origin.text else "")
+    return f"{said_of(recipe.op)} at {place}" + (f" ({origin.text})" if origin.text else "")
 
 
 def _infeasible(

@@ -28,7 +28,9 @@ def program(body: str, head: str = HEAD, **names: Any) -> InductorProgram:
     """A program whose `call` has the given statements."""
     source = f"{head}\nclass Runner:\n    def call(self, args):\n" + textwrap.indent(textwrap.dedent(body), " " * 8)
     known = {"torch": torch, "aten": torch.ops.aten, "cpp_fused_relu_0": relu, "call": relu, **names}
-    return InductorProgram(source, known, {"cpp_fused_relu_0:1": ['File "model.py", line 3, in forward\n  relu(x)']}, 0.0)
+    return InductorProgram(
+        source, known, {"cpp_fused_relu_0:1": ['File "model.py", line 3, in forward\n  relu(x)']}, 0.0
+    )
 
 
 def test_reads_and_writes_follow_from_the_types_of_a_kernel() -> None:

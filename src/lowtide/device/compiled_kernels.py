@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
-from lowtide.ir.compiled_names import compiled_name, may_overwrite, plain_name
+from lowtide.ir.compiled_names import compiled_name, may_overwrite, plain_name, said_of
 
 _WORD = re.compile(r"[^A-Za-z0-9_]")
-_LONGEST = 80
+_LONGEST, _SHORT = 80, 48  # letters of a kernel's name, and of what values of its are called after
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class CompiledKernel:
         self.name = _word(launches[-1].kernel.name)
         self.op = compiled_name(self.name, _digest(launches, buffers), over)
         # What `torch.fx` writes in a graph's code.
-        self.__name__ = self.__qualname__ = self.name
+        self.__name__ = self.__qualname__ = _WORD.sub("_", said_of(self.op))[:_SHORT].strip("_")
         self.__module__ = __name__
         self.run = _function(launches, buffers, given, over={})
 

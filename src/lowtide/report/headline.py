@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from lowtide.ir.budget import BudgetBreakdown
+from lowtide.ir.compiled_names import said_of
 from lowtide.ir.graph import Graph, Origin
 from lowtide.ir.issue import issue_text
 from lowtide.ir.numerics import Numerics
@@ -211,8 +212,8 @@ def describe_recipe(graph: Graph, recipe: int) -> str:
 
 
 def shown_op(op: str) -> str:
-    """An operator's name for people: `aten.mm.default` is `aten.mm`, as it is called."""
-    return op.removesuffix(".default")
+    """An operator's name for people: `aten.mm.default` is `aten.mm`; a compiled kernel, the operators in it."""
+    return said_of(op).removesuffix(".default")
 
 
 def describe_step(graph: Graph, step: Step) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+from lowtide.ir.compiled_names import said_of
 from lowtide.ir.graph import Graph, Role, Value
 from lowtide.ir.layout import Block, Layout
 from lowtide.ir.plan import PlanRecord
@@ -107,7 +108,7 @@ def _planned(graph: Graph, schedule: Schedule, layout: Layout) -> Iterator[Recta
         kind = "temporary"
         if isinstance(step, Run):
             recipe = graph.recipes[step.recipe]
-            op, place = recipe.op, _place(recipe.origin.module, recipe.origin.source)
+            op, place = said_of(recipe.op), _place(recipe.origin.module, recipe.origin.source)
             if block.value is not None:
                 backward = "backward" in graph.segments[recipe.segment].name
                 kind = _kind(graph.values[block.value], block.step in recomputations, backward)
