@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import lowtide
+from lowtide.device.modules import replaced_call
 
 compiled = functools.partial(torch.compile, backend="aot_eager")
 SAID = r"is compiled by torch\.compile"
@@ -219,3 +220,14 @@ def test_a_setting_that_the_forward_changes_holds_for_what_follows() -> None:
     plain = Sets()
     fitted = lowtide.fit(copy.deepcopy(plain), "1MiB", work=50)
     assert all(map(torch.equal, gradients(plain), gradients(fitted)))
+
+
+def test_a_model_that_was_compiled_is_compiled_again_when_it_is_fitted_no_more() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.GELU())
+    model.compile(backend="aot_eager")
+    compiled = replaced_call(model)
+    lowtide.fit(model, "1MiB", work=50, numerics="reassociated")(torch.ones(4, 8)).sum().backward()
+    with pytest.raises(lowtide.InexactCapture, match=SAID):
+        lowtide.fit(model, "1MiB")
+    lowtide.fit(model, "2MiB", work=50, numerics="reassociated")
+    assert replaced_call(lowtide.unfit(model)) is compiled

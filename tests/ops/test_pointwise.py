@@ -8,8 +8,10 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
+from msgspec.structs import replace
 from torch import nn
 
+from lowtide.ir.check_graph import check_graph
 from lowtide.ir.graph import Graph, Group
 from lowtide.ops.in_place import InPlace
 from lowtide.ops.pointwise import Pointwise
@@ -206,3 +208,21 @@ def test_runs_that_would_wait_for_each_other_are_not_both_offered(monkeypatch: p
     for r in chosen.program:
         assert there.issuperset(graph.recipes[r].read_values)
         there.update(graph.recipes[r].outputs)
+
+
+def test_what_reads_a_value_of_a_run_waits_for_the_run() -> None:
+    """A reordered program reads one as soon as it is made; the run makes it with its last."""
+
+    def late(x: Tensor) -> Tensor:
+        a = x * 2.0
+        b = (x.softmax(-1) * 3.0 + a).exp()
+        return b.softmax(-1) + torch.zeros_like(a) @ b.t() @ a
+
+    graph = offered(_Chain(late), (torch.randn(200, 32),), Pointwise())
+    group = next(i for i, g in enumerate(graph.groups) if len(g.options[0].recipes) > 1)
+    reader = next(r.id for r in graph.recipes if "zeros_like" in r.op)
+    maker = next(r for r in graph.program if set(graph.recipes[reader].read_values) & set(graph.recipes[r].outputs))
+    rest = [r for r in graph.program if r != reader]
+    early = [*rest[: rest.index(maker) + 1], reader, *rest[rest.index(maker) + 1 :]]
+    chosen = choose(replace(graph, program=tuple(early)), {group: 1})
+    check_graph(chosen)

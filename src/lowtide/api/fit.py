@@ -16,7 +16,7 @@ from lowtide.arguments import function, path, yes_or_no
 from lowtide.capture.fidelity import compiled_already
 from lowtide.constraints import EAGER
 from lowtide.device.looked_through import is_compiled_module
-from lowtide.device.modules import hooks_of_all_modules, replace_call
+from lowtide.device.modules import hooks_of_all_modules, replace_call, replaced_call
 from lowtide.device.recomputation import ended_behind
 from lowtide.device.trees import tensors_in
 from lowtide.errors import BudgetError, CaptureError, LowtideError, PlanMismatch, VerificationError
@@ -140,7 +140,7 @@ def fit(
         budget=size, seed=seed, work=work, time_limit_s=time_limit_s, compiler=compiler, **menu, **moves
     )
     options = dataclasses.replace(options, shape_limit_s=shape_limit_s)
-    doubts = (compiled_already(type(model).__name__),) if is_compiled_module(model) else ()
+    doubts = (compiled_already(type(model).__name__),) if _is_compiled(model) else ()
     if doubts and options.numerics is Numerics.EXACT:
         raise inexact(doubts)
     member, budget_scope = _in_budget_scope(model, optimizer, host, scope)
@@ -231,13 +231,16 @@ def _install(model: M, handle: Fitted, dynamic: bool | None, first: FirstSteps |
                 first.watch(verified, results)
             return results
 
+    handle.compiled = replaced_call(model)
     replace_call(model, call)
     model.lowtide = keep(handle)  # type: ignore[assignment]
     return model
 
 
 def unfit(model: M) -> M:
-    """Makes a fitted model a plain one again, and returns it: its arena closes when its last tensor has gone.
+    """Makes a fitted model what it was before, and returns it: its arena closes when its last tensor has gone.
+
+    A model that `model.compile()` had compiled is compiled again.
 
     Arguments:
         model: fitted; a plain one is left as it is.
@@ -248,9 +251,15 @@ def unfit(model: M) -> M:
     handle = getattr(check_module(model), "lowtide", None)
     if isinstance(handle, Fitted):
         handle.leave()
-        replace_call(model, None)
+        replace_call(model, handle.compiled)
         del model.lowtide
     return model
+
+
+def _is_compiled(model: torch.nn.Module) -> bool:
+    """Whether the user has compiled a model, before it was fitted for the first time perhaps."""
+    handle = getattr(model, "lowtide", None)
+    return handle.compiled is not None if isinstance(handle, Fitted) else is_compiled_module(model)
 
 
 def _host(share: torch.nn.Module, model: torch.nn.Module, budget: object, verify: bool) -> Fitted:

@@ -258,7 +258,7 @@ class CapturedCall:
         return period or (None if self._steps.has_one_graph else self._step)
 
     def given(self, captured: Captured, arguments: Sequence[Any]) -> Given:
-        """Notes what a forward is given, and keeps it alive: a plan reckons with the caller's holding it all the same."""
+        """Notes what a forward is given, and keeps it alive: a plan reckons with its bytes all the same."""
         place, statics = self._calls, captured.joint.statics
         most_B = _COUNTER_B if place in self._latest else _BUFFER_B
         by_itself = set(captured.unchanged.values())  # overwritten behind the forward, whose versions say nothing

@@ -29,6 +29,12 @@ def plain_call(module: torch.nn.Module) -> Callable[..., Any]:
     return module._call_impl
 
 
+def replaced_call(module: torch.nn.Module) -> Callable[..., Any] | None:
+    """What stands in the place of a module's own call: `replace_call` or `module.compile()` has put it there."""
+    found: Callable[..., Any] | None = getattr(module, "_compiled_call_impl", None)
+    return found
+
+
 def replace_call(module: torch.nn.Module, call: Callable[..., Any] | None) -> None:
     """Has a module do something else when it is called, hooks included; None: what it does by itself."""
     module._compiled_call_impl = call

@@ -159,7 +159,7 @@ def _exactness(record: PlanRecord) -> tuple[str, str]:
     proved = "; ".join(fidelity.established)
     if fidelity.doubts:
         listed = "\n".join(f"{i}. {doubt}" for i, doubt in enumerate(fidelity.doubts, 1))
-        return "may differ", f"from {fidelity.reference}, by rounding:\n{listed}"
+        return "may differ", f"from {fidelity.reference}:\n{listed}"
     if not proved:
         return "", ""
     if record.numerics is not Numerics.EXACT:

@@ -23,10 +23,16 @@ class Fitted:
     """The handle of a fitted model, at `model.lowtide`.
 
     A copy of the model (`copy.deepcopy`, pickling) is a plain one: its handle is None.
+
+    Arguments:
+        session: plans its steps.
+        member: its parameters and optimizer, under the budget.
+        compiled: what `model.compile()` had put in the place of its call; None where nothing had.
     """
 
     session: Session
     member: Member
+    compiled: Callable[..., object] | None = None
 
     @property
     def plan(self) -> Plan | None:

@@ -418,18 +418,19 @@ class Session(AbstractPlans, AbstractSteps):
         Arguments:
             is_stale: whether no gradients have ever come as that graph was captured for.
         """
-        before, self._instead_of = self._instead_of, (executor.number, key)
-        self.end_observation()
-        try:
-            yield
-        except InfeasibleBudget as error:
-            error.add_note(IN_BACKWARD)
-            raise
-        else:
-            if is_stale and self._instead_of not in self._replaced:
-                self.active_plans.drop(self._instead_of)
-        finally:
-            self._instead_of = before
+        with self.lock:  # calls of other threads are none that are computed again
+            before, self._instead_of = self._instead_of, (executor.number, key)
+            self.end_observation()
+            try:
+                yield
+            except InfeasibleBudget as error:
+                error.add_note(IN_BACKWARD)
+                raise
+            else:
+                if is_stale and self._instead_of not in self._replaced:
+                    self.active_plans.drop(self._instead_of)
+            finally:
+                self._instead_of = before
 
     def _plan_replaced(self) -> None:
         """Plans steps of several graphs anew in which calls stand for others now."""
@@ -637,7 +638,7 @@ def inexact(doubts: Sequence[Doubt]) -> InexactCapture:
     """The refusal of a capture whose results may differ from plain PyTorch's."""
     reasons = tuple(str(doubt) for doubt in dict.fromkeys(doubts))
     return InexactCapture(
-        'results may differ from plain PyTorch\'s by rounding, and numerics="exact" was asked for. Nothing of this '
+        'results may differ from plain PyTorch\'s, and numerics="exact" was asked for. Nothing of this '
         "capture has been run. " + " ".join(f"({i}) {text}." for i, text in enumerate(reasons, 1)),
         reasons=reasons,
     )

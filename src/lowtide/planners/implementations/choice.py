@@ -5,6 +5,8 @@ Ids are unchanged, so a schedule of the chosen graph is one of the graph itself.
 
 from __future__ import annotations
 
+import heapq
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
@@ -63,7 +65,39 @@ def _program(graph: Graph, gone: set[int], fresh: Sequence[int]) -> tuple[int, .
         begin = begins.get(recipe.segment, len(graph.program))
         at[r] = (max(min(own, default=begin - 1), after), rank)
         came.update(dict.fromkeys(recipe.outputs, at[r]))
+    late = {v: came[v] for r in fresh for v in recipes[r].outputs}
+    if any(late.get(v, at[r]) > at[r] for r in at for v in recipes[r].read_values):
+        return _after_makers(graph, at)
     return tuple(sorted(at, key=lambda r: at[r]))
+
+
+def _after_makers(graph: Graph, at: Mapping[int, tuple[int, int]]) -> tuple[int, ...]:
+    """Recipes by place, those that read what is made behind their place right after that is made.
+
+    An option that makes several values at once may make one later than the program does, once that has been reordered.
+
+    Raises:
+        PlanError: if what they read goes round in a circle.
+    """
+    maker = {v: r for r in at for v in graph.recipes[r].outputs}
+    lacks = {r: {maker[v] for v in graph.recipes[r].read_values if v in maker} for r in at}
+    readers: dict[int, list[int]] = defaultdict(list)
+    for r, makers in lacks.items():
+        for m in makers:
+            readers[m].append(r)
+    ready = [(at[r], r) for r, makers in lacks.items() if not makers]
+    heapq.heapify(ready)
+    order: list[int] = []
+    while ready:
+        _, made = heapq.heappop(ready)
+        order.append(made)
+        for r in readers[made]:
+            lacks[r].discard(made)
+            if not lacks[r]:
+                heapq.heappush(ready, (at[r], r))
+    if len(order) < len(at):
+        raise PlanError("the implementations chosen read each other's results")
+    return tuple(order)
 
 
 def _makers_first(graph: Graph, fresh: Sequence[int]) -> list[int]:
