@@ -5,16 +5,19 @@ Units: `_B` bytes.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 import torch
 
+from lowtide.arguments import check_file
 from lowtide.device import cuda
 from lowtide.device.arena import ArenaStats, MisplacedAllocation
 from lowtide.device.transfer_stats import TransferStats
 from lowtide.errors import LowtideError
 from lowtide.ir.budget import BudgetBreakdown
+from lowtide.report.memory_viz import Holding, write_snapshot
 from lowtide.runtime.hard_budget import HardBudget
 from lowtide.session.compile_sessions import compiled_sessions
 from lowtide.session.handle import Fitted, fitted_models
@@ -86,20 +89,6 @@ class MemoryStats(msgspec.Struct, frozen=True):
     backwards: int = 0
 
 
-class Holding(msgspec.Struct, frozen=True):
-    """Some bytes of the arena and who asked for them.
-
-    Arguments:
-        address_B: from the arena's start.
-        size_B: as requested.
-        holder: the operator with its source line, or the stretch of the caller's code.
-    """
-
-    address_B: int
-    size_B: int
-    holder: str
-
-
 def memory_stats(model: torch.nn.Module | None = None) -> MemoryStats:
     """Says what a model's budget holds now, and how its plans did so far.
 
@@ -146,25 +135,43 @@ def memory_stats(model: torch.nn.Module | None = None) -> MemoryStats:
     )
 
 
-def snapshot(model: torch.nn.Module | None = None) -> tuple[Holding, ...]:
+def snapshot(model: torch.nn.Module | None = None, path: str | Path | None = None) -> tuple[Holding, ...]:
     """Lists who holds which bytes at which address of a fitted model's arena, by address.
 
     Arguments:
         model: a fitted model; None for the only one, or else for the only one that was given to `torch.compile`.
+        path: of a file to write, which torch's memory viewer (pytorch.org/memory_viz) opens: what the arena holds now,
+            and as its timeline the allocations of one step under the latest plan.
 
     Returns: nothing where nothing is enforced. Parameters, buffers and inputs that were there before the arena lie
         outside it.
 
     Raises:
-        LowtideError: as for `memory_stats`.
+        ArgumentError: if the path is none.
+        LowtideError: as for `memory_stats`; if there is nothing to write, since the budget is not enforced.
     """
-    hard_budget = session_of(model).budget_scope.hard_budget
-    if hard_budget is None:
-        return ()
-    return tuple(
-        Holding(b.offset_B, b.requested_B, b.statement or ("a worker thread" if b.worker else b.phase) or "unknown")
-        for b in hard_budget.arena.blocks()
+    session = session_of(model)
+    hard_budget = session.budget_scope.hard_budget
+    found = (
+        ()
+        if hard_budget is None
+        else tuple(
+            Holding(b.offset_B, b.requested_B, b.statement or ("a worker thread" if b.worker else b.phase) or "unknown")
+            for b in hard_budget.arena.blocks()
+        )
     )
+    if path is not None:
+        check_file(path)
+        if hard_budget is None:
+            raise LowtideError(NO_ARENA)
+        write_snapshot(found, hard_budget.arena.capacity_B, session.active_plans.latest, path)
+    return found
+
+
+NO_ARENA = (
+    "there is no arena to write a snapshot of: the budget is accounted and not enforced, or no step has been run yet. "
+    "Take a step first; Plan.to_html shows a plan's addresses without one"
+)
 
 
 def misplaced_allocations(model: torch.nn.Module | None = None) -> tuple[MisplacedAllocation, ...]:

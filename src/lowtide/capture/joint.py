@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from lowtide.device.compiled_kernels import kernel_of
-from lowtide.device.operators import Overload, arguments_of, overload_of, overwrites, results_of
+from lowtide.device.operators import Overload, arguments_of, overload_of, overwrites, plain_name, results_of
 from lowtide.device.storage import number_of_storage
 from lowtide.errors import UnsupportedOperator
 
@@ -93,8 +93,19 @@ def is_opaque(node: fx.Node) -> bool:
     op = overload(node)
     if op is None:
         return not is_getitem(node) and not (callable(node.target) and getattr(node.target, "__module__", "") in _PURE)
+    if op.namespace in _PURE_OF_OTHERS:
+        return plain_name(op) not in _PURE_OF_OTHERS[op.namespace] or overwrites(op)
     return op.namespace not in ("aten", "prims", "prim", "lowtide") or overwrites(op)
 
+
+_PURE_OF_OTHERS = {
+    # Quantising, and products with what was quantised: functions of their arguments, without state or generator.
+    "bitsandbytes": {
+        "dequantize_4bit", "dequantize_blockwise", "gemm_4bit", "gemv_4bit", "int8_linear_matmul", "int8_mm_dequant",
+        "int8_scaled_mm", "int8_vectorwise_dequant", "quantize_4bit", "quantize_blockwise",
+    },
+}  # fmt: skip
+"""Operators of other libraries that may be measured and recomputed like torch's own: known to be pure, by name."""
 
 _PURE = ("_operator", "math", "operator")
 

@@ -43,7 +43,7 @@ def module_name(path: str) -> str:
     root = re.match(r"L\['[^']*'\]|G\['[^']*'\]", path)
     rest = path[root.end() :] if root else path
     parts = [a or b or c for a, b, c in _PART.findall(rest)]
-    skip = {"_modules", "_parameters", "_buffers", "__self__", "__closure__", "cell_contents"}
+    skip = {"__dict__", "_modules", "_parameters", "_buffers", "__self__", "__closure__", "cell_contents"}
     return ".".join(p for p in parts if p not in skip)
 
 

@@ -18,6 +18,7 @@ from lowtide.ir.text import dumps, load_frontier, save_frontier
 from lowtide.report.frontier import render_frontier
 from lowtide.report.frontier_page import write_frontier
 from lowtide.report.frontier_picture import write_frontier_picture
+from lowtide.report.notebook import frontier_frame
 from lowtide.results.plan import Plan
 from lowtide.units import Budget, format_B, format_percent, parse_budget
 
@@ -145,6 +146,10 @@ class Frontier:
 
     def _smallest(self) -> str:
         return "none" if self.smallest_B is None else f"{format_B(self.smallest_B)} ({self.smallest_B:,} B)"
+
+    def _repr_html_(self) -> str:
+        """The frontier as notebooks show it: what it says, and its picture."""
+        return frontier_frame(self.record)
 
     def __repr__(self) -> str:
         there = self.record.planned[-1:]

@@ -11,6 +11,7 @@ from lowtide.ir.plan import Covers, PlanRecord, Status
 from lowtide.ir.text import load_plan, save_graph, save_plan
 from lowtide.report.explain import explain, render
 from lowtide.report.html import write_html
+from lowtide.report.notebook import plan_frame
 from lowtide.units import format_B, format_percent, format_s
 
 
@@ -119,6 +120,10 @@ class Plan:
         """Writes a report in one file that opens without a network."""
         check_file(path)
         write_html(self.record, path)
+
+    def _repr_html_(self) -> str:
+        """The plan as notebooks show it: five lines that answer, and memory over one step."""
+        return plan_frame(self.record)
 
     def __repr__(self) -> str:
         return (

@@ -11,7 +11,7 @@ import torch
 from lowtide.device.calls import pick
 from lowtide.errors import UnsupportedOperator
 from lowtide.ir.geometry import Geometry
-from lowtide.ir.graph import Effect, Graph, Recipe
+from lowtide.ir.graph import Graph, Recipe
 
 _OURS = frozenset({"aten", "prims", "prim", "lowtide", "higher_order", "torch"})  # torch's own, and those made here
 Expected = tuple[tuple[tuple[int, ...], Geometry], ...]
@@ -19,7 +19,7 @@ Expected = tuple[tuple[tuple[int, ...], Geometry], ...]
 
 def expected_of(graph: Graph, recipe: Recipe) -> Expected:
     """What a custom operator has to return, by the path to it; empty for other operators."""
-    if recipe.effect is not Effect.OPAQUE or recipe.op.partition(".")[0] in _OURS:
+    if recipe.op.partition(".")[0] in _OURS:
         return ()
     found = ((path, graph.values[v].geometry) for v, path in zip(recipe.outputs, recipe.paths, strict=False))
     return tuple((path, geometry) for path, geometry in found if geometry is not None)

@@ -228,6 +228,7 @@ def run_loudly(call: WholeCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     """Calls a compiled function; what Dynamo would hide or wrap reaches the user as lowtide's own error.
 
     Raises:
+        CaptureError: if the model exchanges the bytes of what it was given.
         RecompileLimit: where Dynamo would go on in eager, outside the budget.
         LowtideError: raised while compiling, without Dynamo's wrapping.
     """
@@ -243,4 +244,14 @@ def run_loudly(call: WholeCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         inner = getattr(error, "inner_exception", None)
         if isinstance(inner, LowtideError):
             raise inner from error
+        if isinstance(inner, AssertionError) and "set_ on a graph input" in str(inner):
+            raise CaptureError(BYTES_EXCHANGED) from error
         raise
+
+
+BYTES_EXCHANGED = (
+    "the model exchanges the bytes of a parameter or buffer while it runs (parameter.data = ...), which no captured "
+    "graph can hold; nothing has been changed. Do it before the call. bitsandbytes' 4-bit layers do so in evaluations "
+    "on processors with AVX512-BF16, after which their backward loses gradients with and without lowtide: set "
+    "layer.support_avx512bf16_for_cpu = False on each Linear4bit before training."
+)

@@ -34,7 +34,7 @@ def member_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -
 
     Raises:
         ArgumentError: if the model is none that can be captured.
-        OptimizerError: if the optimizer is none.
+        OptimizerError: if the optimizer is none, or keeps its state where lowtide cannot place it.
     """
     check_model(model)
     alive = weakref.ref(model)
@@ -47,6 +47,12 @@ def member_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -
         return Member(tensors)
     check_optimizer(optimizer)
     optimizer = innermost(optimizer)
+    if type(optimizer).__module__.startswith("torchao."):
+        raise OptimizerError(
+            f"{type(optimizer).__name__} of torchao keeps its state in tensors made of others, whose bytes lowtide "
+            "cannot place, and compiles its own step: leave optimizer= out (its state is then outside the budget), or "
+            "use bitsandbytes' 8-bit optimizers, whose state counts"
+        )
     mine = {id(p) for p in model.parameters()}
     if not any(id(p) in mine for group in optimizer.param_groups for p in group["params"]):
         warnings.warn(
