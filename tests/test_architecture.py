@@ -26,13 +26,26 @@ LAYERS = [
     {"record"},
     {"pipeline"},
     {"plan_cache", "results"},
+    {"distributed"},
     {"session"},
     {"api"},
     {"demo"},
     {"cli"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
-MAY_USE_TORCH = {"device", "capture", "profile", "runtime", "ops", "eager_engine", "pipeline", "session", "api", "demo"}
+MAY_USE_TORCH = {
+    "device",
+    "capture",
+    "profile",
+    "runtime",
+    "ops",
+    "eager_engine",
+    "pipeline",
+    "distributed",
+    "session",
+    "api",
+    "demo",
+}
 TORCH_FREE = {"ir", "planners", "placers", "report", "results"}
 TORCH_FREE_FILES = {
     PACKAGE / name

@@ -132,6 +132,11 @@ class BudgetScope:
         return self.reserve.state_B
 
     @property
+    def apart_B(self) -> int:
+        """Bytes that count in every step, lie outside the arena and belong to no graph: state, and buckets of DDP."""
+        return self.state_B + sum(m.buckets_B for m in self.members)
+
+    @property
     def budget_B(self) -> int:
         """Bytes of the hard budget, or of the largest step met where there is none; 0 before the first step."""
         return max(self._agreed_B.values(), default=0) if self.hard_budget is None else self.hard_budget.budget_B
@@ -147,7 +152,7 @@ class BudgetScope:
             self.reserve.set_small_zone(graph)
         reserve_B = self.reserve.reserve_B(graph)
         return Constraints(
-            outside_B=outside_B + self.state_B + self._rounding_B,
+            outside_B=outside_B + self.apart_B + self._rounding_B,
             state_B=self.state_B,
             enforced=True,
             reserve_B=reserve_B,
