@@ -1,4 +1,4 @@
-"""Two processes that talk to each other through gloo, on this machine, without a port of their own."""
+"""Processes that talk to each other through gloo, on this machine, without a port of their own."""
 
 from __future__ import annotations
 
@@ -13,21 +13,26 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-RANKS, PATIENCE_s = 2, 120
+PATIENCE_s = 240
 
 
 def on_two_ranks(work: Callable[[], Any], folder: Path) -> list[Any]:
-    """Runs a function of a module in two processes of one group, and gives what each returned.
+    """Runs a function of a module in two processes of one group, and gives what each returned: `on_ranks`."""
+    return on_ranks(work, folder, 2)
+
+
+def on_ranks(work: Callable[[], Any], folder: Path, count: int) -> list[Any]:
+    """Runs a function of a module in several processes of one group, and gives what each returned; None for one killed.
 
     Arguments:
         work: can be pickled, and so can what it returns.
         folder: empty; where the processes find each other.
     """
     spawn = multiprocessing.get_context("spawn")
-    pipes = [spawn.Pipe(duplex=False) for _ in range(RANKS)]
+    pipes = [spawn.Pipe(duplex=False) for _ in range(count)]
     store = str(folder / "store")
     processes = [
-        spawn.Process(target=_process, args=(work, rank, store, sender), daemon=True)
+        spawn.Process(target=_process, args=(work, rank, count, store, sender), daemon=True)
         for rank, (_, sender) in enumerate(pipes)
     ]
     found = []
@@ -37,7 +42,10 @@ def on_two_ranks(work: Callable[[], Any], folder: Path) -> list[Any]:
         for receiver, sender in pipes:
             sender.close()  # so that a process that dies ends the wait
             assert receiver.poll(PATIENCE_s), "a process says nothing"
-            found.append(receiver.recv())
+            try:
+                found.append(receiver.recv())
+            except EOFError:
+                found.append(None)
     finally:
         for process in processes:
             process.kill()
@@ -47,11 +55,11 @@ def on_two_ranks(work: Callable[[], Any], folder: Path) -> list[Any]:
     return found
 
 
-def _process(work: Callable[[], Any], rank: int, store: str, answers: Connection) -> None:
+def _process(work: Callable[[], Any], rank: int, count: int, store: str, answers: Connection) -> None:
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     try:
-        dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=RANKS)
+        dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=count)
         answers.send(work())
     except Exception:
         answers.send(traceback.format_exc())

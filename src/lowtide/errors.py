@@ -95,6 +95,19 @@ class UnsupportedOperator(CaptureError):
     """An operator that lowtide cannot carry out faithfully."""
 
 
+class RanksError(LowtideError, RuntimeError):
+    """The ranks that train a model together cannot take a step together: another one failed, or runs other code.
+
+    Arguments:
+        message: names the rank and what it raised, or what differs.
+        is_final: whether these ranks cannot go on, so that they have to be started anew.
+    """
+
+    def __init__(self, message: str, *, is_final: bool = False) -> None:
+        super().__init__(message)
+        self.is_final = is_final
+
+
 class BackwardError(LowtideError, RuntimeError):
     """A backward pass whose values are gone, or that is not supported."""
 

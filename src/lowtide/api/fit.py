@@ -17,8 +17,10 @@ from lowtide.capture.fidelity import compiled_already
 from lowtide.constraints import EAGER
 from lowtide.device.looked_through import is_compiled_module
 from lowtide.device.modules import hooks_of_all_modules, replace_call, replaced_call
+from lowtide.device.process_groups import model_inside
 from lowtide.device.recomputation import ended_behind
 from lowtide.device.trees import tensors_in
+from lowtide.distributed.data_parallel import agreement_of
 from lowtide.errors import BudgetError, CaptureError, LowtideError, PlanMismatch, VerificationError
 from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import DEFAULT_WORK
@@ -72,6 +74,7 @@ def fit(
     dynamic: bool | None = None,
     compiler: str = EAGER,
     verify: bool = False,
+    ranks: bool | None = None,
     watch: Watch | None = None,
 ) -> M:
     """Makes a model train inside a budget, and returns it.
@@ -80,7 +83,7 @@ def fit(
     runs. Names in `state_dict`, hooks and attributes are left as they are. Train exactly as before.
 
     Arguments:
-        model: any `nn.Module`.
+        model: any `nn.Module`. Of one in `DistributedDataParallel`, the model inside is captured, and its ranks agree.
         budget: bytes, "6GiB", "60%" of the device, "60% of plain"; see `parse_budget`.
         optimizer: its state and temporaries count, and its step allocates inside the budget. Without one,
             `Plan.covers` says that they are outside.
@@ -113,6 +116,9 @@ def fit(
             by copies of the model, as `lowtide.verify` does, which needs memory for a copy and a plain step as well.
             Where bits differ that should not, `VerificationError` is raised, and nothing has been changed. Where
             gradients come to a backward otherwise than in any verified step, the backward is compared at its end.
+        ranks: whether all ranks of torch's default process group train this model together, and so agree on one plan
+            before each step: nobody runs unless all can. None: those of a model in `DistributedDataParallel` do.
+            Every rank has to call `fit`, and in training (`model.train()`, gradients on) the model equally often.
         watch: called with planning's progress.
 
     Raises:
@@ -125,10 +131,12 @@ def fit(
         PlanFileError, PlanMismatch: if the plan file cannot be used; if its results may differ more than `numerics`.
         VerificationError: if `verify` and `share` are both given.
 
+    With other ranks, every call raises `RanksError` if another one cannot take the step.
     The first call raises `InfeasibleBudget` if no plan fits, and `CaptureError` if nothing was captured.
     """
     check_model(model)
     yes_or_no("dynamic", dynamic, or_none=True)
+    yes_or_no("ranks", ranks, or_none=True)
     function("watch", watch, "watch=print")
     if not isinstance(plan, Plan):
         path("plan", plan, '"step.plan"')
@@ -146,6 +154,7 @@ def fit(
     member, budget_scope = _in_budget_scope(model, optimizer, host, scope)
     session = Session(options, budget_scope, None if given is None else given.record, watch, whole_model=True)
     session.doubt(*doubts)
+    session.agreement = agreement_of(model, ranks)
     first = None
     if verify:
         from lowtide.api.verify.verified_steps import FirstSteps  # which fits copies by this function
@@ -231,9 +240,12 @@ def _install(model: M, handle: Fitted, dynamic: bool | None, first: FirstSteps |
                 first.watch(verified, results)
             return results
 
-    handle.compiled = replaced_call(model)
-    replace_call(model, call)
-    model.lowtide = keep(handle)  # type: ignore[assignment]
+    inside = model_inside(model)
+    handle.compiled = replaced_call(inside)
+    replace_call(inside, call)
+    kept = keep(handle)
+    for named in {model, inside}:
+        named.lowtide = kept  # type: ignore[assignment]
     return model
 
 
@@ -248,11 +260,13 @@ def unfit(model: M) -> M:
     Raises:
         ArgumentError: if it is no module.
     """
-    handle = getattr(check_module(model), "lowtide", None)
+    inside = model_inside(check_module(model))
+    handle = getattr(inside, "lowtide", None)
     if isinstance(handle, Fitted):
         handle.leave()
-        replace_call(model, handle.compiled)
-        del model.lowtide
+        replace_call(inside, handle.compiled)
+        for named in {model, inside}:
+            vars(named).pop("lowtide", None)
     return model
 
 

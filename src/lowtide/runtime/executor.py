@@ -152,6 +152,9 @@ class AbstractPlans:
         """Runs the first segment of a plan."""
         return loaded.run(0, arguments)
 
+    def failed(self, error: BaseException) -> None:
+        """Is told when a backward ends with an error."""
+
 
 @dataclass(eq=False)
 class PlannedExecutor:
@@ -246,7 +249,11 @@ class PlannedExecutor:
             raise BackwardError(SHARED)
         with self.plans.lock:
             self.backwards += 1
-            results = loaded.run(1, arguments, getattr(token, "_lowtide_lease", None), self.token_at)
+            try:
+                results = loaded.run(1, arguments, getattr(token, "_lowtide_lease", None), self.token_at)
+            except BaseException as error:
+                self.plans.failed(error)
+                raise
         return self._divided(results) if self.shares else results
 
     def _divided(self, results: Sequence[Any]) -> Sequence[Any]:

@@ -157,6 +157,11 @@ class BudgetScope:
         return self.reserve.state_B
 
     @property
+    def apart_B(self) -> int:
+        """Bytes that count in every step, lie outside the arena and belong to no graph: state, and buckets of DDP."""
+        return self.state_B + sum(m.buckets_B for m in self.members)
+
+    @property
     def libraries_B(self) -> int:
         """Bytes that the device's libraries keep for this thread; they are in use from the first time this is asked."""
         return library_workspaces.held_B(self.device)
@@ -177,7 +182,7 @@ class BudgetScope:
             self.reserve.set_small_zone(graph)
         reserve_B = self.reserve.reserve_B(graph)
         return Constraints(
-            outside_B=outside_B + self.state_B + self.libraries_B + self._rounding_B,
+            outside_B=outside_B + self.apart_B + self.libraries_B + self._rounding_B,
             state_B=self.state_B,
             libraries_B=self.libraries_B,
             enforced=True,

@@ -23,6 +23,7 @@ from lowtide.device.known_branches import Fact, known_branches, signature_of
 from lowtide.device.layouts import real_layouts
 from lowtide.device.locks import locks_entered
 from lowtide.device.modules import plain_call
+from lowtide.device.process_groups import model_inside
 from lowtide.device.releases import missing, warn_if_untested
 from lowtide.device.rewritten_calls import calls_kept
 from lowtide.device.said_once import messages_said_once
@@ -49,6 +50,7 @@ def compiled_call(
     and remembers which sizes vary, per code object and per name.
 
     Arguments:
+        module: one in DistributedDataParallel is captured without it, whose Python would break the graph.
         exact: whether what is captured has to be what runs without lowtide; else the model may be told that it is being
             compiled where that makes one graph of it.
         compiler: whose kernels run. With Inductor's, what is captured is what `torch.compile` captures, each shape by
@@ -70,6 +72,7 @@ def compiled_call(
             f"torch {torch.__version__} lacks {', '.join(lacking)}, which lowtide needs to capture a model"
         )
     warn_if_untested()
+    module = model_inside(module)
     call: Callable[..., Any] = plain_call(module)
 
     def step(*args: Any, **kwargs: Any) -> Any:

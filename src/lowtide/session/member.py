@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from lowtide.arguments import shown
+from lowtide.device.process_groups import bucket_B
 from lowtide.device.storage import is_made_of_others
 from lowtide.errors import ArgumentError, BudgetWarning, OptimizerError
 
@@ -22,11 +23,13 @@ class Member:
         tensors: gives the model's parameters and buffers, while it lives.
         optimizer: gives the one whose state and temporaries count, while it lives; None if there is none.
         updates_B: gives the bytes that stepping parameters one by one takes, behind a step whose plan has no updates.
+        buckets_B: bytes of the buckets in which DistributedDataParallel reduces gradients; they lie outside the arena.
     """
 
     tensors: Callable[[], Iterable[torch.Tensor]] = tuple
     optimizer: Callable[[], torch.optim.Optimizer | None] = lambda: None
     updates_B: Callable[[], int] = lambda: 0
+    buckets_B: int = 0
 
 
 def member_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -> Member:
@@ -44,7 +47,7 @@ def member_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -
         return () if found is None else (*found.parameters(), *found.buffers())
 
     if optimizer is None:
-        return Member(tensors)
+        return Member(tensors, buckets_B=bucket_B(model))
     check_optimizer(optimizer)
     optimizer = innermost(optimizer)
     if type(optimizer).__module__.startswith("torchao."):
@@ -61,7 +64,7 @@ def member_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -
             BudgetWarning,
             stacklevel=3,
         )
-    return Member(tensors, weakref.ref(optimizer))
+    return Member(tensors, weakref.ref(optimizer), buckets_B=bucket_B(model))
 
 
 def check_module(model: object) -> torch.nn.Module:

@@ -12,6 +12,7 @@ import torch
 from msgspec.structs import replace
 
 from lowtide.device.fingerprint import device_memory_B
+from lowtide.distributed.agreement import Agreement
 from lowtide.errors import PlanMismatch
 from lowtide.ir.fidelity import Fidelity, all_together
 from lowtide.ir.graph import Graph
@@ -22,7 +23,7 @@ from lowtide.pipeline import environment, request_here
 from lowtide.plan_cache.lookup import PlanLookup
 from lowtide.planners.base import Watch
 from lowtide.profile.cache import ProfileCache
-from lowtide.record import Constraints, PlanOptions, carried_over, make_record, place_around, plain_B
+from lowtide.record import Constraints, PlanOptions, PlanRequest, carried_over, make_record, place_around, plain_B
 from lowtide.session.budget_scope import BudgetScope
 from lowtide.session.covers import covers_of
 from lowtide.session.graph_discovery import Call, bundle_of, outside_B
@@ -104,15 +105,18 @@ def plan_step(
     live_blocks: tuple[LiveBlock, ...] = (),
     watch: Watch | None = None,
     lookup: PlanLookup | None = None,
+    agreement: Agreement | None = None,
 ) -> PlanRecord:
     """Plans a step inside the budget, and inside what the arena leaves where there is one.
 
     Arguments:
         live_blocks: what earlier steps left in the arena.
         lookup: of this step's plan, or of another shape's; None to plan whatever is known.
+        agreement: with the other ranks that train the model; None where there are none.
 
     Raises:
         InfeasibleBudget: if no plan fits; nothing has been run.
+        RanksError: if the ranks cannot have one plan.
     """
     constraints = constraints_of(step, options, budget_scope, live_blocks)
     request = request_here(
@@ -124,7 +128,11 @@ def plan_step(
         device=step.device,
         covers=covers_within(constraints, step, budget_scope),
     )
-    record = make_record(request, watch=watch) if lookup is None else lookup.plan(request, watch)
+
+    def make(request: PlanRequest) -> PlanRecord:
+        return make_record(request, watch=watch) if lookup is None else lookup.plan(request, watch)
+
+    record = make(request) if agreement is None else agreement.plan(request, make)
     record = replace(record, fidelity=step.fidelity)
     budget_scope.agree(record)
     return record if options.machine is not None else budget_scope.said(record, step.device)
@@ -140,7 +148,7 @@ def constraints_of(
     """
     if options.machine is None:
         return _constraints_here(step, budget_scope, live_blocks)
-    return Constraints(outside_B=step.outside_B + budget_scope.state_B, state_B=budget_scope.state_B)
+    return Constraints(outside_B=step.outside_B + budget_scope.apart_B, state_B=budget_scope.state_B)
 
 
 def _constraints_here(
@@ -150,7 +158,7 @@ def _constraints_here(
         return budget_scope.constraints(step.graph, step.outside_B, live_blocks)
     libraries_B = budget_scope.libraries_B
     return Constraints(
-        outside_B=step.outside_B + budget_scope.state_B + libraries_B,
+        outside_B=step.outside_B + budget_scope.apart_B + libraries_B,
         state_B=budget_scope.state_B,
         libraries_B=libraries_B,
     )

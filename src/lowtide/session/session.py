@@ -33,6 +33,7 @@ from lowtide.device.graph_breaks import graph_breaks
 from lowtide.device.observer import observe_if_free
 from lowtide.device.storage import identity_of
 from lowtide.device.strides import hint_of
+from lowtide.distributed.agreement import Agreement
 from lowtide.errors import BackwardError, BudgetWarning, InexactCapture, InfeasibleBudget, UnsupportedOperator
 from lowtide.ir.fidelity import Doubt
 from lowtide.ir.graph import Role
@@ -121,6 +122,7 @@ class Session(AbstractPlans, AbstractSteps):
         watch: told of planning's progress.
         asked_with: what else has to live as long.
         whole: where the session's graphs are whole training steps.
+        agreement: with the other ranks that train the model; None where it trains alone.
     """
 
     options: PlanOptions
@@ -129,6 +131,7 @@ class Session(AbstractPlans, AbstractSteps):
     watch: Watch | None = None
     asked_with: object = None
     whole: Whole | None = None
+    agreement: Agreement | None = None
     executors: Executors = field(init=False)
     whole_model: bool = False  # a wrapper of ours sees every call, so discovery is possible
     step_key: Key = ()  # distinguishes the calls of a broken model, set by that wrapper
@@ -239,7 +242,8 @@ class Session(AbstractPlans, AbstractSteps):
         may_run = self.whole_model and (self._broken or not self.active_plans.plans)
         undo = self._undo = Undo() if may_run else None
         try:
-            with undone_where_refused(undo, lambda: self.broken or self._stopped), self._own_breaks():
+            agreed = contextlib.nullcontext() if self.agreement is None else self.agreement.call()
+            with undone_where_refused(undo, lambda: self.broken or self._stopped), self._own_breaks(), agreed:
                 yield
                 self._plan_first()
         finally:
@@ -250,6 +254,8 @@ class Session(AbstractPlans, AbstractSteps):
 
     def _plan_first(self) -> None:
         """Plans the graphs that a first step has met as one, for the steps after it."""
+        if self.agreement is not None:
+            self.agreement.forward_ended()
         if (first := self._first) is None:
             return
         first.forward_ended()
@@ -462,6 +468,8 @@ class Session(AbstractPlans, AbstractSteps):
         captured = self.executors.graph_of(executor)
         if self._dry is not None:
             return loaded.run(0, arguments)
+        if self.agreement is not None and self._instead_of is None:
+            self.agreement.before_run(several=self._first is not None)
         if self._undo is not None:
             self._undo.keep(arguments[i] for i in captured.unchanged.values())
         if self._instead_of is None:
@@ -477,6 +485,11 @@ class Session(AbstractPlans, AbstractSteps):
             self._first.note_results(results, len(captured.joint.forward_outputs))
             self._first.graph_ended(observes=self.budget_scope.encloses(self.budget_scope.device))
         return results
+
+    def failed(self, error: BaseException) -> None:
+        """Tells other ranks that a backward has failed here, which they would wait for."""
+        if self.agreement is not None:
+            self.agreement.tell(error)
 
     def _occasion(self, executor: PlannedExecutor) -> Key:
         """A key that distinguishes the calls of one graph: equal layers of a broken model share a graph, not a plan."""
@@ -580,7 +593,7 @@ class Session(AbstractPlans, AbstractSteps):
     def _plan(self, step: MeasuredStep, live_blocks: tuple[LiveBlock, ...] = (), *, runs: bool = True) -> PlanRecord:
         self.options = linked(self.options, step.device, self.cache)
         options = self._options_for(step) if runs else self.options
-        record = plan_step(step, options, self.budget_scope, live_blocks, self.watch, self.lookup)
+        record = plan_step(step, options, self.budget_scope, live_blocks, self.watch, self.lookup, self.agreement)
         fidelity = record.fidelity.doubted(self._doubts)
         return replace(record, graphs=len(step.calls), breaks=self.breaks, fidelity=fidelity)
 

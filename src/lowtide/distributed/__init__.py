@@ -1,0 +1,1 @@
+"""Several ranks that train one model: one plan for all of them, by vote."""
