@@ -244,7 +244,7 @@ def _install(model: M, handle: Fitted, dynamic: bool | None, first: FirstSteps |
     handle.compiled = replaced_call(inside)
     replace_call(inside, call)
     kept = keep(handle)
-    for named in {model, inside}:
+    for named in (model, inside):
         named.lowtide = kept  # type: ignore[assignment]
     return model
 

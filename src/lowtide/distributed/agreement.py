@@ -290,7 +290,7 @@ class Agreement:
             raise RanksError(f"rank 0 could not plan this step: it raised {told.error}. {_NOTHING_RAN}")
         if mine is not None:
             return mine
-        return carried_to(loads(told.plan, PlanRecord, "the plan of rank 0", sealed=True), request)
+        return carried_to(loads(told.plan, PlanRecord, "the plan of rank 0"), request)
 
 
 def carried_to(saved: PlanRecord, request: PlanRequest) -> PlanRecord:
