@@ -30,8 +30,8 @@ MOVE = 0.4
 """Of the mean cost of making a byte: what moving one costs."""
 NOTE = (
     "Time of a step by the modelled costs, with what is run again and moved, over the plain time, less one; at a share of the trace's "
-    f"own peak. Given up past {PATIENCE:g} times. The default plays a trace twice: the second step counts, which follows the "
-    "rehearsal of the first. The other policies know nothing of a step before."
+    f"own peak. Given up past {PATIENCE:g} times. The default plays a trace three times: the second step is rehearsed, since it is "
+    "like the first, and the third counts. The other policies know nothing of a step before."
 )
 
 

@@ -122,8 +122,36 @@ void Neighbourhood::outdate(ValueId root) {
   outdate_kin(root);
 }
 
+// INVARIANT: a root whose sum of ancestors is known is COUNTED, and so are the evicted parents of whoever is. So a walk
+// to those who know ends where somebody is not.
+template <class Visit>
+void Neighbourhood::walk_counted(ValueId root, const Visit& visit) {
+  begin_walk();
+  at(root).seen = walk_;
+  stack_.assign(1, root);
+  while (!stack_.empty()) {
+    const ValueId from = stack_.back();
+    stack_.pop_back();
+    const auto reach = [&](ValueId to) {
+      Entry& entry = entries_[static_cast<std::size_t>(to)];
+      if (!entry.is_counted || entry.seen == walk_) return;
+      entry.seen = walk_;
+      visit(entry);
+      if (entry.is_gone()) stack_.push_back(to);
+    };
+    if (const Entry& entry = entries_[static_cast<std::size_t>(from)]; entry.is_gone())
+      for (const ValueId to : entry.below) reach(to);
+    else
+      visit_children(from, reach);
+  }
+}
+
 void Neighbourhood::outdate_kin(ValueId root) {
-  if (known_ancestors_ > 0) walk<false>(root, [&](Entry& entry, ValueId) { forget(entry.ancestors_ns, known_ancestors_); });
+  if (known_ancestors_ > 0)
+    walk_counted(root, [&](Entry& entry) {
+      forget(entry.ancestors_ns, known_ancestors_);
+      entry.is_counted = false;
+    });
   if (known_descendants_ > 0)
     walk<true>(root, [&](Entry& entry, ValueId) { forget(entry.descendants_ns, known_descendants_); });
 }
@@ -134,8 +162,9 @@ void Neighbourhood::outdate_kin(ValueId root) {
 void Neighbourhood::change(ValueId root, Nanoseconds by_ns) {
   const std::vector<ValueId>& above = at(root).above;
   if (std::any_of(above.begin(), above.end(), [&](ValueId parent) { return at(parent).is_gone(); })) return outdate_kin(root);
+  at(root).is_counted = true;
   if (known_ancestors_ > 0)
-    walk<false>(root, [&](Entry& entry, ValueId) { entry.ancestors_ns += entry.ancestors_ns != UNKNOWN ? by_ns : 0; });
+    walk_counted(root, [&](Entry& entry) { entry.ancestors_ns += entry.ancestors_ns != UNKNOWN ? by_ns : 0; });
   if (known_descendants_ > 0)
     walk<true>(root, [&](Entry& entry, ValueId) { forget(entry.descendants_ns, known_descendants_); });
 }
@@ -222,7 +251,12 @@ Nanoseconds Neighbourhood::find_ancestors_ns(ValueId root) const {
       visit_parents(id, look_at);
     if (has_several || above == NO_VALUE) {
       sum_ns = 0;
-      if (has_several) walk<true>(id, [&](const Entry& entry, ValueId) { sum_ns += entry.is_gone() ? entry.gone_ns : 0; });
+      if (has_several)
+        walk<true>(id, [&](Entry& entry, ValueId) {
+          if (!entry.is_gone()) return;
+          sum_ns += entry.gone_ns;
+          entry.is_counted = true;
+        });
       know(id, sum_ns);
     } else {
       chain_.push_back(id);
@@ -238,6 +272,7 @@ Nanoseconds Neighbourhood::find_ancestors_ns(ValueId root) const {
 
 void Neighbourhood::know(ValueId root, Nanoseconds ancestors_ns) const {
   at(root).ancestors_ns = ancestors_ns;
+  at(root).is_counted = true;
   ++known_ancestors_;
 }
 
@@ -283,6 +318,12 @@ std::string Neighbourhood::check() const {
     walk<false>(id, [&](const Entry&, ValueId to) { below_ns += cost_ns(to); });
     const auto is_old = [](Nanoseconds sum_ns, Nanoseconds now_ns) { return sum_ns != UNKNOWN && sum_ns != now_ns; };
     if (is_old(entry.ancestors_ns, above_ns)) return "a sum of ancestors is out of date";
+    if (entry.ancestors_ns != UNKNOWN && !entry.is_counted) return "who knows its ancestors is not counted";
+    if (entry.is_counted) {
+      bool all = true;
+      visit_parents(id, [&](ValueId parent) { all = all && (!at(parent).is_gone() || at(parent).is_counted); });
+      if (!all) return "a parent of who is counted is not";
+    }
     if (v.is_candidate() && is_old(entry.descendants_ns, below_ns)) return "a sum of descendants is out of date";
     bool wanted = false;
     walk<false>(id, [&](const Entry&, ValueId to) { wanted = wanted || (ledger_[to].is_evicted() && has_handle(to)); });

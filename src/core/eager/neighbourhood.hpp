@@ -93,6 +93,7 @@ class Neighbourhood {
     std::uint32_t seen = 0;  // by the walk of this number
     Index lacking = 0;       // children that lack it
     bool lacks = false;      // its parents
+    bool is_counted = false; // see outdate_kin()
     bool is_gone() const { return gone_ns != RESIDENT; }
   };
 
@@ -136,6 +137,8 @@ class Neighbourhood {
   // Every root that is reached in one direction through evicted ones: these, and the others at the edge.
   template <bool up, class Visit>
   void walk(ValueId root, const Visit& visit) const;
+  template <class Visit>
+  void walk_counted(ValueId root, const Visit& visit);
   void outdate(ValueId root);
   void outdate_kin(ValueId root);
   void change(ValueId root, Nanoseconds by_ns);

@@ -180,7 +180,7 @@ bool Runtime::is_movable(ValueId value) {
   auto storage = bodies_[value].hold();
   if (storage == nullptr) return false;
   moving_.push_back(std::move(storage));
-  return may_move(value);
+  return may_move(value, *moving_.back());
 }
 
 // What was held for a slide, or by a policy that asked what may move, would keep the bytes.
@@ -190,10 +190,14 @@ void Runtime::release(ValueId value) {
 }
 
 bool Runtime::may_move(ValueId value) {
+  const auto storage = bodies_[value].hold();
+  return storage != nullptr && may_move(value, *storage);
+}
+
+bool Runtime::may_move(ValueId value, const Storage& storage) {
   const Body& body = bodies_[value];
-  const auto storage = body.hold();
-  return storage != nullptr && !body.fixed && body.aside == nullptr && !gates_.is_dropped(*storage) &&
-         std::find(running_.begin(), running_.end(), value) == running_.end() && gates_.objection(*storage).empty();
+  return !body.fixed && body.aside == nullptr && !gates_.is_dropped(storage) &&
+         std::find(running_.begin(), running_.end(), value) == running_.end() && gates_.objection(storage).empty();
 }
 
 bool Runtime::relocate(ValueId value, Bytes from_B, Bytes to_B) {
