@@ -19,7 +19,6 @@ from lowtide.ir.fidelity import COMPILED
 from tests.conftest import search_briefly
 from tests.networks import NETWORKS, Network
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*script_method.*:DeprecationWarning")  # of importing Inductor
 STEPS = 10
 
 

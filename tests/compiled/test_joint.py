@@ -21,8 +21,6 @@ from lowtide.device.inductor import InductorProgram
 from lowtide.errors import UnsupportedOperator
 from lowtide.ir.compiled_names import overwriting
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*script_method.*:DeprecationWarning")
-
 KINDS = {
     "double": "['const float*', 'float*']",
     "halves": "['const float*', 'float*', 'float*']",

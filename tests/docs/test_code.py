@@ -25,7 +25,7 @@ from tests.docs.pages import PAGES, Block, blocks, name_of
 torchvision_shim.install()
 
 WITH_CODE = [page for page in PAGES if blocks(page, "python")]
-_LONG = ("choosing", "largest-batch")
+_LONG = ("choosing", "compiled", "largest-batch")
 _FIGURE = re.compile(r"-?\d[\d,]*(\.\d+)?(e-?\d+)?( ?(KiB|MiB|GiB|B|ms|us|s|%)(?!\w))?")
 
 

@@ -52,6 +52,10 @@ VERIFIED_ALONE = (
     "verify=True with share=: a step is verified with copies of one model, and the others under its budget would be "
     "missing. Verify each by itself with lowtide.verify, and leave verify= out."
 )
+_COMPILED = (
+    'verify=True with compiler="inductor": steps are verified against plain PyTorch, whose bits these are not. Leave '
+    "verify= out, and compare a few steps with those of torch.compile(copy.deepcopy(model))."
+)
 _HOOK_SETS = 4  # compiled calls kept, each for other hooks of all modules
 
 
@@ -129,7 +133,7 @@ def fit(
         LowtideError, OptimizerError: if `share` is not a fitted model; if the optimizer is none.
         NumericsError: if there is no such level, or nothing of the name that is to be left out.
         PlanFileError, PlanMismatch: if the plan file cannot be used; if its results may differ more than `numerics`.
-        VerificationError: if `verify` and `share` are both given.
+        VerificationError: if `verify` and `share` are both given, or `verify` and compiled kernels.
 
     With other ranks, every call raises `RanksError` if another one cannot take the step.
     The first call raises `InfeasibleBudget` if no plan fits, and `CaptureError` if nothing was captured.
@@ -151,6 +155,8 @@ def fit(
     doubts = (compiled_already(type(model).__name__),) if _is_compiled(model) else ()
     if doubts and options.numerics is Numerics.EXACT:
         raise inexact(doubts)
+    if verify and options.compiler != EAGER:
+        raise VerificationError(_COMPILED)
     member, budget_scope = _in_budget_scope(model, optimizer, host, scope)
     session = Session(options, budget_scope, None if given is None else given.record, watch, whole_model=True)
     session.doubt(*doubts)

@@ -50,6 +50,10 @@ from lowtide.units import Budget, parse_budget
 if TYPE_CHECKING:
     from lowtide.api.verify.verified_steps import FirstWholeSteps
 
+_COMPILED = (
+    'verify=True with compiler="inductor": steps are verified against a plain loop, whose bits these are not. Leave '
+    "verify= out, and compare a few steps with a loop over torch.compile(copy.deepcopy(model))."
+)
 _NO_MASTERS = (
     "verify=True with master_weights=True: plain PyTorch has no step with master weights to compare with. Leave one of "
     "them out."
@@ -95,7 +99,7 @@ class TrainStep:
         NumericsError: if there is no such level, or nothing of the name that is to be left out.
         OptimizerError: if the optimizer is none, steps what is not the model's, or is another step's already.
         LowtideError: if the model is fitted.
-        VerificationError: if `verify` and `master_weights` are both given.
+        VerificationError: if `verify` and `master_weights` are both given, or `verify` and compiled kernels.
     """
 
     def __init__(
@@ -131,6 +135,8 @@ class TrainStep:
         if verify and master_weights:
             raise VerificationError(_NO_MASTERS)
         function("watch", watch, "watch=print")
+        if verify and compiler != EAGER:
+            raise VerificationError(_COMPILED)
         moves, menu = offload_options(host_budget, link), implementation_options(numerics, without)
         options = PlanOptions(
             budget=parse_budget(budget),

@@ -278,7 +278,7 @@ class _Reader:
             if name in self.inputs or name in self.constants:
                 raise UnsupportedOperator(
                     f"a kernel of Inductor's writes into an argument of its graph ({self._line(statement)}), and "
-                    f"could not be run again with the same result: {_REMEDY}"
+                    f"could not be recomputed with the same result: {_REMEDY}"
                 )
 
     def _check(self, call: ast.Call, name: str, statement: ast.stmt) -> None:

@@ -124,7 +124,7 @@ def compile_with_inductor(
     plain = common.aot_autograd
 
     def aot_autograd(**options: Any) -> Callable[..., Any]:
-        # What a graph does to its inputs comes as results of it: a kernel that is run again must not do it twice.
+        # What a graph does to its inputs comes as results of it: a kernel that is recomputed must not do it twice.
         return plain(**{**options, **compilers(InductorCompilers(options)), "keep_inference_input_mutations": False})
 
     with (
