@@ -373,3 +373,10 @@ def test_a_graph_with_numbers_in_it_is_captured_again() -> None:
     plain = Numbers()
     fitted = lowtide.fit(copy.deepcopy(plain), "1MiB", work=50, dynamic=True)
     assert all(map(torch.equal, trained(plain), trained(fitted)))
+
+
+def test_a_budget_is_named_for_gradients_as_they_are_expected() -> None:
+    (x,) = _batches(1)
+    with pytest.raises(lowtide.InfeasibleBudget) as caught:
+        lowtide.fit(nn.Linear(x.shape[-1], 64), 1, work=50)(x)
+    assert "for gradients as they are expected" in caught.value.__notes__[0]

@@ -89,6 +89,11 @@ class Captured:
         return frozenset(i for i, p in enumerate(joint.primals) if p in joint.mutated and _feeds(p, late))
 
     @property
+    def expects_gradients_of_tensors(self) -> bool:
+        """Whether gradients come of results that are no single number."""
+        return any(t.users and t.meta["val"].ndim > 0 for t in self.joint.tangents)
+
+    @property
     def moves(self) -> list[str]:
         """Names of what the forward overwrites, and of the generator that it draws from."""
         joint = self.joint

@@ -70,6 +70,11 @@ _OTHER_ARRIVALS = (
     "of this step, and is planned within the whole budget by itself. Mend the break (TORCH_LOGS=graph_breaks shows "
     "it): one graph has a plan for every case."
 )
+_AS_EXPECTED = (
+    "The budget that is named is for gradients as they are expected: of all outputs of the model, each laid out as its "
+    "output, unless earlier steps have shown which come and how. For others the step is planned again, in its "
+    "backward, and may take more."
+)
 _ENDED_EARLY = (
     "torch.utils.checkpoint runs a forward again only until it has saved all that the backward needs, and this model "
     "overwrites a buffer behind that, or it is not known whether it does: plain PyTorch's buffers cannot be told. The "
@@ -593,7 +598,12 @@ class Session(AbstractPlans, AbstractSteps):
     def _plan(self, step: MeasuredStep, live_blocks: tuple[LiveBlock, ...] = (), *, runs: bool = True) -> PlanRecord:
         self.options = linked(self.options, step.device, self.cache)
         options = self._options_for(step) if runs else self.options
-        record = plan_step(step, options, self.budget_scope, live_blocks, self.watch, self.lookup, self.agreement)
+        try:
+            record = plan_step(step, options, self.budget_scope, live_blocks, self.watch, self.lookup, self.agreement)
+        except InfeasibleBudget as error:
+            if any(c.specialised.captured.expects_gradients_of_tensors for c in step.calls):
+                error.add_note(_AS_EXPECTED)
+            raise
         fidelity = record.fidelity.doubted(self._doubts)
         return replace(record, graphs=len(step.calls), breaks=self.breaks, fidelity=fidelity)
 
