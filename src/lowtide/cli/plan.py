@@ -16,9 +16,12 @@ from lowtide.cli.movement import HostBudget, Link
 from lowtide.cli.progress import line
 from lowtide.ir.graph_file import is_graph_file
 from lowtide.ir.numerics import parse_numerics
+from lowtide.progress import shown_by
 from lowtide.report.terminal import Terminal
 from lowtide.session.options import moving
 from lowtide.units import parse_budget
+
+CAPTURING = "capturing and measuring"
 
 
 def plan(
@@ -174,7 +177,7 @@ def _plan(target: str, variation: Variation | None, **options: Any) -> Any:
         return _plan_file(target, console, **given)
     with console.status("calling your function"):
         wanted = load_target(target)
-    with console.status("capturing and measuring") as status:
+    with console.status(CAPTURING) as status, shown_by(lambda text: status.update(text or CAPTURING)):
 
         def watch(progress: Any) -> None:
             status.update(line(progress))

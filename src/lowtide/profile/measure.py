@@ -31,6 +31,7 @@ from lowtide.profile.recording import BRANCHES, isolation, record
 from lowtide.profile.roofline import assumed_trace, predict_s, replayed
 from lowtide.profile.scaled_seconds import scaled_s
 from lowtide.profile.signature import Signature, copies_storage, counting, viewed
+from lowtide.progress import tell_part, told
 
 _LOG = logging.getLogger("lowtide")
 Watch = Callable[[int, int, str], None]
@@ -71,10 +72,12 @@ def profile_graph(
     walk = _Walk(graph, held, cache, like if alike else None, scaled)
     start = time.perf_counter()
     try:
-        with isolation():
+        with isolation(), told():
             for done, recipe in enumerate(_topological(graph)):
                 if watch is not None:
                     watch(done, len(graph.recipes), recipe.op)
+                count = len(graph.recipes)
+                tell_part(f"measuring operator {done} of {count}", done / count, time.perf_counter() - start)
                 walk.visit(recipe)
     finally:
         if cache is not None:

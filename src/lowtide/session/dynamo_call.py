@@ -25,6 +25,7 @@ from lowtide.device.rewritten_calls import calls_kept
 from lowtide.device.said_once import messages_said_once
 from lowtide.device.surroundings import obstruction
 from lowtide.errors import CaptureError, LowtideError, RecompileLimit
+from lowtide.progress import told
 from lowtide.session.hook_installation import install_output_hooks
 
 _SERIAL = itertools.count(1)
@@ -184,7 +185,7 @@ def run_loudly(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
         LowtideError: raised while compiling, without Dynamo's wrapping.
     """
     try:
-        with captured_as_eager(), real_layouts(), messages_said_once(), calls_kept(), geometries_learnt():
+        with told(), captured_as_eager(), real_layouts(), messages_said_once(), calls_kept(), geometries_learnt():
             return call(*args, **kwargs)
     except recompile_limit_error() as error:
         raise RecompileLimit(
