@@ -42,6 +42,7 @@ class Measurement(msgspec.Struct, frozen=True):
         workers_B: upper bound of what worker threads hold meanwhile.
         flaw: why the events are not exact, for people; empty when they are.
         scaled: whether the seconds are those of another shape, scaled, and the events those of a single run.
+        disturbed: whether other programs took the processor meanwhile, so that the seconds are too many.
     """
 
     time_s: float
@@ -50,6 +51,7 @@ class Measurement(msgspec.Struct, frozen=True):
     workers_B: int = 0
     flaw: str = ""
     scaled: bool = False
+    disturbed: bool = False
 
     def at(self, path: tuple[int, ...]) -> Result | None:
         """The result at a path; None where the operator returned no tensor there."""
