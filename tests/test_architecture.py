@@ -16,7 +16,7 @@ from tests.private_names import own_names, private_names
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "lowtide"
 LAYERS = [
-    {"arguments", "units", "errors", "printable", "_core"},
+    {"arguments", "units", "errors", "printable", "progress", "_core"},
     {"ir"},
     {"ops"},
     {"device"},

@@ -484,7 +484,7 @@ def test_a_number_that_changes_in_every_step_costs_no_search(
         torch.equal(a, b) for one, other in zip(expected, found, strict=True) for a, b in zip(one, other, strict=True)
     )
     assert len(planned) <= 2  # with the number as a constant, and as an argument
-    assert not caplog.records
+    assert not [r for r in caplog.records if "other programs" not in r.message]
 
 
 def trained_step(model: nn.Module) -> list[torch.Tensor]:

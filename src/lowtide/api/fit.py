@@ -26,6 +26,7 @@ from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import DEFAULT_WORK
 from lowtide.pipeline import SHAPE_LIMIT_s
 from lowtide.planners.base import Watch
+from lowtide.progress import told
 from lowtide.record import PlanOptions
 from lowtide.results.plan import Plan
 from lowtide.session.budget_scope import BudgetScope, Scope
@@ -239,7 +240,7 @@ def _install(model: M, handle: Fitted, dynamic: bool | None, first: FirstSteps |
     turn = threading.RLock() if first is None else first.turn
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        with turn:
+        with turn, told():
             verified = None if first is None else first.begin(args, kwargs)
             results = _guarded(session, compiled, args, kwargs)
             if first is not None and verified is not None:

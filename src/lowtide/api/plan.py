@@ -14,6 +14,7 @@ from lowtide.errors import CaptureError
 from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import DEFAULT_WORK
 from lowtide.planners.base import Watch
+from lowtide.progress import told
 from lowtide.record import PlanOptions
 from lowtide.results.plan import Plan
 from lowtide.session.budget_scope import BudgetScope, Scope
@@ -97,8 +98,9 @@ def plan(
 
     budget_scope = BudgetScope(scope, [member_of(model, optimizer)])
     session = Session(options, budget_scope, watch=watch, whole_model=True)
-    calls = captured_calls(session, model, args, kwargs, dynamic)
-    return Plan(session.plan_calls(calls, install=False, save_graph=save_graph))
+    with told():
+        calls = captured_calls(session, model, args, kwargs, dynamic)
+        return Plan(session.plan_calls(calls, install=False, save_graph=save_graph))
 
 
 def captured_calls(

@@ -49,6 +49,7 @@ from lowtide.device.strides import hint_of
 from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import GraphBreak
 from lowtide.ops.catalogue import enlarge
+from lowtide.progress import tell
 
 _SPARE = 8  # slots more than implementations need at the sizes of the first call
 
@@ -81,6 +82,7 @@ def make_backend(
     """
 
     def backend(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        tell(f"capturing a graph of {len(gm.graph.nodes)} calls and its backward")
         expand_regions(gm)
         order_inputs_of_rrelu(gm)
         divide_shared_outputs(gm)

@@ -17,9 +17,12 @@ from lowtide.cli.progress import line
 from lowtide.constraints import EAGER
 from lowtide.ir.graph_file import is_graph_file
 from lowtide.ir.numerics import parse_numerics
+from lowtide.progress import shown_by
 from lowtide.report.terminal import Terminal
 from lowtide.session.options import offload_options
 from lowtide.units import parse_budget
+
+CAPTURING = "capturing and measuring"
 
 
 def plan(
@@ -182,7 +185,7 @@ def _plan(target: str, variation: Variation | None, **options: Any) -> Any:
         return _plan_file(target, console, **given)
     with console.status("calling your function"):
         loaded = load_target(target)
-    with console.status("capturing and measuring") as status:
+    with console.status(CAPTURING) as status, shown_by(lambda text: status.update(text or CAPTURING)):
 
         def watch(progress: Any) -> None:
             status.update(line(progress))

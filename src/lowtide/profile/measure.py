@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
+import torch
 
 from lowtide.device.fingerprint import Fingerprint, fingerprint
+from lowtide.device.other_work import OtherWork
 from lowtide.errors import CaptureError, LowtideError, UnsupportedOperator
 from lowtide.ir.call import Read
 from lowtide.ir.geometry import Geometry
@@ -31,9 +33,12 @@ from lowtide.profile.recording import BRANCHES, isolation, record
 from lowtide.profile.roofline import assumed_trace, predict_s, replayed
 from lowtide.profile.scaled_seconds import scaled_s
 from lowtide.profile.signature import Signature, copies_storage, counting, viewed
+from lowtide.progress import tell_part, told
 
 _LOG = logging.getLogger("lowtide")
 Watch = Callable[[int, int, str], None]
+_WINDOW_s = 0.2  # over which other programs are watched
+_LEAST_WINDOW_s = 0.05  # in less the kernel's hundredths of a second say nothing
 
 
 def profile_graph(
@@ -71,15 +76,29 @@ def profile_graph(
     walk = _Walk(graph, held, cache, like if alike else None, scaled)
     start = time.perf_counter()
     try:
-        with isolation():
+        with isolation(), told():
             for done, recipe in enumerate(_topological(graph)):
                 if watch is not None:
                     watch(done, len(graph.recipes), recipe.op)
+                count = len(graph.recipes)
+                tell_part(f"measuring operator {done} of {count}", done / count, time.perf_counter() - start)
                 walk.visit(recipe)
     finally:
+        walk.look_around(_LEAST_WINDOW_s)
         if cache is not None:
             cache.flush()
+    if walk.disturbed:
+        _LOG.warning("%s", disturbed(walk.disturbed))
     return walk.finish(time.perf_counter() - start)
+
+
+def disturbed(count: int) -> str:
+    """The warning that operators were measured beside other work."""
+    return (
+        f"{count} operators were measured while other programs used the processor: predicted times and overheads may "
+        "be wrong, bytes are not. They are measured again by the next first call on a quiet machine; "
+        "`lowtide cache clear` forgets plans that were made with them"
+    )
 
 
 def _topological(graph: Graph) -> Iterator[Recipe]:
@@ -126,6 +145,10 @@ class _Walk:
         self.program = frozenset(graph.program)
         self.views: dict[tuple[Geometry, tuple[Any, ...]], Geometry | None] = {}
         self.measured = self.cached = 0
+        self.others = OtherWork(torch.get_num_threads())
+        self.fresh: list[tuple[Fingerprint, str]] = []  # measured since it was last asked whether others disturb
+        self.disturbed = 0
+        self.is_quiet: bool | None = None  # now; None until somebody needs to know
         self.found: dict[str, list[Any]] = {}
 
     def visit(self, recipe: Recipe) -> None:
@@ -219,6 +242,9 @@ class _Walk:
             found = None
         if isinstance(found, Measurement) and not self._is_of(found, recipe):
             found = None
+        if isinstance(found, Measurement) and found.disturbed and self._now_quiet():
+            found = None
+        is_new = found is None
         if found is not None:
             self.cached += 1
         else:
@@ -226,7 +252,36 @@ class _Walk:
             if cache is not None and isinstance(found, Measurement):
                 cache.put(place, key, found)
         self.measurements[key] = found
+        if cache is not None and isinstance(found, Measurement):
+            if is_new:
+                self.fresh.append((place, key))
+            self.look_around(_WINDOW_s)
         return found
+
+    def _now_quiet(self) -> bool:
+        """Whether no other program takes cores that operators are measured on."""
+        if self.is_quiet is None:
+            self.look_around(0.0)
+            time.sleep(_WINDOW_s)
+            self.is_quiet = not self.others.disturbs()
+        return self.is_quiet
+
+    def look_around(self, window_s: float) -> None:
+        """Marks what was measured since the last look where other programs disturbed it.
+
+        Arguments:
+            window_s: after which it is worth looking again; the kernel counts in hundredths of a second.
+        """
+        if not self.fresh or self.others.watched_s < window_s:
+            return
+        if self.others.disturbs() and self.cache is not None:
+            for place, key in self.fresh:
+                found = self.measurements[key]
+                assert isinstance(found, Measurement)
+                if not found.disturbed:
+                    self.cache.put(place, key, msgspec.structs.replace(found, disturbed=True))
+            self.disturbed += len(self.fresh)
+        self.fresh.clear()
 
     def _is_of(self, measurement: Measurement, recipe: Recipe) -> bool:
         """Whether a measurement from a file has results of the recipe's dtypes and shapes."""

@@ -42,8 +42,9 @@ class Measurement(msgspec.Struct, frozen=True):
         results: every tensor returned, in the order of their paths.
         workers_B: upper bound of what worker threads hold meanwhile.
         flaw: why the events are not exact, for people; empty when they are.
-        scaled: whether the seconds are those of another shape, scaled.
+        scaled: whether the seconds are those of another shape, scaled, and the events those of a single run.
         repeats: whether three runs on equal inputs gave the same bits.
+        disturbed: whether other programs took the processor meanwhile, so that the seconds are too many.
     """
 
     time_s: float
@@ -54,6 +55,7 @@ class Measurement(msgspec.Struct, frozen=True):
     scaled: bool = False
     repeats: bool = True
     issue_s: float = 0.0
+    disturbed: bool = False
 
     def at(self, path: tuple[int, ...]) -> Result | None:
         """The result at a path; None where the operator returned no tensor there."""

@@ -29,6 +29,7 @@ from lowtide.device.rewritten_calls import calls_kept
 from lowtide.device.said_once import messages_said_once
 from lowtide.device.surroundings import obstruction
 from lowtide.errors import ArgumentError, CaptureError, LowtideError, RecompileLimit
+from lowtide.progress import told
 from lowtide.session.hook_installation import install_output_hooks
 
 _SERIAL = itertools.count(1)
@@ -236,7 +237,7 @@ def run_loudly(call: WholeCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         LowtideError: raised while compiling, without Dynamo's wrapping.
     """
     try:
-        with call.surroundings(), messages_said_once():
+        with told(), call.surroundings(), messages_said_once():
             return call(*args, **kwargs)
     except recompile_limit_error() as error:
         raise RecompileLimit(

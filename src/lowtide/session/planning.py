@@ -21,13 +21,14 @@ from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import Covers, PlanRecord
 from lowtide.pipeline import environment, request_here
 from lowtide.plan_cache.lookup import PlanLookup
-from lowtide.planners.base import Watch
+from lowtide.planners.base import Progress, Watch
 from lowtide.profile.cache import ProfileCache
+from lowtide.progress import tell_part, told
 from lowtide.record import Constraints, PlanOptions, PlanRequest, carried_over, make_record, place_around, plain_B
 from lowtide.session.budget_scope import BudgetScope
 from lowtide.session.covers import covers_of
 from lowtide.session.graph_discovery import Call, bundle_of, outside_B
-from lowtide.units import Budget, format_B
+from lowtide.units import Budget, format_B, format_percent
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,14 +129,30 @@ def plan_step(
         device=step.device,
         covers=covers_within(constraints, step, budget_scope),
     )
+    with told():
+        shown = _shown(options, watch)
 
-    def make(request: PlanRequest) -> PlanRecord:
-        return make_record(request, watch=watch) if lookup is None else lookup.plan(request, watch)
+        def make(request: PlanRequest) -> PlanRecord:
+            return make_record(request, watch=shown) if lookup is None else lookup.plan(request, shown)
 
-    record = make(request) if agreement is None else agreement.plan(request, make)
+        record = make(request) if agreement is None else agreement.plan(request, make)
     record = replace(record, fidelity=step.fidelity)
     budget_scope.agree(record)
     return record if options.machine is not None else budget_scope.said(record, step.device)
+
+
+def _shown(options: PlanOptions, watch: Watch | None) -> Watch:
+    """Tells how far planning is, and whoever else wants to know."""
+
+    def both(progress: Progress) -> None:
+        told_so_far = f"planning: {progress.stage}"
+        if progress.plain_s > 0 and progress.time_s is not None:
+            told_so_far += f", overhead {format_percent(progress.time_s / progress.plain_s - 1)}"
+        tell_part(told_so_far, min(1.0, progress.work / options.work), progress.elapsed_s)
+        if watch is not None:
+            watch(progress)
+
+    return both
 
 
 def constraints_of(
