@@ -1,7 +1,7 @@
 """Adds up what recovering a value would recompute besides: its evicted neighbours, for policies. Torch-free.
 
-All of it is about roots; a view's parents and readers are its root's. What only a view's call reads, and is younger than
-the content itself, is no parent: it may be made of it.
+All of it is about roots; a view's parents and readers are its root's. What only a view's call reads, and is younger
+than the content itself, is no parent: it may be made of it.
 """
 
 from __future__ import annotations
