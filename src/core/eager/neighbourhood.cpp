@@ -122,8 +122,8 @@ void Neighbourhood::outdate(ValueId root) {
   outdate_kin(root);
 }
 
-// INVARIANT: a root whose sum of ancestors is known is COUNTED, and so are the evicted parents of whoever is. So a walk
-// to those who know ends where somebody is not.
+// INVARIANT: a root whose sum of ancestors is known is COUNTED, and so are its evicted ancestors. So a walk down to those
+// whose sums are known ends where somebody is not.
 template <class Visit>
 void Neighbourhood::walk_counted(ValueId root, const Visit& visit) {
   begin_walk();
@@ -318,12 +318,9 @@ std::string Neighbourhood::check() const {
     walk<false>(id, [&](const Entry&, ValueId to) { below_ns += cost_ns(to); });
     const auto is_old = [](Nanoseconds sum_ns, Nanoseconds now_ns) { return sum_ns != UNKNOWN && sum_ns != now_ns; };
     if (is_old(entry.ancestors_ns, above_ns)) return "a sum of ancestors is out of date";
-    if (entry.ancestors_ns != UNKNOWN && !entry.is_counted) return "who knows its ancestors is not counted";
-    if (entry.is_counted) {
-      bool all = true;
-      visit_parents(id, [&](ValueId parent) { all = all && (!at(parent).is_gone() || at(parent).is_counted); });
-      if (!all) return "a parent of who is counted is not";
-    }
+    bool counted = entry.is_counted;
+    walk<true>(id, [&](const Entry& above, ValueId) { counted = counted && (above.is_counted || !above.is_gone()); });
+    if (entry.ancestors_ns != UNKNOWN && !counted) return "who needs a root whose cost changes would not be found";
     if (v.is_candidate() && is_old(entry.descendants_ns, below_ns)) return "a sum of descendants is out of date";
     bool wanted = false;
     walk<false>(id, [&](const Entry&, ValueId to) { wanted = wanted || (ledger_[to].is_evicted() && has_handle(to)); });

@@ -93,7 +93,7 @@ class Neighbourhood {
     std::uint32_t seen = 0;  // by the walk of this number
     Index lacking = 0;       // children that lack it
     bool lacks = false;      // its parents
-    bool is_counted = false; // see outdate_kin()
+    bool is_counted = false;  // see walk_counted()
     bool is_gone() const { return gone_ns != RESIDENT; }
   };
 

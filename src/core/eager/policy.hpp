@@ -46,6 +46,8 @@ class Policy {
   virtual bool slides() const { return false; }
   // Whether that is tried once more when no eviction helps.
   virtual bool slides_at_last() const { return false; }
+  // Whether what there is should be slid together before the step that begins now.
+  virtual bool begins_compacted() const { return false; }
   // Whether end_for() depends on what it is asked.
   virtual bool partitions() const { return false; }
   // How often a replay plays a tape, as steps of one run; the last one counts.

@@ -23,6 +23,8 @@ class Guided : public AbstractTide {
     advises_ = advises;
     is_doubted_ = false;
   }
+  // Rehearsals suppose it of what a step finds; where it lies otherwise, a plan that was found for it goes otherwise.
+  bool begins_compacted() const override { return advises_ && !is_doubted_; }
   // Calls that were not where the record has them.
   std::int64_t divergences() const override { return divergences_; }
 

@@ -152,12 +152,12 @@ void Runtime::run(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, t
 
 // A step begins in earnest with the first operator that reads a parameter: the last step's gradients and batch are gone
 // by then. What there is lies where that step happened to leave it, and a step that begins otherwise goes otherwise. So
-// once bytes are scarce it is slid together: steps that are alike evict alike, as their rehearsals foresee.
+// one that follows a rehearsal begins with it slid together: then guided steps that are alike evict alike.
 void Runtime::look_for_beginning(const Pass& pass) {
   if (in_optimizer_ || !is_learning()) return;
   if (std::none_of(pass.inputs.begin(), pass.inputs.end(), [&](ValueId value) { return bodies_[value].parameter; })) return;
   is_begun_ = true;
-  if (!was_full() || !policy_->slides_at_last()) return;
+  if (!was_full() || !policy_->begins_compacted()) return;
   sweep();
   manager_.compact();
   moving_.clear();
