@@ -50,7 +50,9 @@ def everything(program: StageProgram, stages: Sequence[int]) -> list[Scene]:
             all_needs=scene.all_needs,
             recomputations=tuple(
                 Recomputation(
-                    (r, ALWAYS),
+                    r,
+                    r,
+                    ALWAYS,
                     tuple(v for v, t in enumerate(program.producer) if t == r),
                     program.read_ids[r],
                     program.stages[r].recompute_ps,

@@ -14,21 +14,12 @@ from lowtide.planners.reductions.stages import stage_program
 from tests.docs.pages import ROOT
 from tests.planners.tape import chain, gpt
 
-HEADER = """
-from typing import ClassVar
-
-from lowtide.planners.chain.forward import forwards, retention_of_checkpoints
-from lowtide.planners.classic.policy import AbstractPolicyPlanner, attempt
-from lowtide.planners.search import Search
-
-"""
-
 
 def example() -> AbstractPlanner:
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     section = page.split("## How to add a planner")[1].split("\n## ")[0]
     names: dict[str, type[AbstractPlanner]] = {}
-    exec(HEADER + section.split("```python\n")[1].split("```")[0], names)
+    exec(section.split("```python\n")[1].split("```")[0], names)
     return dataclass(frozen=True)(names["EverySecond"])()
 
 

@@ -114,9 +114,7 @@ class Search:
         """The result as it stands."""
         schedule = self.schedule
         if self.retention is not None:
-            state = self.program.keep_all(self.budget_B)
-            if not state.assign(self.retention):
-                raise AssertionError("an incumbent is always possible")
+            state = self.state()
             schedule = self.program.lift(state)
             hides = self.program.hidden_B > 0  # then the schedule alone says when what is hidden comes and goes
             self.stats["peak_B"] = simulate(self.problem.graph, schedule).peak_B if hides else state.peak_B

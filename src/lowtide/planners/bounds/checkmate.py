@@ -38,13 +38,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lowtide._core import NEVER
-from lowtide.planners.bounds.milp import PS_PER_MS, THREADS, Milp, SilentHighs, run
+from lowtide.planners.bounds.milp import PS_PER_MS, THREADS, Entry, Milp, SilentHighs, run
 from lowtide.planners.reductions.residence import Residence, last_needs, may_recompute
 from lowtide.planners.reductions.stages import StageProgram
 
 _UNITS = 1024.0  # of the budget
 _LOOSE = 8e-6 * _UNITS  # HiGHS's tolerance is 1e-6 per row, absolute
-Entries = list[tuple[int, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +130,7 @@ class CheckmateModel:
                 low, high = float(t > pinned[v]), float(t != lost[v] + 1)
                 self.s[t, v] = self.milp.column(0.0, low, high)
 
-    def _present(self, t: int, v: int) -> Entries:
+    def _present(self, t: int, v: int) -> list[Entry]:
         """S + A: whether v is there during the recomputations of stage t."""
         return [(column[t, v], 1.0) for column in (self.s, self.a) if (t, v) in column]
 

@@ -74,7 +74,7 @@ from lowtide.planners.bounds.cut_points import (
     stage_scene,
     stage_scenes,
 )
-from lowtide.planners.bounds.milp import MIB, PS_PER_MS, Effort, Milp, capacity_MiB, proved_ps, solve
+from lowtide.planners.bounds.milp import MIB, PS_PER_MS, Effort, Entry, Milp, capacity_MiB, proved_ps, solve
 from lowtide.planners.implementations.candidates import ALWAYS, Candidate, Candidates, Owner
 from lowtide.planners.implementations.dominance import reduced
 from lowtide.planners.offload.movement import Rates
@@ -83,8 +83,6 @@ from lowtide.planners.reductions.stages import StageProgram
 _STRETCHES = 24  # of the time on either side of the cut point
 _LIGHT_STAGES, _LIGHT_CHOICES = 5e-4, 2e-4  # of the budget, all values together that are taken to weigh nothing
 _TIE = 1e-4  # what a second of the link costs, so that nothing is offloaded needlessly
-
-Entry = tuple[int, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +201,7 @@ class CutModel:
         self._spent: list[Entry] = []  # ms of options' first runs and of recomputations, where a row adds them up
         self._choice = {} if choices is None else self._choose(choices)
         self._provide(scenes)
+        self._hosted: dict[int, int] = {}
         self._makers = [_makers(scene.recomputations) for scene in scenes]
         self._matters = [scene.matters for scene in scenes]
         self._knapsacks: list[tuple[int, int, int]] = []  # rows, what they leave of a budget of nothing, their maxima
@@ -255,11 +254,14 @@ class CutModel:
                 scene.there.union(v for v, c in resident.items() if x[c] > 0.5)
                 for scene, resident in zip(self.scenes, self.resident, strict=True)
             ),
-            again=tuple(frozenset(key[0] for key, c in again.items() if x[c] > 0.5) for again in self._again),
+            again=tuple(
+                frozenset(r.recipe for r in scene.recomputations if x[again[r.key]] > 0.5)
+                for scene, again in zip(self.scenes, self._again, strict=True)
+            ),
             choice=({} if self.choices is None else dict(self.choices.settled))
             | {g: k for (g, k), column in self._choice.items() if x[column] > 0.5},
             fetched=frozenset(v for v, c in self._fetch.items() if x[c] > 0.5),
-            hosted=tuple(w for w, c in self._hosted.items() if x[c] > 0.5) if self.copies is not None else (),
+            hosted=tuple(w for w, c in self._hosted.items() if x[c] > 0.5),
         )
 
     def _bound_ps(self, bound_ms: float) -> float:
@@ -306,10 +308,13 @@ class CutModel:
 
     def _provided(self, k: int, again: Mapping[Key, int], value: int) -> list[Entry]:
         """Resident at a cut point, or rematerialised after it, or fetched, or made only after it."""
-        columns = [self.resident[k].get(value), self._fetch.get(value)]
+        columns = [self.resident[k][value]] if value in self.resident[k] else []
         columns += [again[key] for key in self._makers[k].get(value, ())]
-        columns += [self._choice[o] for o in sorted(self.scenes[k].later.get(value, ()))]
-        return [(c, 1.0) for c in columns if c is not None]
+        if value in self._fetch:
+            columns.append(self._fetch[value])
+        if value in self.scenes[k].later:
+            columns += [self._choice[o] for o in sorted(self.scenes[k].later[value])]
+        return [(column, 1.0) for column in columns]
 
     def _serve(self, k: int, again: Mapping[Key, int], needs: Iterable[Need]) -> None:
         """What is needed is provided, and so is what recomputations read."""
@@ -385,7 +390,6 @@ class CutModel:
         sends = [(copies.made[v], (c, -self.size_B[v] * send_ms)) for v, c in self._fetch.items()]
         fetches = [(copies.needed[v], (c, -self.size_B[v] * fetch_ms)) for v, c in self._fetch.items()]
         on_device, fetched_before, sent_behind = list[tuple[int, int]](), list[Entry](), list[Entry]()
-        self._hosted: dict[int, int] = {}
         for w in copies.host_resident:
             size_ms = w.size_B * fetch_ms
             hosted = self._hosted[w.value] = self.milp.column(_tie_ms(size_ms))

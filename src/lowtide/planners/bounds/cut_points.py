@@ -11,15 +11,16 @@ Units: `_B` bytes, `_ps` picoseconds.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import bisect
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from lowtide.planners.implementations.candidates import ALWAYS, Candidate, Candidates, Owner
 from lowtide.planners.reductions.stages import StageProgram
 
-Key = tuple[int, Owner]
-"""A recipe, and the option for which it runs."""
+Key = Hashable
+"""What tells a recomputation from others, at every cut point: a stage, or a recipe and the option for which it runs."""
 
 
 class CutPoint(NamedTuple):
@@ -41,14 +42,11 @@ class Recomputation(NamedTuple):
     """What may be recomputed behind a cut point, if its owner is chosen."""
 
     key: Key
+    recipe: int
+    owner: Owner
     outputs: tuple[int, ...]
     reads: tuple[int, ...]
     time_ps: int
-
-    @property
-    def owner(self) -> Owner:
-        """For which option; ALWAYS where there is no choice."""
-        return self.key[1]
 
 
 @dataclass(frozen=True)
@@ -117,7 +115,7 @@ def stage_scenes(program: StageProgram, stages: Iterable[int], weightless: Colle
     scenes: list[Scene] = []
     for k in reversed(range(len(cut_points))):
         until = cut_points[k + 1] if k + 1 < len(cut_points) else None
-        later = {r.key[0] for r in scenes[-1].recomputations} if scenes else ()
+        later = {r.recipe for r in scenes[-1].recomputations} if scenes else ()
         since = cut_points[k - 1] if k else 0
         scenes.append(stage_scene(program, cut_points[k], weightless, until=until, later=later, since=since))
     return tuple(reversed(scenes))
@@ -175,16 +173,16 @@ def stage_scene(
     if not may_fetch:
         absent = _dominated(program, seen.difference(needed), reached, since, weightless)
     made: dict[int, list[int]] = {r: [] for r in reached}
-    for v, r in enumerate(program.producer):
-        if r in made:
-            made[r].append(v)
+    for v in range(bisect.bisect_left(program.producer, stage)):
+        if program.producer[v] in made:
+            made[program.producer[v]].append(v)
     all_needs = tuple(Need(v) for v in needed)
     return Scene(
         values=tuple(sorted(seen.difference(absent))),
         needs=all_needs if until is None else _needs_until(program, stage, until, there),
         all_needs=all_needs,
         recomputations=tuple(
-            Recomputation((r, ALWAYS), tuple(made[r]), program.read_ids[r], program.stages[r].recompute_ps)
+            Recomputation(r, r, ALWAYS, tuple(made[r]), program.read_ids[r], program.stages[r].recompute_ps)
             for r in (reached if may_fetch else sorted(reached))  # another order, other solutions of equal worth
         ),
         free_B=free_B,
@@ -295,7 +293,7 @@ def choice_scene(
     look = _Look(candidates, cut_point, frozenset(weightless))
     needs = look.needs(until)
     seen = {n.value for n in needs} | {v for v in later if look.is_known(v)}
-    stack, again = sorted(seen), dict[Key, Candidate]()
+    stack, again = sorted(seen), dict[tuple[int, Owner], Candidate]()
     while stack:
         for candidate in candidates.makers.get(stack.pop(), ()):
             if candidate.key in again or look.is_after(candidate) or not look.may_recompute(candidate):
@@ -310,7 +308,7 @@ def choice_scene(
         needs=needs,
         all_needs=needs if until is None else look.needs(None),
         recomputations=tuple(
-            Recomputation(key, again[key].outputs, again[key].reads, again[key].recompute_ps or 0)
+            Recomputation(key, *key, again[key].outputs, again[key].reads, again[key].recompute_ps or 0)
             for key in sorted(again)
         ),
         free_B=-candidates.graph.persistent_B - run_B.get(ALWAYS, 0),

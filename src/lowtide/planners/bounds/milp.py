@@ -24,6 +24,9 @@ INFINITE: float = highspy.kHighsInf
 _POLL_s = 0.05
 _TOLERANCE = 1e-6  # HiGHS's feasibility tolerance, absolute, per row
 
+Entry = tuple[int, float]
+"""A column, and its number in a row."""
+
 
 class Milp:
     """Minimise the columns' costs subject to the rows."""
@@ -33,7 +36,7 @@ class Milp:
         self.low: list[float] = []
         self.high: list[float] = []
         self.whole: list[bool] = []
-        self.starts, self.entries, self.numbers = [0], list[int](), list[float]()
+        self.starts, self.entries = [0], list[Entry]()
         self.least: list[float] = []
         self.most: list[float] = []
 
@@ -54,27 +57,31 @@ class Milp:
         """Adds a column of any size from 0 on, each unit of which costs `cost_ms`; returns its index."""
         return self.column(cost_ms, high=INFINITE, whole=False)
 
-    def row(self, entries: Iterable[tuple[int, float]], least: float = 0.0, most: float = INFINITE) -> int:
+    def row(self, entries: Iterable[Entry], least: float = 0.0, most: float = INFINITE) -> int:
         """Adds a row whose sum lies between two numbers; returns its index. A column may stand in it once."""
-        for column, number in entries:
-            self.entries.append(column)
-            self.numbers.append(number)
+        self.entries.extend(entries)
         self.starts.append(len(self.entries))
         self.least.append(least)
         self.most.append(most)
         return len(self.least) - 1
 
-    def at_most(self, entries: Iterable[tuple[int, float]], most: float) -> int:
+    def at_most(self, entries: Iterable[Entry], most: float) -> int:
         """Adds a row whose sum has to be `most` or less; returns its index."""
         return self.row(entries, -INFINITE, most)
 
     def violation(self, values: NDArray[np.float64]) -> float:
         """How far some values of the columns miss their bounds and rows at most. O(model)."""
         at = np.array(self.starts[:-1])
-        terms = np.array(self.numbers) * values[np.array(self.entries, dtype=np.int64)]
+        columns, numbers = self._flat()
+        terms = numbers * values[columns]
         sums = np.add.reduceat(np.append(terms, 0.0), at) * (np.diff(self.starts) > 0)
         misses = (self.least - sums, sums - self.most, self.low - values, values - self.high)
         return max(float(miss.max(initial=0.0)) for miss in misses)
+
+    def _flat(self) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """Columns and numbers of all rows, one after the other."""
+        columns, numbers = zip(*self.entries, strict=True) if self.entries else ((), ())
+        return np.array(columns, dtype=np.int32), np.array(numbers, dtype=np.float64)
 
     def model(self, *, relaxed: bool = False) -> highspy.HighsLp:
         """What HiGHS takes.
@@ -88,8 +95,7 @@ class Milp:
         model.row_lower_, model.row_upper_ = np.array(self.least), np.array(self.most)
         model.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
         model.a_matrix_.start_ = np.array(self.starts, dtype=np.int32)
-        model.a_matrix_.index_ = np.array(self.entries, dtype=np.int32)
-        model.a_matrix_.value_ = np.array(self.numbers)
+        model.a_matrix_.index_, model.a_matrix_.value_ = self._flat()
         if not relaxed:
             kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
             model.integrality_ = [kinds[whole] for whole in self.whole]
