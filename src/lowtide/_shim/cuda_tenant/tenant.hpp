@@ -12,7 +12,7 @@
 // CONTRACT with torch: blocks of an arena have the deleter `release`; torch's keep torch's own, by which torch knows
 // them again. Only while events are logged do new ones get ours as well, and record_stream restores it for torch.
 // STREAMS. A block remembers the stream on which it was asked for, as torch's do (cuda/device.hpp says what follows).
-// An arena's block was asked for on its home stream: where others have used it, the device is waited for before the
+// An arena's block was taken on one stream: where others have used it, the device is waited for before the
 // block goes back.
 #pragma once
 #include "cuda/device.hpp"
