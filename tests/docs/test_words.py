@@ -125,7 +125,7 @@ LEFT: dict[str, tuple[int, int]] = {
     "room": (0, 1),
     "stay": (10, 0),
     "tau": (267, 11),
-    "wall": (31, 4),
+    "wall": (28, 4),
     "bodies": (105, 1),
     "beside": (3, 0),
     "let go": (44, 2),

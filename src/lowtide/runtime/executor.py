@@ -91,14 +91,14 @@ def load(
     schedule: Schedule,
     interfaces: Sequence[Interface],
     held: Sequence[Any],
-    walled: Walled | None = None,
+    hard_budget: Walled | None = None,
     engines: Engines | None = None,
     observer: Observer | None = None,
 ) -> Loaded:
     """Generates the code of a schedule.
 
     Arguments:
-        walled: where its allocations are served; None to leave them to torch.
+        hard_budget: where its allocations are served; None to leave them to torch.
         engines: carry out its copies; None where it has none.
         observer: is shown what every run reads and makes; None for none.
     """
@@ -111,13 +111,13 @@ def load(
         held,
         token,
         torch.empty(0),
-        marked=walled is not None,
-        device="cpu" if walled is None else walled.hard_budget.arena.device,
+        marked=hard_budget is not None,
+        device="cpu" if hard_budget is None else hard_budget.hard_budget.arena.device,
         engines=engines,
         observer=observer,
     )
     tokens = [i for i, result in enumerate(interfaces[0].results) if isinstance(result, Token)]
-    loaded = Loaded(number, segments, token, walled, tokens[0] if tokens else None)
+    loaded = Loaded(number, segments, token, hard_budget, tokens[0] if tokens else None)
     token._lowtide_plan = loaded  # type: ignore[attr-defined]
     return loaded
 

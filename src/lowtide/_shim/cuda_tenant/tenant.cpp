@@ -446,7 +446,7 @@ void install_tenant() {
   torch_cuda::allocator.store(&mine());
 }
 
-bool tenant_is_in_force() { return stock != nullptr && torch_cuda::allocator.load() == &mine(); }
+bool tenant_is_active() { return stock != nullptr && torch_cuda::allocator.load() == &mine(); }
 
 std::unique_ptr<Handle> open_arena(const Slab::Options& options, int device) {
   settle_closed();

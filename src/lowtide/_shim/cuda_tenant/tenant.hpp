@@ -25,7 +25,7 @@ namespace lowtide::shim {
 // process, or an allocator that cannot be built upon.
 void install_tenant();
 // Whether torch still asks it.
-bool tenant_is_in_force();
+bool tenant_is_active();
 // A slab inside a block that torch gives on the device, for whose current stream it is ordered first. Throws what torch
 // throws, std::invalid_argument.
 std::unique_ptr<Handle> open_arena(const Slab::Options& options, int device);
