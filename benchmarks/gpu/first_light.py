@@ -474,6 +474,11 @@ def speed(hand_over: HandOver, device: str, quick: bool, name: str) -> None:
         say("step", budget=budget or "plain PyTorch", per_s=subject.tokens / found["median_s"], **found)
 
 
+def stage(hand_over: HandOver, function: str, device: str, quick: bool, *more: Any) -> None:
+    """One stage, in the process that it has for itself."""
+    globals()[function](hand_over, device, quick, *more)
+
+
 def _tight(quick: bool) -> str:
     """A budget that makes plans recompute; of small networks nearly all is persistent."""
     return "100% of plain" if quick else "75% of plain"
@@ -592,7 +597,7 @@ def main(arguments: list[str] | None = None) -> int:
     with contextlib.ExitStack() as stack:
         out = None if chosen.out is None else stack.enter_context(chosen.out.open("a", encoding="utf-8"))
 
-        def write(line: dict[str, Any]) -> None:
+        def emit(line: dict[str, Any]) -> None:
             text = json.dumps(line, default=str)
             print(text, flush=True)
             if out is not None:
@@ -602,21 +607,22 @@ def main(arguments: list[str] | None = None) -> int:
         for name in chosen.only or STAGES:
             left_s = chosen.seconds - (time.perf_counter() - begun_s)
             if left_s <= 0:
-                write({"stage": name, "failure": "no time was left"})
+                emit({"stage": name, "failure": "no time was left"})
                 red += 1
                 continue
             function, more, limit_s = STAGES[name]
             environment = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if "bits" in name or "steps" in name else None
             limits = Limits(elapsed_s=min(limit_s, left_s))
-            ended = run(function, chosen.device, chosen.quick, *more, limits=limits, environment=environment)
+            given = (function.__name__, chosen.device, chosen.quick, *more)
+            ended = run(stage, *given, limits=limits, environment=environment)
             for row in ended.rows:
-                write({"stage": name, **row})
+                emit({"stage": name, **row})
             red += sum(row.get("equal") is False and row["fact"] != "plain against plain" for row in ended.rows)
             if ended.failure is not None:
                 red += 1
-                write({"stage": name, "failure": ended.failure, "said": ended.errors[-2000:]})
-            write({"stage": name, "fact": "ended", "elapsed_s": round(ended.elapsed_s, 1)})
-        write({"stage": "all", "fact": "done", "elapsed_s": round(time.perf_counter() - begun_s, 1), "red": red})
+                emit({"stage": name, "failure": ended.failure, "said": ended.errors[-2000:]})
+            emit({"stage": name, "fact": "ended", "elapsed_s": round(ended.elapsed_s, 1)})
+        emit({"stage": "all", "fact": "done", "elapsed_s": round(time.perf_counter() - begun_s, 1), "red": red})
     return int(red > 0)
 
 
