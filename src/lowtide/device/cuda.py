@@ -1,8 +1,10 @@
 """A GPU's memory under a hard budget: `install_cuda`, and the level at which a budget is kept.
 
-*planned*: lowtide's arena is the process's CUDA allocator, chosen before the first use of CUDA. *capped*: torch's own
-caching allocator with a limit on what it reserves. *accounted*: nothing is limited. Not run on a GPU yet: the allocator
-was driven through torch's own pluggable interface on a simulated device, and capping was not run at all.
+A fitted model's arena is a tenant of torch's allocator (`device/tenant_shim.py`), and its budget enforced. This file
+is about the two other ways. *planned*: lowtide's arena is the process's CUDA allocator, chosen before the first use
+of CUDA. *capped*: torch's own caching allocator with a limit on what it reserves, where there is no tenant.
+*accounted*: nothing is limited. Not run on a GPU yet: the allocator was driven through torch's own pluggable
+interface on a simulated device, and capping was tried with a simulated limit.
 
 Units: `_B` bytes.
 """

@@ -174,8 +174,13 @@ def _end_yielding() -> None:
 
 
 def _module_for(device: str) -> ShimModule | TenantModule | CudaModule | None:
-    """lowtide's own code behind a device's allocator; None where torch's is alone."""
-    return shim.loaded() if device == "cpu" else cuda.active_module() or tenant_shim.loaded()
+    """lowtide's own code behind a device's allocator; None where torch's is alone.
+
+    On a GPU it is loaded for that: torch's profiler tells of whole blocks, whose sizes depend on what lay there before.
+    """
+    if device == "cpu":
+        return shim.loaded()
+    return cuda.active_module() or (None if tenant_shim.refusal() else tenant_shim.load())
 
 
 def observe_if_free(device: str = "cpu", *, yields: bool = False) -> Observer | None:

@@ -73,8 +73,8 @@ def load_with(runtime: str, libraries: Sequence[Path]) -> TenantModule:
             except ImportError as error:
                 path.unlink(missing_ok=True)
                 raise ShimUnavailable(
-                    f"lowtide's memory arena for GPUs was built but cannot be loaded ({error}): run again to have it "
-                    "built anew, or set LOWTIDE_CACHE_DIR to a folder from which code may be loaded"
+                    f"lowtide's memory arena for GPUs was built but cannot be loaded ({error}): start anew to have it "
+                    "built once more, or set LOWTIDE_CACHE_DIR to a folder from which code may be loaded"
                 ) from error
             except RuntimeError as error:
                 raise ShimUnavailable(f"{error}: budgets on a GPU are capped") from error

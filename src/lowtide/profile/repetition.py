@@ -13,6 +13,7 @@ import torch
 
 from lowtide.device import generator
 from lowtide.device.calls import resolve
+from lowtide.device.operators import overload_of, overwrites
 from lowtide.profile.signature import Signature
 
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -29,9 +30,9 @@ class Repetition:
 
     def __init__(self, signature: Signature, tensors: Sequence[torch.Tensor]) -> None:
         target = resolve(signature.op)
-        schema = getattr(target, "_schema", None)
         self._device = signature.device
-        self._tensors = tensors if schema is not None and schema.is_mutable else ()
+        overload = overload_of(target)
+        self._tensors = tensors if overload is not None and overwrites(overload) else ()
         self._contents = [t.clone() for t in self._tensors]
         is_random = torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
         self._state = generator.save(self._device) if is_random else None

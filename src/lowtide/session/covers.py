@@ -26,7 +26,7 @@ def covers_of(trains: bool, needs: OptimizerNeeds | None, graphs: int, scope: st
         if not updates:
             inside.append("code between forward and backward, such as a loss computed by the caller")
         if scope == "process":
-            inside.append("whatever else the process allocates on torch's CPU allocator")
+            inside.append("whatever else the process allocates on torch's allocator of the device")
         else:
             outside.append("what the process allocates outside forward, backward and the optimizer's step")
     else:

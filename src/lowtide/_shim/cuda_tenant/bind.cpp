@@ -39,10 +39,10 @@ PYBIND11_MODULE(_lowtide_tenant, m) {
                    py::arg("device") = -1);
   add_storages(m);
   add_log(m);
-  if (!add_fast_calls(m.ptr(), &tenant_is_in_force)) throw py::error_already_set();
+  if (!add_fast_calls(m.ptr(), &tenant_is_active)) throw py::error_already_set();
   m.def("use_runtime", [](const std::string& library) { use(library.empty() ? loaded_runtime() : runtime_of(library)); });
   m.def("install", &install_tenant);
-  m.def("is_in_force", &tenant_is_in_force);
+  m.def("is_active", &tenant_is_active);
   m.def("suspend", [] { Thread::mine().suspend(); });
   m.def("resume", [] { Thread::mine().resume(); });
   m.def("levels", [] { return Thread::mine().levels(); });

@@ -31,41 +31,41 @@ Stream stream_of(int device) { return c10::cuda::getCurrentCUDAStream(static_cas
 // A block of torch's, taken for one slab and given back once.
 class TorchBlock final : public Memory {
  public:
-  TorchBlock(int device, Stream home) : device_(device), home_(home) {}
+  TorchBlock(int device, Stream taken_on) : device_(device), taken_on_(taken_on) {}
 
   std::size_t unit() const override { return Device::ALIGNMENT_B; }
   char* reserve(std::size_t size) override {
     const OnDevice here(device_);
-    return static_cast<char*>(stock->raw_alloc_with_stream(size, home_));
+    return static_cast<char*>(stock->raw_alloc_with_stream(size, taken_on_));
   }
   void give_back(char* base, std::size_t) noexcept override;
   bool trim(char*, std::size_t) noexcept override { return false; }
 
-  Stream home() const { return home_; }
+  Stream taken_on() const { return taken_on_; }
 
  private:
   const int device_;
-  const Stream home_;
+  const Stream taken_on_;
 };
 
 // One arena: its block, its slab, and the streams of its blocks.
-class Lodger {
+class GpuArena {
  public:
-  Lodger(const Slab::Options& options, int device, Stream home)
-      : memory_(device, home), device_(device, *Slab::open(options, memory_)) {}
+  GpuArena(const Slab::Options& options, int device, Stream taken_on)
+      : memory_(device, taken_on), device_(device, *Slab::open(options, memory_)) {}
 
   Device& device() { return device_; }
-  Stream home() const { return memory_.home(); }
+  Stream taken_on() const { return memory_.taken_on(); }
   bool owns(const void* p) { return device_.slab().owns(p); }
 
   void remember(void* p, Stream stream) {
-    if (stream == home()) return;
+    if (stream == taken_on()) return;
     const std::lock_guard<std::mutex> hold(mutex_);
     strangers_[p] = stream;
     has_strangers_.store(true);
   }
   void release(void* p) {
-    Stream stream = home();
+    Stream stream = taken_on();
     if (has_strangers_.load()) {
       const std::lock_guard<std::mutex> hold(mutex_);
       const auto found = strangers_.find(p);
@@ -90,82 +90,82 @@ class Lodger {
   Device device_;
   std::mutex mutex_;
   std::atomic<bool> has_strangers_{false};
-  std::unordered_map<void*, Stream> strangers_;  // blocks of other streams than home
+  std::unordered_map<void*, Stream> strangers_;  // blocks of other streams than that
 };
 
 // Arenas whose block is theirs; never destroyed, since a reader may hold on to one.
-class Lodgers {
+class GpuArenas {
  public:
   // Nobody has a block of an arena that is not entered yet.
-  void enter(Lodger* lodger) {
+  void enter(GpuArena* arena) {
     for (auto& place : table_) {
-      Lodger* none = nullptr;
-      if (place.compare_exchange_strong(none, lodger)) return;
+      GpuArena* none = nullptr;
+      if (place.compare_exchange_strong(none, arena)) return;
     }
     throw std::length_error("too many arenas are open");
   }
   void leave(const void* base) {
     for (auto& place : table_)
-      if (Lodger* lodger = place.load(); lodger != nullptr && lodger->device().slab().base() == base) place.store(nullptr);
+      if (GpuArena* arena = place.load(); arena != nullptr && arena->device().slab().base() == base) place.store(nullptr);
   }
-  Lodger* owner_of(const void* p) {
+  GpuArena* owner_of(const void* p) {
     for (auto& place : table_)
-      if (Lodger* lodger = place.load(std::memory_order_acquire); lodger != nullptr && lodger->owns(p)) return lodger;
+      if (GpuArena* arena = place.load(std::memory_order_acquire); arena != nullptr && arena->owns(p)) return arena;
     return nullptr;
   }
-  Lodger* of(const Slab* slab) {
+  GpuArena* of(const Slab* slab) {
     for (auto& place : table_)
-      if (Lodger* lodger = place.load(std::memory_order_acquire); lodger != nullptr && &lodger->device().slab() == slab)
-        return lodger;
+      if (GpuArena* arena = place.load(std::memory_order_acquire); arena != nullptr && &arena->device().slab() == slab)
+        return arena;
     return nullptr;
   }
   template <class Visit>
   void visit(const Visit& visit) {
     for (auto& place : table_)
-      if (Lodger* lodger = place.load(std::memory_order_acquire)) visit(*lodger);
+      if (GpuArena* arena = place.load(std::memory_order_acquire)) visit(*arena);
   }
 
  private:
-  std::array<std::atomic<Lodger*>, Slabs::MOST> table_{};
+  std::array<std::atomic<GpuArena*>, Slabs::MOST> table_{};
 };
 
-Lodgers& lodgers() {
-  static Lodgers* const kept = new Lodgers;
+GpuArenas& gpu_arenas() {
+  static GpuArenas* const kept = new GpuArenas;
   return *kept;
 }
 
 void TorchBlock::give_back(char* base, std::size_t) noexcept {
   const OnDevice here(device_);
-  if (Lodger* lodger = lodgers().owner_of(base); lodger != nullptr && lodger->device().has_other_users(home_))
+  if (GpuArena* arena = gpu_arenas().owner_of(base); arena != nullptr && arena->device().has_other_users(taken_on_))
     runtime().device_wait();
-  lodgers().leave(base);
+  gpu_arenas().leave(base);
   stock->raw_delete(base);
 }
 
-void report(void* p, Lodger& lodger, std::int64_t size_B) {
+void report(void* p, GpuArena& arena, std::int64_t size_B) {
   if (!c10::memoryProfilingEnabled()) return;
-  const ArenaStatistics now = lodger.device().slab().arena().statistics();
+  const ArenaStatistics now = arena.device().slab().arena().statistics();
   c10::reportMemoryUsageToProfiler(
       p, size_B, static_cast<std::size_t>(now.in_use_B), static_cast<std::size_t>(now.capacity_B),
-      c10::Device(c10::DeviceType::CUDA, static_cast<DeviceIndex>(lodger.device().index())));
+      c10::Device(c10::DeviceType::CUDA, static_cast<DeviceIndex>(arena.device().index())));
 }
 
 void release(void* p) {
-  Lodger* lodger = lodgers().owner_of(p);
-  if (lodger == nullptr) {
+  GpuArena* arena = gpu_arenas().owner_of(p);
+  if (arena == nullptr) {
     if (event_log().is_on()) event_log().released(p);
     stock_release(p);
     return;
   }
   if (c10::memoryProfilingEnabled()) {
-    const Slab& slab = lodger->device().slab();
-    report(p, *lodger, -static_cast<std::int64_t>(lodger->device().slab().arena().size_of(slab.offset_of(p))));
+    const Slab& slab = arena->device().slab();
+    report(p, *arena, -static_cast<std::int64_t>(arena->device().slab().arena().size_of(slab.offset_of(p))));
   }
-  lodger->release(p);
+  arena->release(p);
 }
 
-[[noreturn]] C10_NOINLINE void refuse(Lodger& lodger, Bytes size_B) {
-  C10_THROW_ERROR(OutOfMemoryError, lodger.device().refusal(size_B));
+[[noreturn]] C10_NOINLINE void refuse(GpuArena& arena, Bytes size_B) {
+  C10_THROW_ERROR(OutOfMemoryError, arena.device().refusal(size_B));
 }
 
 // Pools of torch's to which streams allocate now: a capture's, or those that somebody has opened.
@@ -206,8 +206,8 @@ class Pools {
     count_.store(open_.size(), std::memory_order_release);
     bool is_captured = false;
     for (const Open& pool : open_) is_captured = is_captured || pool.device == device;
-    lodgers().visit([=](Lodger& lodger) {
-      if (lodger.device().index() == device) lodger.device().set_capturing(is_captured);
+    gpu_arenas().visit([=](GpuArena& arena) {
+      if (arena.device().index() == device) arena.device().set_capturing(is_captured);
     });
   }
 
@@ -234,16 +234,16 @@ void* serve(Bytes size_B, int device, Stream stream) {
       return nullptr;
     }
   }
-  Lodger* lodger = lodgers().of(slab);
-  if (lodger == nullptr || lodger->device().index() != device || pools().takes(device, stream)) return nullptr;
-  void* p = is_engaged ? lodger->device().allocate(size_B, stream) : lodger->device().allocate_worker(size_B, stream);
+  GpuArena* arena = gpu_arenas().of(slab);
+  if (arena == nullptr || arena->device().index() != device || pools().takes(device, stream)) return nullptr;
+  void* p = is_engaged ? arena->device().allocate(size_B, stream) : arena->device().allocate_worker(size_B, stream);
   if (p == nullptr && slab->is_open()) {
-    if (slab->is_strict() || (is_engaged && thread.run() != nullptr)) refuse(*lodger, size_B);
+    if (slab->is_strict() || (is_engaged && thread.run() != nullptr)) refuse(*arena, size_B);
     slab->note_spill(size_B);
   }
   if (p != nullptr) {
-    lodger->remember(p, stream);
-    report(p, *lodger, size_B);
+    arena->remember(p, stream);
+    report(p, *arena, size_B);
   }
   return p;
 }
@@ -252,8 +252,8 @@ bool is_a_size(std::size_t n) { return n != 0 && n <= static_cast<std::size_t>(s
 
 // What other streams have finished with goes back, so that arenas which are closed already can.
 void settle_closed() {
-  lodgers().visit([](Lodger& lodger) {
-    if (!lodger.device().slab().is_open()) lodger.device().settle(false);
+  gpu_arenas().visit([](GpuArena& arena) {
+    if (!arena.device().slab().is_open()) arena.device().settle(false);
   });
 }
 
@@ -287,14 +287,14 @@ class Tenant final : public torch_cuda::CUDAAllocator {
     return p != nullptr ? p : stock->raw_alloc_with_stream(n, stream);
   }
   void raw_delete(void* p) override {
-    if (Lodger* lodger = lodgers().owner_of(p)) return lodger->release(p);
+    if (GpuArena* arena = gpu_arenas().owner_of(p)) return arena->release(p);
     stock->raw_delete(p);
   }
 
   using torch_cuda::CUDAAllocator::recordStream;
   void recordStream(const c10::DataPtr& block, c10::cuda::CUDAStream stream) override {
     void* p = block.get();
-    if (Lodger* lodger = p == nullptr ? nullptr : lodgers().owner_of(p)) return lodger->device().used(p, stream.stream());
+    if (GpuArena* arena = p == nullptr ? nullptr : gpu_arenas().owner_of(p)) return arena->device().used(p, stream.stream());
     if (block.get_deleter() != &release) return stock->recordStream(block, stream);
     c10::DataPtr as_torch_knows_it(p, p, stock_release, block.device());
     stock->recordStream(as_torch_knows_it, stream);
@@ -304,21 +304,21 @@ class Tenant final : public torch_cuda::CUDAAllocator {
   // The largest workspace that cuDNN may ask for.
   void cacheInfo(DeviceIndex device, std::size_t* largest) override {
     Slab* slab = Thread::mine().slab();
-    Lodger* lodger = slab == nullptr ? nullptr : lodgers().of(slab);
-    if (lodger == nullptr || lodger->device().index() != device) return stock->cacheInfo(device, largest);
+    GpuArena* arena = slab == nullptr ? nullptr : gpu_arenas().of(slab);
+    if (arena == nullptr || arena->device().index() != device) return stock->cacheInfo(device, largest);
     const auto hole = static_cast<std::size_t>(slab->arena().statistics().largest_hole_B);
     if (hole > *largest) *largest = hole;
   }
 
   // Shared with other processes is an arena's block, and where in it.
   void* getBaseAllocation(void* p, std::size_t* size) override {
-    Lodger* lodger = lodgers().owner_of(p);
-    return stock->getBaseAllocation(lodger == nullptr ? p : lodger->device().slab().base(), size);
+    GpuArena* arena = gpu_arenas().owner_of(p);
+    return stock->getBaseAllocation(arena == nullptr ? p : arena->device().slab().base(), size);
   }
   torch_cuda::ShareableHandle shareIpcHandle(void* p) override {
-    Lodger* lodger = lodgers().owner_of(p);
-    if (lodger == nullptr) return stock->shareIpcHandle(p);
-    Slab& slab = lodger->device().slab();
+    GpuArena* arena = gpu_arenas().owner_of(p);
+    if (arena == nullptr) return stock->shareIpcHandle(p);
+    Slab& slab = arena->device().slab();
     torch_cuda::ShareableHandle handle = stock->shareIpcHandle(slab.base());
     handle.offset += static_cast<std::ptrdiff_t>(slab.offset_of(p));
     return handle;
@@ -398,7 +398,7 @@ class Tenant final : public torch_cuda::CUDAAllocator {
 #endif
 #if LOWTIDE_TORCH_TELLS_CONTEXTS  // 2.12
   std::shared_ptr<c10::GatheredContext> getContextForPointer(const void* p) override {
-    return lodgers().owner_of(p) == nullptr ? stock->getContextForPointer(p) : nullptr;
+    return gpu_arenas().owner_of(p) == nullptr ? stock->getContextForPointer(p) : nullptr;
   }
 #endif
 #if LOWTIDE_TORCH_MARKS_CAPTURES  // 2.13
@@ -411,7 +411,7 @@ class Tenant final : public torch_cuda::CUDAAllocator {
 #if LOWTIDE_TORCH_ANNOTATES  // 2.14
   bool supportsUserMetadata() override { return stock->supportsUserMetadata(); }
   void annotateMemory(const void* p, const std::string& text) override {
-    if (lodgers().owner_of(p) == nullptr) stock->annotateMemory(p, text);
+    if (gpu_arenas().owner_of(p) == nullptr) stock->annotateMemory(p, text);
   }
 #endif
 };
@@ -423,13 +423,13 @@ Tenant& mine() {
 
 // A child must not inherit a lock that a thread holds which it does not have.
 void before_fork() {
-  lodgers().visit([](Lodger& lodger) { lodger.before_fork(); });
+  gpu_arenas().visit([](GpuArena& arena) { arena.before_fork(); });
   devices().before_fork();
 }
 
 void after_fork(bool child) {
   devices().after_fork(child);
-  lodgers().visit([](Lodger& lodger) { lodger.after_fork(); });
+  gpu_arenas().visit([](GpuArena& arena) { arena.after_fork(); });
 }
 
 }  // namespace
@@ -446,20 +446,20 @@ void install_tenant() {
   torch_cuda::allocator.store(&mine());
 }
 
-bool tenant_is_in_force() { return stock != nullptr && torch_cuda::allocator.load() == &mine(); }
+bool tenant_is_active() { return stock != nullptr && torch_cuda::allocator.load() == &mine(); }
 
 std::unique_ptr<Handle> open_arena(const Slab::Options& options, int device) {
   settle_closed();
-  auto lodger = std::make_unique<Lodger>(options, device, stream_of(device));
-  auto handle = std::make_unique<Handle>(lodger->device().slab(), false);
-  lodgers().enter(lodger.get());
-  lodger.release();
+  auto arena = std::make_unique<GpuArena>(options, device, stream_of(device));
+  auto handle = std::make_unique<Handle>(arena->device().slab(), false);
+  gpu_arenas().enter(arena.get());
+  arena.release();
   return handle;
 }
 
 Device* device_of(const Slab& slab) {
-  Lodger* lodger = lodgers().of(&slab);
-  return lodger == nullptr ? nullptr : &lodger->device();
+  GpuArena* arena = gpu_arenas().of(&slab);
+  return arena == nullptr ? nullptr : &arena->device();
 }
 
 c10::DeviceType device_type() { return c10::DeviceType::CUDA; }
@@ -474,18 +474,18 @@ c10::DataPtr allocate_outside(std::size_t size, c10::Device device) {
 }
 
 void* take_place(Slab& slab, Bytes where_B, Bytes size_B) {
-  Lodger* lodger = lodgers().of(&slab);
-  if (lodger == nullptr) return nullptr;
-  const Stream stream = stream_of(lodger->device().index());
-  void* p = lodger->device().place(where_B, size_B, stream);
-  if (p != nullptr) lodger->remember(p, stream);
+  GpuArena* arena = gpu_arenas().of(&slab);
+  if (arena == nullptr) return nullptr;
+  const Stream stream = stream_of(arena->device().index());
+  void* p = arena->device().place(where_B, size_B, stream);
+  if (p != nullptr) arena->remember(p, stream);
   return p;
 }
 
 c10::DataPtr adopt(void* p, Bytes size_B) {
-  Lodger& lodger = *lodgers().owner_of(p);
-  report(p, lodger, size_B);
-  return {p, p, &release, cuda(lodger.device().index())};
+  GpuArena& arena = *gpu_arenas().owner_of(p);
+  report(p, arena, size_B);
+  return {p, p, &release, cuda(arena.device().index())};
 }
 
 bool is_plain(const c10::DataPtr& data) {
@@ -494,9 +494,9 @@ bool is_plain(const c10::DataPtr& data) {
 }
 
 void copy_bytes(void* to, const void* from, std::size_t size) {
-  Lodger* lodger = lodgers().owner_of(to);
-  if (lodger == nullptr) lodger = lodgers().owner_of(from);
-  const int device = lodger == nullptr ? c10::cuda::current_device() : lodger->device().index();
+  GpuArena* arena = gpu_arenas().owner_of(to);
+  if (arena == nullptr) arena = gpu_arenas().owner_of(from);
+  const int device = arena == nullptr ? c10::cuda::current_device() : arena->device().index();
   const OnDevice here(device);
   runtime().device_wait();
   const cudaError_t status = stock->memcpyAsync(to, device, from, device, size, stream_of(device), true);

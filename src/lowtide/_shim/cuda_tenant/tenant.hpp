@@ -12,7 +12,7 @@
 // CONTRACT with torch: blocks of an arena have the deleter `release`; torch's keep torch's own, by which torch knows
 // them again. Only while events are logged do new ones get ours as well, and record_stream restores it for torch.
 // STREAMS. A block remembers the stream on which it was asked for, as torch's do (cuda/device.hpp says what follows).
-// An arena's block was asked for on its home stream: where others have used it, the device is waited for before the
+// An arena's block was taken on one stream: where others have used it, the device is waited for before the
 // block goes back.
 #pragma once
 #include "cuda/device.hpp"
@@ -25,7 +25,7 @@ namespace lowtide::shim {
 // process, or an allocator that cannot be built upon.
 void install_tenant();
 // Whether torch still asks it.
-bool tenant_is_in_force();
+bool tenant_is_active();
 // A slab inside a block that torch gives on the device, for whose current stream it is ordered first. Throws what torch
 // throws, std::invalid_argument.
 std::unique_ptr<Handle> open_arena(const Slab::Options& options, int device);

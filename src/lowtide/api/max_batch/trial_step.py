@@ -137,7 +137,7 @@ def _unchanged(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) 
 def _move_out(tensors: list[torch.Tensor], arena: Arena) -> None:
     """Copies tensors to torch's own memory, so that the arena can end."""
     for tensor in tensors:
-        if tensor.device.type == "cpu" and tensor.layout is torch.strided and tensor.numel():
+        if tensor.device.type == arena.device and tensor.layout is torch.strided and tensor.numel():
             storage = tensor.untyped_storage()
             if storage_surgery.place_of(storage, arena) is not None:
                 storage_surgery.relocate(storage, None)
