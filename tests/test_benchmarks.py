@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARKS = ROOT / "benchmarks"
-FOLDERS = {"planning", "implementations", "offload", "eager", "executed", "fidelity", "gpu"}
+FOLDERS = {"compiled", "planning", "implementations", "offload", "eager", "executed", "fidelity", "gpu"}
 DATA = {"layouts", "problems", "results"}
 FILES = sorted(p for p in BENCHMARKS.rglob("*.py") if p.name != "__init__.py")
 STARTS_PROGRAMS = {"runner.py", "arena_speed.py", "releases.py", "rounds.py", "suite_run.py"}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from lowtide.api.plan import NOTHING_CAPTURED
+from lowtide.api.plan import nothing_captured
 from lowtide.arguments import function, path, yes_or_no
 from lowtide.capture.fidelity import compiled_already
 from lowtide.constraints import EAGER
@@ -21,7 +21,7 @@ from lowtide.device.process_groups import model_inside
 from lowtide.device.recomputation import ended_behind
 from lowtide.device.trees import tensors_in
 from lowtide.distributed.data_parallel import agreement_of
-from lowtide.errors import BudgetError, CaptureError, LowtideError, PlanMismatch, VerificationError
+from lowtide.errors import BudgetError, LowtideError, PlanMismatch, VerificationError
 from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import DEFAULT_WORK
 from lowtide.pipeline import SHAPE_LIMIT_s
@@ -343,7 +343,7 @@ def _guarded(session: Session, compiled: Compiled, args: tuple[Any, ...], kwargs
         result = compiled(*args, **kwargs)
         if session.calls == before:
             reasons = "; ".join(dict.fromkeys(b.cause for b in session.breaks))
-            raise CaptureError(NOTHING_CAPTURED + (f" Dynamo says: {reasons}" if reasons else ""))
+            raise nothing_captured(session.options.compiler, reasons)
     return result
 
 

@@ -121,7 +121,7 @@ def captured_calls(
     with session.dry() as calls:
         run_loudly(call, args, kwargs)
     if not calls:
-        raise CaptureError(NOTHING_CAPTURED)
+        raise nothing_captured(session.options.compiler)
     return calls
 
 
@@ -130,3 +130,17 @@ NOTHING_CAPTURED = (
     "forward is disabled for Dynamo (torch._dynamo.disable), breaks inside a loop, or computes nothing. "
     "Run with TORCH_LOGS=graph_breaks to see why."
 )
+_NOTHING_COMPILED = (
+    ' What torch.compile leaves to plain Python, as recurrent layers of torch.nn, compiler="eager" captures.'
+)
+
+
+def nothing_captured(compiler: str, reasons: str = "") -> CaptureError:
+    """The refusal of a model of which no graph was captured.
+
+    Arguments:
+        compiler: whose kernels were to run.
+        reasons: why, as Dynamo says it.
+    """
+    remedy = "" if compiler == EAGER else _NOTHING_COMPILED
+    return CaptureError(NOTHING_CAPTURED + remedy + (f" Dynamo says: {reasons}" if reasons else ""))
