@@ -110,6 +110,7 @@ class Agreement:
         self._phase = _Phase.OUTSIDE
         self._has_several = False  # whether the forward of this call ends with a vote
         self._ran = False  # whether parts of the forward have run when that vote is taken
+        self._cap_B: int | None = None  # the smallest budget of any rank, where they were given different ones
         self._refusal: LowtideError | None = None  # of this call, which all ranks know
         self._apart = False  # whether shapes have differed from rank to rank: captures may then differ as well
         self.votes = 0  # calls in which a plan was wanted, for whoever wants to know
@@ -152,18 +153,28 @@ class Agreement:
         if self._refusal is not None:
             raise self._refusal
         if self._phase is not _Phase.OPEN:
-            return make(request)
+            return make(self._capped(request))
         wish = _wish_for(request)
         self._ranks.highest((State.WANTS, 0), self._call)
         self._phase = _Phase.VOTED
         wishes = self._exchanged(wish)
         self._refuse_failed(wishes)
         self.votes += 1
-        budget_B = min(w.budget_B for w in wishes if w.state is State.WANTS)
-        if not self._is_joint(wishes):
-            self._apart = True
-            return make(dataclasses.replace(request, agreed_B=budget_B, at_least_B=min(request.at_least_B, budget_B)))
-        return self._jointly(_joined(request, wishes, budget_B), make, wishes)
+        joint = self._is_joint(wishes)
+        budgets_B = [w.budget_B for w in wishes if w.state is State.WANTS]
+        if joint and min(budgets_B) < max(budgets_B):
+            self._cap_B = min(budgets_B)
+        if joint:
+            return self._jointly(_joined(self._capped(request), wishes), make, wishes)
+        self._apart = True
+        return make(self._capped(request))
+
+    def _capped(self, request: PlanRequest) -> PlanRequest:
+        """The request inside the smallest budget that any rank was given."""
+        if self._cap_B is None:
+            return request
+        budget_B = min(budget_in_B(request), self._cap_B)
+        return dataclasses.replace(request, agreed_B=budget_B, at_least_B=min(request.at_least_B, budget_B))
 
     def before_run(self, *, several: bool = False) -> None:
         """Called before the first graph of a call runs, when its plan and its addresses are there.
@@ -349,7 +360,7 @@ def _wish_for(request: PlanRequest) -> Wish:
     )
 
 
-def _joined(request: PlanRequest, wishes: Sequence[Wish], budget_B: int) -> PlanRequest:
+def _joined(request: PlanRequest, wishes: Sequence[Wish]) -> PlanRequest:
     """The request whose answer serves every rank: the largest costs, the smallest budget, all live blocks."""
     ceilings_B = [w.ceiling_B for w in wishes if w.ceiling_B >= 0]
     outside_B, state_B, reserve_B, optimizer_B = (
@@ -369,8 +380,7 @@ def _joined(request: PlanRequest, wishes: Sequence[Wish], budget_B: int) -> Plan
         request,
         graph=_with_times(request.graph, times_s),
         constraints=constraints,
-        agreed_B=budget_B,
-        at_least_B=min(request.at_least_B, budget_B),
+        agreed_B=min(w.budget_B for w in wishes),
     )
 
 
