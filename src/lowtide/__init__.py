@@ -53,6 +53,7 @@ _MODULE_OF = {
     "UnsupportedOperator": "lowtide.errors",
     "VerificationError": "lowtide.errors",
     "BackwardError": "lowtide.errors",
+    "RanksError": "lowtide.errors",
     "EagerError": "lowtide.errors",
     "PlanError": "lowtide.errors",
     "IllegalPlan": "lowtide.errors",
@@ -85,6 +86,7 @@ if TYPE_CHECKING:
     from lowtide.eager_engine.eager_stats import EagerStats as EagerStats
     from lowtide.errors import ArgumentError as ArgumentError
     from lowtide.errors import BackwardError as BackwardError
+    from lowtide.errors import RanksError as RanksError
     from lowtide.errors import BudgetError as BudgetError
     from lowtide.errors import BudgetWarning as BudgetWarning
     from lowtide.errors import CaptureError as CaptureError

@@ -203,7 +203,7 @@ def _raises_inside() -> tuple[str, str, float]:
                 loaded.segments = (loaded.segments[0], failing)
     found = _end(loss.backward)
     if dist.get_rank():
-        time.sleep(2 * SECONDS)  # as a process that lives on
+        time.sleep(12)  # as a process that lives on
     return found
 
 

@@ -19,6 +19,7 @@ from lowtide.api.transfers import Transfers, transfers
 from lowtide.arguments import function, number, shown, whole, yes_or_no
 from lowtide.capture.whole_step import GATHERED
 from lowtide.constraints import EAGER
+from lowtide.device.process_groups import is_data_parallel
 from lowtide.errors import (
     ArgumentError,
     BudgetError,
@@ -490,6 +491,11 @@ def _check_options(
     ArgumentError: if one of them is of the wrong kind or out of range.
     """
     check_model(model)
+    if is_data_parallel(model):
+        raise ArgumentError(
+            "the model is in DistributedDataParallel, and TrainStep updates a parameter as soon as its gradient is "
+            "complete, before the ranks could reduce it: train with lowtide.fit"
+        )
     function("loss_fn", loss_fn, "loss_fn=torch.nn.functional.cross_entropy")
     whole("targets", targets, example="1")
     whole("accumulate", accumulate, least=1, example="4")
