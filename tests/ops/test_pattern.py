@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from lowtide.ir.call import Read, Ref
-from lowtide.ir.graph import Graph
+from lowtide.ir.call import Read, Ref, View
+from lowtide.ir.graph import Graph, Recipe
 from lowtide.ops.builder import GraphBuilder
-from lowtide.ops.pattern import Call, Either, Match, Variable, matches
+from lowtide.ops.pattern import Call, Either, Match, Named, Through, Variable, matches
 from tests.ir.sketch import Sketch
 
 A, B = Variable("a"), Variable("b")
 
 
 def product(*factors: Variable | Call, shared: bool = False) -> Call:
-    return Call(("mul",), factors, "product", commutes=True, shared=shared)
+    return Call(("mul",), factors, commutes=True, shared=shared)
 
 
 def program(*calls: tuple[str, tuple[int | float, ...]], held: tuple[int, ...] = ()) -> Graph:
@@ -32,7 +33,7 @@ def program(*calls: tuple[str, tuple[int | float, ...]], held: tuple[int, ...] =
 
 
 def found(graph: Graph, pattern: Call, **known: Read) -> list[Match]:
-    return list(matches(GraphBuilder(graph), pattern, known))
+    return list(matches(GraphBuilder(graph), pattern, known=known))
 
 
 def values(match: Match) -> dict[str, int]:
@@ -41,7 +42,7 @@ def values(match: Match) -> dict[str, int]:
 
 def test_variables_stand_for_what_is_read_and_constants_for_themselves() -> None:
     graph = program(("mul", (0, 1)), ("pow", (2, 3.0)))
-    match, turned = found(graph, Call(("pow",), (product(A, B), 3.0)))
+    match, turned = found(graph, Call(("pow",), (Named("product", product(A, B)), 3.0)))
     assert values(match) == {"a": 0, "b": 1, "product": 2}
     assert values(turned) == {"a": 1, "b": 0, "product": 2}
     assert match.recipes == turned.recipes == (0, 1)
@@ -83,3 +84,41 @@ def test_what_is_used_elsewhere_is_no_part_of_a_match_unless_it_is_shared(use: s
     assert not found(graph, Call(("exp",), (Call(("mul",), (A, B)),)))
     (match,) = found(graph, Call(("exp",), (Call(("mul",), (A, B), shared=True),)))
     assert match.recipes == (1,)
+
+
+def test_recipes_of_one_argument_may_lie_in_between() -> None:
+    graph = program(("exp", (0,)), ("copy", (2,)), ("copy", (3,)), ("log", (4,)))
+
+    def copies(_: GraphBuilder, recipe: Recipe) -> bool:
+        return recipe.op == "copy"
+
+    (match,) = found(graph, Call(("log",), (Through(copies, Call(("exp",), (A,))),)))
+    assert match.recipes == (0, 1, 2, 3)
+    assert not found(graph, Call(("log",), (Through(copies, Call(("exp",), (A,)), most=1),)))
+    assert not found(graph, Call(("log",), (Call(("exp",), (A,)),)))
+
+
+def test_several_patterns_share_variables_and_what_they_compute() -> None:
+    graph = program(("exp", (0,)), ("log", (2,)), ("sin", (2,)), ("exp", (1,)), ("log", (5,)))
+    shared = Named("shared", Call(("exp",), (A,)))
+    patterns = Call(("log",), (shared,)), Call(("sin",), (Variable("shared"),))
+    (match,) = matches(GraphBuilder(graph), *patterns)
+    assert match.recipes == (0, 1, 2)
+    assert [root.op for root in match.roots] == ["log", "sin"]
+    assert [m.recipes for m in matches(GraphBuilder(graph), patterns[0])] == [(3, 4)]  # the other is read by sin, too
+
+
+def test_a_link_says_how_results_have_to_be_read() -> None:
+    graph = program(("exp", (0,)), ("log", (2,)))
+    pattern = Call(("log",), (Call(("exp",), (A,)),))
+    assert list(matches(GraphBuilder(graph), pattern, link=lambda _, read: read.value == 2))
+    assert not list(matches(GraphBuilder(graph), pattern, link=lambda _, read: read.value != 2))
+
+
+def test_a_value_may_be_seen_otherwise_where_the_pattern_says_so() -> None:
+    graph = program(("exp", (0,)), ("mul", (2, 0)))
+    seen = Read(0, (View("aten.t.default", (Ref(0),)),))
+    recipes = (graph.recipes[0], replace(graph.recipes[1], reads=(graph.recipes[1].reads[0], seen)))
+    turned = replace(graph, recipes=recipes)
+    assert not found(turned, Call(("mul",), (Call(("exp",), (A,)), A)))
+    assert found(turned, Call(("mul",), (Call(("exp",), (A,)), Variable("a", any_view=True))))

@@ -7,31 +7,61 @@ it out.
 
 from __future__ import annotations
 
-import dataclasses
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from lowtide.ir.call import Arg, Const, Read, Ref
+from lowtide.ir.call import Const, Read, Ref
 from lowtide.ir.geometry import Geometry
 from lowtide.ir.graph import Effect, Recipe
 from lowtide.ops.builder import GraphBuilder
-from lowtide.ops.loss_chain import is_cast, is_dense, is_whole, only, shape_of
+from lowtide.ops.loss_chain import is_cast, is_dense, is_whole, shape_of
+from lowtide.ops.pattern import Call, Either, Match, Named, Term, Through, Variable, matches
 
-_BMM = "aten.bmm.default"
-_CLONE = "aten.clone.default"
 _SAFE = "aten._safe_softmax.default"
-_SOFTMAX = "aten._softmax.default"
-_SOFTMAX_BACKWARD = "aten._softmax_backward_data.default"
-_DROPOUT = "aten.native_dropout.default"
-_DROPOUT_BACKWARD = "aten.native_dropout_backward.default"
 _SCALING = {
     "aten.mul.Tensor": "mul",
     "aten.mul.Scalar": "mul",
     "aten.div.Tensor": "div",
     "aten.div.Scalar": "div",
 }
-_ADD = "aten.add.Tensor"
 Scaling = tuple[str, float]
+
+
+def _is_copy(builder: GraphBuilder, recipe: Recipe) -> bool:
+    """Whether a recipe copies a dense value, to another dtype or as it is: dropout that drops nothing does."""
+    formats = {arg.text for _, arg in recipe.kwargs if isinstance(arg, Const)}
+    cloned = recipe.op == "aten.clone.default" and recipe.args == (Ref(0),)
+    return is_cast(builder, recipe) or (cloned and formats <= {"contiguous_format", "preserve_format"})
+
+
+def _product(one: Term, other: Term) -> Call:
+    return Call(("aten.bmm.default",), (one, other))
+
+
+def _scaled(term: Term, name: str) -> Term:
+    return Either((Named(name, Call(tuple(_SCALING), (term, Variable(f"{name} by")))), term))
+
+
+_SCORES = _scaled(_product(Variable("query"), Variable("key")), "scaled")
+_MASKED = Either((Named("masked", Call(("aten.add.Tensor",), (_SCORES, Variable("mask")))), _SCORES))
+_COPIED = Through(is_cast, _MASKED, most=1)
+_SOFTMAX = Either((Call((_SAFE,), (_COPIED, -1)), Call(("aten._softmax.default",), (_COPIED, -1, False))))
+_KEPT = Through(_is_copy, Named("softmax", _SOFTMAX))
+_DROPPED = Named("dropped", Call(("aten.native_dropout.default",), (_KEPT, Variable("probability"), True)))
+_OUTPUT = _product(Named("weights", Either((_DROPPED, _KEPT))), Variable("value"))
+
+_OF_WEIGHTS = Through(is_cast, _product(Variable("gradient"), Variable("value", any_view=True)))
+_OF_DROPPED = Call(("aten.native_dropout_backward.default",), (_OF_WEIGHTS, Variable("flags"), Variable("factor")))
+_OF_KEPT = Either((Named("kept", _OF_DROPPED), _OF_WEIGHTS))
+_OF_SOFTMAX = Call(
+    ("aten._softmax_backward_data.default",),
+    (Through(is_cast, _OF_KEPT), Variable("softmax", any_view=True), -1, Variable("dtype")),
+)
+_OF_SCORES = Named("slopes", Through(is_cast, _scaled(Through(is_cast, _OF_SOFTMAX), "scaled back")))
+_OF_QUERY = _product(_OF_SCORES, Variable("key", any_view=True))
+_OF_KEY = _product(Variable("query", any_view=True), Variable("slopes", any_view=True))
+_OF_VALUE = _product(Variable("weights", any_view=True), Variable("gradient"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,33 +112,37 @@ class AttentionChain:
     @property
     def scores(self) -> int:
         """How many there are."""
-        count = 1
-        for extent in self.shape:
-            count *= extent
-        return count
+        return math.prod(self.shape)
 
 
 def attention_chains(builder: GraphBuilder) -> Iterator[AttentionChain]:
     """Every attention in the open, in the program's order."""
-    for softmax in list(builder.calls(_SAFE, _SOFTMAX)):
-        chain = _forward(builder, softmax)
-        if chain is not None:
-            yield chain
+    found: dict[int, AttentionChain] = {}
+    for patterns in ((_OUTPUT,), (_OUTPUT, _OF_QUERY, _OF_KEY, _OF_VALUE)):
+        for match in matches(builder, *patterns, link=is_whole):
+            chain = _chain(builder, match)
+            if chain is not None:
+                found.setdefault(chain.output.id, chain)
+    order = {r: i for i, r in enumerate(builder.graph.program)}
+    yield from (found[r] for r in sorted(found, key=order.__getitem__))
 
 
-def _forward(builder: GraphBuilder, softmax: Recipe) -> AttentionChain | None:
-    geometry = softmax.reads[0].geometry
-    expected = (Ref(0), -1) if softmax.op == _SAFE else (Ref(0), -1, False)
-    if softmax.args != expected or softmax.kwargs or geometry is None or len(geometry.shape) < 3:
+def _chain(builder: GraphBuilder, match: Match) -> AttentionChain | None:
+    """What a match is, if it is attention: what patterns do not say is looked at here."""
+    query, key, value, mask = (match.read(name) for name in ("query", "key", "value", "mask"))
+    softmax, dropout = _made(builder, match, "softmax"), _made(builder, match, "dropped")
+    if query is None or key is None or value is None or softmax is None:
         return None
-    before = _before(builder, softmax)
-    after = None if before is None else _after(builder, softmax)
-    if before is None or after is None:
+    geometry, scaling = softmax.reads[0].geometry, _scaling(builder, match, "scaled")
+    if geometry is None or len(geometry.shape) < 3 or (match.read("scaled") is not None and scaling is None):
         return None
-    product, scaling, mask, earlier = before
-    output, dropout, weights, later = after
-    query, key = product.reads
-    value = output.reads[1]
+    masked = _made(builder, match, "masked")
+    if masked is not None and (mask is None or shape_of(masked.reads[0]) != shape_of(builder.read(masked.outputs[0]))):
+        return None
+    if dropout is not None and (dropout.effect is not Effect.RANDOM or len(dropout.outputs) != 3):
+        return None
+    if not all(is_dense(builder.values[root.outputs[0]].geometry) for root in match.roots):
+        return None
     chain = AttentionChain(
         query=query,
         key=key,
@@ -119,134 +153,41 @@ def _forward(builder: GraphBuilder, softmax: Recipe) -> AttentionChain | None:
         safe=softmax.op == _SAFE,
         dtype=geometry.dtype,
         dropout=dropout,
-        output=output,
-        recipes=(*earlier, softmax.id, *later),
+        output=match.roots[0],
+        recipes=match.recipes,
     )
-    if not is_dense(builder.values[output.outputs[0]].geometry):
+    return chain if len(match.roots) == 1 else _with_backward(builder, chain, match)
+
+
+def _with_backward(builder: GraphBuilder, chain: AttentionChain, match: Match) -> AttentionChain | None:
+    """The same chain with its backward; None where that is another one's."""
+    output, of_query, of_key, of_value = match.roots
+    gradient, weights = match.read("gradient"), match.read("weights")
+    if gradient is None or weights is None or match.found["dtype"] != Const("dtype", chain.dtype):
         return None
-    readers = {builder.recipes[r].op for r in builder.readers[softmax.outputs[0]]}
-    if _SOFTMAX_BACKWARD not in readers:
-        return chain
-    return _with_backward(builder, chain, softmax, weights)
-
-
-def _before(
-    builder: GraphBuilder, softmax: Recipe
-) -> tuple[Recipe, Scaling | None, Read | None, tuple[int, ...]] | None:
-    """What leads to a softmax from a product of batches: the product, scaling, mask and all recipes."""
-    scaling: Scaling | None = None
-    mask: Read | None = None
-    found: list[int] = []
-    reader, read = softmax, softmax.reads[0]
-    stage = 0  # a copy, then a mask, then a scaling may come before the product
-    while True:
-        maker = builder.made_by(read.value)
-        if maker is None or not is_whole(builder, read) or only(builder, read.value, (reader.op,)) is None:
-            return None
-        found.insert(0, maker.id)
-        if maker.op == _BMM and maker.args == (Ref(0), Ref(1)):
-            return maker, scaling, mask, tuple(found)
-        if stage < 1 and is_cast(builder, maker):
-            stage, reader, read = 1, maker, maker.reads[0]
-        elif stage < 2 and maker.op == _ADD and maker.args == (Ref(0), Ref(1)) and not maker.kwargs:
-            mask = maker.reads[1]
-            if mask.value == read.value or shape_of(maker.reads[0]) != shape_of(read):
-                return None
-            stage, reader, read = 2, maker, maker.reads[0]
-        elif stage < 3 and (scaling := scaling_of(maker)) is not None:
-            stage, reader, read = 3, maker, maker.reads[0]
-        else:
-            return None
-
-
-def _is_copy(recipe: Recipe) -> bool:
-    """Whether a recipe copies a dense value as it is: dropout that drops nothing does."""
-    formats = {arg.text for _, arg in recipe.kwargs if isinstance(arg, Const)}
-    return recipe.op == _CLONE and recipe.args == (Ref(0),) and formats <= {"contiguous_format", "preserve_format"}
-
-
-def scaling_of(recipe: Recipe) -> Scaling | None:
-    """The number by which a recipe multiplies or divides; None if it does something else."""
-    factor: Arg = recipe.args[1] if len(recipe.args) == 2 else None
-    if recipe.op not in _SCALING or recipe.args[0] != Ref(0) or recipe.kwargs or isinstance(factor, bool):
+    before = next(r for r in match.recipes if builder.recipes[r].reads[:1] == (gradient,) and r != output.id)
+    turned = builder.recipes[before].reads[1]
+    pairs = ((of_query.reads[1], chain.key), (of_key.reads[0], chain.query), (of_value.reads[0], weights))
+    if not all(_is_flipped(*pair) for pair in (*pairs, (turned, chain.value))):
         return None
-    return (_SCALING[recipe.op], float(factor)) if isinstance(factor, int | float) else None
+    if _scaling(builder, match, "scaled back") != chain.scaling or ("kept" in match.found) == (chain.dropout is None):
+        return None
+    recipes = tuple(r for r in match.recipes if builder.recipes[r].segment > output.segment)
+    return replace(chain, backward=AttentionBackward(gradient, of_query, of_key, of_value, recipes))
 
 
-def _after(builder: GraphBuilder, softmax: Recipe) -> tuple[Recipe, Recipe | None, int, tuple[int, ...]] | None:
-    """What leads from a softmax to the last product: it, the dropout, the value that it reads, and all recipes."""
-    value, dropout = softmax.outputs[0], None
-    found: list[int] = []
-    while True:
-        if builder.values[value].leaves is not None or not is_dense(builder.values[value].geometry):
-            return None
-        readers = [builder.recipes[r] for r in builder.readers.get(value, [])]
-        early = [r for r in readers if r.segment == softmax.segment]
-        if len(early) != 1 or not is_whole(builder, early[0].reads[0]) or early[0].reads[0].value != value:
-            return None
-        following = early[0]
-        found.append(following.id)
-        if following.op == _BMM and following.args == (Ref(0), Ref(1)):
-            return following, dropout, value, tuple(found)
-        if dropout is None and following.op == _DROPOUT and following.effect is Effect.RANDOM:
-            if following.args[0] != Ref(0) or following.args[2] is not True or len(following.outputs) != 3:
-                return None
-            dropout = following
-        elif dropout is not None or not (is_cast(builder, following) or _is_copy(following)):
-            return None
-        value = following.outputs[0]
+def _made(builder: GraphBuilder, match: Match, name: str) -> Recipe | None:
+    """The recipe that makes what is named in a match."""
+    read = match.read(name)
+    return None if read is None else builder.made_by(read.value)
 
 
-def _with_backward(
-    builder: GraphBuilder, chain: AttentionChain, softmax: Recipe, weights: int
-) -> AttentionChain | None:
-    """The same chain with its backward; None where that has another form."""
-    late = [builder.recipes[r] for r in builder.readers[weights] if builder.recipes[r].segment > softmax.segment]
-    of_value = next((r for r in late if r.op == _BMM and _is_flipped(r.reads[0], chain.output.reads[0])), None)
-    if of_value is None or len(late) != 1 + (weights == softmax.outputs[0]):
+def _scaling(builder: GraphBuilder, match: Match, name: str) -> Scaling | None:
+    """The number by which what is named multiplies or divides; None if there is none."""
+    recipe, factor = _made(builder, match, name), match.found.get(f"{name} by")
+    if recipe is None or isinstance(factor, bool) or not isinstance(factor, int | float):
         return None
-    gradient = of_value.reads[1]
-    after = (builder.recipes[r] for r in builder.readers[gradient.value])
-    first = next(
-        (r for r in after if r.op == _BMM and r.reads[0] == gradient and _is_flipped(r.reads[1], chain.value)), None
-    )
-    if first is None:
-        return None
-    found, scaling, softmax_backward = [of_value.id, first.id], None, None
-    value, dropped = first.outputs[0], chain.dropout is None
-    while True:
-        if builder.values[value].leaves is not None or not is_dense(builder.values[value].geometry):
-            return None
-        readers = [builder.recipes[r] for r in builder.readers.get(value, [])]
-        if softmax_backward is not None and len(readers) == 2:
-            break
-        if len(readers) != 1 or not is_whole(builder, readers[0].reads[0]) or readers[0].reads[0].value != value:
-            return None
-        step = readers[0]
-        if not dropped and step.op == _DROPOUT_BACKWARD and step.args[:2] == (Ref(0), Ref(1)):
-            dropped = True
-        elif step.op == _SOFTMAX_BACKWARD and dropped and step.reads[1].value == softmax.outputs[0]:
-            if step.args != (Ref(0), Ref(1), -1, Const("dtype", chain.dtype)):
-                return None
-            softmax_backward = step
-        elif softmax_backward is not None and scaling is None and (scaling := scaling_of(step)) is not None:
-            pass
-        elif not is_cast(builder, step):
-            return None
-        found.append(step.id)
-        value = step.outputs[0]
-    of_key = next((r for r in readers if r.op == _BMM and _is_flipped(r.reads[0], chain.query)), None)
-    of_query = next((r for r in readers if r.op == _BMM and _is_flipped(r.reads[1], chain.key)), None)
-    if of_key is None or of_query is None or of_key.reads[1].value != value or of_query.reads[0].value != value:
-        return None
-    if scaling != chain.scaling:
-        return None
-    outputs = (of_query.outputs[0], of_key.outputs[0], of_value.outputs[0])
-    if not all(is_dense(builder.values[v].geometry) for v in outputs):
-        return None
-    found += [of_key.id, of_query.id]
-    backward = AttentionBackward(gradient, of_query, of_key, of_value, tuple(found))
-    return dataclasses.replace(chain, recipes=(*chain.recipes, *found), backward=backward)
+    return _SCALING[recipe.op], float(factor)
 
 
 def _is_flipped(read: Read, other: Read) -> bool:

@@ -13,13 +13,13 @@ from lowtide.ir.call import Arg, Items, Read
 from lowtide.ir.graph import Recipe
 from lowtide.ops.builder import GraphBuilder
 from lowtide.ops.norm_site import is_contiguous
-from lowtide.ops.pattern import Call, Either, Match, Term, Variable, matches
+from lowtide.ops.pattern import Call, Either, Match, Named, Term, Variable, matches
 
 _X, _RSTD, _GRADIENT, _XHAT = Variable("x"), Variable("rstd"), Variable("gradient"), Variable("xhat")
 
 
-def _product(one: Term, other: Term, name: str = "", *, shared: bool = False) -> Call:
-    return Call(("aten.mul.Tensor",), (one, other), name, commutes=True, shared=shared)
+def _product(one: Term, other: Term, *, shared: bool = False) -> Call:
+    return Call(("aten.mul.Tensor",), (one, other), commutes=True, shared=shared)
 
 
 def _sum(one: Term, other: Term) -> Call:
@@ -39,20 +39,16 @@ def _total(term: Term, dims: str) -> Call:
 
 
 _MEAN = Call(("aten.mean.dim",), (_power(_X, 2), Variable("averaged"), True))
-_ROOT = Call(
-    ("aten.rsqrt.default",),
-    (Call(("aten.add.Scalar", "aten.add.Tensor"), (_MEAN, Variable("eps"))),),
-    name="rstd",
-    shared=True,
-)
-_DIRECT = Call(("aten.mul.Tensor",), (_GRADIENT, _ROOT), name="direct", commutes=True)
+_SHIFTED = Call(("aten.add.Scalar", "aten.add.Tensor"), (_MEAN, Variable("eps")))
+_ROOT = Named("rstd", Call(("aten.rsqrt.default",), (_SHIFTED,), shared=True))
+_DIRECT = Named("direct", _product(_GRADIENT, _ROOT))
 _SLOPE = _product(_scaled(_total(_product(_GRADIENT, _X), "summed"), -0.5), _power(_RSTD, 3))
 _INPUT_GRADIENT = _sum(
     Either((_DIRECT, _sum(_DIRECT, Variable("added")))),
     _product(Call(("aten.div.Scalar",), (_SLOPE, Variable("width"))), _scaled(_power(_X, 1.0), 2.0)),
 )
 """g * r + sum(g * x) * -0.5 * r ** 3 / width * (x ** 1 * 2), with what came to x from others added to g * r."""
-_SCALE_GRADIENT = _total(_product(Variable("outer"), _product(_X, _RSTD, "xhat", shared=True)), "columns")
+_SCALE_GRADIENT = _total(_product(Variable("outer"), Named("xhat", _product(_X, _RSTD, shared=True))), "columns")
 _SCALED_NORMAL = _product(_XHAT, Variable("weight"))
 
 
@@ -116,7 +112,7 @@ def _site(builder: GraphBuilder, match: Match) -> RmsSite | None:
         return None
     if isinstance(match.found["eps"], Read) or (added is not None and direct is not None and direct.views):
         return None
-    result = builder.recipes[match.recipes[-1]]
+    result = match.roots[0]
     reads = [t.geometry for t in (gradient, x, builder.read(result.outputs[0]), added) if t is not None]
     if not all(is_contiguous(g) for g in reads) or len({g.dtype for g in reads if g is not None}) != 1:
         return None
@@ -134,17 +130,17 @@ def scaled_site(builder: GraphBuilder, inner: RmsSite) -> ScaledSite | None:
         return None
     columns = Items(tuple(range(len(inner.x.geometry.shape) - 1)))
     known: dict[str, Read | Arg] = {"x": inner.x, "rstd": inner.rstd, "columns": columns}
-    for match in matches(builder, _SCALE_GRADIENT, known):
+    for match in matches(builder, _SCALE_GRADIENT, known=known):
         outer, xhat = match.read("outer"), match.read("xhat")
         if outer is None or xhat is None or xhat.views or outer not in before.reads:
             continue
         weight = before.reads[1 - before.reads.index(outer)]
-        forward = next(matches(builder, _SCALED_NORMAL, {"xhat": xhat, "weight": weight}), None)
+        forward = next(matches(builder, _SCALED_NORMAL, known={"xhat": xhat, "weight": weight}), None)
         if forward is None:
             continue
         place = {r: i for i, r in enumerate(builder.graph.program)}
         shares = tuple(sorted((before.id, *match.recipes), key=place.__getitem__))
         every = tuple(sorted((*inner.recipes, *shares), key=place.__getitem__))
-        made, total = builder.recipes[forward.recipes[-1]], builder.recipes[match.recipes[-1]]
+        made, total = forward.roots[0], match.roots[0]
         return ScaledSite(inner, made, builder.read(made.outputs[0]), weight, outer, total.outputs[0], every, shares)
     return None
