@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from lowtide.arguments import seconds, shown, text, whole
 from lowtide.errors import ArgumentError
+from lowtide.ir.compilers import COMPILERS, EAGER
 from lowtide.ir.graph import Graph
 from lowtide.ir.layout import ALIGNMENT_B, LiveBlock
 from lowtide.ir.machine import Link, Machine
@@ -16,9 +17,6 @@ from lowtide.ir.schedule import Schedule
 from lowtide.planners.base import AbstractPlanner
 from lowtide.planners.portfolio import Portfolio
 from lowtide.units import Budget
-
-EAGER, INDUCTOR = COMPILERS = ("eager", "inductor")
-"""Whose kernels run."""
 
 
 @dataclass(frozen=True, kw_only=True)

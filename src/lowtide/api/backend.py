@@ -9,10 +9,10 @@ from typing import Any
 from torch import fx
 
 from lowtide.arguments import shown
-from lowtide.constraints import EAGER
 from lowtide.device.dynamo_settings import never_run_eagerly
 from lowtide.device.graph_breaks import ends_at_a_break
 from lowtide.errors import ArgumentError, BudgetError, BudgetWarning, LowtideError
+from lowtide.ir.compilers import EAGER
 from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import DEFAULT_WORK
 from lowtide.pipeline import SHAPE_LIMIT_s

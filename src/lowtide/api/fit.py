@@ -14,7 +14,6 @@ import torch
 from lowtide.api.plan import nothing_captured
 from lowtide.arguments import function, path, yes_or_no
 from lowtide.capture.fidelity import compiled_already
-from lowtide.constraints import EAGER
 from lowtide.device.looked_through import is_compiled_module
 from lowtide.device.modules import hooks_of_all_modules, replace_call, replaced_call
 from lowtide.device.process_groups import model_inside
@@ -22,6 +21,7 @@ from lowtide.device.recomputation import ended_behind
 from lowtide.device.trees import tensors_in
 from lowtide.distributed.data_parallel import agreement_of
 from lowtide.errors import BudgetError, LowtideError, PlanMismatch, VerificationError
+from lowtide.ir.compilers import EAGER
 from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import DEFAULT_WORK
 from lowtide.pipeline import SHAPE_LIMIT_s

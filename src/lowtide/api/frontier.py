@@ -9,8 +9,8 @@ import torch
 
 from lowtide.api.plan import captured_calls
 from lowtide.arguments import call_arguments, yes_or_no
-from lowtide.constraints import EAGER
 from lowtide.device.arena import nothing_engaged
+from lowtide.ir.compilers import EAGER
 from lowtide.ir.numerics import Numerics
 from lowtide.pipeline import environment, linked
 from lowtide.planners.frontier import POINTS, WORK, Watch

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from lowtide.arguments import call_arguments, function, path, yes_or_no
-from lowtide.constraints import EAGER
 from lowtide.errors import CaptureError
+from lowtide.ir.compilers import EAGER
 from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import DEFAULT_WORK
 from lowtide.planners.base import Watch

@@ -18,7 +18,6 @@ from lowtide.api.memory import MemoryStats, memory_stats
 from lowtide.api.transfers import Transfers, transfers
 from lowtide.arguments import function, number, shown, whole, yes_or_no
 from lowtide.capture.whole_step import GATHERED
-from lowtide.constraints import EAGER
 from lowtide.device.process_groups import is_data_parallel
 from lowtide.errors import (
     ArgumentError,
@@ -29,6 +28,7 @@ from lowtide.errors import (
     OptimizerError,
     VerificationError,
 )
+from lowtide.ir.compilers import EAGER
 from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import DEFAULT_WORK
 from lowtide.ops.updates import MASTER

@@ -11,7 +11,7 @@ from lowtide.cli.failure import INTERRUPTED, told
 from lowtide.cli.implementations import Compiler, Level, Without, named_compiler
 from lowtide.cli.movement import HostBudget, Link
 from lowtide.cli.progress import line
-from lowtide.constraints import EAGER
+from lowtide.ir.compilers import EAGER
 from lowtide.ir.graph_file import is_graph_file
 from lowtide.ir.numerics import parse_numerics
 from lowtide.report.terminal import Terminal

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from lowtide.constraints import COMPILERS
+from lowtide.ir.compilers import COMPILERS
 
 Level = Annotated[
     str,

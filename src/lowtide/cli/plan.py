@@ -14,7 +14,7 @@ from lowtide.cli.max_batch import Variation, find, show
 from lowtide.cli.max_batch import as_json as to_json
 from lowtide.cli.movement import HostBudget, Link
 from lowtide.cli.progress import line
-from lowtide.constraints import EAGER
+from lowtide.ir.compilers import EAGER
 from lowtide.ir.graph_file import is_graph_file
 from lowtide.ir.numerics import parse_numerics
 from lowtide.progress import shown_by

@@ -229,6 +229,9 @@ Functions of torch's surface are here where lowtide puts others in their place.
 | `torch._C._dynamo.guards._empty_strided_cuda` | 2.13 to 2.13 | the same |
 | `torch._C._dynamo.guards._reinterpret_tensor` | 2.13 to 2.13 | compiled: how a kernel sees its arguments |
 | `torch._C._cuda_getCurrentRawStream` | 2.13 to 2.13 | compiled: where a GPU's kernels run |
+| `torch._inductor.dependencies.MemoryDep` | 2.13 to 2.13 | compiled: which results may lie over what a kernel reads |
+| `torch._inductor.virtualized.V` | 2.13 to 2.13 | compiled: comments in a program |
+| `wrapper_code.writeline` | 2.13 to 2.13 | the same |
 
 What concerns CUDA was seen in builds for CUDA: one for processors alone lacks it. Up to torch 2.12 a captured backward
 holds the gradients that it is given, because `boxed_grads_call` is missing.

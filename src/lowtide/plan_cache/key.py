@@ -14,9 +14,9 @@ import hashlib
 import msgspec
 
 import lowtide
-from lowtide.constraints import EAGER
 from lowtide.device.fingerprint import fingerprint
 from lowtide.errors import PlanFileError
+from lowtide.ir.compilers import EAGER
 from lowtide.ir.graph import Graph
 from lowtide.ir.likeness import memory, seconds_apart, shapes, size_B, structure
 from lowtide.ir.plan import PlanRecord

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from lowtide.constraints import EAGER, INDUCTOR
 from lowtide.device.capture_errors import backend_failure, capture_failures, recompile_limit_error
 from lowtide.device.compile_queries import Answers, Place, queries_answered
 from lowtide.device.compiled_code import CompiledFunction
@@ -29,6 +28,7 @@ from lowtide.device.rewritten_calls import calls_kept
 from lowtide.device.said_once import messages_said_once
 from lowtide.device.surroundings import obstruction
 from lowtide.errors import ArgumentError, CaptureError, LowtideError, RecompileLimit
+from lowtide.ir.compilers import EAGER, INDUCTOR
 from lowtide.progress import told
 from lowtide.session.hook_installation import install_output_hooks
 

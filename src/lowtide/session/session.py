@@ -24,7 +24,6 @@ from lowtide.capture.breaks import all_breaks
 from lowtide.capture.captured import Captured
 from lowtide.capture.captured_call import IN_BACKWARD, AbstractSteps
 from lowtide.compiled.backend import CompileTimes, make_inductor_backend
-from lowtide.constraints import INDUCTOR
 from lowtide.device.arena import nothing_engaged
 from lowtide.device.arrivals import Arrivals, GradientLayout
 from lowtide.device.fingerprint import precision_switches
@@ -35,6 +34,7 @@ from lowtide.device.storage import identity_of
 from lowtide.device.strides import hint_of
 from lowtide.distributed.agreement import Agreement
 from lowtide.errors import BackwardError, BudgetWarning, InexactCapture, InfeasibleBudget, UnsupportedOperator
+from lowtide.ir.compilers import INDUCTOR
 from lowtide.ir.fidelity import Doubt
 from lowtide.ir.graph import Role
 from lowtide.ir.layout import LiveBlock

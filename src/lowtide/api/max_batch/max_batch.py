@@ -17,10 +17,10 @@ from lowtide.api.max_batch.sized_steps import Family
 from lowtide.api.max_batch.trial_step import LossOf, try_step
 from lowtide.api.plan import plan as plan_of
 from lowtide.arguments import function, number, shown, whole, yes_or_no
-from lowtide.constraints import EAGER
 from lowtide.device.fingerprint import device_memory_B
 from lowtide.device.generator_guard import unchanged_generators
 from lowtide.errors import ArgumentError, BudgetError, InfeasibleBudget, LowtideError
+from lowtide.ir.compilers import EAGER
 from lowtide.ir.numerics import Numerics
 from lowtide.ir.plan import DEFAULT_WORK
 from lowtide.planners.base import Watch
