@@ -340,7 +340,10 @@ class _Walk:
                 claimed.add(result.allocation)
             elif result is not None and result.alias is not None:
                 self._note("aliases", recipe.op)
-            self.size_B[value] = size_B if first else max(size_B, self.size_B[value])
+            if first:
+                self.size_B[value] = size_B
+            elif position not in heirs:  # what would lie in a larger storage than it needs is withdrawn (`settled`)
+                self.size_B[value] = max(size_B, self.size_B[value])
             if result is not None:
                 self._compare(recipe, value, result.geometry, first)
 
