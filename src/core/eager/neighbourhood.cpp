@@ -119,7 +119,7 @@ void Neighbourhood::forget(Nanoseconds& sum_ns, std::int64_t& known) {
 void Neighbourhood::outdate(ValueId root) {
   forget(at(root).ancestors_ns, known_ancestors_);
   forget(at(root).descendants_ns, known_descendants_);
-  outdate_kin(root);
+  outdate_others(root);
 }
 
 // INVARIANT: a root whose sum of ancestors is known is COUNTED, and so are its evicted ancestors. So a walk down to those
@@ -146,7 +146,7 @@ void Neighbourhood::walk_counted(ValueId root, const Visit& visit) {
   }
 }
 
-void Neighbourhood::outdate_kin(ValueId root) {
+void Neighbourhood::outdate_others(ValueId root) {
   if (known_ancestors_ > 0)
     walk_counted(root, [&](Entry& entry) {
       forget(entry.ancestors_ns, known_ancestors_);
@@ -161,7 +161,7 @@ void Neighbourhood::outdate_kin(ValueId root) {
 // recomputed from what it reads.
 void Neighbourhood::change(ValueId root, Nanoseconds by_ns) {
   const std::vector<ValueId>& above = at(root).above;
-  if (std::any_of(above.begin(), above.end(), [&](ValueId parent) { return at(parent).is_gone(); })) return outdate_kin(root);
+  if (std::any_of(above.begin(), above.end(), [&](ValueId parent) { return at(parent).is_gone(); })) return outdate_others(root);
   at(root).is_counted = true;
   if (known_ancestors_ > 0)
     walk_counted(root, [&](Entry& entry) { entry.ancestors_ns += entry.ancestors_ns != UNKNOWN ? by_ns : 0; });

@@ -140,7 +140,7 @@ class Neighbourhood {
   template <class Visit>
   void walk_counted(ValueId root, const Visit& visit);
   void outdate(ValueId root);
-  void outdate_kin(ValueId root);
+  void outdate_others(ValueId root);
   void change(ValueId root, Nanoseconds by_ns);
   static void forget(Nanoseconds& sum_ns, std::int64_t& known);
 

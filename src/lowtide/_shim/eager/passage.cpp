@@ -230,7 +230,8 @@ void Runtime::before_writing(Pass& pass, Lock& lock) {
 void Runtime::look_before(Pass& pass) {
   if (!pass.op.is_foreign) return;
   for (const ValueId value : pass.inputs) {
-    const auto storage = holds(pass.written, value) || bodies_[value].aside != nullptr ? nullptr : bodies_[value].hold();
+    const Body& body = bodies_[value];
+    const auto storage = holds(pass.written, value) || body.aside != nullptr ? nullptr : body.hold();
     if (storage != nullptr) pass.untouched.emplace_back(value, digest_of(*storage));
   }
 }

@@ -177,10 +177,11 @@ Bytes Runtime::hole_for_another(Bytes hole_B, bool is_clean, const std::string& 
 
 // Asked while blocks slide, under the arena's own lock: a storage that another thread releases must not die then.
 bool Runtime::is_movable(ValueId value) {
-  auto storage = bodies_[value].hold();
+  const Body& body = bodies_[value];
+  auto storage = body.hold();
   if (storage == nullptr) return false;
   moving_.push_back(std::move(storage));
-  return may_move(value, *moving_.back());
+  return may_move(value, body, *moving_.back());
 }
 
 // What was held for a slide, or by a policy that asked what may move, would keep the bytes.
@@ -190,12 +191,12 @@ void Runtime::release(ValueId value) {
 }
 
 bool Runtime::may_move(ValueId value) {
-  const auto storage = bodies_[value].hold();
-  return storage != nullptr && may_move(value, *storage);
+  const Body& body = bodies_[value];
+  const auto storage = body.hold();
+  return storage != nullptr && may_move(value, body, *storage);
 }
 
-bool Runtime::may_move(ValueId value, const Storage& storage) {
-  const Body& body = bodies_[value];
+bool Runtime::may_move(ValueId value, const Body& body, const Storage& storage) const {
   return !body.fixed && body.aside == nullptr && !gates_.is_dropped(storage) &&
          std::find(running_.begin(), running_.end(), value) == running_.end() && gates_.objection(storage).empty();
 }

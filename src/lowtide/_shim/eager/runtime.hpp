@@ -157,7 +157,7 @@ class Runtime final : public eager::Executor {
   Bytes hole_for_another(Bytes hole_B, bool is_clean, const std::string& name);
   Shortage short_of(Bytes need_B);
   bool may_move(ValueId value);
-  bool may_move(ValueId value, const Storage& storage);
+  bool may_move(ValueId value, const Body& body, const Storage& storage) const;
   [[noreturn]] void refuse(Bytes need_B, const std::string& name);
   void look_for_beginning(const Pass& pass);
   void step_ends();
