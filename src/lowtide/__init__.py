@@ -86,7 +86,6 @@ if TYPE_CHECKING:
     from lowtide.eager_engine.eager_stats import EagerStats as EagerStats
     from lowtide.errors import ArgumentError as ArgumentError
     from lowtide.errors import BackwardError as BackwardError
-    from lowtide.errors import RanksError as RanksError
     from lowtide.errors import BudgetError as BudgetError
     from lowtide.errors import BudgetWarning as BudgetWarning
     from lowtide.errors import CaptureError as CaptureError
@@ -101,6 +100,7 @@ if TYPE_CHECKING:
     from lowtide.errors import PlanError as PlanError
     from lowtide.errors import PlanFileError as PlanFileError
     from lowtide.errors import PlanMismatch as PlanMismatch
+    from lowtide.errors import RanksError as RanksError
     from lowtide.errors import RecompileLimit as RecompileLimit
     from lowtide.errors import UnsupportedOperator as UnsupportedOperator
     from lowtide.errors import VerificationError as VerificationError

@@ -114,7 +114,7 @@ def _compared(cases: list[tuple[str, str, bool]]) -> dict[str, Any]:
 
 
 def _on_two() -> dict[str, Any]:
-    budgets = ("100% of plain", "60% of plain", "45% of plain", "smallest")
+    budgets = ("100% of plain", "60% of plain", "50% of plain", "smallest")
     cases = [("plain", b, False) for b in budgets]
     cases += [(k, "60% of plain", False) for k in ("views", "unused", "static")]
     return _compared([*cases, ("plain", "60% of plain", True)])
