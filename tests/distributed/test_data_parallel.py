@@ -121,7 +121,8 @@ def _on_two() -> dict[str, Any]:
 
 
 def _on_four() -> dict[str, Any]:
-    return _compared([("plain", "60% of plain", False)])
+    """DDP refills its buckets in the order of readiness, which differs; not where it looks for unused parameters."""
+    return _compared([("unused", "60% of plain", False)])
 
 
 @pytest.mark.parametrize(("work", "count"), [(_on_two, 2), (_on_four, 4)])
