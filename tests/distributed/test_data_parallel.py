@@ -114,14 +114,15 @@ def _compared(cases: list[tuple[str, str, bool]]) -> dict[str, Any]:
 
 
 def _on_two() -> dict[str, Any]:
-    budgets = ("100% of plain", "60% of plain", "45% of plain", "smallest")
+    budgets = ("100% of plain", "60% of plain", "50% of plain", "smallest")
     cases = [("plain", b, False) for b in budgets]
     cases += [(k, "60% of plain", False) for k in ("views", "unused", "static")]
     return _compared([*cases, ("plain", "60% of plain", True)])
 
 
 def _on_four() -> dict[str, Any]:
-    return _compared([("plain", "60% of plain", False)])
+    """DDP refills its buckets in the order of readiness, which differs; not where it looks for unused parameters."""
+    return _compared([("unused", "60% of plain", False)])
 
 
 @pytest.mark.parametrize(("work", "count"), [(_on_two, 2), (_on_four, 4)])

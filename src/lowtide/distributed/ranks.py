@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -58,7 +58,9 @@ class Ranks:
         """
         level = self._level
         level[0], level[1] = numbers
-        self._finish(distributed.all_reduce(level, distributed.ReduceOp.MAX, self._group, async_op=True), level, call)
+        self._finish(
+            lambda: distributed.all_reduce(level, distributed.ReduceOp.MAX, self._group, async_op=True), level, call
+        )
         return int(level[0]), int(level[1])
 
     def gather(self, message: bytes, call: int) -> list[bytes]:
@@ -70,12 +72,14 @@ class Ranks:
         with nothing_engaged():
             sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
             mine = torch.tensor([len(message)])
-            self._finish(distributed.all_gather(sizes, mine, self._group, async_op=True), (sizes, mine), call)
+            self._finish(lambda: distributed.all_gather(sizes, mine, self._group, async_op=True), (sizes, mine), call)
             width = max(1, *(int(s) for s in sizes))
             texts = [torch.zeros(width, dtype=torch.uint8) for _ in range(self.size)]
             padded = torch.zeros(width, dtype=torch.uint8)
             padded[: len(message)] = _bytes(message)
-            self._finish(distributed.all_gather(texts, padded, self._group, async_op=True), (texts, padded), call)
+            self._finish(
+                lambda: distributed.all_gather(texts, padded, self._group, async_op=True), (texts, padded), call
+            )
             return [t[: int(s)].numpy().tobytes() for t, s in zip(texts, sizes, strict=True)]
 
     def from_first(self, message: bytes, call: int) -> bytes:
@@ -89,9 +93,9 @@ class Ranks:
         """
         with nothing_engaged():
             size = torch.tensor([len(message)])
-            self._finish(distributed.broadcast(size, self._first, self._group, async_op=True), size, call)
+            self._finish(lambda: distributed.broadcast(size, self._first, self._group, async_op=True), size, call)
             text = _bytes(message) if self.rank == 0 else torch.zeros(int(size), dtype=torch.uint8)
-            self._finish(distributed.broadcast(text, self._first, self._group, async_op=True), text, call)
+            self._finish(lambda: distributed.broadcast(text, self._first, self._group, async_op=True), text, call)
             return text.numpy().tobytes()
 
     def tell(self, call: int, error: BaseException) -> None:
@@ -122,11 +126,15 @@ class Ranks:
                     return str(self._store.get(_key(call)).decode(errors="replace"))
             return ""
 
-    def _finish(self, work: Any, touched: object, call: int) -> None:
+    def _finish(self, begin: Callable[[], Any], touched: object, call: int) -> None:
         """Waits for a collective, and looks meanwhile whether a rank has failed in this call or the one before."""
         begun = time.monotonic()
         heard_at, has_said = 0.0, False
         watch = Ranks.Watch(self._store)
+        try:
+            work = begin()
+        except RuntimeError as error:  # gloo knows already that a rank is gone
+            raise RanksError(self._why(watch, call), is_final=True) from error
         while True:
             try:
                 work.wait(timedelta(seconds=_LOOK_s))
