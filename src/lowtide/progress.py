@@ -128,8 +128,8 @@ class _Notebook:
     def __call__(self, text: str) -> None:
         from IPython.display import HTML, display
 
-        shown = HTML(f"<code>{text}</code>" if text else "")  # type: ignore[no-untyped-call]
+        shown = HTML(f"<code>{text}</code>" if text else "")
         if self._handle is None:
-            self._handle = display(shown, display_id=True)  # type: ignore[no-untyped-call]
+            self._handle = display(shown, display_id=True)
         else:
             self._handle.update(shown)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import lowtide
+from lowtide.errors import InexactCapture
 from lowtide.device import shim
 from tests.ranks import on_ranks
 
@@ -133,3 +134,23 @@ def test_bits_are_those_of_plain_data_parallel_training(work: Any, count: int, t
             assert found["same"], name
             assert found["reserved_B"] <= found["budget_B"], name
             assert found["outside_B"] >= bucket_B, name
+
+
+def _wrapped_before_and_since() -> dict[str, str]:
+    """What training on more than two ranks is refused with; the second model is wrapped after it was fitted."""
+    answers = {}
+    with pytest.raises(InexactCapture) as before:
+        lowtide.fit(DistributedDataParallel(nn.Linear(8, 8)), "1GiB")
+    answers["before"] = str(before.value)
+    model = DistributedDataParallel(lowtide.fit(nn.Linear(8, 8), "1GiB"))
+    with pytest.raises(InexactCapture) as since:
+        model(torch.randn(4, 8))
+    answers["since"] = str(since.value)
+    return answers
+
+
+def test_sums_in_another_order_are_refused_at_exact(tmp_path: Any) -> None:
+    for answer in on_ranks(_wrapped_before_and_since, tmp_path, 3):
+        for found in answer.values():
+            assert "more than two ranks" in found
+            assert "find_unused_parameters=True" in found

@@ -16,10 +16,10 @@ from lowtide.arguments import function, path, yes_or_no
 from lowtide.capture.fidelity import compiled_already
 from lowtide.device.looked_through import is_compiled_module
 from lowtide.device.modules import hooks_of_all_modules, replace_call, replaced_call
-from lowtide.device.process_groups import model_inside
+from lowtide.device.process_groups import calling_data_parallel, model_inside
 from lowtide.device.recomputation import ended_behind
 from lowtide.device.trees import tensors_in
-from lowtide.distributed.data_parallel import agreement_of
+from lowtide.distributed.data_parallel import agreement_of, reordered_sums
 from lowtide.errors import BudgetError, LowtideError, PlanMismatch, VerificationError
 from lowtide.ir.compilers import EAGER
 from lowtide.ir.numerics import Numerics
@@ -153,7 +153,8 @@ def fit(
         budget=size, seed=seed, work=work, time_limit_s=time_limit_s, compiler=compiler, **menu, **moves
     )
     options = dataclasses.replace(options, shape_limit_s=shape_limit_s)
-    doubts = (compiled_already(type(model).__name__),) if _is_compiled(model) else ()
+    compiled_before = (compiled_already(type(model).__name__),) if _is_compiled(model) else ()
+    doubts = (*compiled_before, *reordered_sums(model))
     if doubts and options.numerics is Numerics.EXACT:
         raise inexact(doubts)
     if verify and options.compiler != EAGER:
@@ -241,6 +242,7 @@ def _install(model: M, handle: Fitted, dynamic: bool | None, first: FirstSteps |
 
     def call(*args: Any, **kwargs: Any) -> Any:
         with turn, told():
+            session.doubt(*reordered_sums(calling_data_parallel()))  # it may have been wrapped since
             verified = None if first is None else first.begin(args, kwargs)
             results = _guarded(session, compiled, args, kwargs)
             if first is not None and verified is not None:

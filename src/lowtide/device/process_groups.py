@@ -6,26 +6,43 @@ Units: `_B` bytes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 from torch import distributed
 
 if TYPE_CHECKING:
-    from torch.distributed import GradBucket, ProcessGroup, Store
+    from torch._C._distributed_c10d import GradBucket as GradBucket
+    from torch._C._distributed_c10d import Store as Store
+    from torch.distributed import ProcessGroup
     from torch.nn.parallel import DistributedDataParallel
 
 Reduction = Callable[["GradBucket"], "torch.futures.Future[torch.Tensor]"]
 
 
-def is_data_parallel(model: torch.nn.Module) -> bool:
+def is_data_parallel(model: object) -> TypeGuard[DistributedDataParallel]:
     """Whether a model is one in DistributedDataParallel, whose ranks train together."""
     return distributed.is_available() and isinstance(model, torch.nn.parallel.DistributedDataParallel)
 
 
 def model_inside(model: torch.nn.Module) -> torch.nn.Module:
     """The model that DistributedDataParallel calls: what is captured, as a whole; any other model itself."""
-    return model.module if is_data_parallel(model) else model
+    if not is_data_parallel(model):
+        return model
+    inside: torch.nn.Module = model.module
+    return inside
+
+
+def calling_data_parallel() -> DistributedDataParallel | None:
+    """The model in DistributedDataParallel whose forward is running, however it was wrapped; None outside of one."""
+    if not distributed.is_available():
+        return None
+    return torch.nn.parallel.DistributedDataParallel._active_ddp_module
+
+
+def refills_buckets(model: DistributedDataParallel) -> bool:
+    """Whether torch fills its buckets anew after the first step, in the order in which gradients became ready."""
+    return bool(model.static_graph or not model.find_unused_parameters)
 
 
 def bucket_B(model: torch.nn.Module) -> int:
@@ -37,7 +54,7 @@ def bucket_B(model: torch.nn.Module) -> int:
     if not is_data_parallel(model):
         return 0
     left_alone: set[str] = getattr(model, "parameters_to_ignore", set())
-    named = model.module.named_parameters()
+    named = model_inside(model).named_parameters()
     return sum(p.nbytes for name, p in named if p.requires_grad and name not in left_alone)
 
 
@@ -68,7 +85,7 @@ def group_like(group: ProcessGroup, description: str) -> ProcessGroup:
     Raises:
         RuntimeError: if they do not within the group's time-out.
     """
-    made = distributed.new_group(
+    made: ProcessGroup | None = distributed.new_group(
         distributed.get_process_group_ranks(group),
         backend="gloo",
         use_local_synchronization=True,
@@ -86,7 +103,8 @@ def own_store(prefix: str) -> Store:
     store = distributed.distributed_c10d._get_default_store()
     if hasattr(store, "clone"):
         store = store.clone()
-    return distributed.PrefixStore(prefix, store)
+    found: Store = distributed.distributed_c10d.PrefixStore(prefix, store)
+    return found
 
 
 def reduce_by(model: DistributedDataParallel, reduction: Reduction) -> bool:
@@ -100,10 +118,10 @@ def reduce_by(model: DistributedDataParallel, reduction: Reduction) -> bool:
         return reduction(bucket)
 
     # torch reads the annotations as objects, and accepts these only.
-    hook.__annotations__.update(bucket=distributed.GradBucket)
+    hook.__annotations__.update(bucket=distributed.GradBucket)  # type: ignore[attr-defined]
     hook.__annotations__["return"] = torch.futures.Future[torch.Tensor]
     try:
-        model.register_comm_hook(None, hook)  # type: ignore[no-untyped-call]
+        model.register_comm_hook(None, hook)
     except RuntimeError as error:
         if "once" not in str(error):
             raise

@@ -177,6 +177,7 @@ Functions of torch's surface are here where lowtide puts others in their place.
 | `Reducer._rebuild_buckets` | 2.11 to 2.15 | eager: buckets stay |
 | `DistributedDataParallel._ddp_init_helper` | 2.11 to 2.15 | the same |
 | `torch.distributed.distributed_c10d._get_default_store` | 2.13 | distributed: a rank that fails tells the others |
+| `DistributedDataParallel._active_ddp_module` | 2.13 | distributed: how a fitted model was wrapped since |
 | `DistributedDataParallel._join_config` | 2.13 | distributed: refused inside `Join` |
 | `DistributedDataParallel._delay_all_reduce_params` | 2.13 | distributed: refused |
 | `DistributedDataParallel._use_python_reducer` | 2.13 | the same |

@@ -252,9 +252,9 @@ class Agreement:
             if wish.state is not State.WANTS:
                 continue
             for name, value in wish.facts.items():
-                first, there = next((r, w.facts[name]) for r, w in enumerate(wishes) if w.state is State.WANTS)
-                if value != there:
-                    raise self._mismatch(f"{name} is {value} on rank {rank} and {there} on rank {first}")
+                first, expected = next((r, w.facts[name]) for r, w in enumerate(wishes) if w.state is State.WANTS)
+                if value != expected:
+                    raise self._mismatch(f"{name} is {value} on rank {rank} and {expected} on rank {first}")
         if any(w.state is not State.WANTS or w.shapes != wishes[0].shapes for w in wishes):
             return False
         others = [rank for rank, w in enumerate(wishes) if w.program != wishes[0].program]
@@ -275,7 +275,8 @@ class Agreement:
     def _jointly(self, request: PlanRequest, make: Make, wishes: Sequence[Wish]) -> PlanRecord:
         """The plan that the first rank makes, for the graph of this rank."""
         mine: PlanRecord | None = None
-        told, failure = _Told(), None
+        told = _Told()
+        failure: BaseException | None = None
         if self._ranks.rank == 0:
             try:
                 mine = make(request)

@@ -7,16 +7,36 @@ import weakref
 import torch
 from torch import distributed
 
-from lowtide.device.process_groups import is_data_parallel, joins, what_is_unsupported
+from lowtide.device.process_groups import is_data_parallel, joins, refills_buckets, what_is_unsupported
 from lowtide.distributed.agreement import Agreement
 from lowtide.distributed.ranks import Ranks
 from lowtide.distributed.reductions import Reductions, reduce_watchfully
 from lowtide.errors import ArgumentError, RanksError
+from lowtide.ir.fidelity import Doubt
 
 _JOINS = (
     "torch.distributed.algorithms.Join lets ranks end early, and lowtide asks all of them before every step: give "
     "every rank the same number of batches (DistributedSampler does), or train without Join"
 )
+_COMMUTES = 2
+"""Ranks whose gradients have the same sum in either order."""
+_REORDERED = Doubt(
+    "on more than two ranks DistributedDataParallel adds up gradients in an order that follows from the order in which "
+    "they become ready in a backward, and a planned backward has another one",
+    "Train with find_unused_parameters=True, with which the order is always that of the parameters, or accept sums in "
+    'another order with numerics="reassociated"',
+)
+
+
+def reordered_sums(model: torch.nn.Module | None) -> tuple[Doubt, ...]:
+    """Why gradients that ranks add up may differ from plain PyTorch's; nothing for a model that trains alone.
+
+    Torch fills its buckets anew after the first step, in the order in which gradients became ready, and the place of a
+    gradient in a bucket decides which rank's part is added first.
+    """
+    if not is_data_parallel(model) or not refills_buckets(model):
+        return ()
+    return (_REORDERED,) if distributed.get_world_size(model.process_group) > _COMMUTES else ()
 
 
 def agreement_of(model: torch.nn.Module, ranks: bool | None) -> Agreement | None:
@@ -31,7 +51,7 @@ def agreement_of(model: torch.nn.Module, ranks: bool | None) -> Agreement | None
         ArgumentError: if there are no ranks; if the model is wrapped in a way that lowtide does not train.
     """
     parallel = is_data_parallel(model)
-    if parallel and (option := what_is_unsupported(model)):  # type: ignore[arg-type]
+    if is_data_parallel(model) and (option := what_is_unsupported(model)):
         raise ArgumentError(
             f"the model is in DistributedDataParallel with {option}, which lowtide does not train: leave it out"
         )
@@ -75,10 +95,10 @@ class _Voters:
         model = self._model()
         if model is None or not is_data_parallel(model):
             return
-        if joins(model):  # type: ignore[arg-type]
+        if joins(model):
             raise RanksError(_JOINS)
         if self._is_first:  # not earlier: until then the user may register a hook
             self._is_first = False
-            self._reductions = reduce_watchfully(model, self._ranks)  # type: ignore[arg-type]
+            self._reductions = reduce_watchfully(model, self._ranks)
         if self._reductions is not None:
             self._reductions.begin(call)

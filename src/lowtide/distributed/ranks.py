@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import distributed
@@ -21,6 +21,9 @@ from torch import distributed
 from lowtide.device.arena import nothing_engaged
 from lowtide.device.process_groups import group_like, own_store
 from lowtide.errors import RanksError
+
+if TYPE_CHECKING:
+    from lowtide.device.process_groups import Store
 
 _LOG = logging.getLogger("lowtide")
 _LOOK_s = 0.5  # between two looks for failures elsewhere
@@ -116,7 +119,7 @@ class Ranks:
             store: a connection of its own.
         """
 
-        def __init__(self, store: distributed.Store) -> None:
+        def __init__(self, store: Store) -> None:
             self._store = store
 
         def heard(self, calls: Sequence[int]) -> str:

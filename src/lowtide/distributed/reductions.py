@@ -19,8 +19,9 @@ from lowtide.distributed.ranks import Ranks
 from lowtide.errors import RanksError
 
 if TYPE_CHECKING:
-    from torch.distributed import GradBucket
     from torch.nn.parallel import DistributedDataParallel
+
+    from lowtide.device.process_groups import GradBucket
 
 _LOOK_s = 0.5
 _LOOKS = 4  # for as long a failed rank may still come, where all failed alike
