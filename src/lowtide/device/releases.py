@@ -131,13 +131,29 @@ _NEEDED = {
     "torch.utils.checkpoint": ("_StopRecomputationError", "_recomputation_hook"),
 }
 """By module what a capture cannot do without; what else the table of `semiprivate` names may be missing."""
+_NEEDED_TO_COMPILE = {
+    "torch._C": ("_DisableAutocast", "_dynamo.guards._empty_strided_cpu", "_dynamo.guards._reinterpret_tensor"),
+    "torch._functorch.config": ("enable_autograd_cache",),
+    "torch._guards": ("TracingContext.report_output_strides",),
+    "torch._inductor.codecache": ("PyCodeCache.modules",),
+    "torch._inductor.codegen.common": ("device_codegens", "init_backend_registration"),
+    "torch._inductor.compile_fx": ("compile_fx", "partition_fn"),
+    "torch._inductor.config": ("allow_buffer_reuse", "inplace_buffers", "unsafe_marked_cacheable_functions"),
+    "torch._inductor.dependencies": ("MemoryDep",),
+    "torch._inductor.virtualized": ("V",),
+}
+"""The same for kernels that Inductor compiles."""
 _OF_OPERATORS = ("_dispatch_cache", "_op_dk", "_schema", "py_kernels")
 
 
-def missing() -> list[str]:
-    """Names of `semiprivate` that the installed torch lacks and a capture needs; empty on every tested release."""
+def missing(*, compiled: bool = False) -> list[str]:
+    """Names of `semiprivate` that the installed torch lacks and a capture needs; empty on every tested release.
+
+    Arguments:
+        compiled: whether Inductor's kernels are to be planned, which needs more.
+    """
     lacking = []
-    for module, names in _NEEDED.items():
+    for module, names in (*_NEEDED.items(), *(_NEEDED_TO_COMPILE.items() if compiled else ())):
         for name in names:
             try:
                 attrgetter(name)(importlib.import_module(module))

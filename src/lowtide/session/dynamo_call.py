@@ -68,7 +68,7 @@ def compiled_call(
                 "and each shape is compiled by itself."
             )
         dynamic = False
-    if lacking := missing():
+    if lacking := missing(compiled=compiler == INDUCTOR):
         raise CaptureError(
             f"torch {torch.__version__} lacks {', '.join(lacking)}, which lowtide needs to capture a model"
         )
