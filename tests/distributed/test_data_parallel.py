@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import lowtide
-from lowtide.errors import InexactCapture
 from lowtide.device import shim
+from lowtide.errors import InexactCapture
 from tests.ranks import on_ranks
 
 pytestmark = [
