@@ -148,3 +148,31 @@ def test_a_second_backward_finds_what_the_first_one_read(name: str) -> None:
     assert overwritten(record.graph, record.schedule.steps)
     for p, q in zip(plain.parameters(), fitted.parameters(), strict=True):
         assert torch.equal(p.grad, q.grad)  # type: ignore[arg-type]
+
+
+class Folded(nn.Module):
+    """A result that is laid out within a larger storage (`F.fold`), and what could overwrite it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        patches = F.unfold(self.first(x), 3)
+        whole = F.fold(patches, (x.shape[2], x.shape[3]), 3)
+        return self.second(torch.sigmoid(whole) * 0.1).relu().square().mean()
+
+
+@pytest.mark.skipif(not shim.available(), reason="no arena here")
+def test_a_result_in_a_larger_storage_misplaces_nothing() -> None:
+    torch.manual_seed(0)
+    model, x = Folded(), torch.randn(4, 4, 13, 13)
+    plain = twin(model)
+    plain(x).backward()
+    lowtide.fit(model, budget="100% of plain", work=50)
+    for _ in range(2):
+        model.zero_grad()
+        model(x).backward()
+    assert not lowtide.misplaced_allocations(model)
+    for mine, other in zip(model.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(mine.grad, other.grad)
