@@ -88,7 +88,7 @@ def test_a_plan_can_be_looked_at_before_any_step() -> None:
     assert wholly(step, model, optimizer, batches(3)).apart(plainly(plain, adamw(plain), batches(3))) == []
     assert step.plan is not None
     assert step.plan.peak_B == looked.peak_B
-    assert "update" in looked.explain()
+    assert "update" in looked.explain(verbose=True)
     step.set_budget(1)
     with pytest.raises(lowtide.InfeasibleBudget):
         step.look(*batches(1)[0])

@@ -274,4 +274,4 @@ def render(explanation: Explanation, width: int = 100, verbose: bool = False) ->
     page = StringIO()
     console = Terminal(file=page, width=width, color_system=None, legacy_windows=False)
     console.print(renderable(explanation, width, verbose))
-    return page.getvalue()
+    return "".join(f"{line.rstrip()}\n" for line in page.getvalue().splitlines())
