@@ -89,4 +89,4 @@ def test_capped_names_what_it_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(cuda, "_installed", None)
     found = BudgetScope("step").said(replace(record(), budget_B=8 * MiB), "cuda")
     assert cuda.NOT_HELD in found.covers.outside
-    assert cuda.NOT_HELD in Plan(found).explain()
+    assert cuda.NOT_HELD in " ".join(Plan(found).explain(verbose=True).split())

@@ -93,7 +93,7 @@ def test_a_fitted_model_moves_what_pays_and_keeps_its_bits() -> None:
     stats = lowtide.memory_stats(model)
     assert (stats.misplaced_allocations, stats.host_in_use_B) == (0, 0)
     assert 0 < stats.host_peak_B <= stats.host_budget_B == 2**26
-    said = plan.explain(100)
+    said = plan.explain(100, verbose=True)
     assert "offloaded once" in said
     assert "copies to the host" in said
 

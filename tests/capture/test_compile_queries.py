@@ -72,7 +72,7 @@ def test_where_other_roundings_are_admitted_the_place_is_told_and_the_plan_says_
     (doubt,) = record.fidelity.doubts
     assert "was told yes" in doubt.cause
     assert doubt.source.startswith("capture/test_compile_queries.py:")
-    assert doubt.source in fitted.lowtide.plan.explain()
+    assert doubt.source in fitted.lowtide.plan.explain(verbose=True)
 
 
 def test_what_one_model_was_told_another_is_not() -> None:
