@@ -93,13 +93,21 @@ ALL = [
 ]
 
 
+def made(make: Callable[[], nn.Module]) -> nn.Module:
+    """A model; the test is left out where Lightning has put a function of its own, which Dynamo cannot trace, in place
+    of torch.compile."""
+    if make is CompilesLater and hasattr(torch.compile, "__wrapped__"):
+        pytest.skip("torch.compile is another library's")
+    return make()
+
+
 def trained(model: nn.Module) -> None:
     model(torch.ones(4, 8)).square().mean().backward()
 
 
 @pytest.mark.parametrize("make", ALL)
 def test_compiled_parts_are_refused_before_anything_has_run(make: Callable[[], nn.Module]) -> None:
-    model, before = make(), torch.get_rng_state()
+    model, before = made(make), torch.get_rng_state()
     with pytest.raises(lowtide.InexactCapture, match=SAID):
         trained(lowtide.fit(model, "1MiB", work=50))
     assert torch.equal(before, torch.get_rng_state())
@@ -107,7 +115,7 @@ def test_compiled_parts_are_refused_before_anything_has_run(make: Callable[[], n
 
 @pytest.mark.parametrize("make", ALL)
 def test_where_other_roundings_are_admitted_they_are_planned(make: Callable[[], nn.Module]) -> None:
-    model = lowtide.fit(make(), "1MiB", numerics="reassociated", work=50)
+    model = lowtide.fit(made(make), "1MiB", numerics="reassociated", work=50)
     trained(model)
     assert "is compiled by torch.compile" in " ".join(model.lowtide.plan.explain(verbose=True).split())
 

@@ -232,5 +232,5 @@ def test_a_rank_that_is_killed_ends_the_others_within_seconds(tmp_path: Path) ->
     assert second is None
     # In DDP's own collective before the model is called gloo says it, in the roll call lowtide does.
     assert first[0] in ("RuntimeError", "RanksError")
-    assert "Connection closed by peer" in first[1] or "a rank of this group has ended" in first[1]
+    assert "by peer" in first[1] or "a rank of this group has ended" in first[1]
     assert first[2] < SECONDS

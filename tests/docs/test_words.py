@@ -119,11 +119,11 @@ RETIRED = {
 LEFT: dict[str, tuple[int, int]] = {
     "rerun": (2, 1),
     "made again": (0, 4),
-    "move": (0, 3),
+    "move": (0, 2),
     "way": (1, 0),
     "stay": (10, 0),
     "tau": (71, 6),
-    "wall": (0, 4),
+    "wall": (0, 3),
     "bodies": (105, 1),
     "let go": (42, 2),
     "departure": (7, 2),

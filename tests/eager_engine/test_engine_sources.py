@@ -11,10 +11,14 @@ EAGER = CORE / "eager"
 
 
 def listed(name: str) -> set[Path]:
-    """A list of CMake's."""
-    found = re.search(rf"set\({name}\n(.*?)\)", (ROOT / "CMakeLists.txt").read_text(encoding="utf-8"), re.DOTALL)
+    """A list of CMake's, with the files that its patterns stand for."""
+    text = (ROOT / "CMakeLists.txt").read_text(encoding="utf-8")
+    patterns = dict(re.findall(r"file\(GLOB (\w+) CONFIGURE_DEPENDS (\S+)\)", text))
+    found = re.search(rf"set\({name}\n(.*?)\n\)", text, re.DOTALL)
     assert found is not None
-    return {ROOT / line.strip() for line in found[1].splitlines() if line.strip()}
+    lines = [line.strip() for line in found[1].splitlines() if line.strip()]
+    globs = [patterns[line[2:-1]] for line in lines if line.startswith("${")]
+    return {ROOT / line for line in lines if not line.startswith("${")}.union(*(ROOT.glob(g) for g in globs))
 
 
 def test_every_source_is_built() -> None:

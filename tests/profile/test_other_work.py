@@ -56,7 +56,7 @@ def test_disturbed_measurements_are_said_marked_and_taken_again(
 
     def marked() -> tuple[int, int]:
         cache = ProfileCache()
-        tables = [cache._table(kept.fingerprint).entries.values() for kept in cache.contents()]
+        tables = [cache._table(file.about.fingerprint).entries.values() for file in cache.store.entries()]
         entries = [entry for table in tables for entry in table]
         return sum(entry.disturbed for entry in entries), len(entries)
 

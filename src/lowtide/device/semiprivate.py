@@ -176,11 +176,13 @@ Functions of torch's surface are here where lowtide puts others in their place.
 | `_wrapped_by_lr_sched` | 2.11 to 2.15 | session: a scheduler's wrapper of a step is none of the user's |
 | `Reducer._rebuild_buckets` | 2.11 to 2.15 | eager: buckets stay |
 | `DistributedDataParallel._ddp_init_helper` | 2.11 to 2.15 | the same |
-| `torch.distributed.distributed_c10d._get_default_store` | 2.13 | distributed: a rank that fails tells the others |
-| `DistributedDataParallel._active_ddp_module` | 2.13 | distributed: how a fitted model was wrapped since |
-| `DistributedDataParallel._join_config` | 2.13 | distributed: refused inside `Join` |
-| `DistributedDataParallel._delay_all_reduce_params` | 2.13 | distributed: refused |
-| `DistributedDataParallel._use_python_reducer` | 2.13 | the same |
+| `torch.distributed.distributed_c10d._get_default_store` | 2.13 to 2.13 | distributed: failures are told |
+| `torch._C._distributed_c10d.GradBucket` | 2.13 to 2.13 | distributed: a type |
+| `torch._C._distributed_c10d.Store` | 2.13 to 2.13 | the same |
+| `DistributedDataParallel._active_ddp_module` | 2.13 to 2.13 | distributed: how a fitted model was wrapped since |
+| `DistributedDataParallel._join_config` | 2.13 to 2.13 | distributed: refused inside `Join` |
+| `DistributedDataParallel._delay_all_reduce_params` | 2.13 to 2.13 | distributed: refused |
+| `DistributedDataParallel._use_python_reducer` | 2.13 to 2.13 | the same |
 | `torch._C._get_fp32_precision_getter` | 2.11 to 2.15 | session: plans hold for these settings of kernels |
 | `torch._C._get_mkldnn_enabled` | 2.11 to 2.15 | the same |
 | `torch._C._get_cudnn_enabled` | 2.11 to 2.15 | the same |
