@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from lowtide.device.dispatch_modes import no_modes
-from lowtide.device.engine_passes import number_of_engine_pass
+from lowtide.device.engine_passes import nodes_of_engine_pass, number_of_engine_pass
 from lowtide.errors import BackwardError
 
 _LOWER = (torch.bfloat16, torch.float16)
@@ -28,6 +28,13 @@ _TWICE = (
     "PyTorch casts it once and adds up its gradient in the lower precision, lowtide adds up the gradients of the "
     "calls, which rounds otherwise. Enter torch.autocast anew for each call, pass it cache_enabled=False, give the "
     'model one batch made of both, or train with numerics="reassociated".'
+)
+
+_ELSEWHERE = (
+    "code outside the captured graph casts a parameter to a lower precision that the model uses under the same "
+    "autocast context, and one backward goes through both: plain PyTorch casts it once and adds up its gradient in the "
+    "lower precision, lowtide adds up what is cast back, which rounds otherwise. Let the model do what that code does, "
+    'run a backward after each, pass torch.autocast cache_enabled=False, or train with numerics="reassociated".'
 )
 
 
@@ -120,13 +127,25 @@ def _number_on(device: torch.device) -> torch.Tensor:
 
 @dataclass(eq=False)
 class _Pass:
-    """The parameters whose gradients have gone through casts in the pass of autograd's engine that runs."""
+    """The parameters whose gradients have gone through casts in the pass of autograd's engine that runs.
+
+    Arguments:
+        outside: those, by identity, that code outside of captured graphs has cast.
+    """
 
     number: int = -1
+    outside: frozenset[int] = frozenset()
     seen: dict[int, list[Any]] = field(default_factory=dict)
 
 
 _PASSES: list[_Pass] = [_Pass()]
+
+
+def _cast_outside() -> frozenset[int]:
+    """The leaves that uncaptured code of the running backward has cast to a lower precision, by identity."""
+    casts = (n for n in nodes_of_engine_pass() if n.name().startswith("ToCopyBackward"))
+    leaves = (getattr(n.next_functions[0][0], "variable", None) for n in casts if is_lower(n._input_metadata[0].dtype))
+    return frozenset(id(leaf) for leaf in leaves if leaf is not None)
 
 
 def refuse_casts_of_several_calls(parameters: Sequence[torch.Tensor], period: object, call: object) -> None:
@@ -138,14 +157,17 @@ def refuse_casts_of_several_calls(parameters: Sequence[torch.Tensor], period: ob
         call: what tells this forward from another.
 
     Raises:
-        BackwardError: if another forward of this backward has cast one of them in the same period.
+        BackwardError: if another forward of this backward has cast one of them in the same period, or code outside
+            has, in whichever period.
     """
     if period is None or (number := number_of_engine_pass()) == -1:
         return
     current = _PASSES[0]
     if current.number != number:
-        current = _PASSES[0] = _Pass(number)
+        current = _PASSES[0] = _Pass(number, _cast_outside())
     for parameter in parameters:
+        if id(parameter) in current.outside:
+            raise BackwardError(_ELSEWHERE)
         others = current.seen.setdefault(id(parameter), [])
         if any(p == period and c() is not call for p, c in others):
             raise BackwardError(_TWICE)
