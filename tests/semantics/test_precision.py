@@ -127,6 +127,21 @@ def test_a_layer_that_autocast_casts_once_for_two_uses() -> None:
     same(lambda: Wide(Tied(own=False)), steps(2, _under_autocast))
 
 
+class Forgetful(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(32, 32)
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        h = self.layer(F.gelu(self.layer(h)))
+        torch.clear_autocast_cache()
+        return self.layer(F.gelu(self.layer(h)))
+
+
+def test_a_model_that_has_autocast_forget_what_it_has_cast() -> None:
+    same(lambda: Wide(Forgetful()), steps(2, _under_autocast))
+
+
 def test_autocast_that_keeps_nothing() -> None:
     same(lambda: Wide(Tied(own=False)), steps(2, lambda m, x: _under_autocast(m, x, cache_enabled=False)))
 

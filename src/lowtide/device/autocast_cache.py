@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import fx
 
 from lowtide.device.dispatch_modes import no_modes
 from lowtide.device.engine_passes import nodes_of_engine_pass, number_of_engine_pass
@@ -62,8 +63,12 @@ class AutocastNotes:
 
 
 @contextlib.contextmanager
-def autocast_cache_noted() -> Iterator[AutocastNotes]:
-    """Inside, what is traced on this thread tells when autocast keeps and forgets what it casts."""
+def autocast_cache_noted(gm: fx.GraphModule) -> Iterator[AutocastNotes]:
+    """Inside, what is traced on this thread tells when autocast keeps and forgets what it casts.
+
+    Arguments:
+        gm: what is traced: its own calls of these functions of torch's tell as well.
+    """
     from torch._functorch._aot_autograd import collect_metadata_analysis
     from torch.fx.experimental import proxy_tensor
 
@@ -84,10 +89,15 @@ def autocast_cache_noted() -> Iterator[AutocastNotes]:
     for module in tracers:
         module.disable_autocast_cache = contextlib.nullcontext
     torch.clear_autocast_cache, torch.set_autocast_cache_enabled = noted_forget, noted_switch
+    own = [(n, plain) for plain in (forget, switch) for n in gm.graph.find_nodes(op="call_function", target=plain)]
+    for node, plain in own:
+        node.target = noted_forget if plain is forget else noted_switch
     try:
         yield notes
     finally:
         torch.clear_autocast_cache, torch.set_autocast_cache_enabled = forget, switch
+        for node, plain in own:
+            node.target = plain
         for module, plain in zip(tracers, disabling, strict=True):
             module.disable_autocast_cache = plain
 
