@@ -127,6 +127,21 @@ def test_a_layer_that_autocast_casts_once_for_two_uses() -> None:
     same(lambda: Wide(Tied(own=False)), steps(2, _under_autocast))
 
 
+class Forgetful(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(32, 32)
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        h = self.layer(F.gelu(self.layer(h)))
+        torch.clear_autocast_cache()
+        return self.layer(F.gelu(self.layer(h)))
+
+
+def test_a_model_that_has_autocast_forget_what_it_has_cast() -> None:
+    same(lambda: Wide(Forgetful()), steps(2, _under_autocast))
+
+
 def test_autocast_that_keeps_nothing() -> None:
     same(lambda: Wide(Tied(own=False)), steps(2, lambda m, x: _under_autocast(m, x, cache_enabled=False)))
 
@@ -142,6 +157,28 @@ def test_two_calls_in_one_autocast_context_and_one_backward_are_refused() -> Non
     with pytest.raises(lowtide.BackwardError, match=r"cache_enabled=False"):
         _two_calls(fitted)
     _two_calls(lowtide.fit(seeded(lambda: Wide(nn.Linear(32, 32))), "1MiB", work=WORK, numerics="reassociated"))
+
+
+def _head_outside(module: nn.Module, *, cast: bool = True) -> Any:
+    x, layer = batches(1)[0], next(m for m in module.modules() if isinstance(m, nn.Linear))
+    with torch.autocast("cpu", torch.bfloat16):
+        y = (
+            F.linear(torch.ones(3, layer.in_features), layer.weight).float().square().sum()
+            if cast
+            else layer.weight.square().sum()
+        )
+        loss = module(x).float().square().sum() + y
+    loss.backward()
+    return layer.weight.grad
+
+
+def test_a_parameter_that_code_outside_casts_in_the_same_autocast_context_is_refused() -> None:
+    fitted = lowtide.fit(seeded(lambda: Wide(nn.Linear(32, 32))), "1MiB", work=WORK)
+    with pytest.raises(lowtide.BackwardError, match="code outside the captured graph casts a parameter"):
+        _head_outside(fitted)
+    plain = seeded(lambda: Wide(nn.Linear(32, 32)))
+    fitted.zero_grad()
+    assert torch.equal(_head_outside(fitted, cast=False), _head_outside(plain, cast=False))  # a penalty is none
 
 
 def test_two_calls_in_one_autocast_context_with_a_backward_each() -> None:

@@ -195,7 +195,7 @@ def _capture(
         unused_draws_kept(),
         composites_traced_as_eager() as traced,
         real_layouts(),
-        autocast_cache_noted() as casts,
+        autocast_cache_noted(gm) as casts,
         backward_traces(arrivals, scalars_alone=break_after(gm) is None) as traces,
     ):
         call = compiled(gm, inputs)

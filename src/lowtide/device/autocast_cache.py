@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import fx
 
 from lowtide.device.dispatch_modes import no_modes
-from lowtide.device.engine_passes import number_of_engine_pass
+from lowtide.device.engine_passes import nodes_of_engine_pass, number_of_engine_pass
 from lowtide.errors import BackwardError
 
 _LOWER = (torch.bfloat16, torch.float16)
@@ -28,6 +29,13 @@ _TWICE = (
     "PyTorch casts it once and adds up its gradient in the lower precision, lowtide adds up the gradients of the "
     "calls, which rounds otherwise. Enter torch.autocast anew for each call, pass it cache_enabled=False, give the "
     'model one batch made of both, or train with numerics="reassociated".'
+)
+
+_ELSEWHERE = (
+    "code outside the captured graph casts a parameter to a lower precision that the model uses under the same "
+    "autocast context, and one backward goes through both: plain PyTorch casts it once and adds up its gradient in the "
+    "lower precision, lowtide adds up what is cast back, which rounds otherwise. Let the model do what that code does, "
+    'run a backward after each, pass torch.autocast cache_enabled=False, or train with numerics="reassociated".'
 )
 
 
@@ -55,8 +63,12 @@ class AutocastNotes:
 
 
 @contextlib.contextmanager
-def autocast_cache_noted() -> Iterator[AutocastNotes]:
-    """Inside, what is traced on this thread tells when autocast keeps and forgets what it casts."""
+def autocast_cache_noted(gm: fx.GraphModule) -> Iterator[AutocastNotes]:
+    """Inside, what is traced on this thread tells when autocast keeps and forgets what it casts.
+
+    Arguments:
+        gm: what is traced: its own calls of these functions of torch's tell as well.
+    """
     from torch._functorch._aot_autograd import collect_metadata_analysis
     from torch.fx.experimental import proxy_tensor
 
@@ -77,10 +89,15 @@ def autocast_cache_noted() -> Iterator[AutocastNotes]:
     for module in tracers:
         module.disable_autocast_cache = contextlib.nullcontext
     torch.clear_autocast_cache, torch.set_autocast_cache_enabled = noted_forget, noted_switch
+    own = [(n, plain) for plain in (forget, switch) for n in gm.graph.find_nodes(op="call_function", target=plain)]
+    for node, plain in own:
+        node.target = noted_forget if plain is forget else noted_switch
     try:
         yield notes
     finally:
         torch.clear_autocast_cache, torch.set_autocast_cache_enabled = forget, switch
+        for node, plain in own:
+            node.target = plain
         for module, plain in zip(tracers, disabling, strict=True):
             module.disable_autocast_cache = plain
 
@@ -120,13 +137,25 @@ def _number_on(device: torch.device) -> torch.Tensor:
 
 @dataclass(eq=False)
 class _Pass:
-    """The parameters whose gradients have gone through casts in the pass of autograd's engine that runs."""
+    """The parameters whose gradients have gone through casts in the pass of autograd's engine that runs.
+
+    Arguments:
+        outside: those, by identity, that code outside of captured graphs has cast.
+    """
 
     number: int = -1
+    outside: frozenset[int] = frozenset()
     seen: dict[int, list[Any]] = field(default_factory=dict)
 
 
 _PASSES: list[_Pass] = [_Pass()]
+
+
+def _cast_outside() -> frozenset[int]:
+    """The leaves that uncaptured code of the running backward has cast to a lower precision, by identity."""
+    casts = (n for n in nodes_of_engine_pass() if n.name().startswith("ToCopyBackward"))
+    leaves = (getattr(n.next_functions[0][0], "variable", None) for n in casts if is_lower(n._input_metadata[0].dtype))
+    return frozenset(id(leaf) for leaf in leaves if leaf is not None)
 
 
 def refuse_casts_of_several_calls(parameters: Sequence[torch.Tensor], period: object, call: object) -> None:
@@ -138,14 +167,17 @@ def refuse_casts_of_several_calls(parameters: Sequence[torch.Tensor], period: ob
         call: what tells this forward from another.
 
     Raises:
-        BackwardError: if another forward of this backward has cast one of them in the same period.
+        BackwardError: if another forward of this backward has cast one of them in the same period, or code outside
+            has, in whichever period.
     """
     if period is None or (number := number_of_engine_pass()) == -1:
         return
     current = _PASSES[0]
     if current.number != number:
-        current = _PASSES[0] = _Pass(number)
+        current = _PASSES[0] = _Pass(number, _cast_outside())
     for parameter in parameters:
+        if id(parameter) in current.outside:
+            raise BackwardError(_ELSEWHERE)
         others = current.seen.setdefault(id(parameter), [])
         if any(p == period and c() is not call for p, c in others):
             raise BackwardError(_TWICE)

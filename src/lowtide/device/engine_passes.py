@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Any
 
 import torch
 
@@ -28,6 +29,25 @@ def backward_is_retained() -> bool:
 def number_of_engine_pass() -> int:
     """The number of the pass of autograd's engine that runs on this thread; -1 where none runs."""
     return int(torch._C._current_graph_task_id())
+
+
+def nodes_of_engine_pass() -> Iterator[Any]:
+    """The nodes that are reached from the roots of the pass of autograd's engine that runs on this thread.
+
+    Returns: each once; none where the caller of the engine is not to be seen. O(nodes).
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not torch.autograd.graph._engine_run_backward.__code__:
+        frame = frame.f_back
+    roots: Any = () if frame is None else frame.f_locals.get("t_outputs", ())
+    pending = [getattr(root, "node", None) or root.grad_fn for root in roots]  # edges, or tensors
+    seen: set[Any] = {None}
+    while pending:
+        node = pending.pop()
+        if node not in seen:
+            seen.add(node)
+            yield node
+            pending += [following for following, _ in node.next_functions]
 
 
 def at_end_of_backward(function: Callable[[], None]) -> bool:

@@ -148,6 +148,8 @@ Functions of torch's surface are here where lowtide puts others in their place.
 | `torch._C._dynamo.eval_frame.reset_code` | 2.11 to 2.15 | the same |
 | `torch._dynamo.compiled_autograd.compiled_autograd_enabled` | 2.11 to 2.15 | runtime: refuse what bypasses the plan |
 | `torch._C._autograd._get_current_graph_task_keep_graph` | 2.11 to 2.15 | runtime: a retained graph keeps its values |
+| `torch.autograd.graph._engine_run_backward` | 2.11 to 2.15 | runtime: what a backward was begun from |
+| `Node._input_metadata` | 2.11 to 2.15 | the same: the precision of a cast in it |
 | `torch._C._current_graph_task_id` | 2.11 to 2.15 | runtime: whether autograd runs a backward |
 | `Variable._execution_engine.queue_callback` | 2.11 to 2.15 | session, verify: what is done when a backward ends |
 | `Function.boxed_grads_call` | 2.13 to 2.15 | runtime: a backward's gradients go when a plan drops them |
