@@ -126,6 +126,9 @@ def test_format_seconds(time_s: float, text: str) -> None:
     assert format_s(time_s) == text
 
 
-@pytest.mark.parametrize(("fraction", "text"), [(0.123, "12.3 %"), (0.0, "0.0 %"), (-0.05, "-5.0 %"), (2.0, "200.0 %")])
+@pytest.mark.parametrize(
+    ("fraction", "text"),
+    [(0.123, "12.3 %"), (0.0, "0.0 %"), (-0.0001, "0.0 %"), (-0.05, "-5.0 %"), (2.0, "200.0 %")],
+)
 def test_format_percent(fraction: float, text: str) -> None:
     assert format_percent(fraction) == text

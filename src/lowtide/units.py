@@ -189,5 +189,5 @@ def format_s(time_s: float) -> str:
 
 
 def format_percent(fraction: float) -> str:
-    """A fraction for people: `"12.3 %"`."""
-    return f"{fraction * 100:.1f} %"
+    """A fraction for people: `"12.3 %"`; nothing has no sign."""
+    return f"{round(fraction * 100, 1) + 0.0:.1f} %"
