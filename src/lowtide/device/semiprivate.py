@@ -212,8 +212,7 @@ Functions of torch's surface are here where lowtide puts others in their place.
 | `torch._C._accelerator_getDeviceStats` | 2.11 to 2.15 | the same |
 | `torch._C._accelerator_resetPeakStats` | 2.11 to 2.15 | the same |
 | `torch._C._accelerator_resetAccumulatedStats` | 2.11 to 2.15 | the same |
-| `torch.autograd.graph._engine_run_backward` | 2.11 to 2.15 | device: backwards stay on the calling thread |
-| `torch.autograd._engine_run_backward` | 2.11 to 2.15 | the same |
+| `torch.autograd._engine_run_backward` | 2.11 to 2.15 | device: backwards stay on the calling thread |
 | `torch.cuda._sleep` | 2.11 to 2.15 | device: work is queued behind it, to time it apart from its issue |
 | `torch.cuda.mem_get_info` | 2.11 to 2.15 | the same |
 | `torch.cuda._utils._get_device_index` | 2.11 to 2.15 | the same: of which GPU |
